@@ -1,0 +1,57 @@
+"""What an environment is. Native environments are pure functions of (key, state, action) on a frozen dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+
+from regimen.types import Array, PyTree, TimeStep
+
+REDUCTIONS = ("last", "sum", "min", "max", "mean")
+
+
+@runtime_checkable
+class Env(Protocol):
+    """A native environment. It never resets itself and need not count time: the source does both."""
+
+    max_episode_steps: int
+    reward_components: tuple[str, ...]  # names; they partition the reward
+    metric_reductions: dict[str, str]  # metric -> last | sum | min | max | mean over an episode
+
+    @property
+    def observation_space(self) -> Any: ...
+    @property
+    def action_space(self) -> Any: ...
+    def reset(self, key: Array) -> tuple[PyTree, PyTree]: ...
+    def step(self, key: Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]: ...
+
+
+class NativeEnv:
+    """Defaults shared by native environments; subclasses are decorated with `@native_env`.
+
+    Optional methods: `action_mask(state)` (True = allowed, shaped like the logits of the action space) and
+    `render(state) -> [H, W, 3] uint8 array` (numpy, for pictures). `baselines` maps a policy's name to
+    `fn(env, key, state, obs) -> action`, shown beside the learned policy by `regimen evaluate ENV --policy NAME`.
+    """
+
+    reward_components: ClassVar[tuple[str, ...]] = ("total",)
+    metric_reductions: ClassVar[dict[str, str]] = {}
+    return_threshold: ClassVar[float | None] = None  # an episode at or above it is a success
+    baselines: ClassVar[dict[str, Any]] = {}
+    action_mask = None
+    max_episode_steps: int
+
+    def replace(self, **changes):
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+def native_env(cls):
+    """Frozen dataclass and pytree: `float` fields are data (curricula and sweeps change them without recompiling),
+    every other field is part of the program."""
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)
+    data = [f.name for f in fields if f.type in ("float", float)]
+    meta = [f.name for f in fields if f.name not in data]
+    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)

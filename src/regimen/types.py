@@ -1,0 +1,139 @@
+"""The nouns every part shares: one dataclass each, all of them pytrees. Shapes are in the trailing comments.
+
+T time, E environments, A agents, B = E * A rows, K reward components.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+PyTree = Any
+Array = jax.Array
+
+
+def pytree_dataclass(cls):
+    """A frozen dataclass whose fields are pytree children, except those marked `static()`."""
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)
+    meta = [f.name for f in fields if f.metadata.get("static")]
+    data = [f.name for f in fields if f.name not in meta]
+    cls.replace = dataclasses.replace
+    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+
+
+def static(default=dataclasses.MISSING, **kwargs):
+    """A field that is part of the program (hashed, a change recompiles) instead of its data."""
+    return dataclasses.field(default=default, metadata={"static": True}, **kwargs)
+
+
+@pytree_dataclass
+class TimeStep:
+    """What `Env.step` returns. `terminated` (the task ended) and `truncated` (it was cut short) are never merged."""
+
+    obs: PyTree
+    reward: Array  # [K], its components sum to the reward; a scalar counts as K = 1
+    terminated: Array  # bool
+    truncated: Array = False  # type: ignore[assignment]  # bool; the source adds the time limit
+    alive: Array = True  # type: ignore[assignment]  # bool, False for an agent that no longer acts
+    metrics: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+
+@pytree_dataclass
+class Batch:
+    """One rollout, time-major. Rows past an environment's share of episodes, and dead agents, are not `valid`."""
+
+    obs: PyTree  # [T, E, ...]
+    action: PyTree  # [T, E, ...] as sampled, before any clipping
+    reward: Array  # [T, E, K]
+    terminated: Array  # [T, E]
+    truncated: Array  # [T, E]
+    next_obs: PyTree  # [T, E, ...] the true successor, also where the environment was reset
+    valid: Array  # [T, E]
+    extras: dict[str, PyTree]  # log_prob, action_mask, policy_version, carry
+    length: Array | None = None  # rows of T in use; None: all of them, and every row is valid
+
+    def rows(self) -> Batch:
+        """Environments and agents as one axis: [T, E, A, ...] to [T, B, ...]."""
+        if self.valid.ndim == 2:
+            return self
+        lead = self.valid.shape
+
+        def flat(x):
+            return x.reshape(lead[0], lead[1] * lead[2], *x.shape[3:])
+
+        tree = jax.tree.map(flat, self.replace(length=None))  # type: ignore[attr-defined]
+        return tree.replace(length=self.length)
+
+
+@pytree_dataclass
+class EpisodeRows:
+    """Episodes that finished during a rollout, in the order in which they finished: rows 0..count-1 are real."""
+
+    count: Array  # int32
+    update: Array  # [N] int32, index of the update whose rollout it ended in
+    step: Array  # [N] int32, env steps into the chunk when it ended
+    reward: Array  # [N, K] sum of each component
+    length: Array  # [N] int32
+    terminated: Array  # [N] bool
+    metrics: dict[str, Array]  # [N]
+
+
+@pytree_dataclass
+class Clock:
+    """Counters that schedules read. Env steps are kept in two words so that 2^31 steps do not overflow."""
+
+    updates: Array  # int32
+    steps_high: Array  # int32, multiples of 2^30
+    steps_low: Array  # int32
+    episodes: Array  # int32
+
+    @classmethod
+    def zero(cls) -> Clock:
+        return cls(*(jnp.zeros((), jnp.int32) for _ in range(4)))
+
+    def advance(self, steps: Array, episodes: Array) -> Clock:
+        low = self.steps_low + steps
+        return Clock(self.updates + 1, self.steps_high + (low >> 30), low & (2**30 - 1), self.episodes + episodes)
+
+    def read(self, unit: str) -> Array:
+        """The counter as float32: what a schedule divides by its horizon."""
+        if unit == "steps":
+            return self.steps_high.astype(jnp.float32) * 2.0**30 + self.steps_low.astype(jnp.float32)
+        return getattr(self, unit).astype(jnp.float32)
+
+
+@pytree_dataclass
+class Model:
+    """A network's parameters, its optimiser's state, and a target copy where the algorithm keeps one."""
+
+    params: PyTree
+    opt_state: PyTree = ()
+    target: PyTree = ()
+
+
+@pytree_dataclass
+class State:
+    """Everything an algorithm learns or counts; with the source's carry it is what a checkpoint holds."""
+
+    models: dict[str, Model]
+    norm: dict[str, PyTree]
+    key: Array  # root of this run's randomness: update i uses fold_in(key, i)
+    clock: Clock
+    aux: dict[str, PyTree]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What an algorithm may know of its environment."""
+
+    observation_space: Any
+    action_space: Any
+    reward_components: tuple[str, ...] = ("total",)
+    num_agents: int = 1
+    num_envs: int = 1
+    max_episode_steps: int = 0  # 0: unknown (a host environment without a limit)
+    env: Any = None  # the native environment, for model-based algorithms
