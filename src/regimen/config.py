@@ -36,7 +36,9 @@ class Count:
         except ValueError:
             n = math.nan
         if unit is None or not (n >= 1 and n == int(n)):
-            raise ConfigError(f"{where}: '{text}' is not a count; write '10', '10 updates', '5000 steps' or '50 episodes'")
+            raise ConfigError(
+                f"{where}: '{text}' is not a count; write '10', '10 updates', '5000 steps' or '50 episodes'"
+            )
         return cls(int(n), unit)
 
 
@@ -212,7 +214,7 @@ class TrainConfig:
     algorithm: str = "ppo"
     """A name of `regimen algorithms` (`--algo`)."""
     preset: str | None = None
-    """The preset this configuration started from (`regimen presets`)."""
+    """Starting point: a name of `regimen presets`, `tuned` (the environment's own settings) or a YAML file."""
     seed: int = 0
     """Seed of everything random in the run."""
     seeds: int | None = None
@@ -238,3 +240,37 @@ class TrainConfig:
 
     def replace(self, **changes) -> TrainConfig:
         return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """A registered algorithm: its hyper-parameters, and where its class is without importing it."""
+
+    config: type
+    """Dataclass of its hyper-parameters; a `validate()` method on it may refuse combinations."""
+    target: str | type
+    """`module:Class`, imported when first used, or the class itself."""
+    description: str = ""
+    when: str = ""
+    """When to use it, in one line."""
+
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "ppo": AlgorithmEntry(
+        PPOConfig,
+        "regimen.algorithms.ppo:PPO",
+        "Proximal policy optimisation: clipped policy gradient with a learned value function.",
+        "The default: discrete or continuous actions, an environment that can be stepped in parallel.",
+    )
+}
+
+
+def register_algorithm(name: str, target: str | type, config: type, description: str = "", when: str = "") -> None:
+    """Make `--algo name` train with the class at `target` (`module:Class`), its hyper-parameters in `config`."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ConfigError(f"algorithm name '{name}': use lower-case letters, digits and underscores")
+    if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
+        raise ConfigError(f"algorithm '{name}': config must be a dataclass, not {config!r}")
+    if isinstance(target, str) and not re.fullmatch(r"[\w.]+:[\w.]+", target):
+        raise ConfigError(f"algorithm '{name}': target '{target}' is not of the form module:Class")
+    ALGORITHMS[name] = AlgorithmEntry(config, target, description, when)

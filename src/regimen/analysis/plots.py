@@ -1,0 +1,357 @@
+"""PNG curves of a run, read from its files: `plot_run` for one run, `plot_group` for the seeds of one setting."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.errors import ConfigError, RegimenError, StorageError
+from regimen.tracking.console import count, score
+from regimen.tracking.files import RunFiles, read_episodes, read_json, read_metrics, storage_error
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#718096"
+CYCLE = [BLUE, ORANGE, GREEN, PURPLE, "#c53030", "#0987a0", "#b7791f", "#97266d"]
+DOTS, LINE = 4000, 1500  # most points drawn per scatter and per line: more cannot be seen
+STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": "#4a5568",
+    "axes.edgecolor": "#a0aec0",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#e2e8f0",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#4a5568",
+    "ytick.color": "#4a5568",
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "savefig.dpi": 130,
+}
+
+
+@dataclass
+class Run:
+    """What the plots read of one run directory."""
+
+    path: Path
+
+    def __post_init__(self):
+        self.config = RunFiles.open(self.path).config
+        self.points = read_metrics(self.path)
+        self.summary = read_json(self.path / "summary.json")
+
+    @cached_property
+    def episodes(self) -> dict[str, np.ndarray]:
+        return read_episodes(self.path)
+
+    def series(self, name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
+        """x and y of every point that has the metric."""
+        rows = [(p[x], p[name]) for p in self.points if _is_number(p.get(name)) and _is_number(p.get(x))]
+        table = np.array(rows, np.float64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+    @property
+    def title(self) -> str:
+        parts = [self.config.get("env"), str(self.config.get("algorithm") or "").upper()]
+        return " · ".join([str(p) for p in parts if p] + [f"seed {self.config.get('seed', 0)}"])
+
+    @property
+    def target(self) -> float | None:
+        value = (self.config.get("stop") or {}).get("target_return", self.summary.get("target_return"))
+        return float(value) if _is_number(value) else None
+
+    @property
+    def window(self) -> int:
+        value = (self.config.get("stop") or {}).get("convergence_window")
+        return int(value) if isinstance(value, int) and value > 0 else 100
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and bool(np.isfinite(value))
+
+
+def moving_average(y: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the last `window` values at each position, of all of them where there are fewer."""
+    if not len(y):
+        return y
+    total = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)])
+    end = np.arange(1, len(y) + 1)
+    start = np.maximum(0, end - window)
+    return (total[end] - total[start]) / (end - start)
+
+
+def thin(limit: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    """At most about `limit` evenly spaced positions of every array, the last one always among them."""
+    n = len(arrays[0])
+    if n <= limit:
+        return list(arrays)
+    keep = np.unique(np.linspace(0, n - 1, limit).round().astype(int))
+    return [a[keep] for a in arrays]
+
+
+# each draws one plot on `ax` and says whether there was anything to draw
+
+
+def draw_return(ax: Any, run: Run) -> bool:
+    x, y = run.series("rollout/return_mean")
+    window, kind = min(10, max(1, len(y) // 10)), "updates"
+    episodes = run.episodes
+    if len(episodes.get("return", ())) and "env_steps" in episodes:
+        known = np.isfinite(episodes["return"])
+        x, y = episodes["env_steps"][known].astype(float), episodes["return"][known]
+        window, kind = min(run.window, max(1, len(y) // 5)), "episodes"
+    ex, ey = run.series("eval/return_mean")
+    if not len(y) and not len(ey):
+        return False
+    if len(y):
+        dots = thin(DOTS, x, y)
+        size = 7 if len(dots[0]) < 1000 else 3
+        ax.scatter(*dots, s=size, color=BLUE, alpha=0.25 if len(dots[0]) < 1000 else 0.15, linewidths=0)
+        label = f"training, mean of {window} {kind}" if window > 1 else "training"
+        ax.plot(*thin(LINE, x, moving_average(y, window)), color=BLUE, linewidth=2, label=label)
+    if len(ey):
+        sx, std = run.series("eval/return_std")
+        if np.array_equal(sx, ex):
+            ax.fill_between(ex, ey - std, ey + std, color=ORANGE, alpha=0.18, linewidth=0)
+        ax.plot(ex, ey, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="evaluation, mean ± std")
+    _target(ax, run)
+    _finish(ax, "Return", "episode return", legend=True)
+    return True
+
+
+def draw_evaluation(ax: Any, run: Run) -> bool:
+    x, mean = run.series("eval/return_mean")
+    if not len(mean):
+        return False
+    for low, high, alpha in (("eval/return_min", "eval/return_max", 0.1), ("-", "+", 0.22)):
+        if low == "-":
+            bx, std = run.series("eval/return_std")
+            below, above = (mean - std, mean + std) if len(std) == len(mean) else (mean, mean)
+            label = "± std"
+        else:
+            (bx, below), (_, above) = run.series(low), run.series(high)
+            label = "min to max"
+        if np.array_equal(bx, x) and len(above) == len(x):
+            ax.fill_between(x, below, above, color=ORANGE, alpha=alpha, linewidth=0, label=label)
+    ax.plot(x, mean, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="mean")
+    best = int(np.argmax(mean))
+    ax.plot(x[best], mean[best], marker="*", markersize=13, color=ORANGE, markeredgecolor="white", linestyle="none")
+    episodes = run.series("eval/episodes")[1]
+    of = f" of {int(episodes[-1])} greedy episodes" if len(episodes) else ""
+    _target(ax, run)
+    _finish(ax, f"Evaluation: best {score(mean[best])}", f"return{of}", legend=True)
+    return True
+
+
+def draw_losses(ax: Any, run: Run) -> bool:
+    return _pair(
+        ax, run, "Losses", ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
+    )
+
+
+def draw_entropy(ax: Any, run: Run) -> bool:
+    return _pair(ax, run, "Policy entropy", ("train/entropy", "entropy (nats)", GREEN))
+
+
+def draw_kl(ax: Any, run: Run) -> bool:
+    kl, clip = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", GREY)
+    return _pair(ax, run, "Policy change per update", kl, clip)
+
+
+def draw_explained_variance(ax: Any, run: Run) -> bool:
+    x, y = run.series("train/explained_variance")
+    if not len(y):
+        return False
+    ax.axhline(1.0, color=GREY, linewidth=1, linestyle=":")
+    _line(ax, x, y, GREEN)
+    low = float(np.quantile(y, 0.02))
+    ax.set_ylim(min(-0.05, max(low, -2.0)), 1.05)  # a bad first update may be far below; it would flatten the rest
+    _finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean")
+    return True
+
+
+def draw_components(ax: Any, run: Run) -> bool:
+    """Mean episode sum of each reward component; nothing when there is only one."""
+    prefix = "rollout/reward/"
+    names = sorted(
+        {k for p in run.points for k in p if k.startswith(prefix) and not k.endswith(("_min", "_max", "_std"))}
+    )
+    if len(names) < 2:
+        return False
+    for name, color in zip(names, CYCLE * len(names)):
+        label = name.removeprefix(prefix).removesuffix("_mean")
+        _line(ax, *run.series(name), color, label)
+    ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
+    _finish(ax, "Reward components", "sum per episode", legend=True)
+    return True
+
+
+PLOTS: dict[str, Callable[[Any, Run], bool]] = {
+    "return": draw_return,
+    "evaluation": draw_evaluation,
+    "losses": draw_losses,
+    "entropy": draw_entropy,
+    "kl": draw_kl,
+    "explained_variance": draw_explained_variance,
+    "components": draw_components,
+}
+OVERVIEW = ("return", "evaluation", "losses", "entropy", "kl", "explained_variance")
+
+
+def _line(ax: Any, x: np.ndarray, y: np.ndarray, color: str, label: str | None = None) -> None:
+    """The values faint, their moving average strong."""
+    window = max(1, min(len(y) // 20, 200))
+    if window > 1:
+        ax.plot(*thin(LINE, x, y), color=color, linewidth=0.8, alpha=0.25)
+    marker = "o" if len(y) == 1 else None
+    ax.plot(*thin(LINE, x, moving_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
+
+
+def _pair(ax: Any, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
+    """One metric on the left axis and, if there is a second, that one on the right."""
+    found = [(run.series(name), label, color) for name, label, color in lines]
+    found = [line for line in found if len(line[0][1])]
+    for i, ((x, y), label, color) in enumerate(found):
+        axis = ax if i == 0 else ax.twinx()
+        _line(axis, x, y, color)
+        axis.set_ylabel(label, color=color)
+        axis.tick_params(axis="y", labelcolor=color)
+        if i:
+            axis.grid(False)
+            axis.spines["right"].set_visible(True)
+        low, high = np.quantile(y, [0.005, 0.995])  # one spike must not hide the rest
+        if len(y) >= 50 and high > low:
+            margin = 0.08 * (high - low)
+            axis.set_ylim(low - margin, high + margin)
+    if found:
+        _finish(ax, title)
+    return bool(found)
+
+
+def _target(ax: Any, run: Run) -> None:
+    if run.target is not None:
+        ax.axhline(run.target, color=GREY, linewidth=1.2, linestyle="--", label=f"target {score(run.target)}")
+
+
+def _finish(ax: Any, title: str, ylabel: str | None = None, legend: bool = False) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ax.set_title(title)
+    ax.set_xlabel("env steps")
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    ax.set_xlim(left=0)
+    ax.margins(x=0.02)
+    if ylabel:
+        ax.set_ylabel(ylabel)
+    if legend:
+        ax.legend(loc="best")
+
+
+@contextlib.contextmanager
+def _matplotlib() -> Iterator[Any]:
+    """`Figure` with our style and without pyplot's global state."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("plots need matplotlib: pip install 'regimen[plots]'") from error
+    with matplotlib.rc_context(STYLE):
+        yield Figure
+
+
+def _save(figure: Any, path: Path) -> Path:
+    """Written whole or not at all, so that a reader never sees half a picture."""
+    tmp = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(tmp, format="png", metadata={"Software": "regimen"})
+        tmp.replace(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    return path
+
+
+def plot_run(run_dir: Path) -> list[Path]:
+    """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
+    run = Run(Path(run_dir))
+    folder = run.path / "plots"
+    paths: list[Path] = []
+    with _matplotlib() as Figure:
+        for name, draw in PLOTS.items():
+            figure = Figure(figsize=(7, 4), layout="constrained")
+            if draw(figure.subplots(), run):
+                figure.suptitle(run.title, x=0.99, ha="right", fontsize=9, color=GREY)
+                paths.append(_save(figure, folder / f"{name}.png"))
+        if paths:
+            figure = Figure(figsize=(14, 7.2), layout="constrained")
+            figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
+            for name, ax in zip(OVERVIEW, figure.subplots(2, 3).flat):
+                if not PLOTS[name](ax, run):
+                    ax.set_axis_off()
+            figure.suptitle(_headline(run), x=0.01, ha="left", fontsize=13, color="#2d3748")
+            paths.append(_save(figure, folder / "overview.png"))
+    return paths
+
+
+def _headline(run: Run) -> str:
+    text, summary = run.title, run.summary
+    mean, std = summary.get("eval_return_mean"), summary.get("eval_return_std")
+    if _is_number(mean):
+        text += f":  evaluation {score(mean)}" + (f" ± {score(std)}" if _is_number(std) else "")
+        if _is_number(summary.get("eval_episodes")):
+            text += f" over {int(summary['eval_episodes'])} episodes"
+    if _is_number(summary.get("env_steps")) and _is_number(summary.get("wall_seconds")):
+        text += f",  {count(summary['env_steps'])} steps in {summary['wall_seconds']:.0f} s"
+    return text
+
+
+def plot_group(dirs: Sequence[Path], out: Path) -> Path:
+    """Mean return over the runs (seeds) with its 95% bootstrap band, as a PNG file `out` (or `return.png` in it).
+
+    The curves are the evaluations, or the training returns where a run has none. A run that stopped early keeps its
+    last value, because a converged run is finished, not failed.
+    """
+    runs = [Run(Path(d)) for d in dirs]
+    name = "eval/return_mean" if all(len(r.series("eval/return_mean")[0]) for r in runs) else "rollout/return_mean"
+    curves = [curve for r in runs if len((curve := r.series(name))[0])]
+    if not curves:
+        raise StorageError(f"nothing to plot: none of the {len(runs)} runs has logged a return")
+    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), 200)
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])  # [runs, grid]
+    out = Path(out)
+    out = out if out.suffix.lower() == ".png" else out / "return.png"
+    with _matplotlib() as Figure:
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        ax = figure.subplots()
+        for x, y in curves:
+            ax.plot(*thin(LINE, x, y), color=BLUE, linewidth=0.9, alpha=0.25)
+        if len(curves) > 1:
+            picks = np.random.default_rng(0).integers(0, len(curves), (1000, len(curves)))
+            low, high = np.quantile(values[picks].mean(1), [0.025, 0.975], axis=0)
+            ax.fill_between(grid, low, high, color=BLUE, alpha=0.2, linewidth=0, label="95% bootstrap interval")
+        ax.plot(grid, values.mean(0), color=BLUE, linewidth=2.2, label=f"mean of {len(curves)} seeds")
+        _target(ax, runs[0])
+        kind = "evaluation return" if name.startswith("eval/") else "training return"
+        _finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)
+        return _save(figure, out)
+
+
+def try_plot_run(run_dir: Path) -> tuple[list[Path], str | None]:
+    """`plot_run` for the end of a training run: a failure is a line to show, not the end of the run."""
+    try:
+        return plot_run(run_dir), None
+    except RegimenError as error:
+        return [], str(error)

@@ -1,0 +1,108 @@
+"""Point estimates and intervals for few runs and many episodes (Agarwal et al. 2021, arXiv 2108.13264). Numpy only."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Interval = tuple[float, float]
+
+
+def iqm(x: ArrayLike, axis: int | None = None) -> np.ndarray | float:
+    """Interquartile mean: the mean without the lowest and the highest quarter (whole values, rounded down)."""
+    x = np.asarray(x, np.float64)
+    if axis is None:
+        x, axis = x.ravel(), 0
+    n = x.shape[axis]
+    if n == 0:
+        raise ValueError("iqm of no values")
+    cut = int(0.25 * n)
+    middle = np.take(np.sort(x, axis), np.arange(cut, n - cut), axis).mean(axis)
+    return float(middle) if middle.ndim == 0 else middle
+
+
+def bootstrap_interval(
+    x: ArrayLike, statistic: Callable = iqm, n: int = 2000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Percentile bootstrap interval of `statistic` over the values; (nan, nan) for fewer than two of them."""
+    return stratified_bootstrap([x], statistic, n, seed, level)
+
+
+def stratified_bootstrap(
+    groups: Sequence[ArrayLike], statistic: Callable = iqm, n: int = 2000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Percentile bootstrap interval of `statistic` over all values together, resampled within each group.
+
+    A group holds the runs of one task; groups may differ in size. A group of one run cannot show its spread, so with
+    fewer than two runs in every group the interval is (nan, nan).
+    """
+    strata = [np.asarray(g, np.float64).ravel() for g in groups]
+    strata = [g for g in strata if g.size]
+    if not any(g.size > 1 for g in strata):
+        return (math.nan, math.nan)
+    rng = np.random.default_rng(seed)
+    samples = np.concatenate([g[rng.integers(0, g.size, (n, g.size))] for g in strata], axis=1)  # [n, values]
+    if "axis" in _parameters(statistic):
+        estimates = statistic(samples, axis=-1)
+    else:
+        estimates = [statistic(sample) for sample in samples]
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.asarray(estimates, np.float64), [tail, 1 - tail])
+    return (float(low), float(high))
+
+
+def _parameters(function: Callable) -> Sequence[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return []
+
+
+def mean_interval(x: ArrayLike, level: float = 0.95) -> Interval:
+    """Student's t interval of the mean over episodes; (nan, nan) for fewer than two."""
+    x = np.asarray(x, np.float64).ravel()
+    if x.size < 2:
+        return (math.nan, math.nan)
+    half = t_quantile(0.5 + level / 2, x.size - 1) * float(x.std(ddof=1)) / math.sqrt(x.size)
+    mean = float(x.mean())
+    return (mean - half, mean + half)
+
+
+def t_quantile(p: float, df: int) -> float:
+    """Quantile of Student's t distribution.
+
+    With t = sqrt(df) tan(a) its density is proportional to cos(a)^(df-1), which is smooth on a bounded interval:
+    Gauss-Legendre quadrature and bisection reach float64 precision.
+    """
+    if p < 0.5:
+        return -t_quantile(1 - p, df)
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
+
+    def cdf(angle: float) -> float:
+        points = 0.5 * angle * (nodes + 1)
+        return 0.5 + scale * 0.5 * angle * float(weights @ np.cos(points) ** (df - 1))
+
+    # far in the tail the integrand of a large df is a narrow peak; no quantile of interest lies past 12 deviations
+    low, high = 0.0, min(math.pi / 2, math.atan(12 / math.sqrt(df)) if df > 30 else math.pi / 2)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if cdf(middle) < p else (low, middle)
+    return math.sqrt(df) * math.tan(0.5 * (low + high))
+
+
+def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
+    """Wilson's interval of a success rate: stays within [0, 1] and is honest at 0 and n successes."""
+    if n <= 0:
+        return (0.0, 1.0)
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    rate = successes / n
+    centre = rate + z * z / (2 * n)
+    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    shrink = 1 + z * z / n
+    return (max(0.0, (centre - half) / shrink), min(1.0, (centre + half) / shrink))

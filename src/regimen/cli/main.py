@@ -1,0 +1,116 @@
+"""The `regimen` command: find the verb, run it, and turn errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+
+from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
+
+VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments, one line)
+    "Train": {
+        "train": ("ENV", "train a policy"),
+        "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget"),
+        "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy"),
+    },
+    "Look at runs": {
+        "plot": ("RUN", "draw the curves of a run"),
+        "report": ("RUN", "write a run's report.html"),
+    },
+    "What there is": {
+        "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets"),
+        "algorithms": ("[NAME]", "algorithms and their hyper-parameters"),
+        "presets": ("[NAME]", "named starting points for a run"),
+        "check-env": ("ENV", "find what is wrong with an environment before training"),
+    },
+}
+
+EXAMPLES = """\
+  regimen train cartpole
+  regimen train pendulum --seeds 5 --total-steps 3e5
+  regimen train gym:Acrobot-v1 --rollout.episodes 10 --algo.lr 1e-3
+  regimen train mypackage.envs:make_env --preset fast --out runs/first
+  regimen resume runs/first --total-episodes 500
+  regimen evaluate runs/first --episodes 100"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    argv = [token for token in argv if token != "--debug"]
+    try:
+        code = _dispatch(argv)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        print("regimen: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `regimen envs | head -1`: the reader has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        message, code = explain(error)
+        print(f"regimen: error: {message}", file=sys.stderr)
+        return code
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """(one line, exit code) for an error."""
+    if _out_of_memory(error):
+        reason = " ".join(str(error).split())[:160]
+        error = OutOfMemoryError(
+            f"out of memory{f' ({reason})' if reason else ''}; reduce rollout.num_envs, rollout.steps or "
+            "rollout.episodes, algo.minibatch_size, or set algo.micro_batch_size"
+        )
+    if isinstance(error, RegimenError):
+        return " ".join(str(error).split()), error.exit_code
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' if text else ''}{text} (run with --debug to see where)", 1
+
+
+def _out_of_memory(error: Exception) -> bool:
+    jax_error = type(error).__name__ in ("XlaRuntimeError", "JaxRuntimeError")
+    return isinstance(error, MemoryError) or (jax_error and "RESOURCE_EXHAUSTED" in str(error))
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(top_help())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"regimen {version('regimen')}")
+        return 0
+    verbs = [verb for group in VERBS.values() for verb in group]
+    verb = argv[0].replace("_", "-")
+    if verb not in verbs:
+        if verb.startswith("-"):
+            raise UsageError(f"unknown flag '{argv[0]}'; a verb comes first: {', '.join(verbs)}")
+        raise UsageError(f"unknown verb '{argv[0]}'{nearest(verb, verbs)}")
+    return importlib.import_module(f"regimen.cli.{verb.replace('-', '_')}").run(argv[1:])
+
+
+def top_help() -> str:
+    lines = [
+        "usage: regimen VERB [ARGUMENTS]",
+        "",
+        "Reinforcement-learning training in JAX: one command line, one loop.",
+    ]
+    for group, verbs in VERBS.items():
+        lines += ["", f"{group}:"]
+        lines += [f"  {f'{verb} {arguments}':<20} {text}" for verb, (arguments, text) in verbs.items()]
+    lines += ["", "Options:", "  --help               this page; `regimen VERB --help` explains every flag of a verb"]
+    lines += ["  --version            the installed version", "  --debug              show the traceback of an error"]
+    return "\n".join([*lines, "", "Examples:", EXAMPLES])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

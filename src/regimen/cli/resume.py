@@ -1,0 +1,58 @@
+"""`regimen resume RUN`: continue a run."""
+
+from __future__ import annotations
+
+import json as json_lib
+import shlex
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from regimen.cli.flags import parse, positional, ranged
+from regimen.validation import AT_LEAST_1
+
+
+@dataclass(frozen=True)
+class ResumeArgs:
+    """Continue a run exactly where it stopped, or with a larger budget."""
+
+    run: str = positional("RUN")
+    """Run directory."""
+    total_steps: int | None = ranged(None, AT_LEAST_1)
+    """New budget in env steps, counted from the run's beginning."""
+    total_episodes: int | None = ranged(None, AT_LEAST_1)
+    """New budget in episodes, counted from the run's beginning."""
+    out: str | None = None
+    """Continue in this new run directory and leave RUN untouched."""
+    checkpoint: str = "latest"
+    """Where to continue from: `latest`, `best`, `final` or a step."""
+    device: Literal["auto", "cpu", "gpu"] | None = None
+    """Where to train; by default as in RUN."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    json: bool = False
+    """Print the run's summary as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+def run(argv: list[str]) -> int:
+    args = parse(ResumeArgs, argv, "resume")
+
+    from regimen.tracking.console import Console
+    from regimen.training.api import resume
+
+    result = resume(
+        Path(args.run),
+        checkpoint=args.checkpoint,
+        total_steps=args.total_steps,
+        total_episodes=args.total_episodes,
+        out=args.out,
+        device=args.device,
+        env_args=args.env_args,
+        command=shlex.join(["regimen", "resume", *argv]),
+        console=Console(quiet=args.quiet, file=sys.stderr if args.json else None),
+    )
+    if args.json:
+        print(json_lib.dumps(result.summary, indent=2))
+    return result.exit_code

@@ -1,0 +1,156 @@
+"""`regimen train ENV`: train a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from regimen import settings
+from regimen.cli.flags import (
+    Row,
+    Tokens,
+    field_docs,
+    positional,
+    print_help,
+    read_tokens,
+    rows_of,
+    wants_help,
+)
+from regimen.config import ALGORITHMS, TrainConfig
+from regimen.errors import RegimenError, UsageError
+from regimen.validation import coerce, field_types
+
+DESCRIPTION = """Train a policy. The defaults shown are those of this environment, preset and configuration file;
+`regimen presets` lists the presets. Precedence: defaults < preset < --config < flags.
+
+  regimen train cartpole
+  regimen train gym:Acrobot-v1 --rollout.episodes 10 --algo.lr 1e-3 --eval.every "5000 steps"
+"""
+UNTUNED = "any:environment"  # what `regimen train --help` shows the defaults of
+
+
+@dataclass(frozen=True)
+class TrainFlags:
+    """Flags of the command line that are not settings of the run, or short for one."""
+
+    env: str = positional("ENV", default="")
+    """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`."""
+    algo: str = "ppo"
+    """A name of `regimen algorithms`."""
+    config: str | None = None
+    """YAML file of settings, for example the config.yaml of another run."""
+    no_track: bool = False
+    """Do not mirror the run into MLflow."""
+    tracking_uri: str | None = None
+    """MLflow tracking store (`--track.uri`)."""
+    experiment: str | None = None
+    """MLflow experiment (`--track.experiment`)."""
+    json: bool = False
+    """Print the run's summary as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+ONLY_FLAGS = ("config", "json", "quiet", "no_track")
+
+
+def run(argv: list[str]) -> int:
+    if wants_help(argv):
+        show_help([token for token in argv if token not in ("-h", "--help")])
+        return 0
+    config, flags = read(argv)
+
+    from regimen.tracking.console import Console
+    from regimen.training.api import train
+
+    console = Console(quiet=flags.quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
+    result = train(config, command=shlex.join(["regimen", "train", *argv]), console=console)
+    if flags.json:
+        print(json.dumps(result.summary, indent=2))
+    return result.exit_code
+
+
+def read(argv: list[str]) -> tuple[TrainConfig, TrainFlags]:
+    """The run's configuration, and the flags that are not part of it."""
+    tokens = tokenize(argv)
+    if not tokens.positionals and "config" not in tokens.values and "env" not in tokens.values:
+        raise UsageError("regimen train needs an environment: `regimen train ENV`; `regimen envs` lists them")
+    return build(tokens)
+
+
+def tokenize(argv: list[str]) -> Tokens:
+    only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS}
+    named = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
+    algorithms = [a for a in (*named, "ppo", *ALGORITHMS) if a in ALGORITHMS]
+
+    def find(key: str) -> tuple[str, Any] | None:
+        if key in only:
+            return key, only[key]
+        if key == "algo":
+            return "algorithm", str
+        for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name
+            found = settings.resolve_key(key, algorithm)
+            if found is not None:
+                return found, settings.leaf_types(algorithm)[found]
+        return None
+
+    tokens = read_tokens(
+        argv, find, lambda key: settings.suggest(key, algorithms[0], extra=(*ONLY_FLAGS, "algo"), dash="--")
+    )
+    if len(tokens.positionals) > 1:
+        raise UsageError(f"unexpected argument '{tokens.positionals[1]}'; see `regimen train --help`")
+    return tokens
+
+
+def build(tokens: Tokens) -> tuple[TrainConfig, TrainFlags]:
+    types = field_types(TrainFlags)
+    only = {n: coerce(tokens.values[n], types[n], "--" + n) for n in ONLY_FLAGS if n in tokens.values}
+    overrides = {k: v for k, v in tokens.values.items() if k not in ONLY_FLAGS}
+    if only.get("no_track"):
+        overrides["track.enabled"] = False
+    if tokens.env_args:
+        overrides["env_args"] = tokens.env_args
+    env = tokens.positionals[0] if tokens.positionals else None
+    if env is not None and "env" in overrides:
+        raise UsageError(f"the environment is named twice: '{env}' and --env {overrides['env']}")
+    try:
+        config = settings.build_config(env, config_file=only.get("config"), overrides=overrides)
+    except settings.UnknownSettingError as error:
+        if error.key in overrides:
+            hint = str(error).partition("'; ")[2]
+            raise UsageError(f"unknown flag '--{error.key.replace('_', '-')}'; {hint}") from None
+        raise
+    return config, TrainFlags(**only)
+
+
+def show_help(argv: list[str]) -> None:
+    """Every hyper-parameter with the default it has after preset, file and flags."""
+    try:
+        tokens = tokenize(argv)
+        if not tokens.positionals and "env" not in tokens.values and "config" not in tokens.values:
+            tokens.positionals.append(UNTUNED)
+        config, _ = build(tokens)
+    except RegimenError as error:
+        print(f"regimen: {error}\n", file=sys.stderr)
+        config = settings.build_config(UNTUNED)
+    mine = rows_of(TrainFlags)
+    at = {row.name: row for row in mine}
+    at["algo"] = dataclasses.replace(at["algo"], default=config.algorithm)
+    docs = field_docs(TrainConfig)
+    top, sections = [at["ENV"], at["algo"]], {}
+    for name, hint in field_types(TrainConfig).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            doc = " ".join((type(value).__doc__ or "").split())
+            sections[name] = (doc, rows_of(type(value), value, name + "."))
+        elif name == "env_args":
+            top.append(next(row for row in rows_of(TrainConfig, config) if row.name == "env.KEY"))
+        elif name not in ("env", "algorithm"):
+            top.append(Row(name.replace("_", "-"), hint, docs.get(name, ""), value))
+    top += [row for row in mine if row.name not in ("ENV", "algo")]
+    print_help("regimen train", DESCRIPTION, top, sections)

@@ -1,0 +1,49 @@
+"""Running mean and deviation: updated in batches, mergeable across workers, frozen in evaluation."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from regimen.types import Array, pytree_dataclass
+
+
+@pytree_dataclass
+class RunningStats:
+    """Count, mean and sum of squared deviations of every value seen (Chan et al. 1983)."""
+
+    count: Array  # []
+    mean: Array  # [*shape]
+    m2: Array  # [*shape]
+
+    @classmethod
+    def zero(cls, shape: tuple[int, ...] = ()) -> RunningStats:
+        return cls(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+
+    @classmethod
+    def of(cls, x: Array, valid: Array | None = None) -> RunningStats:
+        """Statistics of a batch [..., *shape], over the rows where `valid` [...] is True."""
+        weight = jnp.ones(x.shape) if valid is None else jnp.broadcast_to(_expand(valid, x), x.shape).astype(x.dtype)
+        lead = tuple(range(x.ndim if valid is None else valid.ndim))
+        count = weight.sum(lead)
+        mean = (x * weight).sum(lead) / jnp.maximum(count, 1)
+        m2 = (jnp.square(x - mean) * weight).sum(lead)
+        return cls(count.reshape(-1)[0], mean, m2)
+
+    def merge(self, other: RunningStats) -> RunningStats:
+        count = self.count + other.count
+        safe = jnp.maximum(count, 1)
+        delta = other.mean - self.mean
+        mean = self.mean + delta * (other.count / safe)
+        m2 = self.m2 + other.m2 + jnp.square(delta) * (self.count * other.count / safe)
+        return RunningStats(count, mean, m2)
+
+    def std(self, eps: float = 1e-8) -> Array:
+        """Deviation; 1 before any data, so that normalising is then the identity."""
+        return jnp.where(self.count > 1, jnp.sqrt(self.m2 / jnp.maximum(self.count, 1) + eps), 1.0)
+
+    def normalize(self, x: Array, clip: float = 10.0) -> Array:
+        return jnp.clip((x - self.mean) / self.std(), -clip, clip)
+
+
+def _expand(valid: Array, x: Array) -> Array:
+    return valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))

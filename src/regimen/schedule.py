@@ -1,0 +1,201 @@
+"""The regimen: when to collect (`Steps`, `Episodes`) and how a batch is turned into minibatches.
+
+Every valid row is used exactly once per epoch, in balanced minibatches of about `size` rows and never padding: M rows
+make ceil(M / size) minibatches whose sizes differ by at most one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from regimen.loops import compact, sync
+from regimen.types import Array, PyTree
+
+BLOCK = 512  # rows per gradient call when the number of rows is only known at run time
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Update every `n` env steps, counted over all environments."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Update every `n` whole episodes; each environment runs its equal share, so short ones are not favoured."""
+
+    n: int
+
+
+Schedule = Steps | Episodes
+
+
+def _mix(x: Array, keys: Array, bits: Array, rounds: int) -> Array:
+    """A bijection of [0, 2^bits): rounds of an odd multiply, an add and an xor-shift."""
+    mask = (jnp.uint32(1) << bits) - 1
+    half = jnp.maximum((bits + 1) // 2, 1)
+    for i in range(rounds):
+        x = (x * (keys[2 * i] | 1) + keys[2 * i + 1]) & mask
+        x = x ^ (x >> half)
+    return x
+
+
+def shuffle(key: Array, positions: Array, count: Array | int) -> Array:
+    """Where a random permutation of [0, count) sends `positions`, without sorting.
+
+    A cycle-walking bijection: walk again while the image falls outside. Positions at or past `count` are sent anywhere
+    inside. Measured on two cores: 0.25 ms for 9,600 indices against 5 ms for `jax.random.permutation`.
+    """
+    rounds = 6
+    keys = jax.random.bits(key, (2 * rounds,), jnp.uint32)
+    count = jnp.asarray(count, jnp.uint32)
+    bits = jnp.maximum(32 - lax.clz(jnp.maximum(count, 2) - 1), 1).astype(jnp.uint32)
+    x = _mix(jnp.minimum(positions.astype(jnp.uint32), count - 1), keys, bits, rounds)
+
+    def outside(x):
+        return sync(jnp.any(x >= count))
+
+    def walk(x):
+        return jnp.where(x >= count, _mix(x, keys, bits, rounds), x)
+
+    return lax.while_loop(outside, walk, x).astype(jnp.int32)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The rows of a pytree [T, B, ...] as one matrix, so that a minibatch is one gather."""
+
+    matrix: Array  # [T * B, D] float32, integers bit-cast
+    order: Array | None  # [T * B] valid rows first; None: all rows are valid
+    count: Array | int  # valid rows
+    unpack: Callable[[Array], Any]
+
+    def take(self, positions: Array) -> Any:
+        rows = positions if self.order is None else jnp.take(self.order, positions, axis=0)
+        return self.unpack(jnp.take(self.matrix, rows, axis=0, mode="clip"))
+
+
+def pack(tree: PyTree, valid: Array, all_valid: bool) -> Packed:
+    """Every leaf [T, B, ...] becomes columns of one matrix; `unpack` gives the tree back for any set of rows."""
+    leaves, treedef = jax.tree.flatten(tree)
+    n = valid.size
+    columns, shapes, dtypes = [], [], []
+    for leaf in leaves:
+        flat = leaf.reshape(n, -1)
+        shapes.append(leaf.shape[valid.ndim :])
+        dtypes.append(leaf.dtype)
+        if leaf.dtype in (jnp.bool_, jnp.uint8):
+            flat = flat.astype(jnp.float32)
+        elif leaf.dtype != jnp.float32:
+            flat = lax.bitcast_convert_type(flat.astype(jnp.int32), jnp.float32)
+        columns.append(flat)
+    cuts = np.cumsum([c.shape[1] for c in columns])[:-1]
+
+    def unpack(matrix: Array) -> PyTree:
+        parts = []
+        for part, shape, dtype in zip(jnp.split(matrix, cuts, axis=1), shapes, dtypes):
+            if dtype in (jnp.bool_, jnp.uint8):
+                part = part.astype(dtype)
+            elif dtype != jnp.float32:
+                part = lax.bitcast_convert_type(part, jnp.int32).astype(dtype)
+            parts.append(part.reshape(-1, *shape))
+        return jax.tree.unflatten(treedef, parts)
+
+    matrix = jnp.concatenate(columns, axis=1)
+    if all_valid:
+        return Packed(matrix, None, n, unpack)
+    order, count = compact(valid.reshape(n))
+    return Packed(matrix, order, count, unpack)
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Positions [start, stop) of one epoch's shuffle. `gradient` sums a per-row loss over them, in pieces if asked."""
+
+    rows: Packed
+    key: Array
+    start: Array
+    stop: Array
+    width: int  # the most rows a minibatch can hold
+    full: bool  # every minibatch holds exactly `width` rows
+    micro: int | None
+
+    def gradient(self, loss: Callable[[Array, Any], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
+        """Gradient and metrics of the mean of `loss(params, rows) -> ([W], {name: [W]})` over this minibatch."""
+        count = (self.stop - self.start).astype(jnp.float32)
+
+        def piece(params: Array, lo: Array, width: int, exact: bool) -> tuple[Array, PyTree]:
+            positions = lo + jnp.arange(width)
+            weight = jnp.full(width, 1.0) if exact else (positions < self.stop).astype(jnp.float32)
+            data = self.rows.take(shuffle(self.key, positions, self.rows.count))
+            per_row, metrics = loss(params, data)
+            total = jnp.sum(per_row * weight) / count
+            return total, jax.tree.map(lambda m: jnp.sum(m * weight) / count, metrics)
+
+        grad = jax.grad(piece, has_aux=True)
+        micro = self.micro if self.micro is not None and self.micro < self.width else None
+        if micro is None and not self.full and self.width > BLOCK:
+            micro = BLOCK
+        if micro is None:
+            return grad(params, self.start, self.width, self.full)
+        shapes = jax.eval_shape(lambda: grad(params, self.start, micro, False))
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        pieces = sync((self.stop - self.start + micro - 1) // micro)
+
+        def body(i, total):
+            return jax.tree.map(jnp.add, total, grad(params, self.start + i * micro, micro, False))
+
+        return lax.fori_loop(0, pieces, body, zero)
+
+
+def for_minibatches(
+    key: Array,
+    rows: Packed,
+    *,
+    epochs: int,
+    size: int,
+    micro: int | None,
+    step: Callable[[PyTree, Minibatch], PyTree],
+    carry: PyTree,
+    stopped: Callable[[PyTree], Array] | None = None,
+) -> tuple[PyTree, Array]:
+    """`carry = step(carry, minibatch)` for each minibatch of each epoch, until `stopped(carry)`; and how many ran."""
+    capacity = rows.matrix.shape[0]
+    width = min(size, capacity)
+    static = isinstance(rows.count, int)
+    per_epoch = -(-rows.count // width) if static else (rows.count + width - 1) // width
+    full = static and rows.count % per_epoch == 0
+    if full:
+        width = rows.count // per_epoch
+    base, extra = rows.count // per_epoch, rows.count % per_epoch
+    total = sync(jnp.asarray(epochs * per_epoch, jnp.int32))
+
+    def body(state):
+        i, ran, carry = state
+        epoch, j = i // per_epoch, i % per_epoch
+        start = j * base + jnp.minimum(j, extra)
+        stop = start + base + (j < extra)
+        batch = Minibatch(rows, jax.random.fold_in(key, epoch), start, stop, width, full, micro)
+        active = i < epochs * per_epoch
+        if stopped is not None:
+            active &= ~stopped(carry)
+        new = step(carry, batch)
+        if stopped is not None or not static:  # another seed may still be running when this one is done
+            new = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
+        return i + 1, ran + active, new
+
+    def going(state):
+        i, _, carry = state
+        more = i < total
+        return more if stopped is None else more & sync(~stopped(carry))
+
+    _, ran, carry = lax.while_loop(going, body, (jnp.int32(0), jnp.int32(0), carry))
+    return carry, ran

@@ -1,0 +1,250 @@
+"""Collecting from Gymnasium environments stepped in this process: the same `Batch` as the scan source.
+
+One batched policy call per step, with noise drawn beforehand and one packed result; environments are stepped in plain
+Python and write into preallocated rows. What comes back is checked, so that a NaN or a wrong shape is named before it
+is learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from regimen import spaces
+from regimen.errors import EnvError
+from regimen.schedule import Episodes, Schedule
+from regimen.types import Array, Batch, EpisodeRows, PyTree
+
+NOISE_BLOCK = 128  # steps of noise drawn at once when the number of steps is not known beforehand
+
+
+class Interrupted(Exception):
+    """The run was asked to stop in the middle of a rollout; the partial rollout is dropped."""
+
+
+class HostSource:
+    """`Steps` or `Episodes` from `num_envs` copies of a Gymnasium environment."""
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        schedule: Schedule,
+        num_envs: int,
+        reward_components: tuple[str, ...] = ("total",),
+        max_episode_steps: int = 0,
+        stop_requested: Callable[[], bool] = lambda: False,
+    ):
+        self.envs = [make_env() for _ in range(num_envs)]
+        self.schedule, self.num_envs = schedule, num_envs
+        self.components, self.limit = reward_components, max_episode_steps
+        self.stop_requested = stop_requested
+        self.observation_space = self.envs[0].observation_space
+        self.action_space = self.envs[0].action_space
+        self.obs: PyTree = spaces.zeros(self.observation_space, (num_envs,))
+        self.mask: np.ndarray | None = None  # [E, logits]
+        self.reward = np.zeros((num_envs, len(reward_components)))
+        self.length = [0] * num_envs
+        self.single = len(reward_components) == 1
+        self.scalar_action = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self.act: Any = None
+
+    def init(self, seed: int) -> None:
+        """Seed and reset every environment: the only time seeds are given, so that episodes keep differing."""
+        for i in range(self.num_envs):
+            self.reset(i, seed + i)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+    def next(self, algo: Any, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
+        """One rollout: the batch, the episodes that ended in it, and the env steps taken."""
+        flat, unravel = ravel_pytree(params)  # one argument instead of a dozen: half the cost of a call
+        if self.act is None:
+            self.act = jax.jit(lambda flat, *args: packed_act(algo, unravel(flat), *args))
+        episodic = isinstance(self.schedule, Episodes)
+        share = self.schedule.n // self.num_envs  # of steps, or of episodes
+        left = np.full(self.num_envs, share)
+        if episodic:
+            for i in [i for i, n in enumerate(self.length) if n]:  # whole episodes only: start every share fresh
+                self.reset(i)
+        rows = self.buffer(share * self.limit if episodic else share, algo)
+        block = NOISE_BLOCK if episodic else share
+        noise, ended, total, t = None, [], 0, 0
+        active = list(range(self.num_envs))
+        while active:
+            if self.stop_requested():
+                raise Interrupted
+            if t % block == 0:
+                noise = algo.noise(jax.random.fold_in(key, t), (block, self.num_envs))
+            if t == len(rows["valid"]):
+                rows = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x)]), rows)
+            actions = self.decide(rows, t, flat, noise, t % block)
+            done = self.step(rows, t, actions, active)
+            total += len(active)
+            for i, success in done:
+                terminated = bool(rows["terminated"][t, i])
+                ended.append((total, self.reward[i].copy(), self.length[i], terminated, success))
+                self.reset(i)
+                left[i] -= episodic
+            t += 1
+            if episodic:
+                active = [i for i in active if left[i]]
+            elif t == share:
+                break
+        return self.batch(rows, t if episodic else None), self.finished(ended), total
+
+    def decide(self, rows: dict, t: int, flat: Array, noise: PyTree, index: int) -> list:
+        """Record observations and the policy's choice in row t; the actions as the environments take them."""
+        set_row(rows["obs"], t, self.obs)
+        if self.mask is not None:
+            if not self.mask.any(axis=1).all():
+                raise EnvError("info['action_mask'] allows no action at all; at least one must be allowed")
+            rows["mask"][t] = self.mask
+        packed = np.asarray(self.act(flat, self.obs, self.mask, noise, np.int32(index)))
+        row = rows["action"][t]
+        size = row.size // self.num_envs
+        row[...] = packed[:, :size].reshape(row.shape)
+        rows["log_prob"][t] = packed[:, -1]
+        if self.scalar_action:
+            return packed[:, 1].astype(int).tolist()
+        actions = packed[:, size:-1].astype(self.action_space.dtype)
+        return list(actions.reshape(self.num_envs, *self.action_space.shape))
+
+    def step(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, Any]]:
+        """Step the active environments into row t: those whose episode ended, and whether they say they succeeded."""
+        done, observations, rewards, limit = [], [], [], self.limit or 1 << 62
+        for i in active:  # the hot loop of host training: plain Python values, arrays are written once below
+            try:
+                obs, reward, terminated, truncated, info = self.envs[i].step(actions[i])
+            except Exception as e:
+                raise EnvError(f"the environment's step failed: {type(e).__name__}: {e}") from e
+            observations.append(obs)
+            rewards.append(reward if self.single else self.components_of(reward, info))
+            length = self.length[i] = self.length[i] + 1
+            if terminated or truncated or length >= limit:
+                rows["terminated" if terminated else "truncated"][t, i] = True
+                done.append((i, info.get("is_success", info.get("success"))))
+            if "action_mask" in info:
+                self.note_mask(i, info["action_mask"])
+        try:
+            row = np.asarray(rewards, np.float32).reshape(len(active), -1)
+        except (TypeError, ValueError) as e:
+            raise EnvError(f"the environment's step returned the reward {rewards[0]!r}; it must be a number") from e
+        if row.shape[1] != len(self.components) or not np.isfinite(row).all():
+            raise EnvError(f"the environment's step returned the rewards {rewards}; each must be one finite number")
+        rows["reward"][t, active] = row
+        rows["valid"][t, active] = True
+        self.reward[active] += row
+        new = self.stack(self.obs, observations, "step")
+        set_row(rows["next_obs"], (t, active), new)
+        set_row(self.obs, active, new)
+        return done
+
+    def reset(self, i: int, seed: int | None = None) -> None:
+        try:
+            obs, info = self.envs[i].reset(seed=seed)
+        except Exception as e:
+            raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
+        set_row(self.obs, [i], self.stack(self.obs, [obs], "reset"))
+        self.reward[i], self.length[i] = 0.0, 0
+        if "action_mask" in info:
+            self.note_mask(i, info["action_mask"])
+
+    def note_mask(self, i: int, mask: Any) -> None:
+        mask = np.asarray(mask, bool).reshape(-1)
+        if self.mask is None:
+            self.mask = np.ones((self.num_envs, mask.size), bool)
+        self.mask[i] = mask
+
+    def components_of(self, reward: Any, info: dict) -> Any:
+        """The reward by component; they must be there and sum to it."""
+        parts = info.get("reward_components") or {}
+        row = np.array([parts.get(name, np.nan) for name in self.components])
+        if not abs(row.sum() - float(reward)) <= 1e-4 * max(1.0, abs(float(reward))):
+            raise EnvError(
+                f"info['reward_components'] {parts} must have the keys {list(self.components)} and sum to the reward "
+                f"{float(reward)}"
+            )
+        return row
+
+    def stack(self, like: PyTree, observations: list, where: str) -> PyTree:
+        """Observations of several environments as arrays like `like`; a wrong shape or a NaN is named."""
+        if isinstance(like, np.ndarray):
+            shape = like.shape[1:]
+            for obs in observations:
+                if (obs.shape if isinstance(obs, np.ndarray) else np.shape(obs)) != shape:
+                    raise EnvError(
+                        f"the environment's {where} returned an observation of shape {np.shape(obs)}; its "
+                        f"observation_space says {shape}"
+                    )
+            out = np.asarray(observations, like.dtype)
+            if out.dtype == np.float32 and not np.isfinite(out).all():
+                raise EnvError(f"the environment's {where} returned a non-finite observation: {out.tolist()}")
+            return out
+        try:
+            if isinstance(like, dict):
+                return {k: self.stack(v, [obs[k] for obs in observations], where) for k, v in like.items()}
+            return tuple(self.stack(v, [obs[k] for obs in observations], where) for k, v in enumerate(like))
+        except (KeyError, IndexError, TypeError) as e:
+            raise EnvError(f"the environment's {where} returned an observation without the part {e}") from e
+
+    def buffer(self, capacity: int, algo: Any) -> dict[str, Any]:
+        """Rows to write into. Without a known limit on an episode's length they start small and double."""
+        lead = (capacity or 256, self.num_envs)
+        action = jax.eval_shape(lambda: algo.bound.dist.zeros(lead))
+        flags = {name: np.zeros(lead, bool) for name in ("terminated", "truncated", "valid")}
+        rows = flags | {
+            "obs": spaces.zeros(self.observation_space, lead),
+            "next_obs": spaces.zeros(self.observation_space, lead),
+            "action": np.zeros(action.shape, action.dtype),
+            "reward": np.zeros((*lead, len(self.components)), np.float32),
+            "log_prob": np.zeros(lead, np.float32),
+        }
+        return rows if self.mask is None else rows | {"mask": np.zeros((*lead, self.mask.shape[1]), bool)}
+
+    def batch(self, rows: dict, length: int | None) -> Batch:
+        extras = {name: rows[name] for name in ("log_prob", "mask") if name in rows}
+        fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs", "valid")
+        used = None if length is None else jnp.int32(length)
+        return Batch(**{name: rows[name] for name in fields}, extras=extras, length=used)
+
+    def finished(self, ended: list[tuple]) -> EpisodeRows:
+        n = len(ended)
+        step, reward, length, terminated, success = zip(*ended) if n else ((),) * 5
+        known = n > 0 and all(s is not None for s in success)
+        rows: Any = EpisodeRows(
+            count=np.int32(n),  # type: ignore[arg-type]
+            update=np.zeros(n, np.int32),  # type: ignore[arg-type]
+            step=np.asarray(step, np.int32),  # type: ignore[arg-type]
+            reward=np.asarray(reward, np.float32).reshape(n, len(self.components)),  # type: ignore[arg-type]
+            length=np.asarray(length, np.int32),  # type: ignore[arg-type]
+            terminated=np.asarray(terminated, bool),  # type: ignore[arg-type]
+            metrics={"success": np.asarray(success, np.float32)} if known else {},  # type: ignore[dict-item]
+        )
+        return rows
+
+
+def row_of(tree: PyTree, index: Any) -> PyTree:
+    return tree[index] if isinstance(tree, np.ndarray) else jax.tree.map(lambda x: x[index], tree)
+
+
+def set_row(tree: PyTree, index: Any, value: PyTree) -> None:
+    if isinstance(tree, np.ndarray):
+        tree[index] = value
+    else:
+        jax.tree.map(lambda x, v: x.__setitem__(index, v), tree, value)
+
+
+def packed_act(algo: Any, params: PyTree, obs: PyTree, mask: Array | None, noise: PyTree, t: Array) -> Array:
+    """Action, action for the environment and log-probability as one array [E, D]: one transfer per step."""
+    noise = jax.tree.map(lambda x: x[t], noise)
+    action, _, extras = algo.act(params, obs, (), noise, mask=mask)
+    parts = (action, algo.to_env(action), extras["log_prob"])
+    return jnp.concatenate([x.reshape(x.shape[0], -1).astype(jnp.float32) for x in parts], axis=1)

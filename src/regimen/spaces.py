@@ -1,0 +1,105 @@
+"""Helpers over gymnasium.spaces: what a space's values look like, and observations as one flat vector."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces as gym
+
+from regimen.errors import ConfigError
+from regimen.types import Array, PyTree
+
+
+def describe(space: Any) -> str:
+    """A short, stable text of a space: stored with a policy and compared when one is loaded."""
+    match space:
+        case gym.Dict():
+            return "Dict(" + ", ".join(f"{k}: {describe(s)}" for k, s in space.spaces.items()) + ")"
+        case gym.Tuple():
+            return "Tuple(" + ", ".join(describe(s) for s in space.spaces) + ")"
+        case gym.Discrete():
+            return f"Discrete({space.n})" if space.start == 0 else f"Discrete({space.n}, start={space.start})"
+        case gym.MultiDiscrete():
+            return f"MultiDiscrete({space.nvec.tolist()})"
+        case gym.MultiBinary():
+            return f"MultiBinary({space.n})"
+        case gym.Box():
+            return f"Box({list(space.shape)}, {np.dtype(space.dtype).name})"
+    return repr(space)
+
+
+def check_observation_space(space: Any, where: str = "observation space") -> None:
+    match space:
+        case gym.Dict():
+            for name, sub in space.spaces.items():
+                check_observation_space(sub, f"{where}['{name}']")
+        case gym.Tuple():
+            for i, sub in enumerate(space.spaces):
+                check_observation_space(sub, f"{where}[{i}]")
+        case gym.Box() | gym.Discrete() | gym.MultiDiscrete() | gym.MultiBinary():
+            pass
+        case _:
+            raise ConfigError(f"{where}: {space} is not supported; use Box, Discrete, MultiDiscrete, MultiBinary or Dict")
+
+
+def flat_size(space: Any) -> int:
+    """Length of `flatten(space, x)`."""
+    match space:
+        case gym.Dict():
+            return sum(flat_size(s) for s in space.spaces.values())
+        case gym.Tuple():
+            return sum(flat_size(s) for s in space.spaces)
+        case gym.Discrete():
+            return int(space.n)
+        case gym.MultiDiscrete():
+            return int(space.nvec.sum())
+    return math.prod(space.shape)
+
+
+def flatten(space: Any, x: PyTree) -> Array:
+    """Observations as vectors [..., flat_size]: integers one-hot, bytes scaled to [0, 1], parts concatenated."""
+    match space:
+        case gym.Dict():
+            return jnp.concatenate([flatten(s, x[k]) for k, s in space.spaces.items()], axis=-1)
+        case gym.Tuple():
+            return jnp.concatenate([flatten(s, x[i]) for i, s in enumerate(space.spaces)], axis=-1)
+        case gym.Discrete():
+            return jax.nn.one_hot(jnp.asarray(x) - int(space.start), int(space.n))
+        case gym.MultiDiscrete():
+            x = jnp.asarray(x).reshape(*jnp.shape(x)[: jnp.ndim(x) - len(space.shape)], -1)
+            starts, sizes = np.ravel(space.start), np.ravel(space.nvec)
+            parts = [jax.nn.one_hot(x[..., i] - int(starts[i]), int(n)) for i, n in enumerate(sizes)]
+            return jnp.concatenate(parts, axis=-1)
+    x = jnp.asarray(x)
+    flat = x.reshape(*x.shape[: x.ndim - len(space.shape)], -1).astype(jnp.float32)
+    return flat / 255.0 if space.dtype == np.uint8 and isinstance(space, gym.Box) else flat
+
+
+def is_image_like(space: Any) -> bool:
+    return isinstance(space, gym.Box) and space.dtype == np.uint8
+
+
+def zeros(space: Any, lead: tuple[int, ...] = ()) -> PyTree:
+    """A value of the space, all zero, with leading axes: buffers and compilation use it."""
+    match space:
+        case gym.Dict():
+            return {k: zeros(s, lead) for k, s in space.spaces.items()}
+        case gym.Tuple():
+            return tuple(zeros(s, lead) for s in space.spaces)
+    dtype = np.int32 if np.issubdtype(space.dtype, np.integer) and not is_image_like(space) else space.dtype
+    dtype = np.float32 if dtype == np.float64 else dtype
+    return np.zeros((*lead, *space.shape), dtype)
+
+
+def cast(space: Any, x: PyTree) -> PyTree:
+    """One observation in the dtypes of `zeros`: what travels to the device (float32, int32, uint8)."""
+    match space:
+        case gym.Dict():
+            return {k: cast(s, x[k]) for k, s in space.spaces.items()}
+        case gym.Tuple():
+            return tuple(cast(s, x[i]) for i, s in enumerate(space.spaces))
+    return np.asarray(x, zeros(space).dtype)

@@ -1,0 +1,279 @@
+"""Types and ranges: every hyper-parameter is read by `coerce` and checked by `validate`. Jax-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Union
+
+from regimen.config import (
+    ALGORITHMS,
+    CheckpointConfig,
+    Count,
+    EvalConfig,
+    LogConfig,
+    NetworkConfig,
+    PPOConfig,
+    RolloutConfig,
+    StopConfig,
+    TrainConfig,
+)
+from regimen.errors import ConfigError, nearest
+
+TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
+
+
+# --- types -----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def field_types(cls: type) -> dict[str, Any]:
+    """Field name -> resolved type hint of a dataclass."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def optional(hint: Any) -> tuple[Any, bool]:
+    """(the type without None, whether None is allowed)."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        inner = [a for a in typing.get_args(hint) if a is not type(None)]
+        return (inner[0] if len(inner) == 1 else hint), len(inner) < len(typing.get_args(hint))
+    return hint, hint is Any
+
+
+def type_name(hint: Any) -> str:
+    """A type in the words of an error message."""
+    inner, can_be_none = optional(hint)
+    if typing.get_origin(inner) is Literal:
+        words = "one of " + ", ".join(str(a) for a in typing.get_args(inner))
+    elif typing.get_origin(inner) in (tuple, list):
+        words = f"a list, each item {type_name(typing.get_args(inner)[0])}"
+    else:
+        named = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
+        words = named.get(typing.get_origin(inner) or inner, str(inner))
+    return words + (" or none" if can_be_none else "")
+
+
+def _number(value: Any) -> float | int:
+    """The finite number that `value` is or spells (`1e6`, `1_000_000`); ValueError for anything else."""
+    if isinstance(value, bool):
+        raise ValueError
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = int(text)
+        except ValueError:
+            value = float(text)
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _coerce(value: Any, hint: Any) -> Any:
+    """`value` as the type `hint`; ValueError when it is none."""
+    if dataclasses.is_dataclass(hint) or hint is Any:
+        return value
+    if hint is bool:
+        text = str(value).strip().lower()
+        if not isinstance(value, (bool, int, str)) or text not in TRUE + FALSE:
+            raise ValueError
+        return text in TRUE
+    if hint is int:
+        number = _number(value)
+        if number != int(number):
+            raise ValueError
+        return int(number)
+    if hint is float:
+        return float(_number(value))
+    if hint is str:
+        if isinstance(value, (os.PathLike, Count)):
+            return str(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):  # `eval.every: 10` in YAML
+            number = _number(value)
+            return str(int(number)) if number == int(number) else str(number)
+        if not isinstance(value, str):
+            raise ValueError
+        return value
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        for choice in args:
+            if value == choice or (isinstance(value, str) and value.replace("-", "_") == str(choice)):
+                return choice
+        raise ValueError
+    if origin in (tuple, list):
+        if isinstance(value, str):
+            value = value.strip().strip("[]()").replace(",", " ").split()
+        elif isinstance(value, (int, float)):
+            value = [value]
+        if not isinstance(value, (tuple, list)):
+            raise ValueError
+        inner = [args[0]] * len(value) if origin is list or args[-1] is ... else list(args)
+        if len(inner) != len(value):
+            raise ValueError
+        return origin(coerce(v, t) for v, t in zip(value, inner))
+    if (origin or hint) is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError
+        return {str(k): v for k, v in value.items()}
+    if origin in (Union, types.UnionType):
+        for option in args:
+            try:
+                return _coerce(value, option)
+            except ValueError:
+                continue
+        raise ValueError
+    if isinstance(value, hint):
+        return value
+    raise ValueError
+
+
+def coerce(value: Any, hint: Any, where: str = "value") -> Any:
+    """`value` as the type `hint`, or a ConfigError that names the key, the value and the type expected.
+
+    >>> coerce("1e6", int), coerce([64, 64], tuple[int, ...]), coerce("none", float | None)
+    (1000000, (64, 64), None)
+    """
+    inner, can_be_none = optional(hint)
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if can_be_none and (value is None or (isinstance(value, str) and value.strip().lower() in NONE)):
+        return None
+    try:
+        return _coerce(value, inner)
+    except (ValueError, OverflowError, TypeError, ConfigError):
+        shown = repr(value) if isinstance(value, str) else "none" if value is None else str(value)
+        hint_text = nearest(str(value), typing.get_args(inner)) if typing.get_origin(inner) is Literal else ""
+        raise ConfigError(f"{where}: {shown} is not {type_name(hint)}{hint_text.split('; choose')[0]}") from None
+
+
+# --- ranges ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval, its lower end open when `open` is set."""
+
+    low: float
+    high: float = math.inf
+    open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (value > self.low if self.open else value >= self.low) and value <= self.high
+
+    def __str__(self) -> str:
+        if math.isinf(self.high):
+            return f"greater than {self.low:,}" if self.open else f"at least {self.low:,}"
+        return f"greater than {self.low:,} and at most {self.high:,}" if self.open else f"{self.low:,} to {self.high:,}"
+
+
+POSITIVE, NOT_NEGATIVE, FRACTION, AT_LEAST_1 = Range(0, open=True), Range(0), Range(0, 1), Range(1)
+
+RANGES: dict[type, dict[str, Range]] = {
+    TrainConfig: {
+        "seed": Range(0, 2**31 - 1),
+        "seeds": Range(1, 10_000),
+        "total_steps": AT_LEAST_1,
+        "total_episodes": AT_LEAST_1,
+    },
+    RolloutConfig: {"steps": AT_LEAST_1, "episodes": AT_LEAST_1, "num_envs": AT_LEAST_1},
+    NetworkConfig: {"hidden": AT_LEAST_1},
+    PPOConfig: {
+        "lr": POSITIVE,
+        "lr_end": NOT_NEGATIVE,
+        "clip_eps": POSITIVE,
+        "clip_end": NOT_NEGATIVE,
+        "ent_coef": NOT_NEGATIVE,
+        "ent_end": NOT_NEGATIVE,
+        "gamma": FRACTION,
+        "gae_lambda": FRACTION,
+        "n_step": AT_LEAST_1,
+        "epochs": AT_LEAST_1,
+        "minibatch_size": AT_LEAST_1,
+        "micro_batch_size": AT_LEAST_1,
+        "vf_coef": NOT_NEGATIVE,
+        "vf_clip": POSITIVE,
+        "max_grad_norm": NOT_NEGATIVE,
+        "target_kl": POSITIVE,
+        "kl_coef": NOT_NEGATIVE,
+        "kl_target": POSITIVE,
+        "log_std_init": Range(-20, 5),
+    },
+    EvalConfig: {"episodes": AT_LEAST_1},
+    CheckpointConfig: {"keep": AT_LEAST_1, "keep_best": AT_LEAST_1},
+    StopConfig: {
+        "convergence_window": AT_LEAST_1,
+        "patience": NOT_NEGATIVE,
+        "streak": AT_LEAST_1,
+        "no_improvement": AT_LEAST_1,
+        "max_seconds": POSITIVE,
+    },
+}
+"""Ranges of the numbers, by dataclass; `register_algorithm` users add their own here or give a `validate` method."""
+
+COUNTS: dict[type, tuple[str, ...]] = {
+    PPOConfig: ("horizon",),
+    EvalConfig: ("every",),
+    LogConfig: ("every",),
+    CheckpointConfig: ("every",),
+}
+"""Fields read by `Count.parse`."""
+
+
+def _walk(config: Any, prefix: str = "") -> Iterator[tuple[str, type, str, Any]]:
+    """(dotted key, owner, field name, value) of every leaf of a configuration."""
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from _walk(value, f"{prefix}{f.name}.")
+        else:
+            yield prefix + f.name, type(config), f.name, value
+
+
+def _inherited(table: dict[type, Any], cls: type) -> Any:
+    return next((table[c] for c in cls.__mro__ if c in table), ())
+
+
+def validate(config: TrainConfig) -> TrainConfig:
+    """Check types, ranges and rules between fields; returns the configuration. Raises ConfigError, one line."""
+    if config.algorithm not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm '{config.algorithm}'{nearest(config.algorithm, ALGORITHMS)}")
+    for key, owner, name, value in _walk(config):
+        value = coerce(value, field_types(owner)[name], key)
+        allowed = dict(_inherited(RANGES, owner)).get(name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if allowed and number is not None and number not in allowed:
+                raise ConfigError(f"{key}: {number} is out of range; it must be {allowed}")
+        if name in _inherited(COUNTS, owner):
+            Count.parse(value, key)  # type: ignore[arg-type]
+    _validate_rules(config)
+    for section in (config.algo, config.network):
+        check = getattr(section, "validate", None)
+        if callable(check):
+            check()
+    return config
+
+
+def _validate_rules(config: TrainConfig) -> None:
+    stop, rollout = config.stop, config.rollout
+    if rollout.steps is not None and rollout.episodes is not None:
+        raise ConfigError(
+            f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"
+        )
+    if config.total_steps is None and config.total_episodes is None:
+        raise ConfigError("no budget: set total_steps or total_episodes")
+    if Count.parse(config.log.every, "log.every") is None:
+        raise ConfigError(
+            f"log.every: '{config.log.every}' would never check a stopping rule; write '1' or '5000 steps'"
+        )
+    thresholds = [n for n in ("above", "below") if getattr(stop, n) is not None]
+    if stop.metric is None and thresholds:
+        raise ConfigError(f"stop.{thresholds[0]}: {getattr(stop, thresholds[0])} needs stop.metric, a logged metric")
+    if stop.metric is not None and len(thresholds) != 1:
+        what = "both are" if thresholds else "neither is"
+        raise ConfigError(f"stop.metric: '{stop.metric}' needs exactly one of stop.above and stop.below; {what} set")
