@@ -342,7 +342,7 @@ def test_bad_counts(key, value):
         ({"stop.below": 3}, "stop.below: 3.0 needs stop.metric"),
         ({"stop.metric": "eval/x"}, "exactly one of stop.above and stop.below; neither is set"),
         ({"stop.metric": "x", "stop.above": 3, "stop.below": 2}, "exactly one of stop.above and stop.below; both are"),
-        ({"total_episodes": "none"}, "no budget: set total_steps or total_episodes"),
+        ({"total_episodes": "none"}, "no budget: set total_steps, total_episodes or stop.max_seconds"),
         ({"log.every": "never"}, "log.every: 'never'"),
     ],
 )
@@ -407,7 +407,10 @@ def test_resolve_rollout(rollout, native, expected):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"rollout.episodes": 10, "num_envs": 4}, ["episodes: 10", "num_envs 4", "num_envs 2 or 5", "episodes 8 or 12"]),
+        (
+            {"rollout.episodes": 10, "num_envs": 4},
+            ["episodes: 10", "num_envs 4", "num_envs 2 or 5", "episodes 8 or 12"],
+        ),
         ({"rollout.episodes": 7, "num_envs": 9}, ["num_envs 7,", "episodes 9"]),
         ({"rollout.steps": 100, "num_envs": 8}, ["steps: 100", "num_envs 5 or 10", "steps 96 or 104"]),
         ({"rollout.steps": 13, "num_envs": 12}, ["num_envs 1 or 13", "steps 12 or 24"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import re
 from dataclasses import dataclass, field
@@ -253,6 +254,13 @@ class AlgorithmEntry:
     description: str = ""
     when: str = ""
     """When to use it, in one line."""
+
+    def load(self) -> type:
+        """The algorithm's class, imported now."""
+        if not isinstance(self.target, str):
+            return self.target
+        module, _, name = self.target.partition(":")
+        return getattr(importlib.import_module(module), name)
 
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {

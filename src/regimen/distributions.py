@@ -117,10 +117,10 @@ class Normal:
     def __init__(self, low: np.ndarray, high: np.ndarray, log_std_init: float = 0.0):
         self.shape = low.shape
         self.event_ndim = 1
-        bounded = np.isfinite(low) & np.isfinite(high)
-        self.bounded = bounded.ravel()
-        self.center = np.where(bounded, (low + high) / 2, 0.0).ravel().astype(np.float32)
-        self.scale = np.where(bounded, (high - low) / 2, 1.0).ravel().astype(np.float32)
+        self.bounded = (np.isfinite(low) & np.isfinite(high)).ravel()
+        low, high = np.where(self.bounded, low.ravel(), -1.0), np.where(self.bounded, high.ravel(), 1.0)
+        self.center = ((low + high) / 2).astype(np.float32)
+        self.scale = ((high - low) / 2).astype(np.float32)
         self.log_std_init = log_std_init
         self.head_size = self.free_size = math.prod(self.shape)
 

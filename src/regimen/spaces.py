@@ -103,3 +103,48 @@ def cast(space: Any, x: PyTree) -> PyTree:
         case gym.Tuple():
             return tuple(cast(s, x[i]) for i, s in enumerate(space.spaces))
     return np.asarray(x, zeros(space).dtype)
+
+
+def to_json(space: Any) -> dict:
+    """A space as plain data: saved with a policy, so that it loads without its environment."""
+    match space:
+        case gym.Dict():
+            return {"type": "Dict", "spaces": {k: to_json(s) for k, s in space.spaces.items()}}
+        case gym.Tuple():
+            return {"type": "Tuple", "spaces": [to_json(s) for s in space.spaces]}
+        case gym.Discrete():
+            return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        case gym.MultiDiscrete():
+            return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        case gym.MultiBinary():
+            return {"type": "MultiBinary", "n": list(space.shape)}
+        case gym.Box():
+            bounds = {"low": _bound(space.low), "high": _bound(space.high)}
+            return {"type": "Box", "shape": list(space.shape), "dtype": np.dtype(space.dtype).name, **bounds}
+    raise ConfigError(f"the space {space} cannot be saved")
+
+
+def from_json(data: dict) -> Any:
+    match data["type"]:
+        case "Dict":
+            return gym.Dict({k: from_json(s) for k, s in data["spaces"].items()})
+        case "Tuple":
+            return gym.Tuple([from_json(s) for s in data["spaces"]])
+        case "Discrete":
+            return gym.Discrete(data["n"], start=data["start"])
+        case "MultiDiscrete":
+            return gym.MultiDiscrete(np.array(data["nvec"]), start=np.array(data["start"]))
+        case "MultiBinary":
+            return gym.MultiBinary(data["n"] if len(data["n"]) > 1 else data["n"][0])
+        case "Box":
+            dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+            low, high = (np.broadcast_to(np.array(data[k], np.float64), shape) for k in ("low", "high"))
+            low, high = (np.where(np.abs(x) >= 1e300, np.sign(x) * np.inf, x).astype(dtype) for x in (low, high))
+            return gym.Box(low, high, shape, dtype.type)
+    raise ConfigError(f"unknown space type '{data.get('type')}' in a saved policy")
+
+
+def _bound(x: np.ndarray) -> Any:
+    """One number where all are equal (an image has the same bounds everywhere), else a nested list; strict JSON."""
+    values = np.where(np.isinf(x.astype(np.float64)), np.sign(x.astype(np.float64)) * 1e300, x)
+    return float(values.flat[0]) if values.size and np.all(values == values.flat[0]) else values.tolist()

@@ -265,8 +265,8 @@ def _validate_rules(config: TrainConfig) -> None:
         raise ConfigError(
             f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"
         )
-    if config.total_steps is None and config.total_episodes is None:
-        raise ConfigError("no budget: set total_steps or total_episodes")
+    if config.total_steps is None and config.total_episodes is None and stop.max_seconds is None:
+        raise ConfigError("no budget: set total_steps, total_episodes or stop.max_seconds")
     if Count.parse(config.log.every, "log.every") is None:
         raise ConfigError(
             f"log.every: '{config.log.every}' would never check a stopping rule; write '1' or '5000 steps'"

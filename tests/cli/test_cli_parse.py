@@ -78,18 +78,28 @@ def test_train_flags(calls):
     assert (config.eval.every, config.stop.target_return, config.log.episodes) == ("5000 steps", 475.0, False)
     assert not config.track.enabled
     assert config.env_args == {"length": 0.7, "max_episode_steps": 1000}
-    assert kwargs["command"].startswith("regimen train cartpole --total-steps 1e6") and "'5000 steps'" in kwargs["command"]
+    assert (
+        kwargs["command"].startswith("regimen train cartpole --total-steps 1e6") and "'5000 steps'" in kwargs["command"]
+    )
 
 
 @pytest.mark.parametrize(
     ("argv", "read", "expected"),
     [
-        (["--rollout.episodes", "10"], lambda c: (c.rollout.steps, c.rollout.episodes, c.rollout.num_envs), (None, 10, None)),
+        (
+            ["--rollout.episodes", "10"],
+            lambda c: (c.rollout.steps, c.rollout.episodes, c.rollout.num_envs),
+            (None, 10, None),
+        ),
         (["--total-episodes", "50"], lambda c: (c.total_steps, c.total_episodes), (None, 50)),
         (["--lr", "3e-4", "--num_envs", "4"], lambda c: (c.algo.lr, c.rollout.num_envs), (3e-4, 4)),
         (["--preset", "fast"], lambda c: (c.preset, c.rollout.episodes), ("fast", 5)),
         (["--algo", "ppo", "--algo.epochs", "3"], lambda c: (c.algorithm, c.algo.epochs), ("ppo", 3)),
-        (["--tracking-uri", "sqlite:///x", "--experiment", "e"], lambda c: (c.track.uri, c.track.experiment), ("sqlite:///x", "e")),
+        (
+            ["--tracking-uri", "sqlite:///x", "--experiment", "e"],
+            lambda c: (c.track.uri, c.track.experiment),
+            ("sqlite:///x", "e"),
+        ),
         (["--algo.normalize-advantage", "false"], lambda c: c.algo.normalize_advantage, False),
         (["--algo.no-normalize-advantage"], lambda c: c.algo.normalize_advantage, False),
         (["--stop.no-improvement", "5"], lambda c: c.stop.no_improvement, 5),
@@ -317,7 +327,16 @@ def test_train_help_is_complete_and_merged(capsys, monkeypatch):
     for key in leaf_types("ppo"):
         if key not in ("env", "env_args", "algorithm"):
             assert "--" + key.replace("_", "-") in out, key
-    for flag in ("--algo", "--config", "--json", "--quiet", "--no-track", "--tracking-uri", "--experiment", "--env.KEY"):
+    for flag in (
+        "--algo",
+        "--config",
+        "--json",
+        "--quiet",
+        "--no-track",
+        "--tracking-uri",
+        "--experiment",
+        "--env.KEY",
+    ):
         assert f"{flag} " in out
     text = " ".join(out.replace("│", " ").split())
     assert "Discount per step. (default: 0.98)" in text  # cartpole's tuned value
@@ -341,6 +360,8 @@ def test_light_commands_import_nothing_heavy():
 
 
 def test_broken_pipe_is_quiet():
-    script = f"{sys.executable} -m regimen train cartpole --help | head -1; {sys.executable} -m regimen presets | head -1"
+    script = (
+        f"{sys.executable} -m regimen train cartpole --help | head -1; {sys.executable} -m regimen presets | head -1"
+    )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stderr == ""

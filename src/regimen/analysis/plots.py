@@ -18,7 +18,7 @@ from regimen.tracking.files import RunFiles, read_episodes, read_json, read_metr
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#718096"
 CYCLE = [BLUE, ORANGE, GREEN, PURPLE, "#c53030", "#0987a0", "#b7791f", "#97266d"]
 DOTS, LINE = 4000, 1500  # most points drawn per scatter and per line: more cannot be seen
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def target(self) -> float | None:
-        value = (self.config.get("stop") or {}).get("target_return", self.summary.get("target_return"))
+        value: Any = (self.config.get("stop") or {}).get("target_return", self.summary.get("target_return"))
         return float(value) if _is_number(value) else None
 
     @property
@@ -89,6 +89,14 @@ def moving_average(y: np.ndarray, window: int) -> np.ndarray:
     total = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)])
     end = np.arange(1, len(y) + 1)
     start = np.maximum(0, end - window)
+    return (total[end] - total[start]) / (end - start)
+
+
+def centred_average(y: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the values within half a window on both sides, so that a smooth curve does not lag."""
+    total = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)])
+    at = np.arange(len(y))
+    start, end = np.maximum(0, at - window // 2), np.minimum(len(y), at + window // 2 + 1)
     return (total[end] - total[start]) / (end - start)
 
 
@@ -119,13 +127,13 @@ def draw_return(ax: Any, run: Run) -> bool:
         dots = thin(DOTS, x, y)
         size = 7 if len(dots[0]) < 1000 else 3
         ax.scatter(*dots, s=size, color=BLUE, alpha=0.25 if len(dots[0]) < 1000 else 0.15, linewidths=0)
-        label = f"training, mean of {window} {kind}" if window > 1 else "training"
+        label = f"training ({window} {kind})" if window > 1 else "training"
         ax.plot(*thin(LINE, x, moving_average(y, window)), color=BLUE, linewidth=2, label=label)
     if len(ey):
         sx, std = run.series("eval/return_std")
         if np.array_equal(sx, ex):
             ax.fill_between(ex, ey - std, ey + std, color=ORANGE, alpha=0.18, linewidth=0)
-        ax.plot(ex, ey, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="evaluation, mean ± std")
+        ax.plot(ex, ey, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="evaluation ± std")
     _target(ax, run)
     _finish(ax, "Return", "episode return", legend=True)
     return True
@@ -166,7 +174,7 @@ def draw_entropy(ax: Any, run: Run) -> bool:
 
 
 def draw_kl(ax: Any, run: Run) -> bool:
-    kl, clip = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", GREY)
+    kl, clip = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", ORANGE)
     return _pair(ax, run, "Policy change per update", kl, clip)
 
 
@@ -207,16 +215,15 @@ PLOTS: dict[str, Callable[[Any, Run], bool]] = {
     "explained_variance": draw_explained_variance,
     "components": draw_components,
 }
-OVERVIEW = ("return", "evaluation", "losses", "entropy", "kl", "explained_variance")
 
 
 def _line(ax: Any, x: np.ndarray, y: np.ndarray, color: str, label: str | None = None) -> None:
-    """The values faint, their moving average strong."""
+    """The values faint, their average over neighbours strong."""
     window = max(1, min(len(y) // 20, 200))
     if window > 1:
         ax.plot(*thin(LINE, x, y), color=color, linewidth=0.8, alpha=0.25)
     marker = "o" if len(y) == 1 else None
-    ax.plot(*thin(LINE, x, moving_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
+    ax.plot(*thin(LINE, x, centred_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
 
 
 def _pair(ax: Any, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
@@ -242,7 +249,7 @@ def _pair(ax: Any, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
 
 def _target(ax: Any, run: Run) -> None:
     if run.target is not None:
-        ax.axhline(run.target, color=GREY, linewidth=1.2, linestyle="--", label=f"target {score(run.target)}")
+        ax.axhline(run.target, color=GREY, linewidth=1.2, linestyle="--", label=f"target {run.target:g}")
 
 
 def _finish(ax: Any, title: str, ylabel: str | None = None, legend: bool = False) -> None:
@@ -298,9 +305,14 @@ def plot_run(run_dir: Path) -> list[Path]:
         if paths:
             figure = Figure(figsize=(14, 7.2), layout="constrained")
             figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
-            for name, ax in zip(OVERVIEW, figure.subplots(2, 3).flat):
-                if not PLOTS[name](ax, run):
-                    ax.set_axis_off()
+            drawn = [name for name in PLOTS if folder / f"{name}.png" in paths][:6]
+            axes = list(figure.subplots(2, 3).flat)
+            for name, ax in zip(drawn, axes):
+                PLOTS[name](ax, run)
+                if ax.get_legend() is not None:
+                    ax.legend(loc="best", fontsize=8)
+            for ax in axes[len(drawn) :]:
+                ax.set_axis_off()
             figure.suptitle(_headline(run), x=0.01, ha="left", fontsize=13, color="#2d3748")
             paths.append(_save(figure, folder / "overview.png"))
     return paths
@@ -308,6 +320,8 @@ def plot_run(run_dir: Path) -> list[Path]:
 
 def _headline(run: Run) -> str:
     text, summary = run.title, run.summary
+    mean: Any
+    std: Any
     mean, std = summary.get("eval_return_mean"), summary.get("eval_return_std")
     if _is_number(mean):
         text += f":  evaluation {score(mean)}" + (f" ± {score(std)}" if _is_number(std) else "")

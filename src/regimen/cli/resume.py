@@ -48,7 +48,7 @@ def run(argv: list[str]) -> int:
         total_steps=args.total_steps,
         total_episodes=args.total_episodes,
         out=args.out,
-        device=args.device,
+        device_name=args.device,
         env_args=args.env_args,
         command=shlex.join(["regimen", "resume", *argv]),
         console=Console(quiet=args.quiet, file=sys.stderr if args.json else None),

@@ -69,7 +69,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 def plain(value: Any, finite: bool = True) -> Any:
     """`value` as JSON or YAML can hold it: arrays and scalars as Python numbers; with `finite`, NaN and inf as None."""
-    if hasattr(value, "item"):  # numpy and jax arrays and scalars
+    if type(value) is not float and hasattr(value, "item"):  # numpy and jax arrays and scalars
         array = np.asarray(value)
         # str gives the shortest digits that are the same float32
         value = float(str(array)) if array.ndim == 0 and array.dtype == np.float32 else array.tolist()

@@ -1,0 +1,42 @@
+# `make train` and `make test` set everything up by themselves, on a machine with Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: help train test test-slow lint format bench clean lock
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "regimen needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $(READY)
+
+train: $(READY) ## Train PPO on CartPole until it is solved, with a live display
+	$(BIN)/regimen train cartpole
+
+test: $(READY) ## Run the tests (under 15 minutes on 2 cores)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-slow: $(READY) ## Run the learning curves over seeds and the long process tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY) ## Check style and types
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/pyright
+
+format: $(READY) ## Fix what ruff can fix
+	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples
+
+lock: ## Pin the versions that are installed now
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^regimen' > requirements.lock
+
+clean: ## Remove the environment and caches (runs/ stays)
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,71 @@
+"""Regimen: reinforcement-learning training in JAX. One package, one command line, one loop.
+
+    import regimen
+
+    result = regimen.train("cartpole", total_steps=100_000)
+    regimen.evaluate(result.run_dir, episodes=100).to_dict()
+    action = regimen.load_policy(result.run_dir).act(observation)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# name -> module; imported when first used, so that `import regimen` and the command line start at once
+_LAZY = {
+    "PPO": "regimen.algorithms.ppo",
+    "Policy": "regimen.training.policy",
+    "Result": "regimen.training.api",
+    "TimeStep": "regimen.types",
+    "Trainer": "regimen.training.api",
+    "evaluate": "regimen.training.api",
+    "load_policy": "regimen.training.policy",
+    "make_env": "regimen.envs.registry",
+    "register_algorithm": "regimen.config",
+    "register_env": "regimen.envs.registry",
+    "register_network": "regimen.networks",
+    "resume": "regimen.training.api",
+}
+
+if TYPE_CHECKING:
+    from regimen.algorithms.ppo import PPO
+    from regimen.config import register_algorithm
+    from regimen.envs.registry import make_env, register_env
+    from regimen.networks import register_network
+    from regimen.training.api import Result, Trainer, evaluate, resume
+    from regimen.training.policy import Policy, load_policy
+    from regimen.types import TimeStep
+
+__all__ = [
+    "PPO",
+    "Policy",
+    "Result",
+    "TimeStep",
+    "Trainer",
+    "evaluate",
+    "load_policy",
+    "make_env",
+    "register_algorithm",
+    "register_env",
+    "register_network",
+    "resume",
+    "train",
+]
+
+
+def train(env: Any = "cartpole", algo: Any = "ppo", callback: Any = None, **overrides: Any) -> Result:
+    """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`, `rollout={"episodes": 10}`,
+    `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per update; returning True stops the run."""
+    from regimen.training.api import Trainer
+
+    return Trainer(env, algo, **overrides).train(callback)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'regimen' has no attribute '{name}'")

@@ -1,0 +1,313 @@
+"""Playing episodes without learning: its own environments and keys, never the training state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces as gym
+from jax import lax
+
+from regimen import spaces
+from regimen.analysis.statistics import mean_interval, wilson
+from regimen.errors import ConfigError, nearest
+from regimen.sources.host import HostSource, set_row
+from regimen.sources.scan import fresh, reduce, select
+from regimen.types import Array, PyTree
+
+# env, params, key, state [E, ...], obs [E, ...], mask -> actions as the environment takes them [E, ...]
+Actor = Callable[..., PyTree]
+
+
+@dataclass
+class Evaluation:
+    """Episodes played by one policy."""
+
+    env: str
+    policy: str
+    seed: int
+    returns: np.ndarray  # [n]
+    components: dict[str, np.ndarray]  # name -> [n] sums
+    lengths: np.ndarray  # [n]
+    terminated: np.ndarray  # [n]
+    metrics: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [n]
+    success: np.ndarray | None = None
+    checkpoint: str | None = None
+
+    def point(self) -> dict[str, float]:
+        """As logged metrics."""
+        out = {
+            "eval/return_mean": float(self.returns.mean()),
+            "eval/return_std": float(self.returns.std()),
+            "eval/return_min": float(self.returns.min()),
+            "eval/return_max": float(self.returns.max()),
+            "eval/length_mean": float(self.lengths.mean()),
+            "eval/episodes": len(self.returns),
+        }
+        if self.success is not None:
+            out["eval/success_rate"] = float(self.success.mean())
+        if len(self.components) > 1:
+            out |= {f"eval/reward/{name}": float(x.mean()) for name, x in self.components.items()}
+        return out | {f"eval/{name}": float(x.mean()) for name, x in self.metrics.items() if name != "success"}
+
+    def to_dict(self) -> dict[str, Any]:
+        low, high = mean_interval(self.returns)
+        out: dict[str, Any] = {
+            "env": self.env,
+            "policy": self.policy,
+            "checkpoint": self.checkpoint,
+            "seed": self.seed,
+            "episodes": len(self.returns),
+            "return_mean": float(self.returns.mean()),
+            "return_std": float(self.returns.std()),
+            "return_min": float(self.returns.min()),
+            "return_max": float(self.returns.max()),
+            "return_ci95": [float(low), float(high)],
+            "length_mean": float(self.lengths.mean()),
+        }
+        if self.success is not None:
+            out["success_rate"] = float(self.success.mean())
+            out["success_ci95"] = [float(x) for x in wilson(float(self.success.sum()), len(self.success))]
+        out["reward_components"] = {name: float(x.mean()) for name, x in self.components.items()}
+        out["metrics"] = {name: float(x.mean()) for name, x in self.metrics.items() if name != "success"}
+        return out
+
+    def lines(self) -> list[str]:
+        d = self.to_dict()
+        low, high = d["return_ci95"]
+        which = self.policy + (f" ({self.checkpoint})" if self.checkpoint else "")
+        lines = [
+            f"{self.env}, {which}: {d['episodes']} episodes, seed {self.seed}",
+            f"return   {d['return_mean']:.2f} ± {d['return_std']:.2f}  (95% interval {low:.2f} to {high:.2f}; "
+            f"min {d['return_min']:.2f}, max {d['return_max']:.2f})",
+            f"length   {d['length_mean']:.1f}",
+        ]
+        if self.success is not None:
+            low, high = d["success_ci95"]
+            lines.append(f"success  {d['success_rate']:.3f}  (95% interval {low:.3f} to {high:.3f})")
+        if len(self.components) > 1:
+            lines += [f"reward/{name}  {x:.3f}" for name, x in d["reward_components"].items()]
+        return lines + [f"{name}  {x:.4g}" for name, x in d["metrics"].items()]
+
+
+def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> tuple[Any, Array]:
+    """One episode in each of `episodes` environments: their sums (an EnvCarry), and which terminated."""
+    start_key, key = jax.random.split(key)
+    state, obs = jax.vmap(env.reset)(jax.random.split(start_key, episodes))
+    carry = fresh(env, state, obs)
+    flags = jnp.zeros(episodes, bool)
+
+    def going(x):
+        return jnp.any(~x[2])
+
+    def body(x):
+        t, carry, over, terminated = x
+        act_key, step_key = jax.random.split(jax.random.fold_in(key, t))
+        mask = jax.vmap(env.action_mask)(carry.state) if getattr(env, "action_mask", None) else None
+        action = actor(env, params, act_key, carry.state, carry.obs, mask)
+        state, ts = jax.vmap(env.step)(jax.random.split(step_key, episodes), carry.state, action)
+        length = carry.length + 1
+        metrics = {
+            name: reduce(env.metric_reductions[name], carry.metrics[name], ts.metrics[name].astype(jnp.float32), length)
+            for name in carry.metrics
+        }
+        reward = carry.reward + jnp.reshape(ts.reward, carry.reward.shape)
+        new = carry.replace(state=state, obs=ts.obs, reward=reward, length=length, metrics=metrics)
+        new = jax.tree.map(lambda a, b: select(over, b, a), new, carry)
+        ended = jnp.broadcast_to(ts.terminated, over.shape)
+        cut = jnp.broadcast_to(ts.truncated, over.shape) | (length >= env.max_episode_steps)
+        return t + 1, new, over | ended | cut, terminated | (ended & ~over)
+
+    _, carry, _, terminated = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags))
+    return carry.replace(state=(), obs=()), terminated
+
+
+def greedy_actor(algo: Any) -> Actor:
+    """The algorithm's own greedy policy, from `actor_params`."""
+
+    def actor(env, params, key, state, obs, mask):
+        return algo.to_env(algo.act(params, obs, (), None, mask=mask, greedy=True)[0])
+
+    return actor
+
+
+def random_actor(space: Any) -> Actor:
+    """Uniform over what is allowed; unbounded dimensions are standard normal."""
+
+    def actor(env, params, key, state, obs, mask):
+        n = jax.tree.leaves(obs)[0].shape[0]
+        match space:
+            case gym.Discrete():
+                logits = jnp.zeros((n, int(space.n))) if mask is None else jnp.where(mask, 0.0, -jnp.inf)
+                return jax.random.categorical(key, logits).astype(jnp.int32) + int(space.start)
+            case gym.MultiDiscrete():
+                picks = jax.random.uniform(key, (n, *space.shape)) * space.nvec
+                return jnp.floor(picks).astype(jnp.int32) + space.start
+            case gym.MultiBinary():
+                return jax.random.bernoulli(key, 0.5, (n, *space.shape)).astype(jnp.int32)
+        bounded = np.isfinite(space.low) & np.isfinite(space.high)
+        low, high = np.where(bounded, space.low, 0.0), np.where(bounded, space.high, 1.0)
+        uniform = low + (high - low) * jax.random.uniform(key, (n, *space.shape))
+        return jnp.where(bounded, uniform, jax.random.normal(key, (n, *space.shape)))
+
+    return actor
+
+
+def baseline_actor(function: Any) -> Actor:
+    """A registered baseline: `fn(env, key, state, obs) -> action`, for one environment."""
+
+    def actor(env, params, key, state, obs, mask):
+        keys = jax.random.split(key, jax.tree.leaves(obs)[0].shape[0])
+        return jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs)
+
+    return actor
+
+
+class NativeEvaluator:
+    """Plays on a native environment, compiled once per number of episodes."""
+
+    def __init__(self, handle: Any, actor: Actor):
+        self.handle = handle
+        self.play = jax.jit(lambda env, params, key, episodes: play(env, actor, params, key, episodes), static_argnums=3)
+        self.programs: dict[int, Any] = {}
+        self.compiling = False
+        self.compile_seconds = 0.0
+
+    def compile(self, params: PyTree, episodes: int) -> None:
+        if episodes not in self.programs:
+            self.compiling, start = True, time.monotonic()
+            key = jax.random.key(0)
+            self.programs[episodes] = self.play.lower(self.handle.native, params, key, episodes).compile()
+            self.compile_seconds += time.monotonic() - start
+            self.compiling = False
+
+    def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
+        self.compile(params, episodes)
+        carry, terminated = self.programs[episodes](self.handle.native, params, jax.random.key(seed))
+        reward, metrics = np.asarray(carry.reward), {k: np.asarray(v) for k, v in carry.metrics.items()}
+        return summarize(self.handle, policy, seed, reward, np.asarray(carry.length), np.asarray(terminated), metrics)
+
+    def close(self) -> None: ...
+
+
+class HostEvaluator:
+    """Plays on Gymnasium environments, several at a time; episode j starts from seed + j whatever their number."""
+
+    def __init__(self, handle: Any, act: Any, num_envs: int = 8, stop_requested: Callable[[], bool] = lambda: False):
+        """`act(params, obs, mask) -> actions` on batches, or None for actions drawn from the space."""
+        self.handle, self.act, self.num_envs = handle, act, num_envs
+        self.stop_requested = stop_requested
+        self.source: HostSource | None = None
+        self.compiling = False
+        self.compile_seconds = 0.0
+
+    def compile(self, params: PyTree, episodes: int) -> None: ...
+
+    def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
+        from regimen.schedule import Episodes
+
+        h = self.handle
+        n = min(self.num_envs, episodes)
+        if self.source is None or self.source.num_envs != n:
+            self.close()
+            limit = h.max_episode_steps
+            self.source = HostSource(h.make_host, Episodes(n), n, h.reward_components, limit, self.stop_requested)
+        src = self.source
+        h.action_space.seed(seed)
+        queue = list(range(episodes))
+        running = {i: queue.pop(0) for i in range(n)}
+        for i, j in running.items():
+            src.reset(i, seed + j)
+        reward, length = np.zeros((episodes, len(h.reward_components))), np.zeros(episodes, np.int64)
+        terminated, success = np.zeros(episodes, bool), [None] * episodes
+        row = {name: np.zeros((1, n), bool) for name in ("terminated", "truncated", "valid")}
+        row |= {"reward": np.zeros((1, n, len(h.reward_components)), np.float32)}
+        row |= {"next_obs": spaces.zeros(src.observation_space, (1, n))}
+        while running:
+            if self.act is None:
+                actions = [h.action_space.sample() if src.mask is None else masked_sample(h.action_space, src.mask[i]) for i in range(n)]
+            else:
+                out = np.asarray(self.act(params, src.obs, src.mask)).astype(h.action_space.dtype)
+                actions = out.tolist() if src.scalar_action else list(out)
+            set_row(row["terminated"], 0, False)
+            set_row(row["truncated"], 0, False)
+            for i, ok in src.step(row, 0, actions, list(running)):
+                j = running.pop(i)
+                reward[j], length[j], terminated[j], success[j] = src.reward[i], src.length[i], row["terminated"][0, i], ok
+                if queue:
+                    running[i] = queue.pop(0)
+                    src.reset(i, seed + running[i])
+            running = dict(sorted(running.items()))
+        known = all(s is not None for s in success)
+        metrics = {"success": np.asarray(success, np.float32)} if known else {}
+        return summarize(h, policy, seed, reward, length, terminated, metrics)
+
+    def close(self) -> None:
+        if self.source is not None:
+            self.source.close()
+
+
+def masked_sample(space: Any, mask: np.ndarray) -> Any:
+    if isinstance(space, gym.Discrete):
+        return space.sample(mask=mask.astype(np.int8))
+    return space.sample()
+
+
+def summarize(handle, policy, seed, reward, length, terminated, metrics) -> Evaluation:
+    returns = reward.sum(-1)
+    return Evaluation(
+        env=handle.id,
+        policy=policy,
+        seed=seed,
+        returns=returns,
+        components={name: reward[:, i] for i, name in enumerate(handle.reward_components)},
+        lengths=length,
+        terminated=terminated,
+        metrics=metrics,
+        success=success_of(handle, returns, metrics),
+    )
+
+
+def success_of(handle: Any, returns: np.ndarray, metrics: dict[str, np.ndarray]) -> np.ndarray | None:
+    """From the environment's own `success`, else its return threshold, else unknown."""
+    if "success" in metrics:
+        return metrics["success"] > 0.5
+    return returns >= handle.return_threshold if handle.return_threshold is not None else None
+
+
+def make_evaluator(handle: Any, algo: Any, stop_requested: Callable[[], bool] = lambda: False):
+    """For a learned policy: call with (actor params, seed, episodes)."""
+    if handle.native is not None:
+        return NativeEvaluator(handle, greedy_actor(algo))
+    act = jax.jit(lambda params, obs, mask: algo.to_env(algo.act(params, obs, (), None, mask=mask, greedy=True)[0]))
+    return HostEvaluator(handle, act, stop_requested=stop_requested)
+
+
+def evaluate_baseline(handle: Any, name: str, episodes: int, seed: int) -> Evaluation:
+    """`random`, or a baseline that the environment registers."""
+    known = {"random", *handle.baselines}
+    if name not in known:
+        raise ConfigError(f"policy: '{name}' is not a baseline of {handle.id}{nearest(name, known)}")
+    if handle.native is None:
+        if name != "random":
+            function = handle.baselines[name]
+
+            def act(_, obs, mask):
+                n = jax.tree.leaves(obs)[0].shape[0]
+                return np.stack([function(jax.tree.map(lambda x, i=i: x[i], obs)) for i in range(n)])
+
+            evaluator = HostEvaluator(handle, act)
+        else:
+            evaluator = HostEvaluator(handle, None)
+    else:
+        actor = random_actor(handle.action_space) if name == "random" else baseline_actor(handle.baselines[name])
+        evaluator = NativeEvaluator(handle, actor)
+    try:
+        return evaluator((), seed, episodes, policy=name)
+    finally:
+        evaluator.close()

@@ -1,0 +1,211 @@
+"""One run's bookkeeping: counters, what is due when, the rows that are logged, the rules that end it.
+
+All of it is plain data that a checkpoint saves, so that a resumed run logs and stops exactly like one never
+interrupted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from regimen.config import Count, TrainConfig
+from regimen.tracking.console import memory_mb
+from regimen.training.engine import Limits, Progress
+from regimen.training.evaluate import success_of
+from regimen.training.stopping import Rules, Stop
+
+
+@dataclass
+class Counters:
+    """Since the run began, resumes included."""
+
+    updates: int = 0
+    steps: int = 0
+    episodes: int = 0
+
+    def due(self, before: Counters, every: Count | None) -> bool:
+        """Whether a multiple of `every` lies between `before` and here."""
+        if every is None:
+            return False
+        return getattr(self, every.unit) // every.n > getattr(before, every.unit) // every.n
+
+    def until(self, every: Count | None) -> tuple[str, int] | None:
+        """How far the next multiple is."""
+        if every is None:
+            return None
+        return every.unit, every.n - getattr(self, every.unit) % every.n
+
+
+class Run:
+    """A seed's run. The trainer drives it with `Progress` and evaluations; it hands back rows to log."""
+
+    def __init__(self, config: TrainConfig, handle: Any, seed: int):
+        self.config, self.handle, self.seed = config, handle, seed
+        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes)
+        self.every = {
+            "log": Count.parse(config.log.every, "log.every") or Count(1, "updates"),
+            "eval": Count.parse(config.eval.every, "eval.every"),
+            "checkpoint": Count.parse(config.checkpoint.every, "checkpoint.every"),
+        }
+        self.counters = Counters()
+        self.pending: dict[str, list[float]] = {}  # train metrics since the last row
+        self.pending_episodes: list[dict[str, float]] = []
+        self.recent: deque[float] = deque(maxlen=config.stop.convergence_window)
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.last_row_steps = 0
+        self.last_row_seconds = 0.0
+        self.seconds_before = 0.0  # of earlier sittings
+        self.started = time.monotonic()
+        self.wake = 0.0
+        self.stop: Stop | None = None
+        self.solved_at: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
+
+    def limits(self, most: int) -> Limits:
+        """How far the learner may go before something is due."""
+        bounds = [self.counters.until(self.every[name]) for name in ("eval", "checkpoint")]
+        if self.rules.convergence is not None:  # checked where rows are logged, so that chunk sizes do not matter
+            bounds.append(self.counters.until(self.every["log"]))
+        budget = self.rules.budget
+        if budget.steps is not None:
+            bounds.append(("steps", budget.steps - self.counters.steps))
+        if budget.episodes is not None:
+            bounds.append(("episodes", budget.episodes - self.counters.episodes))
+        limits = {"updates": most}
+        for unit, n in filter(None, bounds):
+            limits[unit] = min(limits.get(unit, n), n)
+        return Limits(**limits)
+
+    def record(self, progress: Progress) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], set[str]]:
+        """Take in what an advance did: rows that are due (the last one apart: see `close_row`), episode rows, and what
+        is due now (`log`, `eval`, `checkpoint`)."""
+        rows, n = [], progress.updates
+        now = self.seconds
+        start, self.wake = self.wake or now, now
+        table = self.episode_table(progress)
+        returns = table["return"].tolist()
+        owner = progress.episodes.update[: len(returns)]
+        bounds = np.searchsorted(owner, np.arange(n + 1))
+        names = [c for c in table if c not in ("episode", "update", "env_steps")]
+        columns = {c: table[c].tolist() for c in names}
+        due: set[str] = set()
+        for j in range(n):
+            if "log" in due:  # the row of the update before
+                rows.append(self.close_row({}, start + (now - start) * j / n))
+            before = Counters(**asdict(self.counters))
+            lo, hi = int(bounds[j]), int(bounds[j + 1])
+            self.counters.updates += 1
+            self.counters.steps += int(progress.steps[j])
+            self.counters.episodes += hi - lo
+            for name, values in progress.metrics.items():
+                value = float(values[j])
+                if math.isfinite(value):
+                    self.pending.setdefault(name, []).append(value)
+            for i in range(lo, hi):
+                self.recent.append(returns[i])
+                self.rules.episode(returns[i])
+                self.pending_episodes.append({c: columns[c][i] for c in names})
+            due = {name for name, every in self.every.items() if self.counters.due(before, every)}
+        return rows, table, due
+
+    def episode_table(self, progress: Progress) -> dict[str, np.ndarray]:
+        """Finished episodes as columns of episodes.csv."""
+        e, h = progress.episodes, self.handle
+        n = len(e.length)
+        reward = np.asarray(e.reward, np.float64)
+        returns = reward.sum(-1)
+        metrics = {k: np.asarray(v) for k, v in e.metrics.items()}
+        table = {
+            "episode": self.counters.episodes + 1 + np.arange(n),
+            "update": self.counters.updates + 1 + np.asarray(e.update),
+            "env_steps": self.counters.steps + np.asarray(e.step, np.int64),
+            "return": returns,
+            "length": np.asarray(e.length),
+            "terminated": np.asarray(e.terminated, np.int32),
+            "truncated": 1 - np.asarray(e.terminated, np.int32),
+        }
+        success = success_of(h, returns, metrics)
+        if success is not None:
+            table["success"] = success.astype(np.int32)
+        if len(h.reward_components) > 1:
+            table |= {f"reward/{name}": reward[:, i] for i, name in enumerate(h.reward_components)}
+        return table | {name: x for name, x in metrics.items() if name != "success"}
+
+    def close_row(self, extra: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
+        """The row since the last one, with what an evaluation added; what has no data is absent."""
+        c = self.counters
+        seconds = self.seconds if seconds is None else seconds
+        row: dict[str, Any] = {
+            "env_steps": c.steps,
+            "agent_steps": c.steps,
+            "updates": c.updates,
+            "episodes": c.episodes,
+            "wall_seconds": round(seconds, 4),
+        }
+        episodes = self.pending_episodes
+        if episodes:
+            returns = np.array([e["return"] for e in episodes])
+            row |= {
+                "rollout/return_mean": float(returns.mean()),
+                "rollout/return_std": float(returns.std()),
+                "rollout/return_min": float(returns.min()),
+                "rollout/return_max": float(returns.max()),
+                "rollout/length_mean": float(np.mean([e["length"] for e in episodes])),
+                "rollout/return_ma": sum(self.recent) / len(self.recent),
+                "rollout/episodes": len(episodes),
+            }
+            for name in episodes[0]:
+                if name in ("return", "length", "terminated", "truncated"):
+                    continue
+                values = np.array([e[name] for e in episodes])
+                if name == "success":
+                    row["rollout/success_rate"] = float(values.mean())
+                elif name.startswith("reward/"):
+                    row |= {f"rollout/{name}": float(values.mean())}
+                    row |= {f"rollout/{name}_min": float(values.min()), f"rollout/{name}_max": float(values.max())}
+                else:
+                    row[f"rollout/{name}"] = float(values.mean())
+        row |= {f"train/{name}": sum(values) / len(values) for name, values in self.pending.items()}
+        taken = seconds - self.last_row_seconds
+        if taken > 0 and c.steps > self.last_row_steps:
+            row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken
+        memory = memory_mb()
+        if memory is not None:
+            row["time/memory_mb"] = memory
+        self.pending, self.pending_episodes = {}, []
+        self.last_row_steps, self.last_row_seconds = c.steps, seconds
+        return row | extra
+
+    def state(self) -> dict[str, Any]:
+        """All of this that a resume needs."""
+        return {
+            "counters": asdict(self.counters),
+            "pending": self.pending,
+            "pending_episodes": self.pending_episodes,
+            "recent": list(self.recent),
+            "best": self.best,
+            "best_step": self.best_step,
+            "last_row_steps": self.last_row_steps,
+            "rules": self.rules.state(),
+            "solved_at": self.solved_at,
+        }
+
+    def restore(self, saved: dict[str, Any], seconds: float) -> None:
+        self.counters = Counters(**saved["counters"])
+        self.pending, self.pending_episodes = saved["pending"], saved["pending_episodes"]
+        self.recent.extend(saved["recent"])
+        self.best, self.best_step = saved["best"], saved["best_step"]
+        self.last_row_steps, self.solved_at = saved["last_row_steps"], saved["solved_at"]
+        self.rules.restore(saved["rules"])
+        self.seconds_before = self.last_row_seconds = seconds
+        self.started = time.monotonic()

@@ -1,0 +1,65 @@
+"""Ctrl+C and SIGTERM: finish the update, save, leave with 130 or 143; during compilation, leave at once.
+
+A signal cannot interrupt Python while the main thread is inside the compiler. A watcher thread reads the signal's byte
+from a pipe instead, and ends the process itself when the main thread does not get to it in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+GRACE_SECONDS = 8.0
+
+
+class Signals:
+    """Use as a context. `requested` is the signal number once one has arrived, else 0."""
+
+    def __init__(self, busy: Callable[[], bool], last_words: Callable[[int], None]):
+        self.requested = 0
+        self.busy, self.last_words = busy, last_words
+        self.done = threading.Event()
+        self.active = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Signals:
+        if not self.active:
+            return self
+        self.reader, self.writer = socket.socketpair()
+        self.writer.setblocking(False)
+        self.old = {s: signal.signal(s, self.note) for s in (signal.SIGINT, signal.SIGTERM)}
+        self.old_fd = signal.set_wakeup_fd(self.writer.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self.watch, name="signals", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.active:
+            return
+        self.done.set()
+        signal.set_wakeup_fd(self.old_fd)
+        for number, handler in self.old.items():
+            signal.signal(number, handler)
+        self.writer.close()
+
+    def note(self, number: int, frame: object) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt  # asked twice
+        self.requested = number
+
+    def watch(self) -> None:
+        while True:
+            data = self.reader.recv(1)
+            if not data or self.done.is_set():
+                self.reader.close()
+                return
+            number = data[0]
+            if number not in (signal.SIGINT, signal.SIGTERM):
+                continue
+            if not self.busy() and self.done.wait(GRACE_SECONDS):
+                return
+            with contextlib.suppress(Exception):
+                self.last_words(number)
+            os._exit(128 + number)

@@ -1,0 +1,100 @@
+"""The shuffle is a permutation, minibatches use each row once, and splitting them changes nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from regimen.schedule import for_minibatches, pack, shuffle
+
+shuffled = jax.jit(lambda seed, n: shuffle(jax.random.key(seed), jnp.arange(2048), n))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 2048))
+def test_shuffle_is_a_permutation(seed, n):
+    assert sorted(np.asarray(shuffled(seed, n))[:n].tolist()) == list(range(n))
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 24])
+def test_small_shuffles_reach_every_position_evenly(n):
+    keys = jax.random.split(jax.random.key(0), 4000)
+    images = np.asarray(jax.vmap(lambda k: shuffle(k, jnp.arange(n), n))(keys))
+    for position in (0, n // 2, n - 1):
+        counts = np.bincount(images[:, position], minlength=n)
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_shuffle_leaves_no_order_behind():
+    """Neighbours do not stay neighbours: rank correlation and lag-one differences look like a uniform permutation's."""
+    images = np.asarray(jax.vmap(lambda k: shuffle(k, jnp.arange(1000), 1000))(jax.random.split(jax.random.key(1), 200)))
+    rho = np.array([stats.spearmanr(row, np.arange(1000)).statistic for row in images])
+    assert abs(rho.mean()) < 0.01 and 0.8 < rho.std() * np.sqrt(999) < 1.25
+    uniform = np.abs(np.diff(np.stack([np.random.default_rng(i).permutation(1000) for i in range(200)]))).mean()
+    assert np.abs(np.diff(images)).mean() == pytest.approx(uniform, rel=0.02)
+
+
+def used_rows(valid, size, epochs, micro=None, all_valid=False):
+    """How often each row was used, and the size of each minibatch, in a run of `for_minibatches`."""
+    T, B = valid.shape
+    data = {"row": jnp.arange(T * B).reshape(T, B), "x": jnp.ones((T, B, 3))}
+
+    @jax.jit
+    def run(valid):
+        packed = pack(data, valid, all_valid)
+
+        def loss(params, rows):
+            one_hot = jax.nn.one_hot(rows["row"], T * B)
+            return one_hot @ params, {"n": jnp.ones(len(rows["row"]))}
+
+        def step(carry, minibatch):
+            counts, sizes, i = carry
+            count = (minibatch.stop - minibatch.start).astype(jnp.float32)
+            grad, _ = minibatch.gradient(loss, jnp.zeros(T * B))  # the gradient counts the rows used
+            return counts + grad * count, sizes.at[i].set(count), i + 1
+
+        carry = (jnp.zeros(T * B), jnp.zeros(400), 0)
+        key = jax.random.key(0)
+        (counts, sizes, _), ran = for_minibatches(
+            key, packed, epochs=epochs, size=size, micro=micro, step=step, carry=carry
+        )
+        return counts, sizes, ran
+
+    counts, sizes, ran = run(valid)
+    return np.asarray(counts), np.asarray(sizes)[: int(ran)], int(ran)
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 24, 1000])
+@pytest.mark.parametrize("all_valid", [True, False])
+@pytest.mark.parametrize("micro", [None, 5])
+def test_every_valid_row_once_per_epoch_in_balanced_minibatches(size, all_valid, micro):
+    valid = jnp.ones((12, 4), bool) if all_valid else jax.random.bernoulli(jax.random.key(3), 0.6, (12, 4))
+    counts, sizes, ran = used_rows(valid, size, epochs=3, micro=micro, all_valid=all_valid)
+    rows = int(valid.sum())
+    np.testing.assert_allclose(counts, 3.0 * np.asarray(valid).ravel(), atol=1e-4)
+    assert ran == 3 * -(-rows // min(size, 48))
+    assert sizes.max() - sizes.min() <= 1 and sizes.sum() == 3 * rows
+    assert sizes.max() <= size
+
+
+def test_minibatches_differ_between_epochs_and_keys():
+    a, b = (np.asarray(shuffled(seed, 512))[:512] for seed in (0, 1))
+    assert (a == b).mean() < 0.05
+
+
+def test_pack_returns_every_leaf_unchanged():
+    tree = {
+        "f": jax.random.normal(jax.random.key(0), (3, 4, 2)),
+        "i": jnp.arange(12, dtype=jnp.int32).reshape(3, 4) - 5,
+        "b": jnp.arange(12).reshape(3, 4) % 2 == 0,
+        "u": jnp.arange(24, dtype=jnp.uint8).reshape(3, 4, 2) + 230,
+    }
+    packed = pack(tree, jnp.ones((3, 4), bool), True)
+    rows = packed.take(jnp.array([11, 0, 5]))
+    for name, leaf in tree.items():
+        flat = np.asarray(leaf).reshape(12, *leaf.shape[2:])
+        np.testing.assert_array_equal(np.asarray(rows[name]), flat[[11, 0, 5]])
+        assert rows[name].dtype == leaf.dtype
