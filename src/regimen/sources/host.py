@@ -19,9 +19,8 @@ from jax.flatten_util import ravel_pytree
 from regimen import spaces
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Schedule
+from regimen.sources import NOISE_BLOCK, action_noise
 from regimen.types import Array, Batch, EpisodeRows, PyTree
-
-NOISE_BLOCK = 128  # steps of noise drawn at once when the number of steps is not known beforehand
 
 
 class Interrupted(Exception):
@@ -82,7 +81,7 @@ class HostSource:
             if self.stop_requested():
                 raise Interrupted
             if t % block == 0:
-                noise = algo.noise(jax.random.fold_in(key, t), (block, self.num_envs))
+                noise = action_noise(algo, key, t, block, self.num_envs)
             if t == len(rows["valid"]):
                 rows = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x)]), rows)
             actions = self.decide(rows, t, flat, noise, t % block)

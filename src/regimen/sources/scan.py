@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from regimen.loops import compact, sync
+from regimen.sources import NOISE_BLOCK, action_noise, env_keys, reset_key
 from regimen.schedule import Episodes, Schedule, Steps
 from regimen.types import Array, Batch, EpisodeRows, PyTree, pytree_dataclass
 
-NOISE_BLOCK = 64  # steps of noise drawn at once when the number of steps is not known beforehand
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
 
 
@@ -70,7 +70,7 @@ class ScanSource:
         return self.episodes(env, algo, params, key)
 
     def steps(self, env: Any, algo: Any, carry: EnvCarry, params: PyTree, key: Array):
-        noise, keys = draw(algo, key, self.rows(env), self.num_envs)
+        noise, keys = draw(algo, key, 0, self.rows(env), self.num_envs)
 
         def body(carry, x):
             row, carry = advance(env, algo, params, carry, *x)
@@ -84,10 +84,9 @@ class ScanSource:
         """Each environment runs its share of whole episodes; the rollout lasts until the slowest is through."""
         assert isinstance(self.schedule, Episodes)
         share, capacity = self.schedule.n // self.num_envs, self.rows(env)
-        reset_key, key = jax.random.split(key)
-        carry = self.init(env, reset_key)
-        block = min(NOISE_BLOCK, capacity)
-        noise, keys = draw(algo, key, block, self.num_envs)
+        carry = self.init(env, reset_key(key))
+        block = NOISE_BLOCK
+        noise, keys = draw(algo, key, 0, block, self.num_envs)
         first = jax.eval_shape(lambda: advance(env, algo, params, carry, row_of(noise, 0), keys[0])[0])
         buffer = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), first)
         left = jnp.full(self.num_envs, share, jnp.int32)
@@ -99,7 +98,7 @@ class ScanSource:
             t, left, carry, buffer, noise, keys = state
             noise, keys = lax.cond(
                 (t % block == 0) & (t > 0),
-                lambda: draw(algo, jax.random.fold_in(key, t), block, self.num_envs),
+                lambda: draw(algo, key, t, block, self.num_envs),
                 lambda: (noise, keys),
             )
             row, carry = advance(env, algo, params, carry, row_of(noise, t % block), keys[t % block])
@@ -115,10 +114,8 @@ class ScanSource:
         return carry, batch, finished(rollout, done, self.schedule.n)
 
 
-def draw(algo: Any, key: Array, steps: int, num_envs: int) -> tuple[PyTree, Array]:
-    """Action noise [steps, E, ...] and environment keys [steps, E] for a stretch of a rollout."""
-    noise_key, env_key = jax.random.split(key)
-    return algo.noise(noise_key, (steps, num_envs)), jax.random.split(env_key, (steps, num_envs))
+def draw(algo: Any, key: Array, start: Array | int, steps: int, num_envs: int) -> tuple[PyTree, Array]:
+    return action_noise(algo, key, start, steps, num_envs), env_keys(key, start, steps, num_envs)
 
 
 def row_of(tree: PyTree, t: Array | int) -> PyTree:

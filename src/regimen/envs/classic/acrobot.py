@@ -28,17 +28,29 @@ class Acrobot(NativeEnv):
     """The state is both joint angles (zero hangs down; the second relative to the first) and both velocities."""
 
     max_episode_steps: int = 500
+    """Steps before an episode is cut short."""
     gravity: float = 9.8
+    """m/s^2."""
     mass_1: float = 1.0
+    """Mass of the upper link, kg."""
     mass_2: float = 1.0
+    """Mass of the lower link, kg."""
     length_1: float = 1.0
-    center_1: float = 0.5  # of mass, along the link
+    """Length of the upper link, m."""
+    center_1: float = 0.5
+    """Distance of its centre of mass from the bar, m."""
     center_2: float = 0.5
-    inertia: float = 1.0  # of either link
+    """Distance of the lower link's centre of mass from the joint, m."""
+    inertia: float = 1.0
+    """Moment of inertia of either link."""
     torque: float = 1.0
+    """Torque on the joint, N m."""
     dt: float = 0.2
+    """Seconds per step."""
     max_velocity_1: float = 4 * math.pi
+    """Velocities are clipped, rad/s."""
     max_velocity_2: float = 9 * math.pi
+    """Of the second joint."""
 
     return_threshold = -100.0
     baselines = {"no_op": no_op, "heuristic": pump}  # noqa: RUF012

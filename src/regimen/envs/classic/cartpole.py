@@ -24,14 +24,23 @@ class CartPole(NativeEnv):
     """The state is the observation: cart position, cart velocity, pole angle, pole velocity."""
 
     max_episode_steps: int = 500
+    """Steps before an episode is cut short."""
     gravity: float = 9.8
+    """m/s^2."""
     mass_cart: float = 1.0
+    """kg."""
     mass_pole: float = 0.1
-    half_length: float = 0.5  # of the pole
+    """kg."""
+    half_length: float = 0.5
+    """Half the length of the pole, m."""
     force: float = 10.0
+    """Force of a push, N."""
     dt: float = 0.02
+    """Seconds per step."""
     max_angle: float = 12 * 2 * math.pi / 360
+    """The episode fails when the pole leans further, rad."""
     max_position: float = 2.4
+    """The episode fails when the cart is further from the centre, m."""
 
     return_threshold = 475.0
     baselines = {"heuristic": lean}  # noqa: RUF012
@@ -51,7 +60,7 @@ class CartPole(NativeEnv):
         return state, state
 
     def step(self, key: Array, state: Array, action: Array):
-        x, x_dot, theta, theta_dot = state
+        _, x_dot, theta, theta_dot = state
         force = jnp.where(action == 1, self.force, -self.force)
         cos, sin = jnp.cos(theta), jnp.sin(theta)
         mass = self.mass_cart + self.mass_pole

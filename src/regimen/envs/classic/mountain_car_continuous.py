@@ -26,13 +26,21 @@ class MountainCarContinuous(NativeEnv):
     """The state is the observation: position and velocity."""
 
     max_episode_steps: int = 999
+    """Steps before an episode is cut short."""
     power: float = 0.0015
+    """Acceleration of the engine per step at full force."""
     gravity: float = 0.0025
+    """Pull of the slope per step."""
     min_position: float = -1.2
+    """The left wall."""
     max_position: float = 0.6
+    """The right end of the track."""
     max_speed: float = 0.07
+    """The velocity is clipped."""
     goal_position: float = 0.45
+    """Reached at or right of it."""
     goal_velocity: float = 0.0
+    """And at least this fast."""
 
     return_threshold = 90.0
     baselines = {"no_op": no_op, "heuristic": rock}  # noqa: RUF012

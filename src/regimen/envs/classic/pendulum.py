@@ -19,7 +19,7 @@ def no_op(env, key, state, obs):
 
 
 def swing_up(env, key, state, obs):
-    """Pump energy up to that of standing upright (Astrom and Furuta 2000), then balance with a linear law near the top."""
+    """Pump energy up to that of standing upright (Astrom and Furuta 2000), then balance with a linear law."""
     cos, sin, velocity = obs
     energy = velocity**2 / 2 + 3 * env.gravity / (2 * env.length) * (cos - 1)  # 0 when upright and still
     pump = -env.max_torque * jnp.sign(velocity * energy)
@@ -32,12 +32,19 @@ class Pendulum(NativeEnv):
     """The state is the angle (zero is upright) and its velocity; episodes end only by the time limit."""
 
     max_episode_steps: int = 200
+    """Steps before an episode is cut short."""
     gravity: float = 10.0
+    """m/s^2."""
     mass: float = 1.0
+    """kg."""
     length: float = 1.0
+    """m."""
     dt: float = 0.05
+    """Seconds per step."""
     max_torque: float = 2.0
+    """Torques are clipped, N m."""
     max_speed: float = 8.0
+    """The velocity is clipped, rad/s."""
 
     baselines = {"no_op": no_op, "heuristic": swing_up}  # noqa: RUF012
 

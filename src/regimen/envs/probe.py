@@ -1,0 +1,266 @@
+"""Probe environments: tiny tasks whose right answer is known, so that a learner's fault shows and where it lies.
+
+In the order in which to try them: the value of a constant, of an observation, across time; then what an action earns,
+alone and given an observation; then the end of an episode, masks, and every kind of space.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from regimen.envs.protocol import NativeEnv, native_env
+from regimen.types import Array, PyTree, TimeStep
+
+
+class Probe(NativeEnv):
+    """One step, two actions and an observation of one number in [-1, 1], unless a probe says otherwise."""
+
+    @property
+    def observation_space(self) -> Any:
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    @property
+    def action_space(self) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, key: Array) -> tuple[PyTree, PyTree]:
+        obs = jnp.zeros(1)
+        return obs, obs
+
+
+def over(obs: PyTree, reward: Array | float) -> TimeStep:
+    return TimeStep(obs=obs, reward=jnp.asarray(reward, jnp.float32), terminated=jnp.bool_(True))
+
+
+def sign(key: Array) -> Array:
+    return jax.random.rademacher(key, (1,), jnp.float32)
+
+
+@native_env
+class Constant(Probe):
+    """Reward 1. The value is 1; nothing else can be right."""
+
+    max_episode_steps: int = 1
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, 1.0)
+
+
+@native_env
+class Observation(Probe):
+    """The reward is the observation, -1 or 1, and so is the value."""
+
+    max_episode_steps: int = 1
+
+    def reset(self, key: Array):
+        obs = sign(key)
+        return obs, obs
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, state[0])
+
+
+@native_env
+class TwoStep(Probe):
+    """Reward 0, then 1. The value is gamma at observation 0 and 1 at observation 1."""
+
+    max_episode_steps: int = 2
+
+    def step(self, key: Array, state: Array, action: Array):
+        last = state[0] == 1.0
+        obs = jnp.ones(1)
+        return obs, TimeStep(obs=obs, reward=jnp.where(last, 1.0, 0.0), terminated=last)
+
+
+@native_env
+class Credit(Probe):
+    """The second step pays 1 if the first action was 1. The observation is (step, first action)."""
+
+    max_episode_steps: int = 2
+
+    @property
+    def observation_space(self):
+        return spaces.Box(0.0, 1.0, (2,), np.float32)
+
+    def reset(self, key: Array):
+        obs = jnp.zeros(2)
+        return obs, obs
+
+    def step(self, key: Array, state: Array, action: Array):
+        last = state[0] == 1.0
+        obs = jnp.where(last, state, jnp.stack([1.0, action.astype(jnp.float32)]))
+        return obs, TimeStep(obs=obs, reward=jnp.where(last, state[1], 0.0), terminated=last)
+
+
+@native_env
+class Action(Probe):
+    """Action 1 pays 1, action 0 costs 1."""
+
+    max_episode_steps: int = 1
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, jnp.where(action == 1, 1.0, -1.0))
+
+
+@native_env
+class ActionBox(Probe):
+    """Costs the squared distance to `target`."""
+
+    max_episode_steps: int = 1
+    target: float = 0.5
+    """The best action."""
+
+    @property
+    def action_space(self):
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, -((action[0] - self.target) ** 2))
+
+
+@native_env
+class Match(Probe):
+    """Pays 1 for action 1 where the observation is 1 and for action 0 where it is -1; costs 1 otherwise."""
+
+    max_episode_steps: int = 1
+
+    def reset(self, key: Array):
+        obs = sign(key)
+        return obs, obs
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, jnp.where((action == 1) == (state[0] > 0), 1.0, -1.0))
+
+
+@native_env
+class MatchBox(Probe):
+    """Costs the squared distance to half the observation."""
+
+    max_episode_steps: int = 1
+
+    @property
+    def action_space(self):
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, key: Array):
+        obs = sign(key)
+        return obs, obs
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, -((action[0] - state[0] / 2) ** 2))
+
+
+@native_env
+class Truncation(Probe):
+    """Reward 1 for ever, cut short by the time limit: the value is 1 / (1 - gamma), more than any episode returns."""
+
+    max_episode_steps: int = 8
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, TimeStep(obs=state, reward=jnp.float32(1.0), terminated=jnp.bool_(False))
+
+
+@native_env
+class Termination(Probe):
+    """Reward 1 for n steps. The observation is the time t / n, the value (1 - gamma^(n - t)) / (1 - gamma)."""
+
+    max_episode_steps: int = 8
+
+    def step(self, key: Array, state: Array, action: Array):
+        obs = state + 1 / self.max_episode_steps
+        last = obs[0] > 1 - 0.5 / self.max_episode_steps
+        return obs, TimeStep(obs=jnp.minimum(obs, 1.0), reward=jnp.float32(1.0), terminated=last)
+
+
+@native_env
+class Masked(Probe):
+    """One action of three, shown by the observation, would pay 10 but is not allowed; the one after it pays 1."""
+
+    max_episode_steps: int = 1
+
+    @property
+    def observation_space(self):
+        return spaces.Box(0.0, 1.0, (3,), np.float32)
+
+    @property
+    def action_space(self):
+        return spaces.Discrete(3)
+
+    def action_mask(self, state: Array) -> Array:
+        return state == 0
+
+    def reset(self, key: Array):
+        barred = jax.nn.one_hot(jax.random.randint(key, (), 0, 3), 3)
+        return barred, barred
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, 10 * state[action] + jnp.roll(state, 1)[action])
+
+
+@native_env
+class MultiDiscrete(Probe):
+    """Two choices, of 2 and of 3; each pays 1/2 for its last option."""
+
+    max_episode_steps: int = 1
+
+    @property
+    def action_space(self):
+        return spaces.MultiDiscrete([2, 3])
+
+    def step(self, key: Array, state: Array, action: Array):
+        return state, over(state, jnp.mean(action == jnp.array([1, 2])))
+
+
+@native_env
+class DictObservation(Probe):
+    """Pays 1 for the right action: the first flag where `kind` is 0, the sign of the first position elsewhere."""
+
+    max_episode_steps: int = 1
+
+    @property
+    def observation_space(self):
+        parts = {"flags": spaces.MultiBinary(2), "kind": spaces.Discrete(3), "position": spaces.Box(-1.0, 1.0, (2,))}
+        return spaces.Dict(parts)  # type: ignore[arg-type]
+
+    def reset(self, key: Array):
+        flags, kind, position = jax.random.split(key, 3)
+        obs = {
+            "flags": jax.random.bernoulli(flags, 0.5, (2,)).astype(jnp.int32),
+            "kind": jax.random.randint(kind, (), 0, 3),
+            "position": jax.random.uniform(position, (2,), minval=-1.0),
+        }
+        return obs, obs
+
+    def step(self, key: Array, state: dict[str, Array], action: Array):
+        right = jnp.where(state["kind"] == 0, state["flags"][0], state["position"][0] > 0)
+        return state, over(state, jnp.where(action == right, 1.0, 0.0))
+
+
+@native_env
+class Components(Probe):
+    """Four steps; action 1 pays 1 in `progress` and costs 1/4 in `effort`. Success is having always chosen it."""
+
+    max_episode_steps: int = 4
+
+    reward_components = ("progress", "effort")
+    metric_reductions = {"chosen": "sum", "success": "last"}  # noqa: RUF012
+
+    def reset(self, key: Array):
+        state = jnp.zeros(2)  # steps taken, actions 1 among them
+        return state, state[:1]
+
+    def step(self, key: Array, state: Array, action: Array):
+        chosen = action.astype(jnp.float32)
+        state = state + jnp.stack([1.0, chosen])
+        step = TimeStep(
+            obs=state[:1] / self.max_episode_steps,
+            reward=jnp.stack([chosen, -chosen / 4]),
+            terminated=state[0] >= self.max_episode_steps,
+            metrics={"chosen": chosen, "success": (state[0] == state[1]).astype(jnp.float32)},
+        )
+        return state, step
