@@ -6,28 +6,30 @@ T time, E environments, A agents, B = E * A rows, K reward components.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 
 PyTree = Any
 Array = jax.Array
-
-
-def pytree_dataclass(cls):
-    """A frozen dataclass whose fields are pytree children, except those marked `static()`."""
-    cls = dataclasses.dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(cls)
-    meta = [f.name for f in fields if f.metadata.get("static")]
-    data = [f.name for f in fields if f.name not in meta]
-    cls.replace = dataclasses.replace
-    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+T = TypeVar("T")
 
 
 def static(default=dataclasses.MISSING, **kwargs):
     """A field that is part of the program (hashed, a change recompiles) instead of its data."""
     return dataclasses.field(default=default, metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
+def pytree_dataclass(cls: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are pytree children, except those marked `static()`."""
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)
+    meta = [f.name for f in fields if f.metadata.get("static")]
+    data = [f.name for f in fields if f.name not in meta]
+    cls.replace = dataclasses.replace  # type: ignore[attr-defined]
+    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
 
 
 @pytree_dataclass
