@@ -97,7 +97,7 @@ class HostSource:
                 active = [i for i in active if left[i]]
             elif t == share:
                 break
-        return self.batch(rows, t if episodic else None), self.finished(ended), total
+        return self.batch(rows, t if episodic else None, algo), self.finished(ended), total
 
     def decide(self, rows: dict, t: int, flat: Array, noise: PyTree, index: int) -> list:
         """Record observations and the policy's choice in row t; the actions as the environments take them."""
@@ -107,13 +107,10 @@ class HostSource:
                 raise EnvError("info['action_mask'] allows no action at all; at least one must be allowed")
             rows["mask"][t] = self.mask
         packed = np.asarray(self.act(flat, self.obs, self.mask, noise, np.int32(index)))
-        row = rows["action"][t]
-        size = row.size // self.num_envs
-        row[...] = packed[:, :size].reshape(row.shape)
-        rows["log_prob"][t] = packed[:, -1]
+        rows["packed"][t] = packed
         if self.scalar_action:
             return packed[:, 1].astype(int).tolist()
-        actions = packed[:, size:-1].astype(self.action_space.dtype)
+        actions = packed[:, (packed.shape[1] - 1) // 2 : -1].astype(self.action_space.dtype)
         return list(actions.reshape(self.num_envs, *self.action_space.shape))
 
     def step(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, Any]]:
@@ -138,12 +135,13 @@ class HostSource:
             raise EnvError(f"the environment's step returned the reward {rewards[0]!r}; it must be a number") from e
         if row.shape[1] != len(self.components) or not np.isfinite(row).all():
             raise EnvError(f"the environment's step returned the rewards {rewards}; each must be one finite number")
-        rows["reward"][t, active] = row
-        rows["valid"][t, active] = True
-        self.reward[active] += row
+        some = slice(None) if len(active) == self.num_envs else active  # indexing by a list is slow
+        rows["reward"][t, some] = row
+        rows["valid"][t, some] = True
+        self.reward[some] += row
         new = self.stack(self.obs, observations, "step")
-        set_row(rows["next_obs"], (t, active), new)
-        set_row(self.obs, active, new)
+        set_row(rows["next_obs"], (t, some), new)
+        set_row(self.obs, some, new)
         return done
 
     def reset(self, i: int, seed: int | None = None) -> None:
@@ -197,22 +195,25 @@ class HostSource:
     def buffer(self, capacity: int, algo: Any) -> dict[str, Any]:
         """Rows to write into. Without a known limit on an episode's length they start small and double."""
         lead = (capacity or 256, self.num_envs)
-        action = jax.eval_shape(lambda: algo.bound.dist.zeros(lead))
+        size = jax.eval_shape(lambda: algo.bound.dist.zeros((1,))).size
         flags = {name: np.zeros(lead, bool) for name in ("terminated", "truncated", "valid")}
         rows = flags | {
             "obs": spaces.zeros(self.observation_space, lead),
             "next_obs": spaces.zeros(self.observation_space, lead),
-            "action": np.zeros(action.shape, action.dtype),
+            "packed": np.zeros((*lead, 2 * size + 1), np.float32),
             "reward": np.zeros((*lead, len(self.components)), np.float32),
-            "log_prob": np.zeros(lead, np.float32),
         }
         return rows if self.mask is None else rows | {"mask": np.zeros((*lead, self.mask.shape[1]), bool)}
 
-    def batch(self, rows: dict, length: int | None) -> Batch:
-        extras = {name: rows[name] for name in ("log_prob", "mask") if name in rows}
-        fields = ("obs", "action", "reward", "terminated", "truncated", "next_obs", "valid")
+    def batch(self, rows: dict, length: int | None, algo: Any) -> Batch:
+        """The rows as a batch; with `length`, T is a capacity so that the update compiles once."""
+        packed = rows["packed"]
+        like = jax.eval_shape(lambda: algo.bound.dist.zeros(packed.shape[:2]))
+        action = packed[..., : (packed.shape[-1] - 1) // 2].reshape(like.shape).astype(like.dtype)
+        extras = {"log_prob": packed[..., -1]} | ({"mask": rows["mask"]} if "mask" in rows else {})
+        fields = {name: rows[name] for name in ("obs", "reward", "terminated", "truncated", "next_obs", "valid")}
         used = None if length is None else jnp.int32(length)
-        return Batch(**{name: rows[name] for name in fields}, extras=extras, length=used)
+        return Batch(**fields, action=action, extras=extras, length=used)
 
     def finished(self, ended: list[tuple]) -> EpisodeRows:
         n = len(ended)
