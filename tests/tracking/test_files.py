@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from regimen.errors import StorageError
-from regimen.tracking.files import PROGRESS_COLUMNS, RunFiles, plain, read_episodes, read_metrics, write_json
+from regimen.tracking.files import PROGRESS_COLUMNS, RunFiles, read_episodes, read_metrics
+from regimen.tracking.storage import plain, write_json
 
 CONFIG = {"env": "cartpole", "seed": 3, "network": {"hidden": (64, 64)}}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from regimen.errors import ConfigError
-from regimen.tracking.files import read_json
 from regimen.tracking.mlflow import (
     Mirror,
     default_uri,
@@ -23,6 +22,7 @@ from regimen.tracking.mlflow import (
     resolve_model_uri,
     without_password,
 )
+from regimen.tracking.storage import read_json
 
 
 @pytest.fixture(scope="module")

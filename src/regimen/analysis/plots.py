@@ -13,7 +13,8 @@ import numpy as np
 
 from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.tracking.console import count, score
-from regimen.tracking.files import RunFiles, read_episodes, read_json, read_metrics, storage_error
+from regimen.tracking.files import RunFiles, read_episodes, read_metrics
+from regimen.tracking.storage import read_json, storage_error
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#718096"
 CYCLE = [BLUE, ORANGE, GREEN, PURPLE, "#c53030", "#0987a0", "#b7791f", "#97266d"]

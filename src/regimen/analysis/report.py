@@ -12,7 +12,8 @@ import yaml
 
 from regimen.errors import StorageError
 from regimen.tracking.console import clock, score
-from regimen.tracking.files import RunFiles, read_json, read_metrics, write_atomic
+from regimen.tracking.files import RunFiles, read_metrics
+from regimen.tracking.storage import read_json, write_atomic
 
 # order of the pictures and what each shows; others in plots/ follow by name
 CAPTIONS = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.errors import ConfigError, StorageError, nearest
-from regimen.tracking.files import plain, read_json, write_json
+from regimen.tracking.storage import plain, read_json, write_json
 
 CHAMPION = "champion"
 INTERVAL = 5.0  # seconds between batches
