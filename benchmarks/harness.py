@@ -43,10 +43,10 @@ def make_engine(
     spec = Spec(handle.observation_space, handle.action_space, num_envs=num_envs, env=handle.native)
     algo = PPO(**ppo).bind(spec)
     if handle.native is not None:
-        return NativeEngine(handle.native, algo, ScanSource(schedule, num_envs), [seed])
+        return NativeEngine(handle.native, algo, ScanSource(schedule, num_envs), [seed], algo.init)
     assert handle.make_host is not None
     source = HostSource(handle.make_host, schedule, num_envs, max_episode_steps=handle.max_episode_steps)
-    return HostEngine(algo, source, seed)
+    return HostEngine(algo, source, seed, algo.init)
 
 
 def steps_per_second(engine: Any, seconds: float, most: int | None = None) -> float:

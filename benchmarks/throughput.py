@@ -61,10 +61,16 @@ def compare(cases: list[Case], rounds: int, seconds: float, python: str | None) 
             ratios = [a / b for a, b in zip(ours, speeds[case, best])]
             ratio = median(ratios)
             text = harness.verdict(ratio, case.target, case.goal) if case.target else f"{ratio:.2f}x"
-            row.append(f"{text} ({min(ratios):.1f} to {max(ratios):.1f})")
+            top = max(ours) / max(max(speeds[case, name]) for name in peers)
+            row += [f"{text} ({min(ratios):.1f} to {max(ratios):.1f})", f"{top:.2f}x"]
         rows.append(row)
     head = ["PPO on CartPole-v1", "Regimen steps/s"] + [f"SB3 steps/s, {name}" for name in peers]
-    print(harness.table(head + ["ratio to SB3's better"] * bool(peers), rows), flush=True)
+    print(
+        harness.table(
+            head + ["ratio to SB3's better, median of rounds", "of each one's best round"] * bool(peers), rows
+        ),
+        flush=True,
+    )
 
 
 def with_files(num_envs: int, total_steps: int) -> float:
@@ -74,7 +80,8 @@ def with_files(num_envs: int, total_steps: int) -> float:
     n = num_envs * harness.STEPS
     settings: dict[str, Any] = {
         "rollout": {"steps": n, "num_envs": num_envs},
-        "algo": harness.SETTINGS | {"minibatch_size": n // harness.MINIBATCHES},
+        **{f"algo.{name}": value for name, value in harness.SETTINGS.items()},
+        "algo.minibatch_size": n // harness.MINIBATCHES,
         "total_steps": total_steps,
         "eval.every": "never",
         "stop": {"metric": None, "above": None},
@@ -107,6 +114,7 @@ def schedules(episodes: int, minibatch: int, rounds: int, seconds: float, models
     computed, the policy stays as it is)."""
     import jax
     import jax.numpy as jnp
+
     from regimen.training.engine import Limits
 
     def engine(**schedule: int) -> Any:
@@ -151,8 +159,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", help="an interpreter that has Stable-Baselines3")
     parser.add_argument("--no-peer", action="store_true", help="measure only Regimen")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="per measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per measurement")
     parser.add_argument("--envs", type=int, nargs="*", help="only native cases with these numbers of environments")
     args = parser.parse_args()
     from regimen.training import device

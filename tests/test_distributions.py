@@ -42,7 +42,8 @@ def test_normal_matches_scipy(mean, log_std, action):
 
 
 @pytest.mark.parametrize(
-    "space", [spaces.Discrete(3), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2), spaces.Box(-2, 2, (2,), np.float32)]
+    "space",
+    [spaces.Discrete(3), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2), spaces.Box(-2, 2, (2,), np.float32)],
 )
 def test_samples_follow_the_log_probability(space):
     """The mean log-probability of samples is minus the entropy, for the joint as for its elements."""
@@ -81,5 +82,5 @@ def test_masked_choices_are_never_taken(space):
 
 
 def test_unsupported_action_space_is_named():
-    with pytest.raises(ConfigError, match="Text.*not supported"):
+    with pytest.raises(ConfigError, match=r"Text.*not supported"):
         for_space(spaces.Text(4))

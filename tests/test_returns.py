@@ -82,5 +82,7 @@ def test_lambda_one_is_monte_carlo_minus_value(rollout):
     following = jnp.concatenate([value[1:], next_value[-1:]])
     next_value = jnp.where(done > 0, next_value, following)  # V(s_{t+1}) is the next row's value within an episode
     np.testing.assert_allclose(
-        gae(reward, value, next_value, done, GAMMA, 1.0) + value, monte_carlo(reward, next_value, done, GAMMA), atol=1e-4
+        gae(reward, value, next_value, done, GAMMA, 1.0) + value,
+        monte_carlo(reward, next_value, done, GAMMA),
+        atol=1e-4,
     )

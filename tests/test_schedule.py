@@ -30,7 +30,9 @@ def test_small_shuffles_reach_every_position_evenly(n):
 
 def test_shuffle_leaves_no_order_behind():
     """Neighbours do not stay neighbours: rank correlation and lag-one differences look like a uniform permutation's."""
-    images = np.asarray(jax.vmap(lambda k: shuffle(k, jnp.arange(1000), 1000))(jax.random.split(jax.random.key(1), 200)))
+    images = np.asarray(
+        jax.vmap(lambda k: shuffle(k, jnp.arange(1000), 1000))(jax.random.split(jax.random.key(1), 200))
+    )
     rho = np.array([stats.spearmanr(row, np.arange(1000)).statistic for row in images])
     assert abs(rho.mean()) < 0.01 and 0.8 < rho.std() * np.sqrt(999) < 1.25
     uniform = np.abs(np.diff(np.stack([np.random.default_rng(i).permutation(1000) for i in range(200)]))).mean()

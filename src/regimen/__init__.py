@@ -1,10 +1,10 @@
 """Regimen: reinforcement-learning training in JAX. One package, one command line, one loop.
 
-    import regimen
+import regimen
 
-    result = regimen.train("cartpole", total_steps=100_000)
-    regimen.evaluate(result.run_dir, episodes=100).to_dict()
-    action = regimen.load_policy(result.run_dir).act(observation)
+result = regimen.train("cartpole", total_steps=100_000)
+regimen.evaluate(result.run_dir, episodes=100).to_dict()
+action = regimen.load_policy(result.run_dir).act(observation)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 _LAZY = {
     "PPO": "regimen.algorithms.ppo",
     "Policy": "regimen.training.policy",
-    "Result": "regimen.training.api",
+    "Result": "regimen.training.result",
     "TimeStep": "regimen.types",
-    "Trainer": "regimen.training.api",
+    "Trainer": "regimen.training.python",
     "evaluate": "regimen.training.api",
     "load_policy": "regimen.training.policy",
     "make_env": "regimen.envs.registry",
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from regimen.config import register_algorithm
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
-    from regimen.training.api import Result, Trainer, evaluate, resume
+    from regimen.training.api import evaluate, resume
     from regimen.training.policy import Policy, load_policy
+    from regimen.training.python import Trainer
+    from regimen.training.result import Result
     from regimen.types import TimeStep
 
 __all__ = [
@@ -56,9 +58,10 @@ __all__ = [
 
 
 def train(env: Any = "cartpole", algo: Any = "ppo", callback: Any = None, **overrides: Any) -> Result:
-    """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`, `rollout={"episodes": 10}`,
-    `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per update; returning True stops the run."""
-    from regimen.training.api import Trainer
+    """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`,
+    `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
+    update; returning True stops the run."""
+    from regimen.training.python import Trainer
 
     return Trainer(env, algo, **overrides).train(callback)
 

@@ -153,7 +153,7 @@ class Normal:
 
     def to_env(self, action: Array) -> Array:
         clipped = jnp.where(self.bounded, jnp.clip(action, -1.0, 1.0), action)
-        return (self.center + self.scale * clipped).reshape(*action.shape[:-1], *self.shape)
+        return jnp.asarray(self.center + self.scale * clipped).reshape(*action.shape[:-1], *self.shape)
 
 
 Distribution = Categorical | MultiCategorical | Normal

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from regimen.types import Array, pytree_dataclass
+from regimen.types import Array, Record, pytree_dataclass
 
 
 @pytree_dataclass
-class RunningStats:
+class RunningStats(Record):
     """Count, mean and sum of squared deviations of every value seen (Chan et al. 1983)."""
 
     count: Array  # []

@@ -168,13 +168,11 @@ def for_minibatches(
     stopped: Callable[[PyTree], Array] | None = None,
 ) -> tuple[PyTree, Array]:
     """`carry = step(carry, minibatch)` for each minibatch of each epoch, until `stopped(carry)`; and how many ran."""
-    capacity = rows.matrix.shape[0]
-    width = min(size, capacity)
-    static = isinstance(rows.count, int)
-    per_epoch = -(-rows.count // width) if static else (rows.count + width - 1) // width
-    full = static and rows.count % per_epoch == 0
-    if full:
-        width = rows.count // per_epoch
+    width = min(size, rows.matrix.shape[0])
+    static, full = isinstance(rows.count, int), False
+    per_epoch = (rows.count + width - 1) // width
+    if isinstance(rows.count, int) and rows.count % int(per_epoch) == 0:
+        full, width = True, rows.count // int(per_epoch)
     base, extra = rows.count // per_epoch, rows.count % per_epoch
     total = sync(jnp.asarray(epochs * per_epoch, jnp.int32))
 

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import importlib.util
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -240,10 +241,11 @@ def check_algorithm(name: str) -> str:
 
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
-    from regimen.envs.registry import ENVS
+    from regimen.envs.registry import ENVS, suggestion
 
     if ":" not in env and env not in ENVS:
-        raise ConfigError(f"unknown environment '{env}'{nearest(env, ENVS)} (or gym:ID, gymnax:ID, module:factory)")
+        hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
+        raise ConfigError(f"unknown environment '{env}'{hint} (or gym:ID, gymnax:ID, module:factory)")
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

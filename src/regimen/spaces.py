@@ -43,7 +43,9 @@ def check_observation_space(space: Any, where: str = "observation space") -> Non
         case gym.Box() | gym.Discrete() | gym.MultiDiscrete() | gym.MultiBinary():
             pass
         case _:
-            raise ConfigError(f"{where}: {space} is not supported; use Box, Discrete, MultiDiscrete, MultiBinary or Dict")
+            raise ConfigError(
+                f"{where}: {space} is not supported; use Box, Discrete, MultiDiscrete, MultiBinary or Dict"
+            )
 
 
 def flat_size(space: Any) -> int:

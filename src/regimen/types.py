@@ -6,7 +6,7 @@ T time, E environments, A agents, B = E * A rows, K reward components.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +25,21 @@ def static(default=dataclasses.MISSING, **kwargs):
 def pytree_dataclass(cls: type[T]) -> type[T]:
     """A frozen dataclass whose fields are pytree children, except those marked `static()`."""
     cls = dataclasses.dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(cls)
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     meta = [f.name for f in fields if f.metadata.get("static")]
     data = [f.name for f in fields if f.name not in meta]
-    cls.replace = dataclasses.replace  # type: ignore[attr-defined]
     return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
 
 
+class Record:
+    """Base of the pytree dataclasses: frozen, so that a change is a copy."""
+
+    def replace(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
 @pytree_dataclass
-class TimeStep:
+class TimeStep(Record):
     """What `Env.step` returns. `terminated` (the task ended) and `truncated` (it was cut short) are never merged."""
 
     obs: PyTree
@@ -45,7 +51,7 @@ class TimeStep:
 
 
 @pytree_dataclass
-class Batch:
+class Batch(Record):
     """One rollout, time-major. Rows past an environment's share of episodes, and dead agents, are not `valid`."""
 
     obs: PyTree  # [T, E, ...]
@@ -67,12 +73,12 @@ class Batch:
         def flat(x):
             return x.reshape(lead[0], lead[1] * lead[2], *x.shape[3:])
 
-        tree = jax.tree.map(flat, self.replace(length=None))  # type: ignore[attr-defined]
+        tree = jax.tree.map(flat, self.replace(length=None))
         return tree.replace(length=self.length)
 
 
 @pytree_dataclass
-class EpisodeRows:
+class EpisodeRows(Record):
     """Episodes that finished during a rollout, in the order in which they finished: rows 0..count-1 are real."""
 
     count: Array  # int32
@@ -85,7 +91,7 @@ class EpisodeRows:
 
 
 @pytree_dataclass
-class Clock:
+class Clock(Record):
     """Counters that schedules read. Env steps are kept in two words so that 2^31 steps do not overflow."""
 
     updates: Array  # int32
@@ -109,7 +115,7 @@ class Clock:
 
 
 @pytree_dataclass
-class Model:
+class Model(Record):
     """A network's parameters, its optimiser's state, and a target copy where the algorithm keeps one."""
 
     params: PyTree
@@ -118,7 +124,7 @@ class Model:
 
 
 @pytree_dataclass
-class State:
+class State(Record):
     """Everything an algorithm learns or counts; with the source's carry it is what a checkpoint holds."""
 
     models: dict[str, Model]

@@ -35,7 +35,9 @@ def update(algo, state, batch):
     return jax.jit(lambda algo, state, batch: algo.update(state, batch))(algo, state, batch)
 
 
-@pytest.mark.parametrize("env", [CartPole(max_episode_steps=20), Pendulum(max_episode_steps=20)], ids=["discrete", "box"])
+@pytest.mark.parametrize(
+    "env", [CartPole(max_episode_steps=20), Pendulum(max_episode_steps=20)], ids=["discrete", "box"]
+)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_first_epoch_ratio_is_one(env, normalize):
     """Log-probabilities in the loss equal those of the rollout, so that the first ratio is 1 and the KL 0; also in a

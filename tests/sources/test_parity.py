@@ -38,7 +38,9 @@ class Scripted(gymnasium.Env):
 
 
 @pytest.mark.parametrize("schedule", [Steps(96), Episodes(6)], ids=["steps", "episodes"])
-@pytest.mark.parametrize("env", [CartPole(max_episode_steps=15), Pendulum(max_episode_steps=9)], ids=["cartpole", "pendulum"])
+@pytest.mark.parametrize(
+    "env", [CartPole(max_episode_steps=15), Pendulum(max_episode_steps=9)], ids=["cartpole", "pendulum"]
+)
 def test_same_batch_from_both_sources(env, schedule):
     num_envs = 3
     spec = Spec(env.observation_space, env.action_space, num_envs=num_envs)

@@ -59,7 +59,7 @@ def test_time_limit_truncates_and_keeps_the_true_successor():
 
 
 def test_episode_rows_are_in_order_and_sum_the_rewards():
-    for batch, rows in rollouts(Steps(200), 2, CartPole(max_episode_steps=20), n=1):
+    for _, rows in rollouts(Steps(200), 2, CartPole(max_episode_steps=20), n=1):
         n = int(rows.count)
         assert (np.diff(rows.step[:n]) >= 0).all() and rows.step[n - 1] <= 200
         np.testing.assert_allclose(rows.reward[:n, 0], rows.length[:n])

@@ -23,14 +23,14 @@ from regimen.networks import make_net
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
 from regimen.schedule import for_minibatches, pack
-from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State, pytree_dataclass
+from regimen.types import Array, Batch, Clock, Model, PyTree, Record, Spec, State, pytree_dataclass
 
 METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 FLOATS = tuple(f.name for f in dataclasses.fields(PPOConfig) if "float" in str(f.type))
 
 
 @pytree_dataclass
-class Sample:
+class Sample(Record):
     """One row of a minibatch."""
 
     obs: Array  # [D] normalised
@@ -152,10 +152,10 @@ class PPO:
             flat, opt_state, totals, _ = carry
             grads, parts = minibatch.gradient(loss, flat)
             parts["grad_norm"] = optax.global_norm(grads)
+            updates: Any
             updates, opt_state = opt.update(grads, opt_state)
-            stop = parts["approx_kl"] > 1.5 * c.target_kl if c.target_kl is not None else jnp.bool_(False)
-            # a minibatch already past the target is not stepped on
-            flat = jnp.where(stop, flat, flat - lr * updates) if c.target_kl is not None else flat - lr * updates
+            stop = jnp.bool_(False) if c.target_kl is None else parts["approx_kl"] > 1.5 * c.target_kl
+            flat = jnp.where(stop, flat, flat - lr * updates)  # a minibatch already past the target is not stepped on
             totals = jax.tree.map(jnp.add, totals, parts)
             return flat, opt_state, totals, stop
 

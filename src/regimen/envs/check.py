@@ -5,6 +5,7 @@ Every message says what is wrong, where, and how to mend it. An error would stop
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -346,10 +347,14 @@ def check_pytree(env: Any, report: Report) -> bool:
         report.error("pytree", f"{name} is not a pytree; decorate the class with @regimen.envs.protocol.native_env")
         return False
     try:
-        hash(structure)
-    except TypeError as e:
+        alike = structure == jax.tree.structure(copy.deepcopy(env))
+    except ValueError:  # the truth of an array
+        alike = False
+    if not alike:
         report.error(
-            "pytree", f"a field of {name} is not hashable ({e}); annotate numbers as float, use tuples for lists"
+            "pytree",
+            f"a copy of {name} is not equal to it, so every call would compile again; use only numbers, text, tuples "
+            "in fields that are not annotated float",
         )
     return not report.failed
 

@@ -16,7 +16,7 @@ import os
 import sys
 import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +61,9 @@ ENVS: dict[str, EnvEntry] = {
     "probe/action": EnvEntry("regimen.envs.probe:Action", "one step, action 1 pays"),
     "probe/action_box": EnvEntry("regimen.envs.probe:ActionBox", "one step, pays for being close to 0.5"),
     "probe/match": EnvEntry("regimen.envs.probe:Match", "one step, pays for repeating the observation"),
-    "probe/match_box": EnvEntry("regimen.envs.probe:MatchBox", "one step, pays for being close to the observation"),
+    "probe/match_box": EnvEntry(
+        "regimen.envs.probe:MatchBox", "one step, pays for being close to half the observation"
+    ),
     "probe/truncation": EnvEntry("regimen.envs.probe:Truncation", "reward 1, cut short: the value is 1 / (1 - gamma)"),
     "probe/termination": EnvEntry("regimen.envs.probe:Termination", "reward 1 for 8 steps, then the task ends"),
     "probe/masked": EnvEntry("regimen.envs.probe:Masked", "the action that would pay most is not allowed"),
@@ -153,8 +155,8 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
     first = made()
     if isinstance(first, gymnasium.Env):
         first.close()
-        return host_handle(name, limited(made, rest, name), given | rest)
-    return native_handle(name, set_fields(first, rest, name, given), given | rest)
+        return host_handle(name, limited(made, rest, name, parameters_of(target)), given | rest)
+    return native_handle(name, set_fields(first, rest, name, parameters_of(target)), given | rest)
 
 
 # --- what an id means ------------------------------------------------------------------------------------------------
@@ -250,12 +252,10 @@ def one_line(error: BaseException) -> str:
 def bind(function: Callable, args: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split `args` into those `function` takes, as the types it declares, and the rest."""
     try:
-        parameters = inspect.signature(function).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # built in
         return dict(args), {}
-    hints = hints_of(function)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    hints, named = hints_of(function), parameters_of(function)
     given, rest = {}, {}
     for key, value in args.items():
         if key in named:
@@ -266,6 +266,12 @@ def bind(function: Callable, args: Mapping[str, Any], name: str) -> tuple[dict[s
     if missing:
         raise ConfigError(f"{name}: the argument '{missing[0]}' has no default; give --env.{missing[0]} VALUE")
     return given, rest
+
+
+def parameters_of(function: Callable) -> dict[str, inspect.Parameter]:
+    """Arguments that can be given by name."""
+    parameters = inspect.signature(function).parameters
+    return {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def hints_of(function: Any) -> dict[str, Any]:
@@ -291,13 +297,13 @@ def hint_of(hint: Any, default: Any) -> Any:
     return Any
 
 
-def set_fields(env: Any, args: Mapping[str, Any], name: str, taken: Mapping[str, Any] | None = None) -> Any:
-    """A native environment with these fields."""
+def set_fields(env: Any, args: Mapping[str, Any], name: str, known: Iterable[str] = ()) -> Any:
+    """A native environment with these fields; `known` are other names that an error may suggest."""
     fields = {f.name: f for f in dataclasses.fields(env) if f.init} if dataclasses.is_dataclass(env) else {}
     hints = hints_of(type(env))
     for key in args:
         if key not in fields:
-            raise unknown_argument(key, name, {*fields, *(taken or ())})
+            raise unknown_argument(key, name, {*fields, *known})
     values = {k: coerce(v, hint_of(hints.get(k), fields[k].default), f"env.{k}") for k, v in args.items()}
     return dataclasses.replace(env, **values) if values else env  # type: ignore[type-var]
 
@@ -309,7 +315,7 @@ def changed_fields(env: Any) -> dict[str, Any]:
     return {k: v for k, (v, default) in found.items() if isinstance(v, (int, float, str, bool)) and v != default}
 
 
-def unknown_argument(key: str, name: str, known: Any) -> ConfigError:
+def unknown_argument(key: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"env.{key}: {name} has no such argument{nearest(key, known)}")
 
 
@@ -419,11 +425,13 @@ def missing_dependency(error: Exception) -> str:
     return f"{text}; pip install the package that provides '{missing}'" if missing and "pip" not in text else text
 
 
-def limited(make: Callable[[], gymnasium.Env], args: Mapping[str, Any], name: str) -> Callable[[], gymnasium.Env]:
+def limited(
+    make: Callable[[], gymnasium.Env], args: Mapping[str, Any], name: str, known: Iterable[str] = ()
+) -> Callable[[], gymnasium.Env]:
     """`make` with the only argument that needs nobody's help, a time limit."""
     for key in args:
         if key != LIMIT:
-            raise unknown_argument(key, name, [LIMIT])
+            raise unknown_argument(key, name, {LIMIT, *known})
     if LIMIT not in args:
         return make
 
@@ -471,6 +479,6 @@ def gym_factory(identifier: str, args: dict[str, Any], name: str) -> tuple[Calla
     own = functools.partial(creator, **spec.kwargs)
     given, rest = bind(own, {k: v for k, v in args.items() if k != LIMIT}, name)
     for key in rest:
-        raise unknown_argument(key, name, [LIMIT, *inspect.signature(own).parameters])
+        raise unknown_argument(key, name, {LIMIT, *parameters_of(own)})
     make = guarded(lambda: gymnasium.make(spec, disable_env_checker=True, **limit, **given), name)
     return make, given | limit

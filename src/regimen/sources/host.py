@@ -17,13 +17,14 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from regimen import spaces
+from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Schedule
 from regimen.sources import NOISE_BLOCK, action_noise
 from regimen.types import Array, Batch, EpisodeRows, PyTree
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 - nothing went wrong
     """The run was asked to stop in the middle of a rollout; the partial rollout is dropped."""
 
 
@@ -44,7 +45,7 @@ class HostSource:
         self.components, self.limit = reward_components, max_episode_steps
         self.stop_requested = stop_requested
         self.observation_space = self.envs[0].observation_space
-        self.action_space = self.envs[0].action_space
+        self.action_space: Any = self.envs[0].action_space
         self.obs: PyTree = spaces.zeros(self.observation_space, (num_envs,))
         self.mask: np.ndarray | None = None  # [E, logits]
         self.reward = np.zeros((num_envs, len(reward_components)))
@@ -122,13 +123,13 @@ class HostSource:
             except Exception as e:
                 raise EnvError(f"the environment's step failed: {type(e).__name__}: {e}") from e
             observations.append(obs)
-            rewards.append(reward if self.single else self.components_of(reward, info))
+            rewards.append(reward if self.single else read_components(reward, info, self.components))
             length = self.length[i] = self.length[i] + 1
             if terminated or truncated or length >= limit:
                 rows["terminated" if terminated else "truncated"][t, i] = True
-                done.append((i, info.get("is_success", info.get("success"))))
+                done.append((i, read_success(info)))
             if "action_mask" in info:
-                self.note_mask(i, info["action_mask"])
+                self.note_mask(i, info)
         try:
             row = np.asarray(rewards, np.float32).reshape(len(active), -1)
         except (TypeError, ValueError) as e:
@@ -152,24 +153,14 @@ class HostSource:
         set_row(self.obs, [i], self.stack(self.obs, [obs], "reset"))
         self.reward[i], self.length[i] = 0.0, 0
         if "action_mask" in info:
-            self.note_mask(i, info["action_mask"])
+            self.note_mask(i, info)
 
-    def note_mask(self, i: int, mask: Any) -> None:
-        mask = np.asarray(mask, bool).reshape(-1)
-        if self.mask is None:
+    def note_mask(self, i: int, info: dict) -> None:
+        mask = read_mask(info)
+        if mask is not None and self.mask is None:
             self.mask = np.ones((self.num_envs, mask.size), bool)
-        self.mask[i] = mask
-
-    def components_of(self, reward: Any, info: dict) -> Any:
-        """The reward by component; they must be there and sum to it."""
-        parts = info.get("reward_components") or {}
-        row = np.array([parts.get(name, np.nan) for name in self.components])
-        if not abs(row.sum() - float(reward)) <= 1e-4 * max(1.0, abs(float(reward))):
-            raise EnvError(
-                f"info['reward_components'] {parts} must have the keys {list(self.components)} and sum to the reward "
-                f"{float(reward)}"
-            )
-        return row
+        if self.mask is not None:
+            self.mask[i] = mask
 
     def stack(self, like: PyTree, observations: list, where: str) -> PyTree:
         """Observations of several environments as arrays like `like`; a wrong shape or a NaN is named."""

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from regimen.loops import compact, sync
-from regimen.sources import NOISE_BLOCK, action_noise, env_keys, reset_key
 from regimen.schedule import Episodes, Schedule, Steps
-from regimen.types import Array, Batch, EpisodeRows, PyTree, pytree_dataclass
+from regimen.sources import NOISE_BLOCK, action_noise, env_keys, reset_key
+from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
 
 
 @pytree_dataclass
-class EnvCarry:
+class EnvCarry(Record):
     """Environments between two rollouts."""
 
     state: PyTree  # [E, ...]
@@ -33,7 +33,7 @@ class EnvCarry:
 
 
 @pytree_dataclass
-class Rollout:
+class Rollout(Record):
     """One time row: what the batch keeps, and the running sums an episode would be reported with."""
 
     batch: Batch

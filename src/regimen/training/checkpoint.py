@@ -2,24 +2,25 @@
 
 Each holds `state/` (orbax), `policy/` (the policy at that moment) and `meta.json` (counters, stopping rules, what the
 state belongs to, and a digest of every file). A checkpoint appears by one rename, so a killed process leaves the
-previous one. `index.json` says which are periodic, best or final; `best` links to the best by evaluation.
+previous one. `index.json` says which are best or final (the rest are periodic); `best` links to the best by evaluation.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from regimen.errors import StorageError
-from regimen.tracking.files import write_json
+from regimen.tracking.storage import read_json, write_json
 from regimen.training.trees import flatten
 from regimen.types import PyTree
 
@@ -32,20 +33,14 @@ class Checkpoints:
     def __init__(self, path: Path, keep: int = 3, keep_best: int = 1):
         self.path, self.keep, self.keep_best = Path(path), keep, keep_best
 
-    def entries(self) -> dict[int, dict[str, Any]]:
-        """Step -> what its meta.json says, for every finished checkpoint, in order of steps."""
-        found = {}
-        for folder in self.path.iterdir() if self.path.is_dir() else ():
-            if folder.name.isdigit() and (folder / "meta.json").exists():
-                with contextlib.suppress(OSError, ValueError):
-                    found[int(folder.name)] = json.loads((folder / "meta.json").read_text())
-        return dict(sorted(found.items()))
+    def steps(self) -> list[int]:
+        """Env steps of every checkpoint, in order; a damaged one counts until something reads it."""
+        folders = self.path.iterdir() if self.path.is_dir() else ()
+        return sorted(int(f.name) for f in folders if f.name.isdigit())
 
     def index(self) -> dict[str, Any]:
-        try:
-            return json.loads((self.path / "index.json").read_text())
-        except (OSError, ValueError):
-            return {"best": {}, "final": None}
+        """{"best": {step: evaluation return}, "final": step or None}."""
+        return {"best": {}, "final": None} | read_json(self.path / "index.json")
 
     def save(
         self,
@@ -61,73 +56,77 @@ class Checkpoints:
         target = self.path / str(step)
         tmp = self.path / f".{step}.tmp"
         try:
-            if not self.is_current(target, meta):
+            if not is_current(target, meta):
                 shutil.rmtree(tmp, ignore_errors=True)
                 tmp.mkdir(parents=True)
-                checkpointer().save((tmp / "state").absolute(), storable(flatten(tree)))
+                write_state(tmp / "state", tree)
                 write_policy(tmp / "policy")
                 files = {str(p.relative_to(tmp)): digest(p) for p in sorted(tmp.rglob("*")) if p.is_file()}
                 write_json(tmp / "meta.json", {"schema": SCHEMA, **meta, "files": files})
-                if target.exists():
-                    shutil.rmtree(target)
+                shutil.rmtree(target, ignore_errors=True)
                 os.rename(tmp, target)
             self.retire(step, best, final)
         except OSError as e:
+            raise StorageError(f"cannot write the checkpoint {target}: {e.strerror or e}") from e
+        finally:
             shutil.rmtree(tmp, ignore_errors=True)
-            raise StorageError(f"cannot write the checkpoint {target}: {e}") from e
         return target
 
-    def is_current(self, target: Path, meta: dict[str, Any]) -> bool:
-        """Whether this very moment is on disk already (a best and a periodic checkpoint may coincide)."""
-        try:
-            saved = json.loads((target / "meta.json").read_text())
-        except (OSError, ValueError):
-            return False
-        return saved["run"] == json.loads(json.dumps(meta["run"]))
-
     def retire(self, step: int, best: float | None, final: bool) -> None:
+        """Note what the newest checkpoint is, and delete those that need not be kept any longer."""
         index = self.index()
         if best is not None:
             index["best"][str(step)] = best
-            for old in sorted(index["best"], key=lambda s: index["best"][s])[: -self.keep_best]:
+            for old in sorted(index["best"], key=lambda s: (index["best"][s], int(s)))[: -self.keep_best]:
                 del index["best"][old]
         if final:
             index["final"] = step
         write_json(self.path / "index.json", index)
-        link = self.path / "best"
-        if index["best"]:
-            top = max(index["best"], key=lambda s: (index["best"][s], int(s)))
-            spare = self.path / ".best.tmp"
-            spare.unlink(missing_ok=True)
-            spare.symlink_to(top)
-            os.replace(spare, link)
+        self.link_best()
         kept = {*map(int, index["best"]), index["final"], step}
-        others = [s for s in self.entries() if s not in kept]
-        periodic = max(self.keep - 1, 0)
-        for old in others[: len(others) - periodic]:
+        others = [s for s in self.steps() if s not in kept]
+        for old in others[: max(len(others) - (self.keep - 1), 0)]:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
+    def link_best(self) -> None:
+        """Let `best` point to the best by evaluation, or be gone when there is none."""
+        link, step = self.path / "best", self.best()
+        if step is None:
+            link.unlink(missing_ok=True)
+            return
+        spare = self.path / ".best.tmp"
+        spare.unlink(missing_ok=True)
+        spare.symlink_to(str(step))
+        os.replace(spare, link)
+
+    def best(self) -> int | None:
+        """The step of the best by evaluation that still exists."""
+        existing = self.steps()
+        scores = {int(s): score for s, score in self.index()["best"].items() if int(s) in existing}
+        return max(scores, key=lambda s: (scores[s], s)) if scores else None
+
     def find(self, which: str) -> Path:
-        """The folder of `best`, `final`, `latest` or a step."""
-        entries, index = self.entries(), self.index()
-        if not entries:
+        """The folder of `best`, `final`, `latest` or a step. Best without an evaluation, and final of an unfinished
+        run, are the latest."""
+        steps = self.steps()
+        if not steps:
             raise StorageError(f"{self.path.parent} has no checkpoint")
-        if which == "latest":
-            step = max(entries)
+        step = steps[-1]
+        if which == "best":
+            best = self.best()
+            step = step if best is None else best
         elif which == "final":
-            step = index["final"] if index["final"] in entries else max(entries)
-        elif which == "best":
-            scores = {int(s): v for s, v in index["best"].items() if int(s) in entries}
-            step = max(scores, key=lambda s: (scores[s], s)) if scores else max(entries)
+            final = self.index()["final"]
+            step = final if final in steps else step
         elif which.isdigit():
             step = int(which)
-        else:
+        elif which != "latest":
             raise StorageError(f"--checkpoint: '{which}' is none of best, final, latest or a step")
-        if step not in entries:
-            near = min(entries, key=lambda s: abs(s - step))
+        if step not in steps:
+            near = min(steps, key=lambda s: abs(s - step))
             raise StorageError(
                 f"--checkpoint: there is no checkpoint at step {step}; nearest: {near}; "
-                f"there are: {', '.join(map(str, entries))}"
+                f"there are: {', '.join(map(str, steps))}"
             )
         return self.path / str(step)
 
@@ -136,10 +135,9 @@ class Checkpoints:
         path = self.find(which)
         while True:
             try:
-                arrays, meta = read(path)
-                return arrays, meta, path
+                return *read(path), path
             except StorageError as e:
-                older = [s for s in self.entries() if s < int(path.name)]
+                older = [s for s in self.steps() if s < int(path.name)]
                 if which != "latest" or not older:
                     raise
                 warn(f"{e}; using the checkpoint at step {older[-1]} instead")
@@ -147,56 +145,68 @@ class Checkpoints:
 
     def forget_after(self, step: int) -> None:
         """Drop checkpoints later than `step`: the run is about to write them anew."""
+        if not self.steps():
+            return
         index = self.index()
-        index["best"] = {s: v for s, v in index["best"].items() if int(s) <= step}
+        index["best"] = {s: score for s, score in index["best"].items() if int(s) <= step}
         index["final"] = None
-        for later in [s for s in self.entries() if s > step]:
-            shutil.rmtree(self.path / str(later), ignore_errors=True)
-        link = self.path / "best"
-        if link.is_symlink() and not link.exists():
-            link.unlink()
         write_json(self.path / "index.json", index)
+        for later in [s for s in self.steps() if s > step]:
+            shutil.rmtree(self.path / str(later), ignore_errors=True)
+        self.link_best()
+
+
+def is_current(target: Path, meta: dict[str, Any]) -> bool:
+    """Whether this very moment is on disk already (a best and a periodic checkpoint may coincide)."""
+    return read_json(target / "meta.json").get("run") == json.loads(json.dumps(meta["run"]))
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """One checkpoint, verified against its digests."""
-    try:
-        meta = json.loads((path / "meta.json").read_text())
-    except (OSError, ValueError) as e:
-        raise StorageError(f"the checkpoint {path} is damaged: meta.json: {e}") from e
-    if meta.get("schema", 0) > SCHEMA:
-        raise StorageError(
-            f"the checkpoint {path} was written by a newer version of regimen (schema {meta['schema']}, this version "
-            f"reads up to {SCHEMA}); upgrade regimen"
-        )
-    for name, expected in meta["files"].items():
-        if not (path / name).exists() or digest(path / name) != expected:
-            raise StorageError(f"the checkpoint {path} is damaged: {name} is missing or has changed")
+    """One checkpoint: its arrays and meta.json, verified."""
+    meta = verify(path)
     try:
         arrays = checkpointer().restore((path / "state").absolute())
-    except Exception as e:
+    except Exception as e:  # orbax raises whatever the layers below it do
         raise StorageError(f"the checkpoint {path} is damaged: {type(e).__name__}: {str(e)[:200]}") from e
     return {k.replace("|", "/"): np.asarray(v) for k, v in arrays.items()}, meta
 
 
-def storable(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {k.replace("/", "|"): v for k, v in arrays.items() if v.size}
+def verify(path: Path) -> dict[str, Any]:
+    """The meta.json of a checkpoint whose files are those that were written, by a version that this one can read."""
+    try:
+        meta = json.loads((path / "meta.json").read_text())
+        schema, files = meta["schema"], meta["files"]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise StorageError(f"the checkpoint {path} is damaged: meta.json cannot be read ({type(e).__name__})") from e
+    if schema > SCHEMA:
+        raise StorageError(
+            f"the checkpoint {path} was written by a newer version of regimen (schema {schema}, this version "
+            f"reads up to {SCHEMA}); upgrade regimen"
+        )
+    for name, expected in files.items():
+        if not (path / name).is_file() or digest(path / name) != expected:
+            raise StorageError(f"the checkpoint {path} is damaged: {name} is missing or has changed")
+    return meta
+
+
+def write_state(path: Path, tree: PyTree) -> None:
+    """Orbax stores no empty arrays, and takes '/' in a name for a folder."""
+    arrays = {k.replace("/", "|"): v for k, v in flatten(tree).items() if v.size}
+    try:
+        checkpointer().save(path.absolute(), arrays)
+    except OSError:
+        raise
+    except Exception as e:  # a full disk is a ValueError of tensorstore
+        raise OSError(f"{type(e).__name__}: {str(e).splitlines()[0][:200] if str(e) else ''}") from e
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-_checkpointer: Any = None
-
-
+@cache
 def checkpointer() -> Any:
-    global _checkpointer
-    if _checkpointer is None:
-        import logging
+    import orbax.checkpoint as ocp  # half a second, at the first checkpoint instead of at the start
 
-        logging.getLogger("absl").setLevel(logging.ERROR)
-        import orbax.checkpoint as ocp
-
-        _checkpointer = ocp.PyTreeCheckpointer()
-    return _checkpointer
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return ocp.PyTreeCheckpointer()

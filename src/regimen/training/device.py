@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from regimen import spaces
 from regimen.errors import ConfigError, OutOfMemoryError
 from regimen.types import PyTree
 
@@ -20,7 +21,7 @@ def configure(device: str, native: bool) -> str:
     if device == "cpu" or (device == "auto" and not native):
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # a policy call per host step: 24 us against 41
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.values["jax_compilation_cache_dir"]:
         jax.config.update("jax_compilation_cache_dir", str(cache_dir()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -47,6 +48,16 @@ def tree_bytes(tree: PyTree) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree) if hasattr(x, "dtype"))
 
 
+def batch_bytes(observation_space: Any, steps: int, episodes: int, copies: float) -> int:
+    """About what the batches of one learner take. Nothing is allocated to know it.
+
+    A row holds an observation and its successor as they are, the observation as network input, and a dozen numbers
+    (action, reward, flags, advantage, target, value); `copies` of it exist at once. An episode row is 128 bytes.
+    """
+    row = 2 * tree_bytes(spaces.zeros(observation_space)) + 4 * (spaces.flat_size(observation_space) + 16)
+    return int(steps * row * copies) + 128 * episodes
+
+
 def available_memory(device: Any) -> int | None:
     """Bytes free on an accelerator, or on this machine."""
     if device.platform != "cpu":
@@ -66,13 +77,14 @@ def require_memory(needed: int) -> None:
     free = available_memory(jax.devices()[0])
     if free is not None and needed > free:
         raise OutOfMemoryError(
-            f"this schedule needs about {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; {REDUCE}"
+            f"this schedule needs about {needed / 1e9:,.1f} GB and {free / 1e9:.1f} GB are free; {REDUCE}"
         )
 
 
 def size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit in ("B", "kB") or count >= 10 else f"{count:.1f} {unit}"
+    """Bytes in words: `1.5 MB`."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit != "MB" or count >= 10 else f"{count:.1f} {unit}"
         count /= 1000
-    return ""
+    return f"{count:.1f} GB"

@@ -1,4 +1,4 @@
-"""Engines: `advance` the learner by some updates and hand over what happened. The loop above does not know which.
+"""Engines: `advance` the learners by some updates and hand over what happened. The loop above does not know which.
 
 `NativeEngine` compiles source and update into one chunk: a loop of updates with buffers for their metrics and finished
 episodes. `HostEngine` steps Gymnasium environments between compiled updates. Results never depend on how many updates
@@ -7,8 +7,10 @@ one `advance` covers.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,14 +23,16 @@ from regimen.loops import SEEDS, sync
 from regimen.sources.host import HostSource
 from regimen.sources.scan import EnvCarry, ScanSource
 from regimen.training import trees
-from regimen.types import Array, EpisodeRows, PyTree, State, pytree_dataclass
+from regimen.types import Array, EpisodeRows, PyTree, Record, State, pytree_dataclass
 
-FOREVER = 2**31 - 1
+FOREVER = 2**30  # steps or episodes: no limit; room above it, so that 32-bit counters of one advance cannot overflow
 CHUNK = 256  # the most updates one compiled call runs
+EPISODE_ROWS = 8192  # finished episodes a chunk can hold, at least
+FIRST_LOOK = 8  # updates of the first call, which measures the speed
 
 
 @pytree_dataclass
-class Limits:
+class Limits(Record):
     """End an advance at the first update that reaches any of these, counted from its start. 0 updates: do nothing."""
 
     updates: Any = CHUNK
@@ -36,13 +40,17 @@ class Limits:
     episodes: Any = FOREVER
 
 
+IDLE = Limits(0, 0, 0)
+
+
 @dataclass
 class Progress:
     """What one advance did to one learner."""
 
     steps: np.ndarray  # [n] env steps of each update
-    metrics: dict[str, np.ndarray]  # name -> [n]
+    metrics: dict[str, np.ndarray]  # name -> [n]; one more when `diverged`: those of the update that was refused
     episodes: Any  # EpisodeRows of numpy arrays; `update` in 0..n-1, `step` from the advance's start
+    seconds: float  # it took, without compilation
     diverged: bool = False  # the update after the last one was not finite and has not been applied
 
     @property
@@ -51,7 +59,7 @@ class Progress:
 
 
 @pytree_dataclass
-class Buffers:
+class Buffers(Record):
     """What a chunk hands to the host."""
 
     steps: Array  # [CHUNK]
@@ -60,10 +68,10 @@ class Buffers:
 
 
 def finite(metrics: dict[str, Array], state: State) -> Array:
-    """Whether an update can be trusted: its loss, its gradient and every parameter."""
-    params = [m.params for m in state.models.values()]
+    """Whether an update can be trusted: its loss, its gradient, every parameter and every normaliser."""
+    kept = ([m.params for m in state.models.values()], state.norm)
     checks = [jnp.isfinite(metrics[name]) for name in ("loss", "grad_norm") if name in metrics]
-    checks += [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]
+    checks += [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(kept)]
     return jnp.all(jnp.stack(checks))
 
 
@@ -80,9 +88,10 @@ def one_update(algo: Any, state: State, batch: Any, episodes: Array, steps: Arra
 
 
 def chunk(source: ScanSource, algo: Any, env: Any, state: State, carry: EnvCarry, limits: Limits):
-    """Updates until a limit: (state, carry, updates, diverged, Buffers). `limits` differ between seeds."""
+    """Updates until a limit: (state, carry, updates, diverged, Buffers). `limits` differ between seeds; a seed that has
+    reached its own waits, unchanged, for the others."""
     most = source.max_episodes(env)
-    capacity = max(8192, 4 * most)
+    capacity = max(EPISODE_ROWS, 4 * most)
 
     def rollout_and_update(state: State, carry: EnvCarry):
         key = jax.random.fold_in(state.key, state.clock.updates)
@@ -91,43 +100,54 @@ def chunk(source: ScanSource, algo: Any, env: Any, state: State, carry: EnvCarry
         new, ok, metrics = one_update(algo, state, batch, rows.count, steps)
         return new, where(ok, new_carry, carry), ok, steps, metrics, rows
 
-    def mine(x) -> Array:
-        i, steps, ok, buffers = x[0], x[1], x[2], x[5]
+    def going(x) -> Array:
+        i, steps, ok, _, _, buffers = x
         count = buffers.episodes.count
-        return (i < limits.updates) & (steps < limits.steps) & (count < limits.episodes) & (count + most <= capacity) & ok
+        reached = (i >= limits.updates) | (steps >= limits.steps) | (count >= limits.episodes)
+        return ok & ~reached & (count + most <= capacity)
 
     def body(x):
-        i, total, _, state, carry, buffers = x
-        active = mine(x)
+        i, total, still_ok, state, carry, buffers = x
+        active = going(x)
         new, new_carry, ok, steps, metrics, rows = rollout_and_update(state, carry)
-        wrote = active & ok
+        applied = active & ok
         new, new_carry = where(active, (new, new_carry), (state, carry))
         at = jnp.where(active, i, CHUNK)  # out of bounds is dropped
-        kept = buffers.replace(
+        rows = replace(rows, update=rows.update + i, step=rows.step + total)
+        kept = Buffers(
             steps=buffers.steps.at[at].set(steps, mode="drop"),
             metrics={k: buffers.metrics[k].at[at].set(v, mode="drop") for k, v in metrics.items()},
-            episodes=append(buffers.episodes, rows.replace(update=rows.update + i, step=rows.step + total), wrote),
+            episodes=append(buffers.episodes, rows, applied),
         )
-        return i + wrote, total + jnp.where(wrote, steps, 0), ok | ~active, new, new_carry, kept
+        return i + applied, total + jnp.where(applied, steps, 0), still_ok & (ok | ~active), new, new_carry, kept
 
-    shapes = jax.eval_shape(lambda: rollout_and_update(state, carry)[4:])
-    metrics = {k: jnp.zeros(CHUNK, s.dtype) for k, s in shapes[0].items()}
-    rows = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape[1:]), s.dtype), shapes[1].replace(count=shapes[1].update))
-    buffers = Buffers(jnp.zeros(CHUNK, jnp.int32), metrics, rows.replace(count=jnp.int32(0)))
+    metric_shapes, row_shapes = jax.eval_shape(lambda: rollout_and_update(state, carry)[4:])
+    buffers = Buffers(
+        steps=jnp.zeros(CHUNK, jnp.int32),
+        metrics={k: jnp.zeros(CHUNK, s.dtype) for k, s in metric_shapes.items()},
+        episodes=empty_rows(row_shapes, capacity + most),
+    )
     start = (jnp.int32(0), jnp.int32(0), jnp.bool_(True), state, carry, buffers)
-    i, _, ok, state, carry, buffers = lax.while_loop(lambda x: sync(mine(x)), body, start)
+    i, _, ok, state, carry, buffers = lax.while_loop(lambda x: sync(going(x)), body, start)
     return state, carry, i, ~ok, buffers
 
 
+def empty_rows(shapes: EpisodeRows, capacity: int) -> EpisodeRows:
+    def zeros(s: Any) -> Array:
+        return jnp.zeros((capacity, *s.shape[1:]), s.dtype)
+
+    return replace(jax.tree.map(zeros, replace(shapes, count=())), count=jnp.int32(0))  # type: ignore[arg-type]
+
+
 def append(buffer: EpisodeRows, rows: EpisodeRows, active: Array) -> EpisodeRows:
-    """Write the rows behind those already there; what lies past `count` is overwritten by the next."""
-    count = jnp.where(active, rows.count, 0)
+    """Write the rows behind those already there; what lies past `count` is overwritten by the next. The buffer has room
+    for one write more than is ever counted, so that a waiting seed does not overwrite its own last rows."""
 
     def write(b: Array, r: Array) -> Array:
         return lax.dynamic_update_slice_in_dim(b, r, buffer.count, 0)
 
-    new = jax.tree.map(write, buffer.replace(count=()), rows.replace(count=()))
-    return new.replace(count=buffer.count + count)
+    new = jax.tree.map(write, replace(buffer, count=()), replace(rows, count=()))  # type: ignore[arg-type]
+    return replace(new, count=buffer.count + jnp.where(active, rows.count, 0))
 
 
 class Engine:
@@ -145,7 +165,8 @@ class Engine:
         """State and carry of learner k, to be saved."""
         raise NotImplementedError
 
-    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
+    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
+        """Continue from a snapshot; `what` names it in errors. Runs of a group resume one by one."""
         raise NotImplementedError
 
     def actor_params(self, k: int) -> PyTree:
@@ -153,20 +174,30 @@ class Engine:
 
     def close(self) -> None: ...
 
+    @contextlib.contextmanager
+    def compilation(self) -> Iterator[None]:
+        """Its time is known, and a signal can end the process within it."""
+        self.compiling, start = True, time.monotonic()
+        try:
+            yield
+        finally:
+            self.compiling = False
+            self.compile_seconds += time.monotonic() - start
+
 
 class NativeEngine(Engine):
-    """K learners on a native environment, in one program."""
+    """K learners on a native environment, in one program. `init(key)` makes a learner's first state."""
 
-    def __init__(self, env: Any, algo: Any, source: ScanSource, seeds: list[int]):
+    def __init__(self, env: Any, algo: Any, source: ScanSource, seeds: list[int], init: Callable[[Array], State]):
         self.env, self.algo, self.source = env, algo, source
         self.learners = len(seeds)
         self.speed = 0.0  # updates per second, to size a host wake
-        self.program: Any = None
+        self.program: Callable[..., Any] | None = None
         reset = jax.jit(source.init)
         states, carries = [], []
         for seed in seeds:  # one by one: initialisation runs on the host
             key = jax.random.key(seed)
-            states.append(algo.init(jax.random.fold_in(key, 0)))
+            states.append(init(jax.random.fold_in(key, 0)))
             carries.append(reset(env, jax.random.fold_in(key, 1)))
         self.state, self.carry = self.stack(states), self.stack(carries)
 
@@ -178,51 +209,51 @@ class NativeEngine(Engine):
     def at(self, tree: PyTree, k: int) -> PyTree:
         return tree if self.learners == 1 else jax.tree.map(lambda x: x[k], tree)
 
-    def compile(self) -> None:
-        """Build the program; separate from running it, so that its time is known and a signal can end it."""
-        self.compiling, start = True, time.monotonic()
+    def compile(self) -> Callable[..., Any]:
         run = partial(chunk, self.source)
         if self.learners > 1:
             run = jax.vmap(run, in_axes=(None, None, 0, 0, 0), axis_name=SEEDS)
         limits = self.device_limits([Limits()] * self.learners)
         jitted = jax.jit(run, donate_argnums=(2, 3))
-        self.program = jitted.lower(self.algo, self.env, self.state, self.carry, limits).compile()
-        self.compile_seconds += time.monotonic() - start
-        self.compiling = False
+        with self.compilation():
+            return jitted.lower(self.algo, self.env, self.state, self.carry, limits).compile()
 
     def device_limits(self, limits: list[Limits]) -> Limits:
-        cap = CHUNK if not self.speed else max(1, min(CHUNK, int(self.speed)))  # about a second
+        cap = int(self.speed) if self.speed else FIRST_LOOK  # about a second
+        most = Limits(max(1, min(CHUNK, cap)), FOREVER, FOREVER)
 
-        def field(name: str, most: int):
-            values = [min(getattr(x, name), most) for x in limits]
+        def field(name: str):
+            values = [min(getattr(x, name), getattr(most, name)) for x in limits]
             return np.int32(values[0]) if self.learners == 1 else np.array(values, np.int32)
 
-        return Limits(field("updates", cap), field("steps", FOREVER), field("episodes", FOREVER))
+        return Limits(field("updates"), field("steps"), field("episodes"))
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
-        if self.program is None:
-            self.compile()
-            limits = [Limits(min(x.updates, 8), x.steps, x.episodes) for x in limits]  # a first look at the speed
+        program = self.program = self.program or self.compile()
         start = time.monotonic()
-        out = self.program(self.algo, self.env, self.state, self.carry, self.device_limits(limits))
+        out = program(self.algo, self.env, self.state, self.carry, self.device_limits(limits))
         self.state, self.carry, updates, diverged, buffers = out
         updates, diverged = np.asarray(updates), np.asarray(diverged)
-        self.speed = float(np.max(updates)) / max(time.monotonic() - start, 1e-6) or self.speed
-        return [self.read(self.at(buffers, k), self.at(updates, k), self.at(diverged, k)) for k in range(self.learners)]
+        seconds = max(time.monotonic() - start, 1e-6)
+        self.speed = float(np.max(updates)) / seconds or self.speed
+        return [
+            self.read(self.at(buffers, k), int(self.at(updates, k)), bool(self.at(diverged, k)), seconds)
+            for k in range(self.learners)
+        ]
 
-    def read(self, buffers: Buffers, updates: np.ndarray, diverged: np.ndarray) -> Progress:
-        n, count = int(updates), int(buffers.episodes.count)
-        rows = jax.tree.map(lambda x: host_prefix(x, count), buffers.episodes.replace(count=buffers.episodes.update))
-        shown = n + bool(diverged)  # the metrics of the refused update say what was wrong
-        metrics = {k: np.asarray(v)[:shown] for k, v in buffers.metrics.items()}
-        return Progress(np.asarray(buffers.steps)[:n], metrics, rows, bool(diverged))
+    def read(self, buffers: Buffers, updates: int, diverged: bool, seconds: float) -> Progress:
+        count = int(buffers.episodes.count)
+        episodes = replace(buffers.episodes, count=buffers.episodes.update)
+        rows = jax.tree.map(lambda x: host_prefix(x, count), episodes)
+        metrics = {k: np.asarray(v)[: updates + diverged] for k, v in buffers.metrics.items()}
+        return Progress(np.asarray(buffers.steps)[:updates], metrics, rows, seconds, diverged)
 
     def snapshot(self, k: int) -> PyTree:
         return {"state": self.at(self.state, k), "carry": self.at(self.carry, k)}
 
-    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
-        assert self.learners == 1, "runs of a group resume one by one"
-        tree = trees.unflatten(self.snapshot(k), arrays, what)
+    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
+        assert self.learners == 1
+        tree = trees.unflatten(self.snapshot(0), arrays, what)
         self.state, self.carry = jax.tree.map(jnp.copy, (tree["state"], tree["carry"]))
 
     def actor_params(self, k: int) -> PyTree:
@@ -231,9 +262,9 @@ class NativeEngine(Engine):
 
 def host_prefix(x: Array, count: int) -> np.ndarray:
     """The first `count` rows on the host; from an accelerator, only a power of two that holds them travels."""
-    if x.ndim and next(iter(x.devices())).platform != "cpu":
+    if next(iter(x.devices())).platform != "cpu":
         x = x[: min(x.shape[0], 1 << max(count - 1, 0).bit_length())]
-    return np.asarray(x)[:count] if x.ndim else np.asarray(x)
+    return np.asarray(x)[:count]
 
 
 class HostEngine(Engine):
@@ -241,40 +272,43 @@ class HostEngine(Engine):
 
     learners = 1
 
-    def __init__(self, algo: Any, source: HostSource, seed: int):
+    def __init__(self, algo: Any, source: HostSource, seed: int, init: Callable[[Array], State]):
         self.algo, self.source, self.seed = algo, source, seed
-        key = jax.random.key(seed)
-        self.state = jax.tree.map(jnp.copy, algo.init(jax.random.fold_in(key, 0)))
+        self.state = jax.tree.map(jnp.copy, init(jax.random.fold_in(jax.random.key(seed), 0)))
         self.update = jax.jit(one_update, donate_argnums=(1,))
         self.started = False
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
-        if not self.started:
-            # a resumed run goes on with other episodes than those it began with
-            self.source.init(self.seed * 1_000_003 + int(self.state.clock.updates) * 8191)
-            self.started = True
+        if self.started:
+            return [self.collect_and_update()]
+        # a resumed run goes on with other episodes than those it began with
+        self.source.init((self.seed * 1_000_003 + int(self.state.clock.updates) * 8191) % 2**31)
+        self.started = self.compiling = True  # the policy and the update; nothing is to be saved before the first
+        try:
+            return [self.collect_and_update()]
+        finally:
+            self.compiling = False
+
+    def collect_and_update(self) -> Progress:
+        start = time.monotonic()
         key = jax.random.fold_in(self.state.key, self.state.clock.updates)
         batch, rows, steps = self.source.next(self.algo, self.algo.actor_params(self.state), key)
-        first = self.compile_seconds == 0.0
-        self.compiling, start = first, time.monotonic()
-        self.state, ok, metrics = self.update(self.algo, self.state, batch, jnp.int32(rows.count), jnp.int32(steps))
-        ok = bool(ok)
-        self.compiling = False
-        if first:
-            self.compile_seconds = time.monotonic() - start
+        with self.compilation() if self.compiling else contextlib.nullcontext():
+            counts = jnp.int32(rows.count), jnp.int32(steps)
+            self.state, ok, metrics = self.update(self.algo, self.state, batch, *counts)
         metrics = {k: np.asarray(v)[None] for k, v in metrics.items()}
-        done = np.array([steps]) if ok else np.zeros(0, np.int64)
-        return [Progress(done, metrics, rows, not ok)]
+        if not ok:
+            return Progress(np.zeros(0, np.int64), metrics, self.source.finished([]), time.monotonic() - start, True)
+        return Progress(np.array([steps]), metrics, rows, time.monotonic() - start)
 
     def snapshot(self, k: int) -> PyTree:
         return {"state": self.state}
 
-    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
-        self.state = jax.tree.map(jnp.copy, trees.unflatten(self.snapshot(k), arrays, what)["state"])
+    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
+        self.state = jax.tree.map(jnp.copy, trees.unflatten(self.snapshot(0), arrays, what)["state"])
 
     def actor_params(self, k: int) -> PyTree:
         return self.algo.actor_params(self.state)
 
     def close(self) -> None:
         self.source.close()
-

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,8 +17,9 @@ from jax import lax
 from regimen import spaces
 from regimen.analysis.statistics import mean_interval, wilson
 from regimen.errors import ConfigError, nearest
-from regimen.sources.host import HostSource, set_row
-from regimen.sources.scan import fresh, reduce, select
+from regimen.schedule import Episodes
+from regimen.sources.host import HostSource, Interrupted
+from regimen.sources.scan import EnvCarry, fresh, reduce, select
 from regimen.types import Array, PyTree
 
 # env, params, key, state [E, ...], obs [E, ...], mask -> actions as the environment takes them [E, ...]
@@ -56,7 +58,6 @@ class Evaluation:
         return out | {f"eval/{name}": float(x.mean()) for name, x in self.metrics.items() if name != "success"}
 
     def to_dict(self) -> dict[str, Any]:
-        low, high = mean_interval(self.returns)
         out: dict[str, Any] = {
             "env": self.env,
             "policy": self.policy,
@@ -67,23 +68,23 @@ class Evaluation:
             "return_std": float(self.returns.std()),
             "return_min": float(self.returns.min()),
             "return_max": float(self.returns.max()),
-            "return_ci95": [float(low), float(high)],
+            "return_ci95": interval(mean_interval(self.returns)),
             "length_mean": float(self.lengths.mean()),
         }
         if self.success is not None:
             out["success_rate"] = float(self.success.mean())
-            out["success_ci95"] = [float(x) for x in wilson(float(self.success.sum()), len(self.success))]
+            out["success_ci95"] = interval(wilson(float(self.success.sum()), len(self.success)))
         out["reward_components"] = {name: float(x.mean()) for name, x in self.components.items()}
         out["metrics"] = {name: float(x.mean()) for name, x in self.metrics.items() if name != "success"}
         return out
 
     def lines(self) -> list[str]:
         d = self.to_dict()
-        low, high = d["return_ci95"]
+        between = "95% interval {:.2f} to {:.2f}; ".format(*d["return_ci95"]) if d["return_ci95"] else ""
         which = self.policy + (f" ({self.checkpoint})" if self.checkpoint else "")
         lines = [
             f"{self.env}, {which}: {d['episodes']} episodes, seed {self.seed}",
-            f"return   {d['return_mean']:.2f} ± {d['return_std']:.2f}  (95% interval {low:.2f} to {high:.2f}; "
+            f"return   {d['return_mean']:.2f} ± {d['return_std']:.2f}  ({between}"
             f"min {d['return_min']:.2f}, max {d['return_max']:.2f})",
             f"length   {d['length_mean']:.1f}",
         ]
@@ -95,7 +96,12 @@ class Evaluation:
         return lines + [f"{name}  {x:.4g}" for name, x in d["metrics"].items()]
 
 
-def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> tuple[Any, Array]:
+def interval(bounds: tuple[float, float]) -> list[float] | None:
+    """As JSON can hold it: None where there are too few values to tell."""
+    return list(map(float, bounds)) if np.isfinite(bounds).all() else None
+
+
+def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> tuple[EnvCarry, Array]:
     """One episode in each of `episodes` environments: their sums (an EnvCarry), and which terminated."""
     start_key, key = jax.random.split(key)
     state, obs = jax.vmap(env.reset)(jax.random.split(start_key, episodes))
@@ -117,21 +123,24 @@ def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> t
             for name in carry.metrics
         }
         reward = carry.reward + jnp.reshape(ts.reward, carry.reward.shape)
-        new = carry.replace(state=state, obs=ts.obs, reward=reward, length=length, metrics=metrics)
+        new = EnvCarry(state, ts.obs, reward, length, metrics)
         new = jax.tree.map(lambda a, b: select(over, b, a), new, carry)
         ended = jnp.broadcast_to(ts.terminated, over.shape)
         cut = jnp.broadcast_to(ts.truncated, over.shape) | (length >= env.max_episode_steps)
         return t + 1, new, over | ended | cut, terminated | (ended & ~over)
 
     _, carry, _, terminated = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags))
-    return carry.replace(state=(), obs=()), terminated
+    return replace(carry, state=(), obs=()), terminated
+
+
+def greedy(algo: Any, params: PyTree, obs: PyTree, mask: PyTree) -> PyTree:
+    """The algorithm's own greedy policy, from `actor_params`."""
+    return algo.to_env(algo.act(params, obs, (), None, mask=mask, greedy=True)[0])
 
 
 def greedy_actor(algo: Any) -> Actor:
-    """The algorithm's own greedy policy, from `actor_params`."""
-
     def actor(env, params, key, state, obs, mask):
-        return algo.to_env(algo.act(params, obs, (), None, mask=mask, greedy=True)[0])
+        return greedy(algo, params, obs, mask)
 
     return actor
 
@@ -173,72 +182,63 @@ class NativeEvaluator:
 
     def __init__(self, handle: Any, actor: Actor):
         self.handle = handle
-        self.play = jax.jit(lambda env, params, key, episodes: play(env, actor, params, key, episodes), static_argnums=3)
+        self.play = jax.jit(play, static_argnames=("actor", "episodes"))
+        self.actor = actor
         self.programs: dict[int, Any] = {}
         self.compiling = False
         self.compile_seconds = 0.0
 
-    def compile(self, params: PyTree, episodes: int) -> None:
+    def program(self, params: PyTree, episodes: int) -> Any:
+        """Built apart from being run, so that its time is known and a signal can end it."""
         if episodes not in self.programs:
             self.compiling, start = True, time.monotonic()
-            key = jax.random.key(0)
-            self.programs[episodes] = self.play.lower(self.handle.native, params, key, episodes).compile()
+            lowered = self.play.lower(self.handle.native, self.actor, params, jax.random.key(0), episodes)
+            self.programs[episodes] = lowered.compile()
             self.compile_seconds += time.monotonic() - start
             self.compiling = False
+        return self.programs[episodes]
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
-        self.compile(params, episodes)
-        carry, terminated = self.programs[episodes](self.handle.native, params, jax.random.key(seed))
-        reward, metrics = np.asarray(carry.reward), {k: np.asarray(v) for k, v in carry.metrics.items()}
-        return summarize(self.handle, policy, seed, reward, np.asarray(carry.length), np.asarray(terminated), metrics)
+        carry, terminated = self.program(params, episodes)(self.handle.native, params, jax.random.key(seed))
+        carry, terminated = jax.device_get((carry, terminated))
+        return summarize(self.handle, policy, seed, carry.reward, carry.length, terminated, carry.metrics)
 
     def close(self) -> None: ...
 
 
 class HostEvaluator:
-    """Plays on Gymnasium environments, several at a time; episode j starts from seed + j whatever their number."""
+    """Plays on Gymnasium environments, several at a time; episode j starts from seed + j whatever their number.
+
+    `act(params, obs, mask) -> actions` takes batches; None draws actions from the space.
+    """
+
+    compiling = False
+    compile_seconds = 0.0
 
     def __init__(self, handle: Any, act: Any, num_envs: int = 8, stop_requested: Callable[[], bool] = lambda: False):
-        """`act(params, obs, mask) -> actions` on batches, or None for actions drawn from the space."""
         self.handle, self.act, self.num_envs = handle, act, num_envs
         self.stop_requested = stop_requested
         self.source: HostSource | None = None
-        self.compiling = False
-        self.compile_seconds = 0.0
-
-    def compile(self, params: PyTree, episodes: int) -> None: ...
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
-        from regimen.schedule import Episodes
-
-        h = self.handle
-        n = min(self.num_envs, episodes)
-        if self.source is None or self.source.num_envs != n:
-            self.close()
-            limit = h.max_episode_steps
-            self.source = HostSource(h.make_host, Episodes(n), n, h.reward_components, limit, self.stop_requested)
-        src = self.source
+        h, n = self.handle, min(self.num_envs, episodes)
+        src = self.open(n)
         h.action_space.seed(seed)
         queue = list(range(episodes))
-        running = {i: queue.pop(0) for i in range(n)}
+        running = {i: queue.pop(0) for i in range(n)}  # environment -> episode
         for i, j in running.items():
             src.reset(i, seed + j)
         reward, length = np.zeros((episodes, len(h.reward_components))), np.zeros(episodes, np.int64)
         terminated, success = np.zeros(episodes, bool), [None] * episodes
-        row = {name: np.zeros((1, n), bool) for name in ("terminated", "truncated", "valid")}
-        row |= {"reward": np.zeros((1, n, len(h.reward_components)), np.float32)}
-        row |= {"next_obs": spaces.zeros(src.observation_space, (1, n))}
+        row = one_row(src, n)
         while running:
-            if self.act is None:
-                actions = [h.action_space.sample() if src.mask is None else masked_sample(h.action_space, src.mask[i]) for i in range(n)]
-            else:
-                out = np.asarray(self.act(params, src.obs, src.mask)).astype(h.action_space.dtype)
-                actions = out.tolist() if src.scalar_action else list(out)
-            set_row(row["terminated"], 0, False)
-            set_row(row["truncated"], 0, False)
-            for i, ok in src.step(row, 0, actions, list(running)):
+            if self.stop_requested():
+                raise Interrupted
+            row["terminated"][:] = row["truncated"][:] = False
+            for i, ok in src.step(row, 0, self.actions(src, params), list(running)):
                 j = running.pop(i)
-                reward[j], length[j], terminated[j], success[j] = src.reward[i], src.length[i], row["terminated"][0, i], ok
+                reward[j], length[j] = src.reward[i], src.length[i]
+                terminated[j], success[j] = row["terminated"][0, i], ok
                 if queue:
                     running[i] = queue.pop(0)
                     src.reset(i, seed + running[i])
@@ -247,18 +247,50 @@ class HostEvaluator:
         metrics = {"success": np.asarray(success, np.float32)} if known else {}
         return summarize(h, policy, seed, reward, length, terminated, metrics)
 
+    def open(self, n: int) -> HostSource:
+        """`n` environments, kept between evaluations."""
+        if self.source is None or self.source.num_envs != n:
+            self.close()
+            h = self.handle
+            self.source = HostSource(h.make_host, Episodes(n), n, h.reward_components, h.max_episode_steps)
+        return self.source
+
+    def actions(self, src: HostSource, params: PyTree) -> list:
+        space = self.handle.action_space
+        if self.act is None:
+            return [sample(space, None if src.mask is None else src.mask[i]) for i in range(src.num_envs)]
+        out = np.asarray(self.act(params, src.obs, src.mask)).astype(space.dtype)
+        return out.tolist() if src.scalar_action else list(out)
+
     def close(self) -> None:
         if self.source is not None:
             self.source.close()
 
 
-def masked_sample(space: Any, mask: np.ndarray) -> Any:
-    if isinstance(space, gym.Discrete):
+def one_row(src: HostSource, n: int) -> dict[str, Any]:
+    """What `HostSource.step` writes into."""
+    row: dict[str, Any] = {name: np.zeros((1, n), bool) for name in ("terminated", "truncated", "valid")}
+    row["reward"] = np.zeros((1, n, len(src.components)), np.float32)
+    row["next_obs"] = spaces.zeros(src.observation_space, (1, n))
+    return row
+
+
+def sample(space: Any, mask: np.ndarray | None) -> Any:
+    if mask is not None and isinstance(space, gym.Discrete):
         return space.sample(mask=mask.astype(np.int8))
     return space.sample()
 
 
-def summarize(handle, policy, seed, reward, length, terminated, metrics) -> Evaluation:
+def summarize(
+    handle: Any,
+    policy: str,
+    seed: int,
+    reward: np.ndarray,
+    length: np.ndarray,
+    terminated: np.ndarray,
+    metrics: dict[str, np.ndarray],
+) -> Evaluation:
+    reward = reward.astype(np.float64)
     returns = reward.sum(-1)
     return Evaluation(
         env=handle.id,
@@ -284,30 +316,22 @@ def make_evaluator(handle: Any, algo: Any, stop_requested: Callable[[], bool] = 
     """For a learned policy: call with (actor params, seed, episodes)."""
     if handle.native is not None:
         return NativeEvaluator(handle, greedy_actor(algo))
-    act = jax.jit(lambda params, obs, mask: algo.to_env(algo.act(params, obs, (), None, mask=mask, greedy=True)[0]))
-    return HostEvaluator(handle, act, stop_requested=stop_requested)
+    return HostEvaluator(handle, jax.jit(partial(greedy, algo)), stop_requested=stop_requested)
 
 
-def evaluate_baseline(handle: Any, name: str, episodes: int, seed: int) -> Evaluation:
-    """`random`, or a baseline that the environment registers."""
+def baseline_evaluator(handle: Any, name: str) -> NativeEvaluator | HostEvaluator:
+    """For `random`, or a baseline that the environment registers: call with ((), seed, episodes)."""
     known = {"random", *handle.baselines}
     if name not in known:
         raise ConfigError(f"policy: '{name}' is not a baseline of {handle.id}{nearest(name, known)}")
-    if handle.native is None:
-        if name != "random":
-            function = handle.baselines[name]
+    function = handle.baselines.get(name)
+    if handle.native is not None:
+        return NativeEvaluator(handle, baseline_actor(function) if function else random_actor(handle.action_space))
+    if function is None:
+        return HostEvaluator(handle, None)
 
-            def act(_, obs, mask):
-                n = jax.tree.leaves(obs)[0].shape[0]
-                return np.stack([function(jax.tree.map(lambda x, i=i: x[i], obs)) for i in range(n)])
+    def act(_: PyTree, obs: PyTree, mask: PyTree) -> np.ndarray:
+        n = jax.tree.leaves(obs)[0].shape[0]
+        return np.stack([function(jax.tree.map(lambda x, i=i: x[i], obs)) for i in range(n)])
 
-            evaluator = HostEvaluator(handle, act)
-        else:
-            evaluator = HostEvaluator(handle, None)
-    else:
-        actor = random_actor(handle.action_space) if name == "random" else baseline_actor(handle.baselines[name])
-        evaluator = NativeEvaluator(handle, actor)
-    try:
-        return evaluator((), seed, episodes, policy=name)
-    finally:
-        evaluator.close()
+    return HostEvaluator(handle, act)

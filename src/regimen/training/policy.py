@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from regimen import spaces
 from regimen.config import ALGORITHMS, NetworkConfig
 from regimen.errors import StorageError, nearest
+from regimen.training.checkpoint import Checkpoints, digest, verify
 from regimen.training.trees import flatten, unflatten
 from regimen.types import PyTree, Spec
 
@@ -30,13 +32,16 @@ def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
 class Policy:
     """Acts on observations, greedily by default. Made by `regimen.load_policy`."""
 
-    def __init__(self, algo: Any, params: PyTree, meta: dict):
+    def __init__(self, algo: Any, params: PyTree, meta: dict[str, Any]):
         self.algo, self.params, self.meta = algo, params, meta
         self.observation_space = algo.bound.spec.observation_space
         self.action_space = algo.bound.spec.action_space
         self.key = jax.random.key(0)
-        self._greedy = jax.jit(lambda params, obs, mask: algo.to_env(algo.act(params, obs, (), None, mask=mask, greedy=True)[0]))
-        self._sample = jax.jit(lambda params, obs, mask, noise: algo.to_env(algo.act(params, obs, (), noise, mask=mask)[0]))
+
+        def act(params: PyTree, obs: PyTree, mask: PyTree, noise: PyTree) -> PyTree:
+            return algo.to_env(algo.act(params, obs, (), noise, mask=mask, greedy=noise is None)[0])
+
+        self._act = jax.jit(act)
 
     def act(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
         """The action for one observation, in the environment's own form (an int, or an array)."""
@@ -48,75 +53,80 @@ class Policy:
         """Actions [N, ...] for a batch of observations [N, ...]."""
         obs = spaces.cast(self.observation_space, obs)
         mask = None if mask is None else jnp.asarray(mask, bool)
-        if greedy:
-            action = self._greedy(self.params, obs, mask)
-        else:
+        noise = None
+        if not greedy:
             self.key, key = jax.random.split(self.key)
-            n = jax.tree.leaves(obs)[0].shape[0]
-            action = self._sample(self.params, obs, mask, self.algo.noise(key, (n,)))
-        return np.asarray(action).astype(self.action_space.dtype)
+            noise = self.algo.noise(key, (jax.tree.leaves(obs)[0].shape[0],))
+        return np.asarray(self._act(self.params, obs, mask, noise)).astype(self.action_space.dtype)
 
 
-def save_policy(path: Path, algorithm: str, algo: Any, params: PyTree, meta: dict) -> None:
+def save_policy(path: Path, algorithm: str, algo: Any, params: PyTree, meta: dict[str, Any]) -> None:
     """Write the policy folder: completely, or not at all."""
-    import dataclasses
-
     spec = algo.bound.spec
-    config = {
-        "schema": SCHEMA,
-        "algorithm": algorithm,
-        "algo": dataclasses.asdict(algo.config),
-        "network": dataclasses.asdict(algo.network),
-        "observation_space": spaces.to_json(spec.observation_space),
-        "action_space": spaces.to_json(spec.action_space),
-        **meta,
-    }
-    tmp = path.with_name(path.name + ".tmp")
+    tmp, old = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".old")
     try:
         shutil.rmtree(tmp, ignore_errors=True)
         tmp.mkdir(parents=True)
         save_file(flatten(params), tmp / "policy.safetensors")
+        config = {
+            "schema": SCHEMA,
+            "algorithm": algorithm,
+            "algo": dataclasses.asdict(algo.config),
+            "network": dataclasses.asdict(algo.network),
+            "observation_space": spaces.to_json(spec.observation_space),
+            "action_space": spaces.to_json(spec.action_space),
+            "sha256": digest(tmp / "policy.safetensors"),
+            **meta,
+        }
         (tmp / "config.json").write_text(json.dumps(config, indent=2, default=float) + "\n")
         if path.exists():
-            old = path.with_name(path.name + ".old")
             shutil.rmtree(old, ignore_errors=True)
             os.rename(path, old)
-            os.rename(tmp, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(tmp, path)
+        os.rename(tmp, path)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as e:
-        raise StorageError(f"cannot write the policy {path}: {e}") from e
+        raise StorageError(f"cannot write the policy {path}: {e.strerror or e}") from e
 
 
 def load_policy(source: str | Path, checkpoint: str = "best") -> Policy:
     """The policy of a run directory (or of a policy folder). `checkpoint`: `best`, `final` or an env step."""
     path = Path(source)
-    if not (path / "config.json").exists() and checkpoint != "best":
-        from regimen.training.checkpoint import Checkpoints
-
-        path = Checkpoints(path / "checkpoints").find(checkpoint) / "policy"
-    elif (path / "policy" / "config.json").exists():
-        path = path / "policy"
-    return read_policy(path)
+    if (path / "config.json").exists():
+        return read_policy(path)
+    if checkpoint == "best":
+        return read_policy(path / "policy")
+    folder = Checkpoints(path / "checkpoints").find(checkpoint)
+    verify(folder)
+    return read_policy(folder / "policy")
 
 
 def read_policy(path: Path) -> Policy:
-    try:
-        meta = json.loads((path / "config.json").read_text())
-        arrays = load_file(path / "policy.safetensors")
-    except FileNotFoundError as e:
-        raise StorageError(f"no policy in {path}: {Path(str(e.filename)).name} is missing") from e
-    except Exception as e:
-        raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e
-    if meta.get("schema", 0) > SCHEMA:
-        raise StorageError(f"the policy in {path} was written by a newer version (schema {meta['schema']} > {SCHEMA})")
+    """The policy in a folder of `save_policy`."""
+    meta, arrays = read_files(path)
     name = meta["algorithm"]
     if name not in ALGORITHMS:
         raise StorageError(f"the policy in {path} is of algorithm '{name}', unknown here{nearest(name, ALGORITHMS)}")
     entry = ALGORITHMS[name]
     network = NetworkConfig(**(meta["network"] | {"hidden": tuple(meta["network"]["hidden"])}))
-    algo = entry.load()(entry.config(**meta["algo"]), network)
+    algo = make_algorithm(name, entry.config(**meta["algo"]), network)
     algo = algo.bind(Spec(spaces.from_json(meta["observation_space"]), spaces.from_json(meta["action_space"])))
     like = algo.actor_params(algo.init(jax.random.key(0)))
     return Policy(algo, unflatten(like, arrays, f"the policy in {path}"), meta)
+
+
+def read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """config.json and the arrays of a policy folder, verified."""
+    try:
+        meta = json.loads((path / "config.json").read_text())
+        schema, weights = meta["schema"], path / "policy.safetensors"
+        if schema > SCHEMA:
+            raise StorageError(f"the policy in {path} was written by a newer version (schema {schema} > {SCHEMA})")
+        if meta.get("sha256") not in (None, digest(weights)):
+            raise StorageError(f"the policy in {path} is damaged: policy.safetensors has changed")
+        return meta, load_file(weights)
+    except StorageError:
+        raise
+    except FileNotFoundError as e:
+        raise StorageError(f"no policy in {path}: {Path(str(e.filename)).name} is missing") from e
+    except Exception as e:  # safetensors has errors of its own
+        raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,10 @@ from regimen.tracking.console import memory_mb
 from regimen.training.engine import Limits, Progress
 from regimen.training.evaluate import success_of
 from regimen.training.stopping import Rules, Stop
+
+Row = dict[str, Any]
+KEYS = ("episode", "update", "env_steps")  # columns of an episode that say which it is
+UNLOGGED = ("return", "length", "terminated", "truncated")  # columns without a metric of their own name
 
 
 @dataclass
@@ -49,13 +53,13 @@ class Run:
         self.config, self.handle, self.seed = config, handle, seed
         self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes)
         self.every = {
-            "log": Count.parse(config.log.every, "log.every") or Count(1, "updates"),
+            "log": Count.parse(config.log.every, "log.every"),
             "eval": Count.parse(config.eval.every, "eval.every"),
             "checkpoint": Count.parse(config.checkpoint.every, "checkpoint.every"),
         }
         self.counters = Counters()
         self.pending: dict[str, list[float]] = {}  # train metrics since the last row
-        self.pending_episodes: list[dict[str, float]] = []
+        self.pending_episodes: dict[str, list[float]] = {}  # column -> values of the episodes since the last row
         self.recent: deque[float] = deque(maxlen=config.stop.convergence_window)
         self.best: float | None = None
         self.best_step: int | None = None
@@ -63,18 +67,22 @@ class Run:
         self.last_row_seconds = 0.0
         self.seconds_before = 0.0  # of earlier sittings
         self.started = time.monotonic()
-        self.wake = 0.0
         self.stop: Stop | None = None
         self.solved_at: int | None = None
 
     @property
+    def sitting(self) -> float:
+        """Seconds since this process took the run up."""
+        return time.monotonic() - self.started
+
+    @property
     def seconds(self) -> float:
-        return self.seconds_before + time.monotonic() - self.started
+        return self.seconds_before + self.sitting
 
     def limits(self, most: int) -> Limits:
         """How far the learner may go before something is due."""
         bounds = [self.counters.until(self.every[name]) for name in ("eval", "checkpoint")]
-        if self.rules.convergence is not None:  # checked where rows are logged, so that chunk sizes do not matter
+        if self.rules.convergence is not None:  # it is checked where rows are logged
             bounds.append(self.counters.until(self.every["log"]))
         budget = self.rules.budget
         if budget.steps is not None:
@@ -86,37 +94,43 @@ class Run:
             limits[unit] = min(limits.get(unit, n), n)
         return Limits(**limits)
 
-    def record(self, progress: Progress) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], set[str]]:
-        """Take in what an advance did: rows that are due (the last one apart: see `close_row`), episode rows, and what
-        is due now (`log`, `eval`, `checkpoint`)."""
-        rows, n = [], progress.updates
-        now = self.seconds
-        start, self.wake = self.wake or now, now
+    def check(self, row_due: bool) -> Stop | None:
+        """Why to stop now. Rules are asked only where a row is due or the budget is spent, never where a chunk happens
+        to end, so that results do not depend on the machine's speed. Reaching the goal comes before running out."""
+        c = self.counters
+        spent = self.rules.budget.check(c.steps, c.episodes, self.sitting)
+        return (self.rules.fired() if row_due or spent else None) or spent
+
+    def record(self, progress: Progress) -> tuple[list[Row], dict[str, np.ndarray], set[str]]:
+        """Take in what an advance did: rows that are due (the last one apart: see `close_row`), finished episodes as
+        columns, and what is due now (`log`, `eval`, `checkpoint`)."""
+        rows: list[Row] = []
+        n, start = progress.updates, self.seconds - progress.seconds
         table = self.episode_table(progress)
-        returns = table["return"].tolist()
-        owner = progress.episodes.update[: len(returns)]
-        bounds = np.searchsorted(owner, np.arange(n + 1))
-        names = [c for c in table if c not in ("episode", "update", "env_steps")]
-        columns = {c: table[c].tolist() for c in names}
+        columns = {name: values.tolist() for name, values in table.items() if name not in KEYS}
+        bounds = np.searchsorted(progress.episodes.update, np.arange(n + 1))
         due: set[str] = set()
         for j in range(n):
             if "log" in due:  # the row of the update before
-                rows.append(self.close_row({}, start + (now - start) * j / n))
-            before = Counters(**asdict(self.counters))
-            lo, hi = int(bounds[j]), int(bounds[j + 1])
-            self.counters.updates += 1
-            self.counters.steps += int(progress.steps[j])
-            self.counters.episodes += hi - lo
+                rows.append(self.close_row(seconds=start + progress.seconds * j / n))
+            before = replace(self.counters)
+            ended = slice(bounds[j], bounds[j + 1])
+            self.count(int(progress.steps[j]), {name: values[ended] for name, values in columns.items()})
             for name, values in progress.metrics.items():
-                value = float(values[j])
-                if math.isfinite(value):
-                    self.pending.setdefault(name, []).append(value)
-            for i in range(lo, hi):
-                self.recent.append(returns[i])
-                self.rules.episode(returns[i])
-                self.pending_episodes.append({c: columns[c][i] for c in names})
+                if math.isfinite(values[j]):
+                    self.pending.setdefault(name, []).append(float(values[j]))
             due = {name for name, every in self.every.items() if self.counters.due(before, every)}
         return rows, table, due
+
+    def count(self, steps: int, episodes: dict[str, list[float]]) -> None:
+        """One update more, and the episodes that ended in it."""
+        self.counters.updates += 1
+        self.counters.steps += steps
+        self.counters.episodes += len(episodes["return"])
+        self.recent.extend(episodes["return"])
+        self.rules.episodes(episodes["return"])
+        for name, values in episodes.items():
+            self.pending_episodes.setdefault(name, []).extend(values)
 
     def episode_table(self, progress: Progress) -> dict[str, np.ndarray]:
         """Finished episodes as columns of episodes.csv."""
@@ -141,50 +155,49 @@ class Run:
             table |= {f"reward/{name}": reward[:, i] for i, name in enumerate(h.reward_components)}
         return table | {name: x for name, x in metrics.items() if name != "success"}
 
-    def close_row(self, extra: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
+    def close_row(self, extra: Row | None = None, seconds: float | None = None) -> Row:
         """The row since the last one, with what an evaluation added; what has no data is absent."""
         c = self.counters
         seconds = self.seconds if seconds is None else seconds
-        row: dict[str, Any] = {
+        row: Row = {
             "env_steps": c.steps,
             "agent_steps": c.steps,
             "updates": c.updates,
             "episodes": c.episodes,
             "wall_seconds": round(seconds, 4),
         }
-        episodes = self.pending_episodes
-        if episodes:
-            returns = np.array([e["return"] for e in episodes])
-            row |= {
-                "rollout/return_mean": float(returns.mean()),
-                "rollout/return_std": float(returns.std()),
-                "rollout/return_min": float(returns.min()),
-                "rollout/return_max": float(returns.max()),
-                "rollout/length_mean": float(np.mean([e["length"] for e in episodes])),
-                "rollout/return_ma": sum(self.recent) / len(self.recent),
-                "rollout/episodes": len(episodes),
-            }
-            for name in episodes[0]:
-                if name in ("return", "length", "terminated", "truncated"):
-                    continue
-                values = np.array([e[name] for e in episodes])
-                if name == "success":
-                    row["rollout/success_rate"] = float(values.mean())
-                elif name.startswith("reward/"):
-                    row |= {f"rollout/{name}": float(values.mean())}
-                    row |= {f"rollout/{name}_min": float(values.min()), f"rollout/{name}_max": float(values.max())}
-                else:
-                    row[f"rollout/{name}"] = float(values.mean())
+        row |= self.rollout_metrics()
         row |= {f"train/{name}": sum(values) / len(values) for name, values in self.pending.items()}
         taken = seconds - self.last_row_seconds
         if taken > 0 and c.steps > self.last_row_steps:
             row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken
-        memory = memory_mb()
-        if memory is not None:
+        if (memory := memory_mb()) is not None:
             row["time/memory_mb"] = memory
-        self.pending, self.pending_episodes = {}, []
+        self.pending, self.pending_episodes = {}, {}
         self.last_row_steps, self.last_row_seconds = c.steps, seconds
-        return row | extra
+        return row | (extra or {})
+
+    def rollout_metrics(self) -> Row:
+        """What the episodes since the last row say."""
+        columns = {name: np.array(values, np.float64) for name, values in self.pending_episodes.items()}
+        returns = columns.get("return", np.zeros(0))
+        if not len(returns):
+            return {}
+        row: Row = {
+            "rollout/return_mean": float(returns.mean()),
+            "rollout/return_std": float(returns.std()),
+            "rollout/return_min": float(returns.min()),
+            "rollout/return_max": float(returns.max()),
+            "rollout/length_mean": float(columns["length"].mean()),
+            "rollout/return_ma": sum(self.recent) / len(self.recent),
+            "rollout/episodes": len(returns),
+        }
+        for name, values in columns.items():
+            if name not in UNLOGGED:
+                row["rollout/success_rate" if name == "success" else f"rollout/{name}"] = float(values.mean())
+            if name.startswith("reward/"):
+                row |= {f"rollout/{name}_min": float(values.min()), f"rollout/{name}_max": float(values.max())}
+        return row
 
     def state(self) -> dict[str, Any]:
         """All of this that a resume needs."""
@@ -197,6 +210,7 @@ class Run:
             "best_step": self.best_step,
             "last_row_steps": self.last_row_steps,
             "rules": self.rules.state(),
+            "stopped": self.stop is not None,
             "solved_at": self.solved_at,
         }
 
@@ -206,6 +220,5 @@ class Run:
         self.recent.extend(saved["recent"])
         self.best, self.best_step = saved["best"], saved["best_step"]
         self.last_row_steps, self.solved_at = saved["last_row_steps"], saved["solved_at"]
-        self.rules.restore(saved["rules"])
+        self.rules.restore(saved["rules"], saved["stopped"])
         self.seconds_before = self.last_row_seconds = seconds
-        self.started = time.monotonic()

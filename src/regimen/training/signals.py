@@ -17,11 +17,16 @@ GRACE_SECONDS = 8.0
 
 
 class Signals:
-    """Use as a context. `requested` is the signal number once one has arrived, else 0."""
+    """Use as a context. `requested` is the signal number once one has arrived, else 0.
 
-    def __init__(self, busy: Callable[[], bool], last_words: Callable[[int], None]):
+    The session says when there is nothing to finish (`busy`: leave at once) and what to do before the process is ended
+    from the watcher (`last_words`). Outside the main thread nothing is watched: Python delivers signals there only.
+    """
+
+    def __init__(self) -> None:
         self.requested = 0
-        self.busy, self.last_words = busy, last_words
+        self.busy: Callable[[], bool] = lambda: True  # until there is a session there is nothing to finish
+        self.last_words: Callable[[int], None] = lambda number: None
         self.done = threading.Event()
         self.active = threading.current_thread() is threading.main_thread()
 
@@ -44,22 +49,22 @@ class Signals:
             signal.signal(number, handler)
         self.writer.close()
 
+    def is_requested(self) -> bool:
+        return bool(self.requested)
+
     def note(self, number: int, frame: object) -> None:
         if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt  # asked twice
+            raise KeyboardInterrupt  # asked twice: leave without saving
         self.requested = number
 
     def watch(self) -> None:
-        while True:
-            data = self.reader.recv(1)
-            if not data or self.done.is_set():
-                self.reader.close()
-                return
-            number = data[0]
-            if number not in (signal.SIGINT, signal.SIGTERM):
-                continue
-            if not self.busy() and self.done.wait(GRACE_SECONDS):
-                return
-            with contextlib.suppress(Exception):
-                self.last_words(number)
-            os._exit(128 + number)
+        with self.reader:
+            while (data := self.reader.recv(1)) and not self.done.is_set():
+                number = data[0]
+                if number not in (signal.SIGINT, signal.SIGTERM):
+                    continue
+                if not self.busy() and self.done.wait(GRACE_SECONDS):
+                    return
+                with contextlib.suppress(Exception):
+                    self.last_words(number)
+                os._exit(128 + number)

@@ -1,9 +1,8 @@
-"""Rules that end a run. Each is fed what it needs, says once why it fired, and can be saved and restored."""
+"""Rules that end a run. Each is fed what it needs, remembers why it fired, and can be saved and restored."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +19,6 @@ class Stop:
     converged: bool = False
 
 
-def finite(x: float) -> float | None:
-    """Minus infinity ("none yet") as JSON can hold it."""
-    return None if math.isinf(x) else x
-
-
 class Convergence:
     """The mean of the last `window` training episodes is at least `target`, and there has been no new best mean for
     `patience` further episodes. Falling below the target starts the wait anew."""
@@ -32,7 +26,8 @@ class Convergence:
     def __init__(self, target: float, window: int, patience: int):
         self.target, self.window, self.patience = target, window, patience
         self.returns: deque[float] = deque(maxlen=window)
-        self.total, self.best, self.waited = 0.0, -math.inf, 0
+        self.total, self.waited = 0.0, 0
+        self.best: float | None = None
         self.fired: Stop | None = None
 
     def episode(self, value: float) -> None:
@@ -40,16 +35,17 @@ class Convergence:
             self.total -= self.returns[0]
         self.returns.append(value)
         self.total += value
-        mean = self.total / len(self.returns)
         if self.fired or len(self.returns) < self.window:
             return
+        mean = self.total / self.window
         if mean < self.target:
-            self.best, self.waited = -math.inf, 0
-        elif mean > self.best:
+            self.best, self.waited = None, 0
+            return
+        if self.best is None or mean > self.best:
             self.best, self.waited = mean, 0
         else:
             self.waited += 1
-        if self.waited >= self.patience and mean >= self.target:
+        if self.waited >= self.patience:
             text = (
                 f"converged: mean return {mean:.1f} over the last {self.window} episodes is at least {self.target:g}, "
                 f"no new best for {self.patience} episodes"
@@ -57,11 +53,11 @@ class Convergence:
             self.fired = Stop("converged", text, converged=True)
 
     def state(self) -> dict[str, Any]:
-        return {"returns": list(self.returns), "total": self.total, "best": finite(self.best), "waited": self.waited}
+        return {"returns": list(self.returns), "total": self.total, "best": self.best, "waited": self.waited}
 
     def restore(self, saved: dict[str, Any]) -> None:
         self.returns.extend(saved["returns"])
-        self.total, self.best, self.waited = saved["total"], -math.inf if saved["best"] is None else saved["best"], saved["waited"]
+        self.total, self.best, self.waited = saved["total"], saved["best"], saved["waited"]
 
 
 class MetricStreak:
@@ -70,18 +66,20 @@ class MetricStreak:
     def __init__(self, metric: str, above: float | None, below: float | None, streak: int):
         self.metric, self.above, self.below, self.streak = metric, above, below, streak
         self.run = 0
-        self.warned = False  # that no such metric is logged
         self.fired: Stop | None = None
+
+    def met(self, value: float | None) -> bool:
+        if value is None:
+            return False
+        return value >= self.above if self.above is not None else value <= self.below  # type: ignore[operator]
 
     def evaluation(self, point: dict[str, Any]) -> None:
         value = point.get(self.metric)
-        met = value is not None and (value >= self.above if self.above is not None else value <= self.below)
-        self.run = self.run + 1 if met else 0
+        self.run = self.run + 1 if self.met(value) else 0
         if self.run >= self.streak and not self.fired:
             side = f"at least {self.above:g}" if self.above is not None else f"at most {self.below:g}"
             times = "" if self.streak == 1 else f" for {self.streak} evaluations in a row"
-            text = f"reached: {self.metric} {value:.4g} is {side}{times}"
-            self.fired = Stop("metric", text, converged=True)
+            self.fired = Stop("metric", f"reached: {self.metric} {value:.4g} is {side}{times}", converged=True)
 
     def state(self) -> dict[str, Any]:
         return {"run": self.run}
@@ -94,31 +92,36 @@ class NoImprovement:
     """So many evaluations without a new best evaluation return."""
 
     def __init__(self, evaluations: int):
-        self.evaluations, self.best, self.waited = evaluations, -math.inf, 0
+        self.evaluations, self.waited = evaluations, 0
+        self.best: float | None = None
         self.fired: Stop | None = None
 
     def evaluation(self, point: dict[str, Any]) -> None:
         value = point["eval/return_mean"]
-        self.waited = 0 if value > self.best else self.waited + 1
-        self.best = max(self.best, value)
+        if self.best is None or value > self.best:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
         if self.waited >= self.evaluations and not self.fired:
             text = f"no improvement: {self.waited} evaluations without a new best; best {self.best:.1f}"
             self.fired = Stop("no_improvement", text)
 
     def state(self) -> dict[str, Any]:
-        return {"best": finite(self.best), "waited": self.waited}
+        return {"best": self.best, "waited": self.waited}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self.best, self.waited = -math.inf if saved["best"] is None else saved["best"], saved["waited"]
+        self.best, self.waited = saved["best"], saved["waited"]
 
 
+@dataclass(frozen=True)
 class Budget:
-    """Steps, episodes and seconds; whichever is spent first."""
+    """Steps and episodes since the run began, seconds since this process took it up; whichever is spent first."""
 
-    def __init__(self, steps: int | None, episodes: int | None, seconds: float | None):
-        self.steps, self.episodes, self.seconds = steps, episodes, seconds
+    steps: int | None = None
+    episodes: int | None = None
+    seconds: float | None = None
 
-    def check(self, steps: int, episodes: int, seconds: float) -> Stop | None:
+    def check(self, steps: int, episodes: int, seconds: float = 0.0) -> Stop | None:
         if self.steps is not None and steps >= self.steps:
             return Stop("max_steps", f"budget spent: {steps:,} of {self.steps:,} steps")
         if self.episodes is not None and episodes >= self.episodes:
@@ -148,30 +151,36 @@ class Rules:
             rules.no_improvement = NoImprovement(stop.no_improvement)
         return rules
 
-    def named(self) -> dict[str, Any]:
-        rules = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {name: rule for name, rule in rules.items() if rule is not None and name != "budget"}
+    def named(self) -> dict[str, Convergence | MetricStreak | NoImprovement]:
+        rules = {name: getattr(self, name) for name in ("convergence", "metric", "no_improvement")}
+        return {name: rule for name, rule in rules.items() if rule is not None}
 
-    def episode(self, value: float) -> None:
+    def episodes(self, returns: list[float]) -> None:
         if self.convergence is not None:
-            self.convergence.episode(value)
+            for value in returns:
+                self.convergence.episode(value)
 
     def evaluation(self, point: dict[str, Any]) -> None:
+        """A logged row that has an evaluation."""
         for rule in (self.metric, self.no_improvement):
             if rule is not None:
                 rule.evaluation(point)
 
-    def check(self, steps: int, episodes: int, seconds: float) -> Stop | None:
-        """The first rule that says stop; reaching the goal comes before running out."""
-        for rule in self.named().values():
-            if rule.fired is not None:
-                return rule.fired
-        return self.budget.check(steps, episodes, seconds)
+    def fired(self) -> Stop | None:
+        """The first rule that says stop."""
+        return next((rule.fired for rule in self.named().values() if rule.fired is not None), None)
 
     def state(self) -> dict[str, Any]:
-        return {name: rule.state() for name, rule in self.named().items()}
+        def plain(stop: Stop | None) -> dict[str, Any] | None:
+            return None if stop is None else dataclasses.asdict(stop)
 
-    def restore(self, saved: dict[str, Any]) -> None:
+        return {name: rule.state() | {"fired": plain(rule.fired)} for name, rule in self.named().items()}
+
+    def restore(self, saved: dict[str, Any], stopped: bool) -> None:
+        """Continue the waits; but where the run had `stopped`, a rule that fired begins anew."""
         for name, rule in self.named().items():
-            if name in saved:
-                rule.restore(saved[name])
+            state = saved.get(name)
+            if state is None or (stopped and state["fired"]):
+                continue
+            rule.restore(state)
+            rule.fired = Stop(**state["fired"]) if state["fired"] else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,11 +12,11 @@ from regimen.errors import StorageError
 from regimen.types import PyTree
 
 
-def is_key(x) -> bool:
+def is_key(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def path_name(path) -> str:
+def path_name(path: Any) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
@@ -25,25 +27,26 @@ def flatten(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
-    """The arrays in the structure of `like`; any difference in names, shapes or types is refused by name."""
+    """The arrays in the structure of `like`; any difference in names or shapes is refused by name. Empty arrays need
+    not be there: checkpoints leave them out."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(like)
     names = [path_name(p) for p, _ in leaves]
-    missing = [n for n in names if n not in arrays]
+    missing = [n for n, (_, x) in zip(names, leaves) if n not in arrays and np.size(x)]
     extra = sorted(set(arrays) - set(names))
     if missing or extra:
-        raise StorageError(
-            f"{what} does not fit this configuration: "
-            + (f"it lacks '{missing[0]}'" if missing else f"it has '{extra[0]}', which is not used here")
-        )
-    out = []
-    for name, (_, x) in zip(names, leaves):
-        want = jax.random.key_data(x) if is_key(x) else x
-        have = arrays[name]
-        if tuple(have.shape) != tuple(np.shape(want)):
-            raise StorageError(
-                f"{what} does not fit this configuration: '{name}' has shape {tuple(have.shape)} there and "
-                f"{tuple(np.shape(want))} here"
-            )
-        array = jnp.asarray(have, want.dtype)
-        out.append(jax.random.wrap_key_data(array) if is_key(x) else array)
-    return jax.tree_util.tree_unflatten(treedef, out)
+        difference = f"it lacks '{missing[0]}'" if missing else f"it has '{extra[0]}', which is not used here"
+        raise StorageError(f"{what} does not fit this configuration: {difference}")
+    return jax.tree_util.tree_unflatten(
+        treedef, [restore(x, arrays.get(name), f"{what}: '{name}'") for name, (_, x) in zip(names, leaves)]
+    )
+
+
+def restore(like: Any, array: np.ndarray | None, what: str) -> Any:
+    """`array` with the type of `like`, which must have its shape."""
+    if array is None:
+        return like
+    wanted = jax.random.key_data(like) if is_key(like) else like
+    if tuple(array.shape) != tuple(np.shape(wanted)):
+        raise StorageError(f"{what} has shape {tuple(array.shape)} there and {tuple(np.shape(wanted))} here")
+    restored = jnp.asarray(array, wanted.dtype)
+    return jax.random.wrap_key_data(restored) if is_key(like) else restored

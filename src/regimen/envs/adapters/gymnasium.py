@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -22,13 +23,14 @@ def to_gymnasium(env: Env, seed: int | None = None) -> GymnasiumEnv:
 
 
 # Module-level, with the environment as an argument: copies, and other parameter values, share one compiled program.
-@jax.jit
+# Unused arguments are kept because the environment's device decides where the program runs.
+@partial(jax.jit, keep_unused=True)
 def compiled_reset(env: Any, key: Array):
     state, obs = env.reset(jax.random.wrap_key_data(key, impl="threefry2x32"))
     return state, (obs, mask_of(env, state))
 
 
-@jax.jit
+@partial(jax.jit, keep_unused=True)
 def compiled_step(env: Any, key: Array, state: PyTree, action: PyTree, t: Array):
     key = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), t)
     state, ts = env.step(key, state, action)

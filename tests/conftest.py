@@ -1,0 +1,26 @@
+"""Shared by all tests: the CPU, no MLflow store but those a test names, and the helpers of `support.py`."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ.pop("MLFLOW_TRACKING_URI", None)
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def compilation_cache():
+    """Programs are compiled once for all tests, as they are for a user's runs."""
+    from regimen.training import device
+
+    device.configure("cpu", native=True)
+
+
+@pytest.fixture
+def without_plots(monkeypatch):
+    """A run's pictures take longer than a tiny run; tests/analysis and the end-to-end tests draw them."""
+    monkeypatch.setattr("regimen.training.result.try_plot_run", lambda path: ([], None))

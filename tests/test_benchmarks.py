@@ -1,0 +1,84 @@
+"""The benchmark scripts run, at sizes that measure nothing. The peer is not needed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("env", ["cartpole", "gym:CartPole-v1"])
+def test_steps_per_second_of_both_engines(script, env):
+    harness = script("harness")
+    engine = harness.make_engine(env, 2, steps=8)
+    assert harness.steps_per_second(engine, 0, 2) > 0
+    engine.close()
+
+
+def test_schedules_are_compared_at_equal_batches(script):
+    result = script("throughput").schedules(2, 16, 1, 0.0, None)
+    assert result["per_update"] == pytest.approx(2 * result["length"])
+    assert result["episodes"][0] > 0 and result["steps"][0] > 0
+
+
+def test_compare_without_the_peer(script, capsys):
+    throughput = script("throughput")
+    throughput.compare([throughput.Case("tiny", "cartpole", 2, 1.0)], 1, 0.0, None)
+    assert "| tiny |" in capsys.readouterr().out
+
+
+def test_gpu_chunk(script):
+    result = script("gpu").measure(4, 1, 0.0, steps=8)
+    assert result["chunk"] > 0 and result["advance"] > 0 and result["compile"] > 0
+
+
+def test_learning_row(script, tmp_path):
+    learning = script("learning")
+    settings = {"rollout": {"steps": 64, "num_envs": 4}, "eval": {"every": "1", "episodes": 2}}
+    row = learning.learn("cartpole", 2, 128, True, tmp_path / "runs", **settings)
+    assert len(row) == len(learning.HEAD)
+    assert row[:3] == ["cartpole", "128", "2"]
+
+
+def test_first_at():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        from learning import first_at
+    finally:
+        sys.path.remove(str(FOLDER))
+    history = [{"env_steps": 1}, {"env_steps": 2, "eval/return_mean": 5.0}, {"env_steps": 3, "eval/return_mean": 9.0}]
+    assert first_at(history, 6.0) == 3
+    assert first_at(history, 10.0) is None
+
+
+def test_watch_times_the_solved_line(script, tmp_path):
+    watch = script("time_to_solve").watch
+    solved = watch([sys.executable, "-c", "print('Eval'); print('Solved after 1,024 steps, 1 s')"], tmp_path)
+    assert solved.steps == 1024 and solved.seconds is not None and solved.seconds <= solved.whole
+    assert watch([sys.executable, "-c", "print('Not solved')"], tmp_path).seconds is None
+    with pytest.raises(SystemExit):
+        watch([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
+
+
+def test_a_run_that_never_solves_is_reported(script, capsys):
+    module = script("time_to_solve")
+    outcomes = {name: [module.Outcome(None, None, 2.0)] for name in module.RIVALS}
+    outcomes |= {name: [module.Outcome(1.0, 512, 2.0)] for name in module.OURS}
+    module.show(outcomes)
+    assert "0 of 1" in capsys.readouterr().out
+
+
+def test_startup_seconds(script):
+    taken = script("startup").seconds([sys.executable, "-c", "pass"], 2)
+    assert len(taken) == 2 and np.all(np.array(taken) > 0)
