@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import regimen
-from regimen import presets, settings
+from regimen import errors, presets, settings
 from regimen.cli import main as cli
 from regimen.cli.flags import field_docs, parse
 from regimen.cli.train import read
@@ -224,6 +224,22 @@ def test_settings_of_the_schedule():
     for section in ("rollout", "eval", "log", "checkpoint", "stop"):
         for name in field_docs(field_types(TrainConfig)[section]):
             assert f"`{section}.{name}`" in text or f"--{section}.{name.replace('_', '-')}" in text, f"{section}.{name}"
+
+
+def test_layout_names_every_module():
+    layout = blocks(ARCHITECTURE, "text")[1]
+    modules = [path for path in (ROOT / "src" / "regimen").rglob("*.py") if not path.name.startswith("__")]
+    whole = ("cli", "classic", "adapters")  # shown as folders
+    assert [p.name for p in modules if p.parent.name not in whole and p.name not in layout] == []
+
+
+def test_verbs_and_exit_codes_are_all_shown():
+    text = ARCHITECTURE.read_text().partition("## The command line")[2].partition("## Where to add")[0]
+    verbs = [verb for group in cli.VERBS.values() for verb in group]
+    assert [verb for verb in verbs if f"regimen {verb} " not in text] == []
+    codes = {int(code) for row in table(ARCHITECTURE, "The command line") for code in row[0].split(",")}
+    raised = {cls.exit_code for cls in (errors.RegimenError, *errors.RegimenError.__subclasses__())}
+    assert codes == raised | {0, 130, 143}
 
 
 def test_presets_are_all_shown():

@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
@@ -32,7 +33,7 @@ def panel(run: Path) -> str:
     for point in points:
         if "rollout/return_mean" in point:
             returns.append(point["rollout/return_mean"])
-        average = point.get("rollout/return_ma", made.ma)
+        average = point.get("rollout/return_ma") or (mean(returns[-20:]) if returns else None)  # as the console does
         made.update(point, average, max(returns, default=None))
     made.started = time.monotonic() - points[-1]["wall_seconds"]  # its clocks show the run's time, not the drawing's
     made._marks.clear()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from regimen.algorithms.ppo import PPO, adapt, scheduled
+from regimen.algorithms.ppo import PPO, Horizon, adapt, scheduled
 from regimen.config import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum
@@ -188,7 +188,7 @@ def test_gradients_are_clipped_by_global_norm():
 def test_schedules_follow_the_clock(shape):
     def at(steps):
         clock = Clock.zero().advance(jnp.int32(steps), jnp.int32(0))
-        return float(scheduled(1.0, 0.2, shape, "1000 steps", clock))
+        return float(scheduled(1.0, 0.2, shape, Horizon(1000.0, "steps"), clock))
 
     assert at(0) == 1.0 and at(1000) == pytest.approx(0.2) and at(5000) == pytest.approx(0.2)
     assert at(500) == pytest.approx(0.6)
@@ -247,6 +247,12 @@ def test_float_hyper_parameters_are_data():
     """A change of a learning rate or coefficient does not compile anew; None stays part of the program."""
     compiled = jax.jit(lambda algo, state, batch: algo.update(state, batch))
     algo, state, batch = setup()
+    for change in ({"horizon": "9 steps"}, {"horizon": "5 steps"}, {"horizon": "5 steps", "lr": 1e-4}):
+        other = PPO(dataclasses.replace(algo.config, **change), algo.network)
+        other.parts = algo.parts
+        compiled(other, state, batch)
+    assert compiled._cache_size() == 1, "the length of the schedules"
+    compiled.clear_cache()
     for change in ({}, {"lr": 1e-4}, {"gamma": 0.9}, {"clip_eps": 0.1}, {"ent_coef": 0.5}, {"max_grad_norm": 2.0}):
         other = PPO(dataclasses.replace(algo.config, **change), algo.network)
         other.parts = algo.parts

@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -68,7 +69,7 @@ def cartpole_factory():
 
 
 class Unregistered(broken_envs.Host):
-    baselines = {"left": lambda obs: 0}
+    baselines: ClassVar = {"left": lambda obs: 0}
 
 
 KINDS = {
@@ -203,14 +204,14 @@ def test_a_damaged_policy_is_refused(run, tmp_path):
     data = bytearray(weights.read_bytes())
     data[-3] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(StorageError, match="policy.safetensors has changed"):
+    with pytest.raises(StorageError, match=r"policy\.safetensors has changed"):
         regimen.load_policy(copy)
     saved = copy / "checkpoints" / str(UPDATE) / "policy" / "policy.safetensors"
     saved.write_bytes(saved.read_bytes()[:-1])
     with pytest.raises(StorageError, match=r"checkpoint .*/32 is damaged: policy/policy.safetensors"):
         regimen.evaluate(copy, checkpoint="32")
     (copy / "policy" / "config.json").unlink()
-    with pytest.raises(StorageError, match="no policy in .*: config.json is missing"):
+    with pytest.raises(StorageError, match=r"no policy in .*: config\.json is missing"):
         regimen.evaluate(copy)
 
 

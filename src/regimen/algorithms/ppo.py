@@ -8,7 +8,7 @@ option beside clipping.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,12 +42,25 @@ class Sample(Record):
     mask: PyTree
 
 
+class Horizon(NamedTuple):
+    """The length of the schedules, in a unit of the clock."""
+
+    length: Any
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str | None) -> Horizon | None:
+        count = Count.parse(text, "algo.horizon")
+        return None if count is None else cls(float(count.n), count.unit)
+
+
 class PPO:
     """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
 
     def __init__(self, config: PPOConfig | None = None, network: NetworkConfig | None = None, **overrides):
         self.config = dataclasses.replace(config or PPOConfig(), **overrides)
         self.network = network or NetworkConfig()
+        self.horizon = Horizon.parse(self.config.horizon)
         self.parts: Parts | None = None
 
     def bind(self, spec: Spec) -> PPO:
@@ -135,9 +148,9 @@ class PPO:
         all_valid = batch.length is None
         model = state.models["policy"]
         flat, unravel = ravel_pytree(model.params)
-        lr = scheduled(c.lr, c.lr_end, c.lr_schedule, c.horizon, state.clock)
-        clip_eps = scheduled(c.clip_eps, c.clip_end, c.clip_schedule, c.horizon, state.clock)
-        ent_coef = scheduled(c.ent_coef, c.ent_end, c.ent_schedule, c.horizon, state.clock)
+        lr = scheduled(c.lr, c.lr_end, c.lr_schedule, self.horizon, state.clock)
+        clip_eps = scheduled(c.clip_eps, c.clip_end, c.clip_schedule, self.horizon, state.clock)
+        ent_coef = scheduled(c.ent_coef, c.ent_end, c.ent_schedule, self.horizon, state.clock)
         kl_coef = state.aux.get("kl_coef", 0.0)
 
         reward, state = self.scaled_reward(state, batch)
@@ -291,12 +304,11 @@ def optimizer(c: PPOConfig) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam(eps=1e-5))  # type: ignore[arg-type]
 
 
-def scheduled(start, end, shape: str, horizon: str | None, clock: Clock) -> Array:
+def scheduled(start, end, shape: str, horizon: Horizon | None, clock: Clock) -> Array:
     """A hyper-parameter between `start` and `end`, by the run's own clock."""
-    count = Count.parse(horizon)
-    if shape == "constant" or count is None:
+    if shape == "constant" or horizon is None:
         return jnp.asarray(start, jnp.float32)
-    done = jnp.clip(clock.read(count.unit) / count.n, 0.0, 1.0)
+    done = jnp.clip(clock.read(horizon.unit) / horizon.length, 0.0, 1.0)
     weight = 1 - done if shape == "linear" else 0.5 * (1 + jnp.cos(jnp.pi * done))
     return end + (start - end) * weight
 
@@ -310,15 +322,17 @@ def adapt(kl_coef: Array, kl: Array, target) -> Array:
 def _flatten(algo: PPO):
     leaves = tuple(getattr(algo.config, name) for name in FLOATS)
     blank = {name: None if getattr(algo.config, name) is None else 0.0 for name in FLOATS}
-    return leaves, (dataclasses.replace(algo.config, **blank), algo.network, algo.parts)
+    length, unit = algo.horizon or (None, None)
+    static = (dataclasses.replace(algo.config, **blank, horizon=None), algo.network, algo.parts, unit)
+    return (leaves, length), static
 
 
-def _unflatten(static, leaves) -> PPO:
-    config, network, parts = static
+def _unflatten(static, children) -> PPO:
+    (config, network, parts, unit), (leaves, length) = static, children
     algo = PPO(dataclasses.replace(config, **dict(zip(FLOATS, leaves))), network)
-    algo.parts = parts
+    algo.horizon, algo.parts = None if unit is None else Horizon(length, unit), parts
     return algo
 
 
-# Float hyper-parameters are data: a sweep or a schedule changes them without recompiling.
+# Float hyper-parameters and the length of the schedules are data: another value does not compile anew.
 jax.tree_util.register_pytree_node(PPO, _flatten, _unflatten)

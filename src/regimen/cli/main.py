@@ -18,6 +18,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
     "Look at runs": {
         "plot": ("RUN", "draw the curves of a run"),
         "report": ("RUN", "write a run's report.html"),
+        "replay": ("RUN", "write episodes of the policy as tables and animations"),
+        "export": ("RUN", "write the policy to a folder of its own"),
     },
     "What there is": {
         "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets"),

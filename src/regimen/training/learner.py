@@ -113,8 +113,7 @@ class Learner:
             kept = [s for s in (wanted, steps) if (self.checkpoints.path / str(s) / "policy").is_dir()]
             if not kept:  # nothing was saved yet
                 return
-            policy = read_policy(self.checkpoints.path / str(kept[0]) / "policy")
-            save_policy(folder, self.config.algorithm, self.engine.algo, policy.params, policy_info(policy.meta))
+            read_policy(self.checkpoints.path / str(kept[0]) / "policy").save(folder)
         if self.run.best is not None:
             self.best_params = jax.device_get(read_policy(folder).params)
 
@@ -122,7 +121,8 @@ class Learner:
         """What was seen in the update that was not finite, and where the state before it is: it was not applied."""
         bad = {name: v[-1] for name, v in progress.metrics.items() if not np.isfinite(v[-1])}
         bad.pop("explained_variance", None)  # has no value on a constant target
-        what = ", ".join(f"{name} {value}" for name, value in bad.items()) or "the parameters are not finite"
+        shown = sorted(bad, key=lambda name: name != "loss")[:3]
+        what = ", ".join(f"{name} {bad[name]}" for name in shown) or "the parameters are not finite"
         c = self.run.counters
         return Stop(
             "diverged",
@@ -162,11 +162,6 @@ class Learner:
             "solved": None if threshold is None else mean >= threshold,
         }
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
-
-
-def policy_info(meta: dict[str, Any]) -> dict[str, Any]:
-    """What a saved policy says of its origin, to be saved again."""
-    return {name: meta[name] for name in ("env", "env_args", "seed", "env_steps") if name in meta}
 
 
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:

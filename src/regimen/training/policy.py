@@ -22,6 +22,7 @@ from regimen.training.trees import flatten, unflatten
 from regimen.types import PyTree, Spec
 
 SCHEMA = 1
+ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
 
 
 def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
@@ -58,6 +59,11 @@ class Policy:
             self.key, key = jax.random.split(self.key)
             noise = self.algo.noise(key, (jax.tree.leaves(obs)[0].shape[0],))
         return np.asarray(self._act(self.params, obs, mask, noise)).astype(self.action_space.dtype)
+
+    def save(self, path: Path) -> None:
+        """Write it to a folder, with what it says of its origin."""
+        origin = {name: self.meta[name] for name in ORIGIN if name in self.meta}
+        save_policy(path, self.meta["algorithm"], self.algo, self.params, origin)
 
 
 def save_policy(path: Path, algorithm: str, algo: Any, params: PyTree, meta: dict[str, Any]) -> None:
@@ -98,6 +104,15 @@ def load_policy(source: str | Path, checkpoint: str = "best") -> Policy:
     folder = Checkpoints(path / "checkpoints").find(checkpoint)
     verify(folder)
     return read_policy(folder / "policy")
+
+
+def export_policy(run: str | Path, out: str | Path | None = None, checkpoint: str = "best") -> Path:
+    """Copy a run's policy to a folder of its own; an existing one is left alone."""
+    path = Path(run) / "export" if out is None else Path(out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
+    load_policy(run, checkpoint).save(path)
+    return path
 
 
 def read_policy(path: Path) -> Policy:

@@ -17,8 +17,7 @@ from regimen.errors import ConfigError
 from regimen.tracking.console import Console
 from regimen.training import device
 from regimen.training.api import OBJECT, evaluate_policy, train
-from regimen.training.learner import policy_info
-from regimen.training.policy import Policy, load_policy, save_policy
+from regimen.training.policy import Policy, load_policy
 from regimen.training.result import Result
 from regimen.training.trainer import Callback
 
@@ -78,7 +77,7 @@ class Trainer:
     def save(self, path: str | Path) -> Path:
         """Write the policy folder (safetensors and JSON)."""
         policy, path = self.policy, Path(path)
-        save_policy(path, policy.meta["algorithm"], policy.algo, policy.params, policy_info(policy.meta))
+        policy.save(path)
         return path
 
     def load(self, path: str | Path) -> Trainer:

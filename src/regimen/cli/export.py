@@ -1,0 +1,28 @@
+"""`regimen export RUN`: a trained policy on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regimen.cli.flags import parse, positional
+
+
+@dataclass(frozen=True)
+class ExportArgs:
+    """Write a run's policy to a folder of its own: safetensors and JSON, all that `regimen.load_policy` needs."""
+
+    run: str = positional("RUN")
+    """Run directory."""
+    out: str | None = None
+    """Folder to write; by default RUN/export."""
+    checkpoint: str = "best"
+    """Which policy: `best`, `final` or a step."""
+
+
+def run(argv: list[str]) -> int:
+    args = parse(ExportArgs, argv, "export")
+
+    from regimen.training.policy import export_policy
+
+    print(export_policy(args.run, args.out, args.checkpoint))
+    return 0

@@ -1,0 +1,36 @@
+"""`regimen replay RUN`: watch a trained policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from regimen.cli.flags import parse, positional, ranged
+from regimen.validation import AT_LEAST_1, NOT_NEGATIVE
+
+
+@dataclass(frozen=True)
+class ReplayArgs:
+    """Play episodes with a run's policy; write each as a table, and as an animation where the environment can draw."""
+
+    run: str = positional("RUN")
+    """Run directory."""
+    episodes: int = ranged(1, AT_LEAST_1)
+    """Episodes to play."""
+    seed: int = ranged(0, NOT_NEGATIVE)
+    """Seed of the first episode; the next one is one higher."""
+    checkpoint: str = "best"
+    """Which policy: `best`, `final` or a step."""
+    fps: int = ranged(30, AT_LEAST_1)
+    """Frames per second of the animation."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+
+
+def run(argv: list[str]) -> int:
+    args = parse(ReplayArgs, argv, "replay")
+
+    from regimen.analysis.replay import replay
+
+    for written in replay(args.run, args.checkpoint, args.episodes, args.seed, args.fps, args.env_args):
+        print(written)
+    return 0

@@ -1,0 +1,48 @@
+"""A trained policy to look at, and on its own."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import regimen
+from regimen.cli.main import main
+from regimen.envs.registry import ENVS
+from support import tiny
+
+pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("replay") / "run"
+    tiny(out, updates=2, **{"checkpoint.every": "1"})
+    return out
+
+
+def test_a_native_env_borrows_the_renderer_of_its_twin(run, capsys):
+    assert ENVS["cartpole"].gym_id == "CartPole-v1"
+    assert main(["replay", str(run), "--seed", "4", "--episodes", "2"]) == 0
+    assert "seed-4.gif" in capsys.readouterr().out
+    with open(run / "replays" / "seed-5.csv") as file:
+        rows = list(csv.DictReader(file))
+    image = Image.open(run / "replays" / "seed-5.gif")
+    assert image.n_frames >= 2 and len(rows) >= 8
+    assert [int(r["step"]) for r in rows] == list(range(len(rows))) and rows[-1]["terminated"] == "1"
+    policy = regimen.load_policy(run)
+    first = np.array([float(rows[0][f"obs[{i}]"]) for i in range(4)])
+    assert policy.act(first) == int(float(rows[0]["action"])), "the policy's own actions, not random ones"
+
+
+def test_a_table_will_do_where_nothing_can_be_drawn(run, capsys):
+    assert main(["replay", str(run), "--env.gravity", "5"]) == 0  # its own parameters: no twin has them
+    assert "nothing to draw" in capsys.readouterr().out and (run / "replays" / "seed-0.csv").exists()
+
+
+def test_export_writes_a_policy_that_loads(run, tmp_path, capsys):
+    assert main(["export", str(run), "--out", str(tmp_path / "policy"), "--checkpoint", "32"]) == 0
+    policy = regimen.load_policy(tmp_path / "policy")
+    assert policy.meta["env_steps"] == 32 and policy.act(np.zeros(4)) in (0, 1)
+    assert main(["export", str(run), "--out", str(tmp_path / "policy")]) == 6
+    assert "already exists" in capsys.readouterr().err

@@ -1,0 +1,117 @@
+"""Signals and kills, with real processes: what was learned is kept, and a run directory has one holder."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import regimen
+from regimen.cli.main import main
+from regimen.tracking.files import read_metrics
+from regimen.training.checkpoint import Checkpoints
+from support import UPDATE, assert_same_run, command_line, digest_of, final_state, status, tiny
+
+pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
+ENDLESS = {"total_steps": 10**12, "log.every": "20", "log.episodes": False, "checkpoint.every": "100"}
+
+
+def start(*argv, cache=None) -> subprocess.Popen:
+    """`regimen ...` in another process, its output in a pipe."""
+    env = dict(os.environ) if cache is None else {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-m", "regimen", *map(str, argv)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, process, seconds=90):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+def send(process, number, seconds=10) -> tuple[int, float, str]:
+    """(exit code, seconds it took, standard output) after a signal; within `seconds`."""
+    begun = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=seconds)
+    assert "Traceback" not in err, err
+    return process.returncode, time.monotonic() - begun, out
+
+
+@pytest.mark.parametrize(
+    ("env", "number", "code"), [("cartpole", signal.SIGINT, 130), ("gym:CartPole-v1", signal.SIGTERM, 143)]
+)
+def test_a_signal_saves_and_ends_the_run(tmp_path, env, number, code):
+    run = tmp_path / "run"
+    process = start("train", env, *command_line(**ENDLESS), "--out", run)
+    wait_for(lambda: read_metrics(run), process)
+    returned, _, out = send(process, number)
+    assert returned == code and out.splitlines()[-1].startswith(f"interrupted by {number.name}; state saved.")
+    assert status(run)["state"] == "interrupted" and status(run)["stop_reason"] == number.name
+    _, kept = final_state(run)
+    done = kept["counters"]
+    assert done["updates"] >= read_metrics(run)[-1]["updates"] and (run / "policy" / "config.json").exists()
+    resumed = regimen.resume(run, total_steps=done["steps"] + 2 * UPDATE)
+    assert resumed.summary["updates"] == done["updates"] + 2 and status(run)["state"] == "finished"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_during_compilation_a_signal_ends_the_process_at_once(tmp_path, number, code):
+    """An empty cache, so that compiling takes seconds; the checkpoint to continue from stays as it is."""
+    run, cache = tmp_path / "run", tmp_path / "cache"
+    if number == signal.SIGINT:
+        process = start("train", "cartpole", *command_line(**ENDLESS), "--out", run, cache=cache)
+    else:
+        tiny(run, updates=2)
+        before = digest_of(run / "checkpoints" / str(2 * UPDATE))
+        process = start("resume", run, "--total-steps", 10**12, cache=cache)
+    for line in process.stdout:
+        if line.startswith("run directory"):
+            break
+    time.sleep(0.3)
+    returned, seconds, out = send(process, number)
+    assert returned == code and seconds < 4, "compiling would take longer"
+    assert out.splitlines()[-1].startswith(f"interrupted by {number.name}")
+    assert status(run)["state"] == "interrupted"
+    if number == signal.SIGTERM:
+        assert digest_of(run / "checkpoints" / str(2 * UPDATE)) == before
+        assert regimen.resume(run, total_steps=3 * UPDATE).summary["updates"] == 3
+    else:
+        again = regimen.resume(run, total_steps=3 * UPDATE)
+        assert again.summary["updates"] == 3, "there was no checkpoint yet: it starts again"
+
+
+def test_kill_and_resume_is_an_uninterrupted_run(tmp_path):
+    settings = {"total_steps": 400 * UPDATE, "checkpoint.every": "20", "log.every": "7"}
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = start("train", "cartpole", *command_line(**settings), "--out", killed)
+    store = Checkpoints(killed / "checkpoints")
+    wait_for(lambda: len(store.steps()) >= 2, process)
+    process.kill()
+    process.communicate()
+    assert status(killed)["state"] == "running" and not (killed / "summary.json").exists()
+    assert regimen.resume(killed).summary["updates"] == 400
+    tiny(whole, **settings)
+    assert_same_run(whole, killed)
+
+
+def test_a_second_process_is_refused_and_told_who_is_there(tmp_path, capsys):
+    run = tmp_path / "run"
+    process = start("train", "cartpole", *command_line(**ENDLESS), "--out", run)
+    try:
+        wait_for(lambda: Checkpoints(run / "checkpoints").steps(), process)
+        assert main(["resume", str(run), "--total-steps", "1e13"]) == 6
+        assert f"is in use by process {process.pid}" in capsys.readouterr().err
+        assert main(["train", "cartpole", "--out", str(run)]) == 6
+        assert "already exists" in capsys.readouterr().err
+        copy = tmp_path / "copy"
+        shutil.copytree(run / "policy", copy)  # reading is allowed while it trains
+        assert regimen.evaluate(copy, episodes=1).returns.size == 1
+        assert status(run)["state"] == "running" and process.poll() is None
+    finally:
+        assert send(process, signal.SIGINT)[0] == 130
