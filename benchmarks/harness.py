@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -98,6 +99,30 @@ def peer_python(given: str | None) -> str | None:
         return sys.executable
     print(INSTALL)
     return None
+
+
+class OtherLoad:
+    """How many cores other processes took from this one and its finished children (Linux; else unknown)."""
+
+    def __init__(self) -> None:
+        self.start = self.read()
+
+    @staticmethod
+    def read() -> tuple[float, float, float] | None:
+        """Seconds: busy time of all cores, stolen time included; our own; wall."""
+        try:
+            user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+        except (OSError, ValueError):
+            return None
+        busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        return busy, sum(os.times()[:4]), time.perf_counter()
+
+    def __str__(self) -> str:
+        end = self.read()
+        if self.start is None or end is None:
+            return "other load: unknown"
+        busy, own, wall = (b - a for a, b in zip(self.start, end))
+        return f"other load during this run: {max(busy - own, 0) / wall:.2f} of {os.cpu_count()} cores"
 
 
 def verdict(ratio: float, target: float, goal: float | None = None) -> str:

@@ -168,6 +168,7 @@ def main() -> None:
     print(f"regimen: device {device.configure('cpu', True)}")
     python = None if args.no_peer else harness.peer_python(args.peer_python)
     cases = [c for c in CASES if not args.envs or (c.env == "cartpole" and c.num_envs in args.envs)]
+    load = harness.OtherLoad()
     compare(cases, args.rounds, args.seconds, python)
     print()
     compare_schedules(args.rounds, args.seconds)
@@ -176,7 +177,7 @@ def main() -> None:
     )
     sizes = {4: 1_000_000, 64: 2_000_000}
     rows = [[f"native, {n} envs", f"{with_files(n, total):,.0f}"] for n, total in sizes.items()]
-    print(harness.table(["", "steps/s"], rows))
+    print(harness.table(["", "steps/s"], rows) + f"\n\n{load}")
 
 
 if __name__ == "__main__":

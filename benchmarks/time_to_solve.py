@@ -108,6 +108,7 @@ def main() -> None:
     args = parser.parse_args()
     python = None if args.no_peer else harness.peer_python(args.peer_python)
     results: dict[str, list[Outcome]] = {name: [] for name in OURS}
+    load = harness.OtherLoad()
     for seed in range(args.seeds):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -118,6 +119,7 @@ def main() -> None:
         last = ", ".join(f"{k} {v[-1].seconds or float('nan'):.1f} s" for k, v in results.items())
         print(f"seed {seed}: {last}", flush=True)
     show(results)
+    print(load)
 
 
 if __name__ == "__main__":

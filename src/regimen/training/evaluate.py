@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -184,19 +185,28 @@ class NativeEvaluator:
         self.handle = handle
         self.play = jax.jit(play, static_argnames=("actor", "episodes"))
         self.actor = actor
-        self.programs: dict[int, Any] = {}
+        self.programs: dict[int, Future] = {}
         self.compiling = False
-        self.compile_seconds = 0.0
+        self.compile_seconds = 0.0  # spent waiting for it
+
+    def prepare(self, params: PyTree, episodes: int) -> None:
+        """Compile on another core, while the main thread compiles the training program."""
+        if episodes not in self.programs:
+            shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+            arguments = (self.handle.native, self.actor, shapes, jax.random.key(0), episodes)
+            pool = ThreadPoolExecutor(1)
+            self.programs[episodes] = pool.submit(lambda: self.play.lower(*arguments).compile())
+            pool.shutdown(wait=False)
 
     def program(self, params: PyTree, episodes: int) -> Any:
-        """Built apart from being run, so that its time is known and a signal can end it."""
-        if episodes not in self.programs:
+        """Its time is known, and a signal can end the process while it is waited for."""
+        self.prepare(params, episodes)
+        if not self.programs[episodes].done():
             self.compiling, start = True, time.monotonic()
-            lowered = self.play.lower(self.handle.native, self.actor, params, jax.random.key(0), episodes)
-            self.programs[episodes] = lowered.compile()
+            self.programs[episodes].exception()  # waits
             self.compile_seconds += time.monotonic() - start
             self.compiling = False
-        return self.programs[episodes]
+        return self.programs[episodes].result()
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
         carry, terminated = self.program(params, episodes)(self.handle.native, params, jax.random.key(seed))
@@ -219,6 +229,8 @@ class HostEvaluator:
         self.handle, self.act, self.num_envs = handle, act, num_envs
         self.stop_requested = stop_requested
         self.source: HostSource | None = None
+
+    def prepare(self, params: PyTree, episodes: int) -> None: ...
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
         h, n = self.handle, min(self.num_envs, episodes)

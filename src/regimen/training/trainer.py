@@ -173,6 +173,7 @@ class Session:
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         self.console.start(total, unit)
+        self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             while any(learner.stop is None for learner in self.learners) and not self.signals.requested:
                 self.turn()
