@@ -38,5 +38,8 @@ format: $(READY) ## Fix what ruff can fix
 lock: ## Pin the versions that are installed now
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^regimen' > requirements.lock
 
+bench: $(READY) ## Measure training speed (against Stable-Baselines3 where it is installed)
+	$(BIN)/python benchmarks/throughput.py
+
 clean: ## Remove the environment and caches (runs/ stays)
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

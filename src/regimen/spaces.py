@@ -141,7 +141,7 @@ def from_json(data: dict) -> Any:
         case "Box":
             dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
             low, high = (np.broadcast_to(np.array(data[k], np.float64), shape) for k in ("low", "high"))
-            low, high = (np.where(np.abs(x) >= 1e300, np.sign(x) * np.inf, x).astype(dtype) for x in (low, high))
+            low, high = (np.where(np.abs(x) >= 1e300, np.copysign(np.inf, x), x).astype(dtype) for x in (low, high))
             return gym.Box(low, high, shape, dtype.type)
     raise ConfigError(f"unknown space type '{data.get('type')}' in a saved policy")
 

@@ -1,5 +1,7 @@
 """The scan and host sources return the same batch on identical noise."""
 
+from typing import ClassVar
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -81,3 +83,29 @@ def test_same_batch_from_both_sources(env, schedule):
     state = algo.init(jax.random.key(0))
     new = [update(state, jax.tree.map(jnp.asarray, b))[0].models["policy"].params for b in (batch, expected)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *new)
+
+
+class Measured(gymnasium.Env):
+    """Three steps; declares metrics with every kind of reduction."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    metric_reductions: ClassVar = {"last": "last", "sum": "sum", "min": "min", "max": "max", "mean": "mean"}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        info = dict.fromkeys(self.metric_reductions, (3.0, 1.0, 2.0)[self.t - 1])
+        return np.zeros(1, np.float32), 1.0, self.t == 3, False, info
+
+
+def test_metrics_of_a_host_env_are_reduced_over_the_episode():
+    source = HostSource(Measured, Episodes(4), 2, metric_reductions=Measured.metric_reductions)
+    source.init(0)
+    algo = PPO(network=NetworkConfig(hidden=(4,))).bind(Spec(source.observation_space, source.action_space, num_envs=2))
+    _, rows, _ = source.next(algo, algo.actor_params(algo.init(KEY)), KEY)
+    expected = {"last": 2.0, "sum": 6.0, "min": 1.0, "max": 3.0, "mean": 2.0}
+    assert {name: x.tolist() for name, x in rows.metrics.items()} == {k: [v] * 4 for k, v in expected.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,12 +36,12 @@ def run(argv: list[str]) -> int:
     if env.return_threshold is not None:
         print(f"  solved at return    {env.return_threshold:g}")
     print(f"  baseline policies   {', '.join(('random', *env.baselines))}")
-    if env.native is None or not dataclasses.is_dataclass(env.native):
+    if not hasattr(env.native, "settings"):
         print("  --env.KEY VALUE     an argument of the environment's constructor, or max_episode_steps")
         return 0
     docs = field_docs(type(env.native))
-    for f in dataclasses.fields(env.native):
-        print(f"  --env.{f.name:<22} {getattr(env.native, f.name)!s:<10} {docs.get(f.name, '')}".rstrip())
+    for name, value in env.native.settings().items():  # type: ignore[union-attr]
+        print(f"  --env.{name:<22} {value!s:<10} {docs.get(name, '')}".rstrip())
     return 0
 
 

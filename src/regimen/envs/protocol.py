@@ -46,6 +46,10 @@ class NativeEnv:
     def replace(self, **changes):
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
+    def settings(self) -> dict[str, Any]:
+        """What `--env.KEY` sets, and its values now."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
 
 def native_env(cls):
     """Frozen dataclass and pytree: `float` fields are data (curricula and sweeps change them without recompiling),

@@ -39,6 +39,7 @@ class HostSource:
         reward_components: tuple[str, ...] = ("total",),
         max_episode_steps: int = 0,
         stop_requested: Callable[[], bool] = lambda: False,
+        metric_reductions: dict[str, str] | None = None,
     ):
         self.envs = [make_env() for _ in range(num_envs)]
         self.schedule, self.num_envs = schedule, num_envs
@@ -50,6 +51,8 @@ class HostSource:
         self.mask: np.ndarray | None = None  # [E, logits]
         self.reward = np.zeros((num_envs, len(reward_components)))
         self.length = [0] * num_envs
+        self.reductions = metric_reductions or {}
+        self.metrics: list[dict[str, float]] = [{} for _ in range(num_envs)]  # reductions over the running episode
         self.single = len(reward_components) == 1
         self.scalar_action = isinstance(self.action_space, gymnasium.spaces.Discrete)
         self.act: Any = None
@@ -90,7 +93,7 @@ class HostSource:
             total += len(active)
             for i, success in done:
                 terminated = bool(rows["terminated"][t, i])
-                ended.append((total, self.reward[i].copy(), self.length[i], terminated, success))
+                ended.append((total, self.reward[i].copy(), self.length[i], terminated, success, self.metrics[i]))
                 self.reset(i)
                 left[i] -= episodic
             t += 1
@@ -130,6 +133,8 @@ class HostSource:
                 done.append((i, read_success(info)))
             if "action_mask" in info:
                 self.note_mask(i, info)
+            if self.reductions:
+                self.note_metrics(i, info)
         try:
             row = np.asarray(rewards, np.float32).reshape(len(active), -1)
         except (TypeError, ValueError) as e:
@@ -151,9 +156,17 @@ class HostSource:
         except Exception as e:
             raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
         set_row(self.obs, [i], self.stack(self.obs, [obs], "reset"))
-        self.reward[i], self.length[i] = 0.0, 0
+        self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}
         if "action_mask" in info:
             self.note_mask(i, info)
+
+    def note_metrics(self, i: int, info: dict) -> None:
+        """One more value of each metric the environment declares."""
+        for name, how in self.reductions.items():
+            if name not in info:
+                raise EnvError(f"metric_reductions names '{name}', which info does not have; it has {sorted(info)}")
+            value, old = float(info[name]), self.metrics[i].get(name)
+            self.metrics[i][name] = value if old is None else reduce_metric(how, old, value, self.length[i])
 
     def note_mask(self, i: int, info: dict) -> None:
         mask = read_mask(info)
@@ -208,8 +221,10 @@ class HostSource:
 
     def finished(self, ended: list[tuple]) -> EpisodeRows:
         n = len(ended)
-        step, reward, length, terminated, success = zip(*ended) if n else ((),) * 5
-        known = n > 0 and all(s is not None for s in success)
+        step, reward, length, terminated, success, metrics = zip(*ended) if n else ((),) * 6
+        columns = {name: np.asarray([m[name] for m in metrics], np.float32) for name in self.reductions}
+        if "success" not in columns and n and all(s is not None for s in success):
+            columns["success"] = np.asarray(success, np.float32)
         rows: Any = EpisodeRows(
             count=np.int32(n),  # type: ignore[arg-type]
             update=np.zeros(n, np.int32),  # type: ignore[arg-type]
@@ -217,9 +232,22 @@ class HostSource:
             reward=np.asarray(reward, np.float32).reshape(n, len(self.components)),  # type: ignore[arg-type]
             length=np.asarray(length, np.int32),  # type: ignore[arg-type]
             terminated=np.asarray(terminated, bool),  # type: ignore[arg-type]
-            metrics={"success": np.asarray(success, np.float32)} if known else {},  # type: ignore[dict-item]
+            metrics=columns,  # type: ignore[arg-type]
         )
         return rows
+
+
+def reduce_metric(how: str, old: float, new: float, length: int) -> float:
+    match how:
+        case "sum":
+            return old + new
+        case "min":
+            return min(old, new)
+        case "max":
+            return max(old, new)
+        case "mean":
+            return old + (new - old) / length
+    return new
 
 
 def row_of(tree: PyTree, index: Any) -> PyTree:

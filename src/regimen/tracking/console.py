@@ -111,6 +111,7 @@ class Console:
         self.live = is_terminal(self._stream()) if live is None else live
         self._returns: deque[float] = deque(maxlen=max(1, ma))
         self._best: float | None = None
+        self._ma: float | None = None  # as of the last row in which an episode ended
         self._pending: str | None = None  # the last batch line that the pipe's pace held back
         self._last_line = float("-inf")
         self._panel: _Panel | None = None
@@ -150,9 +151,8 @@ class Console:
             R = float(point["rollout/return_mean"])
             self._returns.append(R)
             self._best = R if self._best is None else max(R, self._best)
-        ma = point.get("rollout/return_ma")
-        if ma is None and self._returns:
-            ma = sum(self._returns) / len(self._returns)
+            self._ma = point.get("rollout/return_ma", sum(self._returns) / len(self._returns))
+        ma = self._ma
         if self._panel is not None:
             self._panel.update(point, ma, self._best)
         if self._panel is None or self.trace:

@@ -288,10 +288,23 @@ def take_up(session: Session, learner: Learner, checkpoint: str) -> None:
     spent = learner.run.rules.budget.check(c.steps, c.episodes)
     if spent is not None and state_of(learner.files) == "finished":
         raise ConfigError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
+    ended = [name for name in SCHEDULES if schedule_over(learner, name)]
+    if ended:
+        warnings.append(
+            f"algo.{ended[0]} ended at algo.horizon ({learner.config.algo.horizon}) and stays at its end value"
+        )
     learner.run.stop = spent  # what remains is the last evaluation
     learner.rewind()
     for text in warnings:
         session.tell(learner, f"warning: {text}")
+
+
+def schedule_over(learner: Learner, name: str) -> bool:
+    """Whether a schedule of the algorithm has come to its end: what follows trains at its last value."""
+    algo = learner.config.algo
+    horizon = Count.parse(getattr(algo, "horizon", None))
+    moving = getattr(algo, name, "constant") != "constant"
+    return moving and horizon is not None and getattr(learner.run.counters, horizon.unit) >= horizon.n
 
 
 def refuse_object(stored: str, env: Any, instead: str) -> None:
@@ -339,7 +352,8 @@ def evaluate(
     device.configure("auto" if native else "cpu", native)
     handle = registry.resolve(stored, args) if env is None else registry.resolve(env, env_args or {})
     if learned is not None:
-        return evaluate_policy(handle, learned, episodes, seed, checkpoint if policy is None else None)
+        which = checkpoint if policy is None and is_run(target) and (Path(target) / "config.yaml").exists() else None
+        return evaluate_policy(handle, learned, episodes, seed, which)
     if not isinstance(policy, str):
         names = ", ".join(["random", *handle.baselines])
         raise ConfigError(

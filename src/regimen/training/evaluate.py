@@ -240,31 +240,29 @@ class HostEvaluator:
         running = {i: queue.pop(0) for i in range(n)}  # environment -> episode
         for i, j in running.items():
             src.reset(i, seed + j)
-        reward, length = np.zeros((episodes, len(h.reward_components))), np.zeros(episodes, np.int64)
-        terminated, success = np.zeros(episodes, bool), [None] * episodes
+        ended: list[Any] = [None] * episodes
         row = one_row(src, n)
         while running:
             if self.stop_requested():
                 raise Interrupted
             row["terminated"][:] = row["truncated"][:] = False
             for i, ok in src.step(row, 0, self.actions(src, params), list(running)):
-                j = running.pop(i)
-                reward[j], length[j] = src.reward[i], src.length[i]
-                terminated[j], success[j] = row["terminated"][0, i], ok
+                terminated = bool(row["terminated"][0, i])
+                ended[running.pop(i)] = (0, src.reward[i].copy(), src.length[i], terminated, ok, src.metrics[i])
                 if queue:
                     running[i] = queue.pop(0)
                     src.reset(i, seed + running[i])
             running = dict(sorted(running.items()))
-        known = all(s is not None for s in success)
-        metrics = {"success": np.asarray(success, np.float32)} if known else {}
-        return summarize(h, policy, seed, reward, length, terminated, metrics)
+        rows: Any = src.finished(ended)
+        return summarize(h, policy, seed, rows.reward, rows.length, rows.terminated, rows.metrics)
 
     def open(self, n: int) -> HostSource:
         """`n` environments, kept between evaluations."""
         if self.source is None or self.source.num_envs != n:
             self.close()
             h = self.handle
-            self.source = HostSource(h.make_host, Episodes(n), n, h.reward_components, h.max_episode_steps)
+            args = (h.make_host, Episodes(n), n, h.reward_components, h.max_episode_steps)
+            self.source = HostSource(*args, metric_reductions=h.metric_reductions)
         return self.source
 
     def actions(self, src: HostSource, params: PyTree) -> list:

@@ -138,7 +138,8 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
         shown = f" (95% interval {between[0]:.1f} to {between[1]:.1f})" if between else ""
         console.event(
             f"{len(summary['eval_return_means'])} seeds: evaluation return mean {summary['eval_return_mean']:.1f}, "
-            f"IQM {summary['eval_return_iqm']:.1f}{shown}; {summary['solved']} solved"
+            f"IQM {summary['eval_return_iqm']:.1f}{shown}"
+            + ("" if summary["solved"] is None else f"; {summary['solved']} solved")
         )
         try:
             plot_group([r.run_dir for r in results], path)
@@ -155,6 +156,7 @@ def group_statistics(results: list[Result]) -> dict[str, Any]:
     if not results:
         return {}
     scores = np.array([r.summary["eval_return_mean"] for r in results])
+    solved = [r.summary["solved"] for r in results]
     return {
         "eval_return_means": scores.tolist(),
         "eval_return_mean": float(scores.mean()),
@@ -162,5 +164,5 @@ def group_statistics(results: list[Result]) -> dict[str, Any]:
         "eval_return_std": float(scores.std()),
         "eval_return_iqm": float(iqm(scores)),
         "eval_return_iqm_ci95": interval(bootstrap_interval(scores, iqm)),
-        "solved": sum(bool(r.summary["solved"]) for r in results),
+        "solved": None if solved[0] is None else sum(map(bool, solved)),
     }

@@ -68,7 +68,8 @@ def make_engine(
         if native:
             return NativeEngine(handle.native, algo, ScanSource(schedule, num_envs), seeds, init)
         components, limit = handle.reward_components, handle.max_episode_steps
-        source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested)
+        metrics = handle.metric_reductions
+        source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics)
         return HostEngine(algo, source, seeds[0], init)
 
 

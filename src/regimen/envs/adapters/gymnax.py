@@ -75,6 +75,14 @@ class GymnaxEnv(NativeEnv):
     max_episode_steps: int = static()
     params: Any = dataclasses.field(default=None)
 
+    def __deepcopy__(self, memo: Any) -> GymnaxEnv:
+        return self  # nothing in it changes, and a second gymnax object would be another program
+
+    def settings(self) -> dict[str, Any]:
+        params = {f.name: getattr(self.params, f.name) for f in dataclasses.fields(self.params)}
+        params.pop("max_steps_in_episode", None)
+        return {"max_episode_steps": self.max_episode_steps, **params}
+
     @property
     def observation_space(self):
         return to_gymnasium_space(self.env.observation_space(self.params), self.id)
