@@ -57,11 +57,11 @@ def compare(cases: list[Case], rounds: int, seconds: float, python: str | None) 
         ours = speeds[case, "ours"]
         row = [case.name, harness.spread(ours)] + [harness.spread(speeds[case, name]) for name in peers]
         if peers:
-            best = max(peers, key=lambda name: median(speeds[case, name]))
-            ratios = [a / b for a, b in zip(ours, speeds[case, best])]
+            best = [max(pair) for pair in zip(*(speeds[case, name] for name in peers))]  # of each round
+            ratios = [x / y for x, y in zip(ours, best)]
             ratio = median(ratios)
             text = harness.verdict(ratio, case.target, case.goal) if case.target else f"{ratio:.2f}x"
-            top = max(ours) / max(max(speeds[case, name]) for name in peers)
+            top = max(ours) / max(best)
             row += [f"{text} ({min(ratios):.1f} to {max(ratios):.1f})", f"{top:.2f}x"]
         rows.append(row)
     head = ["PPO on CartPole-v1", "Regimen steps/s"] + [f"SB3 steps/s, {name}" for name in peers]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from regimen.sources.scan import ScanSource
 from regimen.tracking.console import Console, memory_mb
 from regimen.tracking.files import COUNTERS, RunFiles
 from regimen.training import device
+from regimen.training.checkpoint import checkpointer
 from regimen.training.engine import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
 from regimen.training.evaluate import make_evaluator
 from regimen.training.learner import Learner
@@ -174,7 +176,7 @@ class Session:
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         self.console.start(total, unit)
-        self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
+        self.prepare()
         try:
             while any(learner.stop is None for learner in self.learners) and not self.signals.requested:
                 self.turn()
@@ -185,6 +187,11 @@ class Session:
             raise
         finally:
             self.console.stop()
+
+    def prepare(self) -> None:
+        """What will be needed later and takes a second each, beside the compilation of the training program."""
+        self.evaluate.prepare(self.learners[0].actor_params(), self.config.eval.episodes)
+        threading.Thread(target=checkpointer, name="import-orbax", daemon=True).start()
 
     def turn(self) -> None:
         """One advance of every learner that is still going, and everything that is due after it."""
