@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from regimen.schedule import for_minibatches, pack, shuffle
+from regimen.schedule import draw_words, for_minibatches, pack, shuffle
 
-shuffled = jax.jit(lambda seed, n: shuffle(jax.random.key(seed), jnp.arange(2048), n))
+shuffled = jax.jit(lambda seed, n: shuffle(draw_words(jax.random.key(seed)), jnp.arange(2048), n))
 
 
 @settings(max_examples=60, deadline=None)
@@ -22,7 +22,7 @@ def test_shuffle_is_a_permutation(seed, n):
 @pytest.mark.parametrize("n", [2, 3, 7, 24])
 def test_small_shuffles_reach_every_position_evenly(n):
     keys = jax.random.split(jax.random.key(0), 4000)
-    images = np.asarray(jax.vmap(lambda k: shuffle(k, jnp.arange(n), n))(keys))
+    images = np.asarray(jax.vmap(lambda k: shuffle(draw_words(k), jnp.arange(n), n))(keys))
     for position in (0, n // 2, n - 1):
         counts = np.bincount(images[:, position], minlength=n)
         assert stats.chisquare(counts).pvalue > 1e-4
@@ -31,7 +31,7 @@ def test_small_shuffles_reach_every_position_evenly(n):
 def test_shuffle_leaves_no_order_behind():
     """Neighbours do not stay neighbours: rank correlation and lag-one differences look like a uniform permutation's."""
     images = np.asarray(
-        jax.vmap(lambda k: shuffle(k, jnp.arange(1000), 1000))(jax.random.split(jax.random.key(1), 200))
+        jax.vmap(lambda k: shuffle(draw_words(k), jnp.arange(1000), 1000))(jax.random.split(jax.random.key(1), 200))
     )
     rho = np.array([stats.spearmanr(row, np.arange(1000)).statistic for row in images])
     assert abs(rho.mean()) < 0.01 and 0.8 < rho.std() * np.sqrt(999) < 1.25

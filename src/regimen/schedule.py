@@ -18,6 +18,7 @@ from jax import lax
 from regimen.loops import compact, sync
 from regimen.types import Array, PyTree
 
+ROUNDS = 6  # of the shuffle's bijection; fewer show in small permutations
 BLOCK = 512  # rows per gradient call when the number of rows is only known at run time
 
 
@@ -38,33 +39,36 @@ class Episodes:
 Schedule = Steps | Episodes
 
 
-def _mix(x: Array, keys: Array, bits: Array, rounds: int) -> Array:
+def draw_words(key: Array, shape: tuple[int, ...] = ()) -> Array:
+    """The random words of one permutation, or of several [*shape, 2 * ROUNDS]."""
+    return jax.random.bits(key, (*shape, 2 * ROUNDS), jnp.uint32)
+
+
+def _mix(x: Array, words: Array, bits: Array) -> Array:
     """A bijection of [0, 2^bits): rounds of an odd multiply, an add and an xor-shift."""
     mask = (jnp.uint32(1) << bits) - 1
     half = jnp.maximum((bits + 1) // 2, 1)
-    for i in range(rounds):
-        x = (x * (keys[2 * i] | 1) + keys[2 * i + 1]) & mask
+    for i in range(ROUNDS):
+        x = (x * (words[2 * i] | 1) + words[2 * i + 1]) & mask
         x = x ^ (x >> half)
     return x
 
 
-def shuffle(key: Array, positions: Array, count: Array | int) -> Array:
-    """Where a random permutation of [0, count) sends `positions`, without sorting.
+def shuffle(words: Array, positions: Array, count: Array | int) -> Array:
+    """Where the permutation of [0, count) given by `words` (see `draw_words`) sends `positions`, without sorting.
 
     A cycle-walking bijection: walk again while the image falls outside. Positions at or past `count` are sent anywhere
     inside. Measured on two cores: 0.25 ms for 9,600 indices against 5 ms for `jax.random.permutation`.
     """
-    rounds = 6
-    keys = jax.random.bits(key, (2 * rounds,), jnp.uint32)
     count = jnp.asarray(count, jnp.uint32)
     bits = jnp.maximum(32 - lax.clz(jnp.maximum(count, 2) - 1), 1).astype(jnp.uint32)
-    x = _mix(jnp.minimum(positions.astype(jnp.uint32), count - 1), keys, bits, rounds)
+    x = _mix(jnp.minimum(positions.astype(jnp.uint32), count - 1), words, bits)
 
     def outside(x):
         return sync(jnp.any(x >= count))
 
     def walk(x):
-        return jnp.where(x >= count, _mix(x, keys, bits, rounds), x)
+        return jnp.where(x >= count, _mix(x, words, bits), x)
 
     return lax.while_loop(outside, walk, x).astype(jnp.int32)
 
@@ -121,7 +125,7 @@ class Minibatch:
     """Positions [start, stop) of one epoch's shuffle. `gradient` sums a per-row loss over them, in pieces if asked."""
 
     rows: Packed
-    key: Array
+    words: Array  # of the epoch's shuffle
     start: Array
     stop: Array
     width: int  # the most rows a minibatch can hold
@@ -135,7 +139,7 @@ class Minibatch:
         def piece(params: Array, lo: Array, width: int, exact: bool) -> tuple[Array, PyTree]:
             positions = lo + jnp.arange(width)
             weight = jnp.full(width, 1.0) if exact else (positions < self.stop).astype(jnp.float32)
-            data = self.rows.take(shuffle(self.key, positions, self.rows.count))
+            data = self.rows.take(shuffle(self.words, positions, self.rows.count))
             per_row, metrics = loss(params, data)
             total = jnp.sum(per_row * weight) / count
             return total, jax.tree.map(lambda m: jnp.sum(m * weight) / count, metrics)
@@ -175,13 +179,14 @@ def for_minibatches(
         full, width = True, rows.count // int(per_epoch)
     base, extra = rows.count // per_epoch, rows.count % per_epoch
     total = sync(jnp.asarray(epochs * per_epoch, jnp.int32))
+    words = draw_words(key, (epochs,))
 
     def body(state):
         i, ran, carry = state
         epoch, j = i // per_epoch, i % per_epoch
         start = j * base + jnp.minimum(j, extra)
         stop = start + base + (j < extra)
-        batch = Minibatch(rows, jax.random.fold_in(key, epoch), start, stop, width, full, micro)
+        batch = Minibatch(rows, words[epoch], start, stop, width, full, micro)
         active = i < epochs * per_epoch
         if stopped is not None:
             active &= ~stopped(carry)

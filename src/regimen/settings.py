@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -324,8 +325,9 @@ def resolve_rollout(rollout: RolloutConfig, native: bool) -> tuple[str, int, int
         return kind, n, next(d for d in range(min(limit, n), 0, -1) if n % d == 0)
     e = rollout.num_envs
     if n % e:
-        below = next(d for d in range(min(e, n), 0, -1) if n % d == 0)
-        above = next((d for d in range(e + 1, n + 1) if n % d == 0), None)
+        divisors = {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
+        below = max(d for d in divisors if d <= e)
+        above = min((d for d in divisors if d > e), default=None)
         envs = f"{below} or {above}" if above else f"{below}"
         counts = f"{n - n % e} or {n - n % e + e}" if n > e else f"{e}"
         raise ConfigError(

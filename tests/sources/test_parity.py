@@ -12,8 +12,9 @@ from regimen.algorithms.ppo import PPO
 from regimen.config import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum
+from regimen.errors import EnvError
 from regimen.schedule import Episodes, Steps
-from regimen.sources import env_keys, reset_key
+from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
 from regimen.types import Spec
@@ -53,9 +54,9 @@ def test_same_batch_from_both_sources(env, schedule):
     carry = scan.init(env, START)
     _, expected, rows = jax.jit(scan.next)(env, algo, carry, params, KEY)
 
-    first = jax.random.split(START if isinstance(schedule, Steps) else reset_key(KEY), num_envs)
+    first = jax.random.split(START if isinstance(schedule, Steps) else RolloutKeys.of(KEY).reset, num_envs)
     block = 32 if isinstance(schedule, Steps) else 64
-    keys = env_keys(KEY, 0, block, num_envs)
+    keys = RolloutKeys.of(KEY).env_keys(0, block, num_envs)
     scripted = iter([Scripted(env, first[i], keys[:, i]) for i in range(num_envs)])
     host = HostSource(lambda: next(scripted), schedule, num_envs, max_episode_steps=env.max_episode_steps)
     host.init(0)
@@ -109,3 +110,19 @@ def test_metrics_of_a_host_env_are_reduced_over_the_episode():
     _, rows, _ = source.next(algo, algo.actor_params(algo.init(KEY)), KEY)
     expected = {"last": 2.0, "sum": 6.0, "min": 1.0, "max": 3.0, "mean": 2.0}
     assert {name: x.tolist() for name, x in rows.metrics.items()} == {k: [v] * 4 for k, v in expected.items()}
+
+
+class LateMask(Measured):
+    """Sends a mask from step but not from reset."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, info | {"action_mask": np.array([1, 0])}
+
+
+def test_a_mask_must_come_from_reset_too():
+    source = HostSource(LateMask, Episodes(2), 2)
+    source.init(0)
+    algo = PPO(network=NetworkConfig(hidden=(4,))).bind(Spec(source.observation_space, source.action_space, num_envs=2))
+    with pytest.raises(EnvError, match="every reset and every step"):
+        source.next(algo, algo.actor_params(algo.init(KEY)), KEY)

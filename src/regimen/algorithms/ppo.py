@@ -173,7 +173,7 @@ class PPO:
             return flat, opt_state, totals, stop
 
         zeros = {name: jnp.zeros(()) for name in (*METRICS, "grad_norm")}
-        key = jax.random.fold_in(jax.random.fold_in(state.key, state.clock.updates), 1)
+        key = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
         (flat, opt_state, totals, _), ran = for_minibatches(
             key,
             packed,
@@ -243,7 +243,7 @@ class PPO:
         residual, spread = RunningStats.of(target - value, batch.valid), RunningStats.of(target, batch.valid)
         explained = jnp.where(spread.m2 > 0, 1 - residual.m2 / jnp.maximum(spread.m2, 1e-12), jnp.nan)
         rows = Sample(obs, batch.action, batch.extras["log_prob"], advantage, target, value, batch.extras.get("mask"))
-        return rows, {"explained_variance": explained, "value_mean": RunningStats.of(value, batch.valid).mean}
+        return rows, {"explained_variance": explained}
 
     def values(self, params: PyTree, obs: Array, length: Array | None) -> Array:
         """V [T, B]; with a capacity, only the blocks of rows in use are computed."""

@@ -20,7 +20,7 @@ from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Schedule
-from regimen.sources import NOISE_BLOCK, action_noise
+from regimen.sources import NOISE_BLOCK, RolloutKeys
 from regimen.types import Array, Batch, EpisodeRows, PyTree
 
 
@@ -79,13 +79,13 @@ class HostSource:
                 self.reset(i)
         rows = self.buffer(share * self.limit if episodic else share, algo)
         block = NOISE_BLOCK if episodic else share
-        noise, ended, total, t = None, [], 0, 0
+        noise, ended, total, t, random = None, [], 0, 0, RolloutKeys.of(key)
         active = list(range(self.num_envs))
         while active:
             if self.stop_requested():
                 raise Interrupted
             if t % block == 0:
-                noise = action_noise(algo, key, t, block, self.num_envs)
+                noise = random.action_noise(algo, t, block, self.num_envs)
             if t == len(rows["valid"]):
                 rows = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x)]), rows)
             actions = self.decide(rows, t, flat, noise, t % block)
@@ -131,7 +131,7 @@ class HostSource:
             if terminated or truncated or length >= limit:
                 rows["terminated" if terminated else "truncated"][t, i] = True
                 done.append((i, read_success(info)))
-            if "action_mask" in info:
+            if self.mask is not None or "action_mask" in info:
                 self.note_mask(i, info)
             if self.reductions:
                 self.note_metrics(i, info)
@@ -157,7 +157,9 @@ class HostSource:
             raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
         set_row(self.obs, [i], self.stack(self.obs, [obs], "reset"))
         self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}
-        if "action_mask" in info:
+        if "action_mask" in info and self.mask is None:
+            self.mask = np.ones((self.num_envs, read_mask(info).size), bool)  # type: ignore[union-attr]
+        if self.mask is not None:
             self.note_mask(i, info)
 
     def note_metrics(self, i: int, info: dict) -> None:
@@ -170,10 +172,9 @@ class HostSource:
 
     def note_mask(self, i: int, info: dict) -> None:
         mask = read_mask(info)
-        if mask is not None and self.mask is None:
-            self.mask = np.ones((self.num_envs, mask.size), bool)
-        if self.mask is not None:
-            self.mask[i] = mask
+        if mask is None or self.mask is None:
+            raise EnvError("info['action_mask'] must come from every reset and every step, or from none")
+        self.mask[i] = mask
 
     def stack(self, like: PyTree, observations: list, where: str) -> PyTree:
         """Observations of several environments as arrays like `like`; a wrong shape or a NaN is named."""

@@ -15,7 +15,7 @@ from jax import lax
 
 from regimen.loops import compact, sync
 from regimen.schedule import Episodes, Schedule, Steps
-from regimen.sources import NOISE_BLOCK, action_noise, env_keys, reset_key
+from regimen.sources import NOISE_BLOCK, RolloutKeys
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
@@ -70,7 +70,7 @@ class ScanSource:
         return self.episodes(env, algo, params, key)
 
     def steps(self, env: Any, algo: Any, carry: EnvCarry, params: PyTree, key: Array):
-        noise, keys = draw(algo, key, 0, self.rows(env), self.num_envs)
+        noise, keys = draw(algo, RolloutKeys.of(key), 0, self.rows(env), self.num_envs)
 
         def body(carry, x):
             row, carry = advance(env, algo, params, carry, *x)
@@ -84,9 +84,9 @@ class ScanSource:
         """Each environment runs its share of whole episodes; the rollout lasts until the slowest is through."""
         assert isinstance(self.schedule, Episodes)
         share, capacity = self.schedule.n // self.num_envs, self.rows(env)
-        carry = self.init(env, reset_key(key))
-        block = NOISE_BLOCK
-        noise, keys = draw(algo, key, 0, block, self.num_envs)
+        block, random = NOISE_BLOCK, RolloutKeys.of(key)
+        carry = self.init(env, random.reset)
+        noise, keys = draw(algo, random, 0, block, self.num_envs)
         first = jax.eval_shape(lambda: advance(env, algo, params, carry, row_of(noise, 0), keys[0])[0])
         buffer = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), first)
         left = jnp.full(self.num_envs, share, jnp.int32)
@@ -98,7 +98,7 @@ class ScanSource:
             t, left, carry, buffer, noise, keys = state
             noise, keys = lax.cond(
                 (t % block == 0) & (t > 0),
-                lambda: draw(algo, key, t, block, self.num_envs),
+                lambda: draw(algo, random, t, block, self.num_envs),
                 lambda: (noise, keys),
             )
             row, carry = advance(env, algo, params, carry, row_of(noise, t % block), keys[t % block])
@@ -114,8 +114,8 @@ class ScanSource:
         return carry, batch, finished(rollout, done, self.schedule.n)
 
 
-def draw(algo: Any, key: Array, start: Array | int, steps: int, num_envs: int) -> tuple[PyTree, Array]:
-    return action_noise(algo, key, start, steps, num_envs), env_keys(key, start, steps, num_envs)
+def draw(algo: Any, keys: RolloutKeys, start: Array | int, steps: int, num_envs: int) -> tuple[PyTree, Array]:
+    return keys.action_noise(algo, start, steps, num_envs), keys.env_keys(start, steps, num_envs)
 
 
 def row_of(tree: PyTree, t: Array | int) -> PyTree:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from regimen.loops import SEEDS, sync
 from regimen.sources.host import HostSource
@@ -62,17 +63,16 @@ class Progress:
 class Buffers(Record):
     """What a chunk hands to the host."""
 
-    steps: Array  # [CHUNK]
-    metrics: dict[str, Array]  # [CHUNK]
+    steps: Array  # [CHUNK + 1]
+    metrics: Any  # [CHUNK + 1, M] while running, one column per metric; in the end by name
     episodes: EpisodeRows
 
 
 def finite(metrics: dict[str, Array], state: State) -> Array:
     """Whether an update can be trusted: its loss, its gradient, every parameter and every normaliser."""
     kept = ([m.params for m in state.models.values()], state.norm)
-    checks = [jnp.isfinite(metrics[name]) for name in ("loss", "grad_norm") if name in metrics]
-    checks += [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(kept)]
-    return jnp.all(jnp.stack(checks))
+    checked = [metrics[name] for name in ("loss", "grad_norm") if name in metrics]
+    return jnp.all(jnp.isfinite(ravel_pytree((checked, kept))[0]))
 
 
 def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
@@ -80,11 +80,10 @@ def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
 
 
 def one_update(algo: Any, state: State, batch: Any, episodes: Array, steps: Array):
-    """The update, applied only if it is finite; whether it was; and its metrics."""
+    """The state after an update, whether it is finite, and its metrics."""
     new, metrics = algo.update(state, batch)
     new = new.replace(clock=state.clock.advance(steps, episodes))
-    ok = finite(metrics, new)
-    return where(ok, new, state), ok, metrics
+    return new, finite(metrics, new), metrics
 
 
 def chunk(source: ScanSource, algo: Any, env: Any, state: State, carry: EnvCarry, limits: Limits):
@@ -98,7 +97,7 @@ def chunk(source: ScanSource, algo: Any, env: Any, state: State, carry: EnvCarry
         new_carry, batch, rows = source.next(env, algo, carry, algo.actor_params(state), key)
         steps = jnp.int32(batch.valid.size) if batch.length is None else batch.valid.sum(dtype=jnp.int32)
         new, ok, metrics = one_update(algo, state, batch, rows.count, steps)
-        return new, where(ok, new_carry, carry), ok, steps, metrics, rows
+        return new, new_carry, ok, steps, metrics, rows
 
     def going(x) -> Array:
         i, steps, ok, _, _, buffers = x
@@ -110,26 +109,26 @@ def chunk(source: ScanSource, algo: Any, env: Any, state: State, carry: EnvCarry
         i, total, still_ok, state, carry, buffers = x
         active = going(x)
         new, new_carry, ok, steps, metrics, rows = rollout_and_update(state, carry)
-        applied = active & ok
-        new, new_carry = where(active, (new, new_carry), (state, carry))
-        at = jnp.where(active, i, CHUNK)  # out of bounds is dropped
+        applied = active & ok  # an update that is not finite is not applied
+        new, new_carry = where(applied, (new, new_carry), (state, carry))
         rows = replace(rows, update=rows.update + i, step=rows.step + total)
         kept = Buffers(
-            steps=buffers.steps.at[at].set(steps, mode="drop"),
-            metrics={k: buffers.metrics[k].at[at].set(v, mode="drop") for k, v in metrics.items()},
+            steps=buffers.steps.at[i].set(steps),
+            metrics=buffers.metrics.at[i].set(jnp.stack([metrics[k].astype(jnp.float32) for k in names])),
             episodes=append(buffers.episodes, rows, applied),
         )
         return i + applied, total + jnp.where(applied, steps, 0), still_ok & (ok | ~active), new, new_carry, kept
 
     metric_shapes, row_shapes = jax.eval_shape(lambda: rollout_and_update(state, carry)[4:])
-    buffers = Buffers(
-        steps=jnp.zeros(CHUNK, jnp.int32),
-        metrics={k: jnp.zeros(CHUNK, s.dtype) for k, s in metric_shapes.items()},
+    names = sorted(metric_shapes)
+    buffers = Buffers(  # with room for a seed that waits: it writes behind its last row, and that is never read
+        steps=jnp.zeros(CHUNK + 1, jnp.int32),
+        metrics=jnp.zeros((CHUNK + 1, len(names))),
         episodes=empty_rows(row_shapes, capacity + most),
     )
     start = (jnp.int32(0), jnp.int32(0), jnp.bool_(True), state, carry, buffers)
     i, _, ok, state, carry, buffers = lax.while_loop(lambda x: sync(going(x)), body, start)
-    return state, carry, i, ~ok, buffers
+    return state, carry, i, ~ok, buffers.replace(metrics={k: buffers.metrics[:, j] for j, k in enumerate(names)})
 
 
 def empty_rows(shapes: EpisodeRows, capacity: int) -> EpisodeRows:
@@ -267,6 +266,12 @@ def host_prefix(x: Array, count: int) -> np.ndarray:
     return np.asarray(x)[:count]
 
 
+def gated_update(algo: Any, state: State, *args: Any):
+    """The update, applied only if it is finite; whether it was; and its metrics."""
+    new, ok, metrics = one_update(algo, state, *args)
+    return where(ok, new, state), ok, metrics
+
+
 class HostEngine(Engine):
     """One learner on Gymnasium environments; every advance is one update."""
 
@@ -275,7 +280,7 @@ class HostEngine(Engine):
     def __init__(self, algo: Any, source: HostSource, seed: int, init: Callable[[Array], State]):
         self.algo, self.source, self.seed = algo, source, seed
         self.state = jax.tree.map(jnp.copy, init(jax.random.fold_in(jax.random.key(seed), 0)))
-        self.update = jax.jit(one_update, donate_argnums=(1,))
+        self.update = jax.jit(gated_update, donate_argnums=(1,))
         self.started = False
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
