@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from regimen.envs import probe
 from regimen.envs.registry import ENVS, resolve
 
 PROBES = [name for name in ENVS if name.startswith("probe/")]
@@ -69,3 +70,13 @@ def test_components_and_metrics():
     np.testing.assert_allclose([ts.reward for ts in steps], [[1, -0.25], [0, 0], [1, -0.25], [1, -0.25]])
     assert [float(ts.metrics["success"]) for ts in steps] == [1, 0, 0, 0]
     assert float(play("probe/components", 1, 1, 1, 1)[1][-1].metrics["success"]) == 1
+
+
+def test_environments_of_different_classes_are_different_programs():
+    """Without numbers of their own and with equal static fields, only their class tells them apart."""
+    envs = [probe.Observation(), probe.Masked(), probe.Match(), probe.Constant()]
+    structures = [jax.tree.structure(env) for env in envs]
+    assert all(a != b for i, a in enumerate(structures) for b in structures[:i])
+    assert jax.tree.structure(probe.Masked()) == structures[1]
+    copied = jax.tree.map(lambda x: x, probe.ActionBox(target=0.25))
+    assert copied == probe.ActionBox(target=0.25)

@@ -136,11 +136,13 @@ def test_a_run_compiles_its_chunk_once():
 
 def test_the_host_update_is_compiled_once():
     engine = engine_of("gym:CartPole-v1")
-    for _ in range(3):
+    engine.advance([Limits(1)])
+    programs = engine.update._cache_size()  # of all engines of this process
+    for _ in range(2):
         assert engine.advance([Limits(1)])[0].updates == 1
     engine.restore(arrays_of(engine), "itself")  # restored arrays must not look different to jax
     engine.advance([Limits(1)])
-    assert engine.update._cache_size() == 1
+    assert engine.update._cache_size() == programs
     engine.close()
 
 
@@ -165,7 +167,7 @@ def test_a_seed_that_has_stopped_stays_as_it_is(trio):
 
 def test_a_seed_that_diverges_is_stopped_alone(trio):
     group = trio()
-    group.env = group.env.replace(threshold=0.99)
+    group.env = group.env.replace(threshold=0.995)
     progress = group.advance([Limits(20)] * 3)
     assert 0 < sum(p.diverged for p in progress) < 3, "some of the seeds meet a NaN within 160 episodes"
     for k, p in enumerate(progress):

@@ -58,4 +58,18 @@ def native_env(cls):
     fields = dataclasses.fields(cls)
     data = [f.name for f in fields if f.type in ("float", float)]
     meta = [f.name for f in fields if f.name not in data]
-    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+
+    # Not `register_dataclass`: in jax 0.10 two classes with equal static fields compare equal there, and a compiled
+    # function may then be handed the program of another environment. Here the class is part of the comparison.
+    def flatten(env):
+        keyed = [(jax.tree_util.GetAttrKey(name), getattr(env, name)) for name in data]
+        return keyed, (cls, tuple(getattr(env, name) for name in meta))
+
+    def unflatten(static, leaves):
+        env = object.__new__(cls)
+        for name, value in zip((*data, *meta), (*leaves, *static[1])):
+            object.__setattr__(env, name, value)
+        return env
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    return cls
