@@ -1,0 +1,46 @@
+"""The environments that come with Regimen, by name. Jax-free: an entry is imported when it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EnvEntry:
+    """A registered environment."""
+
+    target: Any  # "module:Class", "gym:ID", "gymnax:ID", or a class, factory or instance
+    description: str = ""
+    gym_id: str | None = None  # the Gymnasium environment whose transitions it equals
+
+
+ENVS: dict[str, EnvEntry] = {
+    "cartpole": EnvEntry("regimen.envs.classic.cartpole:CartPole", "balance a pole on a cart", "CartPole-v1"),
+    "acrobot": EnvEntry("regimen.envs.classic.acrobot:Acrobot", "swing a two-link arm above the bar", "Acrobot-v1"),
+    "mountain_car": EnvEntry(
+        "regimen.envs.classic.mountain_car:MountainCar", "rock a weak car out of a valley", "MountainCar-v0"
+    ),
+    "mountain_car_continuous": EnvEntry(
+        "regimen.envs.classic.mountain_car_continuous:MountainCarContinuous",
+        "the same car with a continuous force that costs",
+        "MountainCarContinuous-v0",
+    ),
+    "pendulum": EnvEntry("regimen.envs.classic.pendulum:Pendulum", "swing a pole up and hold it", "Pendulum-v1"),
+    "probe/constant": EnvEntry("regimen.envs.probe:Constant", "one step, reward 1: the value is 1"),
+    "probe/observation": EnvEntry("regimen.envs.probe:Observation", "one step, the reward is the observation"),
+    "probe/two_step": EnvEntry("regimen.envs.probe:TwoStep", "the reward comes a step later: values gamma and 1"),
+    "probe/credit": EnvEntry("regimen.envs.probe:Credit", "the first action earns the second step's reward"),
+    "probe/action": EnvEntry("regimen.envs.probe:Action", "one step, action 1 pays"),
+    "probe/action_box": EnvEntry("regimen.envs.probe:ActionBox", "one step, pays for being close to 0.5"),
+    "probe/match": EnvEntry("regimen.envs.probe:Match", "one step, pays for repeating the observation"),
+    "probe/match_box": EnvEntry(
+        "regimen.envs.probe:MatchBox", "one step, pays for being close to half the observation"
+    ),
+    "probe/truncation": EnvEntry("regimen.envs.probe:Truncation", "reward 1, cut short: the value is 1 / (1 - gamma)"),
+    "probe/termination": EnvEntry("regimen.envs.probe:Termination", "reward 1 for 8 steps, then the task ends"),
+    "probe/masked": EnvEntry("regimen.envs.probe:Masked", "the action that would pay most is not allowed"),
+    "probe/multi_discrete": EnvEntry("regimen.envs.probe:MultiDiscrete", "two choices, each with one right answer"),
+    "probe/dict": EnvEntry("regimen.envs.probe:DictObservation", "a Box, a Discrete and a MultiBinary part observed"),
+    "probe/components": EnvEntry("regimen.envs.probe:Components", "two reward components, a metric and a success flag"),
+}
