@@ -20,6 +20,7 @@ _LAZY = {
     "Result": "regimen.training.result",
     "TimeStep": "regimen.types",
     "Trainer": "regimen.training.python",
+    "TrajectoryBuffer": "regimen.buffer",
     "evaluate": "regimen.training.api",
     "load_policy": "regimen.training.policy",
     "make_env": "regimen.envs.registry",
@@ -31,6 +32,7 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from regimen.algorithms.ppo import PPO
+    from regimen.buffer import TrajectoryBuffer
     from regimen.config import register_algorithm
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
@@ -46,6 +48,7 @@ __all__ = [
     "Result",
     "TimeStep",
     "Trainer",
+    "TrajectoryBuffer",
     "evaluate",
     "load_policy",
     "make_env",

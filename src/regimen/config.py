@@ -68,6 +68,36 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
+class RewardConfig:
+    """Rewards with named components; without effect where there is one."""
+
+    heads: bool = True
+    """One critic head, and advantages of its own, for each component; else only their sum is learned from."""
+    scale: Literal["none", "return_std", "episode_sum"] = "return_std"
+    """Across episodes: bring components to a like scale by the running deviation of their discounted return, or of
+    their episode sums, relative to the median component, within 0.1 to 10. With fixed weights only critics see it."""
+    warmup: int = 10
+    """Episodes before `scale` begins."""
+    norm: Literal["none", "zscore", "minmax", "adaptive"] = "none"
+    """Standardise each component. Weights then weigh standardised components."""
+    norm_over: Literal["batch", "episode"] = "batch"
+    """`batch`: advantages over the whole batch. `episode`: rewards within each episode, which removes what tells good
+    episodes from bad ones; for comparison."""
+    weighting: Literal["fixed", "uniform", "learned"] = "fixed"
+    """How components are weighed: by `weights` in the reward's own units, all alike after scaling, or learned."""
+    weights: str = ""
+    """`goal=1 effort=0.2`; components not named weigh 1. Where `weighting` is learned, its start and its anchor."""
+    task: str = ""
+    """Components that are the true task (`goal`, `goal,safety`), whose return learned weights serve; by default all."""
+    attention: bool = True
+    """Let learned weights depend on the magnitudes of the components' advantages."""
+    weight_lr: float = 0.01
+    """Learning rate of learned weights."""
+    weight_reg: float = 0.001
+    """Pull of learned weights towards `weights`."""
+
+
+@dataclass(frozen=True)
 class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347)."""
 
@@ -89,6 +119,17 @@ class PPOConfig:
     """How `ent_coef` moves to `ent_end` over `horizon`."""
     ent_end: float = 0.0
     """Weight of the entropy bonus at the end of the schedule."""
+    ent_discrete: float = 1.0
+    """Factor of the entropy bonus for discrete choices."""
+    ent_continuous: float = 1.0
+    """Factor of the entropy bonus for continuous dimensions."""
+    ent_floor_discrete: float | None = None
+    """In states where the mean entropy of the discrete choices is below this many nats, the shortfall is added to the
+    loss; off when not set."""
+    ent_floor_continuous: float | None = None
+    """The same for continuous dimensions, in nats per dimension in units of half its range (uniform: 0.69)."""
+    ent_floor_coef: float = 1.0
+    """Weight of the shortfall."""
     horizon: str | None = None
     """Length of the schedules (`100000 steps`, `500 updates`, `1000 episodes`); by default the budget at the first
     start. It is saved with the run and a resume with a larger budget does not change it."""
@@ -127,6 +168,19 @@ class PPOConfig:
     """Divide rewards by the running deviation of the discounted return (logged returns stay raw)."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions, in units of half the action range."""
+    state_std: bool = False
+    """Let the deviation of continuous actions depend on the observation."""
+    bounded: Literal["auto", "clip", "tanh"] = "auto"
+    """How continuous actions meet their bounds: clipped on their way to the environment, or squashed by tanh with its
+    change of variables in the density. auto: tanh in hybrid spaces, clip elsewhere."""
+    ratio: Literal["joint", "per_leaf", "per_element"] = "joint"
+    """What is clipped in an action of several parts: one ratio of the whole action, one for each part, or one for each
+    element (a node of a graph with all its parameters), whose number then does not matter."""
+    balance_gradients: bool = True
+    """In hybrid spaces, scale the gradients of discrete and continuous heads to like running norms."""
+    balance_warmup: int = 100
+    """Gradient steps before that begins."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
 
 
 @dataclass(frozen=True)
@@ -212,6 +266,10 @@ class TrainConfig:
     """Environment: a name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`."""
     env_args: dict[str, Any] = field(default_factory=dict)
     """What `--env.KEY VALUE` set: fields of a native environment or arguments of `gym.make`."""
+    curriculum: dict[str, str] = field(default_factory=dict)
+    """Let a float field of a native environment change while it trains: `5 @ 0, 8 @ 20k steps`, `3 .. 9.8 over 100k
+    steps` or `30, 40, 50 up 0.8 down 0.5 window 100` (levels by success rate). `--curriculum NAME` takes one that the
+    environment declares."""
     algorithm: str = "ppo"
     """A name of `regimen algorithms` (`--algo`)."""
     preset: str | None = None

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from gymnasium import spaces as gym
 
+from regimen import spaces
 from regimen.config import NetworkConfig
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, PyTree
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "elu": jax.nn.elu}
+
+
+class Shape(NamedTuple):
+    """What a network reads and puts out."""
+
+    space: Any  # of the observations, which arrive as vectors (`spaces.flatten`)
+    heads: tuple[tuple[int, int], ...]  # (rows, columns) of each output; the outputs side by side are one vector
+
+    @property
+    def in_size(self) -> int:
+        return spaces.flat_size(self.space)
+
+    @property
+    def out_size(self) -> int:
+        return sum(rows * columns for rows, columns in self.heads)
 
 
 class Net(NamedTuple):
@@ -43,15 +60,15 @@ def orthogonal(scale: float):
 class MLP(nnx.Module):
     """Dense layers with one activation; orthogonal weights of gain sqrt(2), and of `final_scale` in the last layer."""
 
-    def __init__(self, in_size: int, out_size: int, config: NetworkConfig, final_scale: float, rngs: nnx.Rngs):
-        sizes = (in_size, *config.hidden)
+    def __init__(self, shape: Shape, config: NetworkConfig, final_scale: float, rngs: nnx.Rngs):
+        sizes = (shape.in_size, *config.hidden)
         self.depth = len(config.hidden)
         self.activation = config.activation
         for i in range(self.depth):
             init = orthogonal(math.sqrt(2))
             setattr(self, f"dense_{i}", nnx.Linear(sizes[i], sizes[i + 1], kernel_init=init, rngs=rngs))
         init = orthogonal(final_scale)
-        self.head = nnx.Linear(sizes[-1], out_size, kernel_init=init, rngs=rngs)
+        self.head = nnx.Linear(sizes[-1], shape.out_size, kernel_init=init, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
         for i in range(self.depth):
@@ -59,22 +76,103 @@ class MLP(nnx.Module):
         return self.head(x)
 
 
+class GraphNet(nnx.Module):
+    """Message passing over a graph of fixed capacity, for Dict observations with `nodes` [N, F], `mask` [N], `edges`
+    [N, N / 16] (rows of bits in 16-bit words, bit j of row i is an edge from i to j) and `graph` [G].
+
+    Every round, a node takes in itself, the means of its successors and of its predecessors, and the mean and maximum
+    over all nodes; empty slots take no part. Outputs with N rows are read from the nodes, others from the whole graph.
+    """
+
+    def __init__(self, shape: Shape, config: NetworkConfig, final_scale: float, rngs: nnx.Rngs):
+        self.parts = graph_parts(shape.space)
+        self.heads, self.activation, self.rounds = shape.heads, config.activation, len(config.hidden)
+        n, features = shape.space["nodes"].shape
+        self.capacity = n
+        width, extra = config.hidden[0], shape.space["graph"].shape[0]
+        gain = orthogonal(math.sqrt(2))
+
+        def linear(a: int, b: int, init=gain, bias: bool = True) -> nnx.Linear:
+            return nnx.Linear(a, b, kernel_init=init, use_bias=bias, rngs=rngs)
+
+        self.embed, self.embed_graph = linear(features, width), linear(extra, width, bias=False)
+        for i, wide in enumerate(config.hidden):
+            for name in ("own", "successors", "predecessors"):
+                setattr(self, f"{name}_{i}", linear(width, wide, orthogonal(1.0), bias=name == "own"))
+            setattr(self, f"pooled_{i}", linear(2 * width, wide, orthogonal(1.0), bias=False))
+            width = wide
+        self.mix = linear(2 * width + extra, width)
+        last = orthogonal(final_scale)
+        for i, (rows, columns) in enumerate(shape.heads):
+            setattr(self, f"head_{i}", linear(width, columns if rows == n else rows * columns, last))
+
+    def __call__(self, x: Array) -> Array:
+        act = ACTIVATIONS[self.activation]
+        part = {name: x[..., lo:hi].reshape(*x.shape[:-1], *shape) for name, (lo, hi, shape) in self.parts.items()}
+        mask, edges = part["mask"], unpack_bits(part["edges"], self.capacity)  # [..., N], [..., N, N]
+        forward = edges / jnp.maximum(edges.sum(-1, keepdims=True), 1.0)
+        backward = jnp.swapaxes(edges, -1, -2) / jnp.maximum(edges.sum(-2)[..., None], 1.0)
+        live, size = mask[..., None], jnp.maximum(mask.sum(-1)[..., None], 1.0)
+
+        def pool(h: Array) -> Array:
+            most = jnp.max(jnp.where(live > 0, h, -jnp.inf), axis=-2)
+            most = jnp.where(jnp.isfinite(most), most, 0.0)  # a graph without nodes
+            return jnp.concatenate([(h * live).sum(-2) / size, most], axis=-1)
+
+        h = act(self.embed(part["nodes"]) + self.embed_graph(part["graph"])[..., None, :]) * live
+        for i in range(self.rounds):
+            new = getattr(self, f"own_{i}")(h)
+            new += forward @ getattr(self, f"successors_{i}")(h) + backward @ getattr(self, f"predecessors_{i}")(h)
+            new = act(new + getattr(self, f"pooled_{i}")(pool(h))[..., None, :])
+            h = (h + new if h.shape == new.shape else new) * live
+        whole = act(self.mix(jnp.concatenate([pool(h), part["graph"]], axis=-1)))
+        outs = []
+        for i, (rows, _) in enumerate(self.heads):
+            source = h + whole[..., None, :] if rows == self.capacity else whole
+            outs.append(getattr(self, f"head_{i}")(source).reshape(*x.shape[:-1], -1))
+        return outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
+
+
+def graph_parts(space: Any) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+    """Where each part of a graph observation lies in its vector: (start, stop, shape)."""
+    found = {k: s.shape for k, s in space.spaces.items()} if isinstance(space, gym.Dict) else {}
+    n = found.get("nodes", (0,))[0]
+    wanted = {"nodes": (n, *found.get("nodes", (0, 0))[1:]), "mask": (n,), "edges": (n, n // 16)}
+    if not n or n % 16 or any(found.get(k) != v for k, v in wanted.items()) or len(found.get("graph", ())) != 1:
+        raise ConfigError(
+            "network.name: 'graph' needs observations of the form Dict(nodes [N, F], mask [N], edges [N, N / 16], "
+            f"graph [G]) with N a multiple of 16; these are {spaces.describe(space)}"
+        )
+    parts, start = {}, 0
+    for name, shape in found.items():
+        parts[name] = (start, start + math.prod(shape), shape)
+        start = parts[name][1]
+    return parts
+
+
+def unpack_bits(words: Array, n: int) -> Array:
+    """[..., N, N / 16] words of 16 bits to [..., N, N] zeros and ones."""
+    bits = (words.astype(jnp.int32)[..., None] >> jnp.arange(16)) & 1
+    return bits.reshape(*words.shape[:-1], n).astype(jnp.float32)
+
+
 NetworkBuilder = Callable[..., nnx.Module]
-NETWORKS: dict[str, NetworkBuilder] = {"mlp": MLP}
+NETWORKS: dict[str, NetworkBuilder] = {"mlp": MLP, "graph": GraphNet}
 
 
 def register_network(name: str, builder: NetworkBuilder) -> None:
-    """Make `builder(in_size, out_size, config, final_scale, rngs) -> nnx.Module` available as `--network.name NAME`."""
+    """Make `builder(shape, config, final_scale, rngs) -> nnx.Module` available as `--network.name NAME`; `shape` says
+    what it reads and puts out (`Shape`)."""
     NETWORKS[name] = builder
 
 
-def make_net(config: NetworkConfig, in_size: int, out_size: int, final_scale: float) -> Net:
-    """The network named in `config`, from vectors of `in_size` to vectors of `out_size`."""
+def make_net(config: NetworkConfig, shape: Shape, final_scale: float) -> Net:
+    """The network named in `config`, from vectors of `shape.in_size` to vectors of `shape.out_size`."""
     if config.name not in NETWORKS:
         raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")
 
     def build(rngs: nnx.Rngs) -> nnx.Module:
-        return NETWORKS[config.name](in_size, out_size, config, final_scale, rngs)
+        return NETWORKS[config.name](shape, config, final_scale, rngs)
 
     graph = nnx.graphdef(build(nnx.Rngs(0)))
 

@@ -19,6 +19,7 @@ from typing import Any
 from regimen import presets
 from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig
 from regimen.errors import ConfigError, nearest
+from regimen.training.curriculum import PRESET
 from regimen.validation import coerce, field_types, validate
 
 BASE = {"rollout.episodes": 10, "total_episodes": 1000}  # below every preset: the schedule and budget of `balanced`
@@ -27,6 +28,7 @@ SCALARS = {
     "algo": "algorithm",
     "track": "track.enabled",
 }  # a section's name with a plain value: algo="ppo", track=False
+OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
 MAX_NATIVE_ENVS, MAX_HOST_ENVS, STEP_ENVS = 64, 8, 8
 
 
@@ -135,7 +137,7 @@ def normalize_key(key: Any) -> str:
 def resolve_key(key: str, algorithm: str) -> str | None:
     """The setting a key names: itself, an alias, or the one setting with that last part; None when there is none."""
     leaves = leaf_types(algorithm)
-    if key in leaves or key.startswith("env_args."):
+    if key in leaves or key.startswith(OPEN):
         return key
     if key in ALIASES:
         return ALIASES[key]
@@ -172,7 +174,14 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
     def put(key: str, value: Any) -> None:
         if key in flat:
             raise ConfigError(f"{where}{key}: set twice under different names")
-        flat[key] = value if key.startswith("env_args.") else coerce(value, leaves[key], where + key)
+        if key.startswith("env_args."):
+            flat[key] = value
+        elif key.startswith("curriculum."):
+            flat[key] = coerce(value, str | None, where + key)
+            if not key.removeprefix("curriculum.").isidentifier():
+                raise ConfigError(f"{where}{key}: not the name of a field; write the schedule in quotes")
+        else:
+            flat[key] = coerce(value, leaves[key], where + key)
 
     def expand(items: Mapping[str, Any], prefix: str) -> None:
         for raw, value in items.items():
@@ -182,6 +191,10 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
             if key == "env_args":
                 for name, argument in (coerce(value, dict[str, Any], where + key) if value is not None else {}).items():
                     put("env_args." + name, argument)
+            elif key == "curriculum":
+                named = value is None or isinstance(value, str)  # none: without the one below
+                texts = {PRESET: value} if named else coerce(value, dict[str, Any], where + key)
+                expand(texts, "curriculum.")
             elif key in sections and isinstance(value, Mapping):
                 expand(value, key + ".")
             elif key in sections and key in SCALARS:
@@ -226,12 +239,12 @@ def is_complete(layer: Mapping[str, Any], algorithm: str | None) -> bool:
     def names(items: Mapping[str, Any], prefix: str = "") -> set[str]:
         out = set()
         for key, value in items.items():
-            nested = isinstance(value, Mapping) and key != "env_args"
+            nested = isinstance(value, Mapping) and key not in ("env_args", "curriculum")
             out |= names(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}"}
         return out
 
     algorithm = algorithm or _peek_algorithm(layer) or "ppo"
-    return algorithm in ALGORITHMS and set(leaf_types(algorithm)) - {"out"} <= names(layer)
+    return algorithm in ALGORITHMS and set(leaf_types(algorithm)) - {"out", "curriculum"} <= names(layer)
 
 
 def check_algorithm(name: str) -> str:
@@ -267,6 +280,8 @@ def merge(low: Mapping[str, Any], high: Mapping[str, Any], where: str = "") -> d
     for mine, other in (("total_steps", "total_episodes"), ("total_episodes", "total_steps")):
         if high.get(mine) is not None:
             out.pop(other, None)
+    if f"curriculum.{PRESET}" in high:
+        out = {k: v for k, v in out.items() if not k.startswith("curriculum.")}
     if "stop.metric" in high:
         for name in ("above", "below", "streak"):
             out.pop(f"stop.{name}", None)
@@ -306,6 +321,9 @@ def _build(cls: type, flat: Mapping[str, Any], algorithm: str, prefix: str = "")
             values[name] = _build(hint, flat, algorithm, key + ".")
         elif key == "env_args":
             values[name] = {k.removeprefix("env_args."): v for k, v in flat.items() if k.startswith("env_args.")}
+        elif key == "curriculum":
+            texts = {k.removeprefix("curriculum."): v for k, v in flat.items() if k.startswith("curriculum.")}
+            values[name] = {k: v for k, v in texts.items() if v is not None}
         elif key in flat:
             values[name] = flat[key]
     return cls(**values)

@@ -81,6 +81,111 @@ def flatten(space: Any, x: PyTree) -> Array:
     return flat / 255.0 if space.dtype == np.uint8 and isinstance(space, gym.Box) else flat
 
 
+def leaves(space: Any, name: str = "") -> dict[str, Any]:
+    """The parts of a nested space by name: `choice`, `1`, `arm/0`. A plain space is one part without a name."""
+    match space:
+        case gym.Dict():
+            parts = space.spaces.items()
+        case gym.Tuple():
+            parts = enumerate(space.spaces)
+        case _:
+            return {name: space}
+    return {k: v for key, sub in parts for k, v in leaves(sub, f"{name}/{key}" if name else str(key)).items()}
+
+
+def build(space: Any, values: dict[str, Any], name: str = "") -> PyTree:
+    """Values by part name as the nested structure of the space."""
+    match space:
+        case gym.Dict():
+            return {k: build(s, values, f"{name}/{k}" if name else str(k)) for k, s in space.spaces.items()}
+        case gym.Tuple():
+            return tuple(build(s, values, f"{name}/{i}" if name else str(i)) for i, s in enumerate(space.spaces))
+    return values[name]
+
+
+def split(space: Any, x: PyTree, name: str = "") -> dict[str, Any]:
+    """The inverse of `build`."""
+    match space:
+        case gym.Dict():
+            parts = space.spaces.items()
+        case gym.Tuple():
+            parts = enumerate(space.spaces)
+        case _:
+            return {name: x}
+    return {k: v for key, s in parts for k, v in split(s, x[key], f"{name}/{key}" if name else str(key)).items()}
+
+
+def logits(space: Any) -> int:
+    """Options of a discrete part, all its choices side by side; 0 for a Box."""
+    match space:
+        case gym.Discrete():
+            return int(space.n)
+        case gym.MultiDiscrete():
+            return int(space.nvec.sum())
+        case gym.MultiBinary():
+            return 2 * math.prod(space.shape)
+    return 0
+
+
+def mask_row(space: Any, mask: PyTree, lead: tuple[int, ...] = ()) -> Array:
+    """An action mask as one row [*lead, L] over the options of every discrete part, True = allowed. For a nested space
+    it comes as a dict or tuple of the same structure, where a part may be None or missing: everything allowed."""
+    np_or_jnp = np if all(isinstance(x, np.ndarray) for x in jax.tree.leaves(mask)) else jnp
+
+    def rows(space: Any, mask: Any) -> list[Any]:
+        match space:
+            case gym.Dict():
+                given = dict(mask or {})
+                if unknown := set(given) - set(space.spaces):
+                    raise ConfigError(f"action mask: the action has no part '{min(unknown)}'")
+                return [r for k, s in space.spaces.items() for r in rows(s, given.get(k))]
+            case gym.Tuple():
+                given = mask or (None,) * len(space.spaces)
+                return [r for s, m in zip(space.spaces, given, strict=True) for r in rows(s, m)]
+        size = logits(space)
+        if mask is None or not size:
+            return [np_or_jnp.ones((*lead, size), bool)]
+        if isinstance(mask, (tuple, list)):  # Gymnasium's form for MultiDiscrete: one array for each choice
+            mask = np_or_jnp.concatenate([np_or_jnp.asarray(m, bool) for m in mask], axis=-1)
+        if math.prod(np.shape(mask)[len(lead) :]) != size:
+            raise ConfigError(f"action mask of shape {np.shape(mask)[len(lead) :]}: {space} has {size} options")
+        return [np_or_jnp.asarray(mask, bool).reshape(*lead, size)]
+
+    return np_or_jnp.concatenate(rows(space, mask), axis=-1)
+
+
+def sample(space: Any, row: np.ndarray | None = None) -> Any:
+    """A random member with the space's own generator, where a mask row allows it."""
+    if row is None:
+        return space.sample()
+    values, start = {}, 0
+    for name, leaf in leaves(space).items():
+        mask = np.asarray(row[start : start + logits(leaf)], np.int8)
+        start += logits(leaf)
+        match leaf:
+            case gym.Discrete():
+                values[name] = leaf.sample(mask=mask)
+            case gym.MultiDiscrete() if len(leaf.shape) == 1:
+                values[name] = leaf.sample(mask=tuple(np.split(mask, np.cumsum(leaf.nvec)[:-1])))
+            case _:
+                values[name] = leaf.sample()
+    return build(space, values)
+
+
+def allows(space: Any, row: np.ndarray) -> bool:
+    """Whether a mask row [..., L] leaves at least one option of every choice."""
+    sizes: list[int] = []
+    for leaf in leaves(space).values():
+        match leaf:
+            case gym.MultiDiscrete():
+                sizes += np.ravel(leaf.nvec).tolist()
+            case gym.MultiBinary():
+                sizes += [2] * math.prod(leaf.shape)
+            case gym.Discrete():
+                sizes.append(int(leaf.n))
+    return bool(np.logical_or.reduceat(row, np.cumsum([0, *sizes[:-1]]), axis=-1).all())
+
+
 def is_image_like(space: Any) -> bool:
     return isinstance(space, gym.Box) and space.dtype == np.uint8
 

@@ -145,3 +145,4 @@ class Spec:
     num_envs: int = 1
     max_episode_steps: int = 0  # 0: unknown (a host environment without a limit)
     env: Any = None  # the native environment, for model-based algorithms
+    action_conditions: Any = None  # part of a hybrid action -> (discrete part, choices for which it matters)

@@ -20,11 +20,13 @@ from regimen.config import (
     LogConfig,
     NetworkConfig,
     PPOConfig,
+    RewardConfig,
     RolloutConfig,
     StopConfig,
     TrainConfig,
 )
 from regimen.errors import ConfigError, nearest
+from regimen.training import curriculum
 
 TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
 
@@ -203,7 +205,12 @@ RANGES: dict[type, dict[str, Range]] = {
         "kl_coef": NOT_NEGATIVE,
         "kl_target": POSITIVE,
         "log_std_init": Range(-20, 5),
+        "ent_discrete": NOT_NEGATIVE,
+        "ent_continuous": NOT_NEGATIVE,
+        "ent_floor_coef": NOT_NEGATIVE,
+        "balance_warmup": NOT_NEGATIVE,
     },
+    RewardConfig: {"warmup": NOT_NEGATIVE, "weight_lr": NOT_NEGATIVE, "weight_reg": NOT_NEGATIVE},
     EvalConfig: {"episodes": AT_LEAST_1},
     CheckpointConfig: {"keep": AT_LEAST_1, "keep_best": AT_LEAST_1},
     StopConfig: {
@@ -261,6 +268,7 @@ def validate(config: TrainConfig) -> TrainConfig:
 
 def _validate_rules(config: TrainConfig) -> None:
     stop, rollout = config.stop, config.rollout
+    curriculum.read(config.curriculum)
     if rollout.steps is not None and rollout.episodes is not None:
         raise ConfigError(
             f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from regimen.algorithms.ppo import PPO, Horizon, adapt, scheduled
+from regimen.algorithms.ppo import PPO, Horizon, Knobs, adapt, scheduled
 from regimen.config import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum
@@ -44,7 +44,7 @@ def test_first_epoch_ratio_is_one(env, normalize):
     second update, when the observation statistics have moved."""
     algo, state, batch = setup(env, epochs=1, minibatch_size=10_000, normalize_obs=normalize)
     for i in range(2):
-        rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward.sum(-1))
+        rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward, jnp.ones(1))
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
         dist, params = algo.bound.dist, state.models["policy"].params
         out = dist.params(algo.bound.actor.apply(params["actor"], flat.obs), params.get("log_std"))
@@ -63,9 +63,10 @@ def test_first_epoch_ratio_is_one(env, normalize):
 def test_loss_matches_numpy():
     algo, state, batch = setup(vf_clip=0.1)
     params = jax.tree.map(lambda x: x + 0.05, state.models["policy"].params)
-    rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward.sum(-1))
+    rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward, jnp.ones(1))
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-    loss, metrics = algo.loss(params, rows, 0.2, 0.01, 0.5)
+    knobs = Knobs(0.2, 0.01, 0.5, weights=jnp.ones(1), shift=0.3, scale=2.0, balance=jnp.ones(2))
+    loss, metrics = algo.loss(params, rows, knobs)
 
     def mlp(p, x):
         return np.tanh(x @ p["dense_0"]["kernel"] + p["dense_0"]["bias"]) @ p["head"]["kernel"] + p["head"]["bias"]
@@ -75,7 +76,9 @@ def test_loss_matches_numpy():
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     log_ratio = log_p[np.arange(len(r.action)), r.action] - r.log_prob
     ratio = np.exp(log_ratio)
-    policy = -np.minimum(ratio * r.advantage, np.clip(ratio, 0.8, 1.2) * r.advantage)
+    advantage = (r.advantage[:, 0] - 0.3) / 2.0
+    policy = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
+    r = r.replace(value=r.value[:, 0], target=r.target[:, 0])
     value = mlp(p["critic"], r.obs)[:, 0]
     near = r.value + np.clip(value - r.value, -0.1, 0.1)
     value_loss = 0.5 * np.maximum((value - r.target) ** 2, (near - r.target) ** 2)
@@ -93,19 +96,21 @@ def test_advantages_bootstrap_from_the_true_final_observation():
     def critic(obs):
         return np.asarray(algo.bound.critic.apply(params["critic"], obs)[..., 0])
 
-    rows, _ = algo.advantages(params, state, batch, batch.reward.sum(-1))
+    rows, _ = algo.advantages(params, state, batch, batch.reward, jnp.ones(1))
     successor = np.where(batch.terminated, 0.0, critic(batch.next_obs))
     expected = np.asarray(batch.reward.sum(-1)) + 0.99 * successor - critic(batch.obs)
     assert batch.truncated.any() and batch.terminated.any()
-    np.testing.assert_allclose(rows.advantage, expected, atol=1e-5)
+    np.testing.assert_allclose(rows.advantage[..., 0], expected, atol=1e-5)
 
 
 def test_advantages_are_normalised_over_the_whole_batch_and_only_valid_rows():
     algo, state, batch = setup(schedule=Episodes(8))
-    rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward.sum(-1))
+    _, packed, knobs, _ = algo.prepare(state, batch)
     valid = np.asarray(batch.valid)
     assert not valid.all()
-    advantage = np.asarray(rows.advantage)[valid]
+    rows = packed.take(jnp.arange(int(packed.count)))
+    assert len(rows.advantage) == valid.sum()
+    advantage = np.asarray((rows.advantage @ knobs.weights - knobs.shift) / knobs.scale)
     assert abs(advantage.mean()) < 1e-4 and advantage.std() == pytest.approx(1.0, abs=1e-3)
 
 
@@ -209,7 +214,8 @@ def test_clock_counts_past_thirty_two_bits():
 
 def test_reward_normalisation_divides_by_the_running_return_deviation():
     algo, state, batch = setup(normalize_reward=True, schedule=Steps(400))
-    scaled, new = algo.scaled_reward(state, batch)
+    scaled, factors, new = algo.scaled_reward(state, batch)
+    assert factors.tolist() == [1.0]
     g, seen = np.zeros(4), []
     done = np.asarray(batch.terminated | batch.truncated)
     for t in range(100):
@@ -217,13 +223,13 @@ def test_reward_normalisation_divides_by_the_running_return_deviation():
         seen.append(g.copy())
         g = np.where(done[t], 0.0, g)
     std = np.concatenate(seen).std()
-    np.testing.assert_allclose(scaled, np.asarray(batch.reward.sum(-1)) / std, rtol=1e-3)
-    np.testing.assert_allclose(new.aux["return"], g, rtol=1e-4)
+    np.testing.assert_allclose(scaled, np.asarray(batch.reward) / std, rtol=1e-3)
+    np.testing.assert_allclose(new.aux["return"][:, 0], g, rtol=1e-4)
 
 
 def test_z_scored_monte_carlo_targets():
     algo, state, batch = setup(returns="monte_carlo_z", schedule=Episodes(4), normalize_advantage=False)
-    rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward.sum(-1))
+    rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward, jnp.ones(1))
     target = np.asarray(rows.target)[np.asarray(batch.valid)]
     assert abs(target.mean()) < 1e-4 and target.std() == pytest.approx(1.0, abs=1e-2)
 

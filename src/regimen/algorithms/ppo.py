@@ -2,60 +2,69 @@
 
 Schulman et al. 2017 (arXiv 1707.06347) with generalised advantage estimation (arXiv 1506.02438), the details of
 Huang et al. 2022 ("The 37 implementation details of PPO"), and the adaptive KL penalty of the paper's section 4 as an
-option beside clipping.
+option beside clipping. Hybrid actions as in Fan et al. 2019 (arXiv 1903.01344), with a choice of what is clipped; one
+critic head and one advantage per reward component (`regimen.rewards`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from regimen import distributions, spaces
-from regimen.config import Count, NetworkConfig, PPOConfig
-from regimen.loops import compact, sync
-from regimen.networks import make_net
+from regimen import distributions, rewards, spaces
+from regimen.algorithms import balance, own_loop
+from regimen.algorithms.shared import Horizon, adapt, explained, next_values, optimizer, scheduled, values
+from regimen.config import NetworkConfig, PPOConfig, RewardConfig
+from regimen.errors import ConfigError
+from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
-from regimen.schedule import for_minibatches, pack
+from regimen.schedule import Minibatch, Packed, draw_words, for_minibatches, pack
 from regimen.types import Array, Batch, Clock, Model, PyTree, Record, Spec, State, pytree_dataclass
 
-METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
-FLOATS = tuple(f.name for f in dataclasses.fields(PPOConfig) if "float" in str(f.type))
+FLOATS, REWARD_FLOATS = (
+    tuple(f.name for f in dataclasses.fields(c) if "float" in str(f.type)) for c in (PPOConfig, RewardConfig)
+)
 
 
 @pytree_dataclass
 class Sample(Record):
-    """One row of a minibatch."""
+    """One row of a minibatch. K is the number of critic heads."""
 
     obs: Array  # [D] normalised
-    action: Array
-    log_prob: Array  # [] of the rollout policy
-    advantage: Array  # []
-    target: Array  # []
-    value: Array  # [] before the update
-    mask: PyTree
+    action: PyTree
+    log_prob: Array  # [] of the rollout policy, or [M] by element
+    advantage: Array  # [K]
+    target: Array  # [K]
+    value: Array  # [K] before the update
+    mask: Array | None
+    task: Array | None = None  # [] advantage of the task's own return, where weights are learned
 
 
-class Horizon(NamedTuple):
-    """The length of the schedules, in a unit of the clock."""
+@pytree_dataclass
+class Knobs(Record):
+    """What one update holds fixed in its loss."""
 
-    length: Any
-    unit: str
-
-    @classmethod
-    def parse(cls, text: str | None) -> Horizon | None:
-        count = Count.parse(text, "algo.horizon")
-        return None if count is None else cls(float(count.n), count.unit)
+    clip_eps: Any
+    ent_coef: Any
+    kl_coef: Any
+    weights: Array  # [K]
+    shift: Any  # of the combined advantage, whose mean is made 0
+    scale: Any  # and deviation 1
+    balance: Array  # [2] factors of the gradients of discrete and of continuous heads
 
 
 class PPO:
     """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
+
+    row = Sample
 
     def __init__(self, config: PPOConfig | None = None, network: NetworkConfig | None = None, **overrides):
         self.config = dataclasses.replace(config or PPOConfig(), **overrides)
@@ -66,7 +75,7 @@ class PPO:
     def bind(self, spec: Spec) -> PPO:
         """This algorithm for one environment's spaces."""
         bound = PPO(self.config, self.network)
-        bound.parts = Parts(spec, self.network, float(self.config.log_std_init))
+        bound.parts = Parts(spec, self.network, self.config)
         return bound
 
     @property
@@ -81,16 +90,21 @@ class PPO:
         if parts.dist.free_size:
             params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
         opt_state = optimizer(c).init(ravel_pytree(params)[0])
-        norm = {}
+        norm, aux = {}, {}
         if c.normalize_obs:
             norm["obs"] = RunningStats.zero((parts.obs_size,))
         if c.normalize_reward:
             norm["return"] = RunningStats.zero()
-        aux: dict[str, PyTree] = {}
+        if parts.scaled:
+            norm["components"] = RunningStats.zero((parts.heads,))
+        if c.normalize_reward or parts.scaled:
+            aux["return"] = jnp.zeros((parts.spec.num_envs * parts.spec.num_agents, parts.heads))
         if c.kl_coef:
             aux["kl_coef"] = jnp.float32(c.kl_coef)
-        if c.normalize_reward:
-            aux["return"] = jnp.zeros(parts.spec.num_envs * parts.spec.num_agents)
+        if parts.balanced:
+            aux["balance"] = balance.zero()
+        if parts.weighting is not None:
+            aux["weights"] = parts.weighting.init()
         return State({"policy": Model(params, opt_state)}, norm, root, Clock.zero(), aux)
 
     def actor_params(self, state: State) -> PyTree:
@@ -104,124 +118,299 @@ class PPO:
         return self.bound.dist.noise(key, shape)
 
     def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
-        """Actions [..., *shape] as sampled, the recurrent carry, and `log_prob`."""
+        """Actions [..., *shape] as sampled, the recurrent carry, and `log_prob`; `mask` is a `spaces.mask_row`."""
         dist = self.bound.dist
         x = self.features(obs, params.get("norm"))
         out = dist.params(self.bound.actor.apply(params["actor"], x), params["log_std"], mask)
         action = dist.mode(out) if greedy else dist.sample(out, noise)
-        extras = {} if greedy else {"log_prob": distributions.joint(dist, dist.log_prob(out, action))}
-        return action, carry, extras
+        return action, carry, {} if greedy else {"log_prob": self.log_probs(out, action, mask)[0]}
 
     def to_env(self, action: PyTree) -> PyTree:
-        return self.bound.dist.to_env(action)
+        """Actions as the environment takes them; numpy from numpy."""
+        out = self.bound.dist.to_env(action)
+        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
+        return jax.tree.map(np.asarray, out) if on_host else out
 
     def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
         x = spaces.flatten(self.bound.spec.observation_space, obs)
         return x if norm is None else norm.normalize(x)
 
-    def loss(self, params: PyTree, row: Sample, clip_eps, ent_coef, kl_coef) -> tuple[Array, dict[str, Array]]:
-        """-L_CLIP + vf_coef L_VF - ent_coef H + kl_coef KL per row [W] (eq. 9, to minimise), and its parts."""
-        c, dist = self.config, self.bound.dist
-        out = dist.params(self.bound.actor.apply(params["actor"], row.obs), params.get("log_std"), row.mask)
-        log_ratio = distributions.joint(dist, dist.log_prob(out, row.action)) - row.log_prob
-        ratio = jnp.exp(log_ratio)
-        clipped = jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps)
-        policy_loss = -jnp.minimum(ratio * row.advantage, clipped * row.advantage)
+    def sample(self, state: State, obs: PyTree, key: Array, mask: PyTree = None) -> tuple[Any, Any, Any]:
+        """(action, log-probability, value) for one observation, as numpy: for a loop of your own. Store the action,
+        send `to_env(action)` to the environment. Values are by component where there are several critic heads."""
+        return own_loop.sample(self, state, obs, key, mask)
 
-        value = self.bound.critic.apply(params["critic"], row.obs)[..., 0]
-        value_loss = jnp.square(value - row.target)
+    def value(self, state: State, obs: PyTree) -> Any:
+        """V of one observation, as `sample` gives it."""
+        return own_loop.value(self, state, obs)
+
+    def update_minibatch(self, state: State, minibatch: Any) -> tuple[State, dict[str, float]]:
+        """One gradient step on rows of a `TrajectoryBuffer`, whose advantages are taken as they are; counts as one
+        update of the schedules."""
+        return own_loop.update_minibatch(self, state, minibatch)
+
+    # --- losses ------------------------------------------------------------------------------------------------------
+
+    def log_probs(self, out: PyTree, action: PyTree, mask: Array | None) -> tuple[Array, Array | None]:
+        """Log-probability of the action, one number [...] or by element [..., M] with 0 for what does not matter; and
+        which elements matter."""
+        dist, elements = self.bound.dist, self.bound.elements
+        log_prob = dist.log_prob(out, action)
+        if elements.single:
+            return distributions.joint(dist, log_prob), None
+        relevant, flat = elements.relevance(action, mask), elements.flat(log_prob)
+        return flat if relevant is None else jnp.where(relevant, flat, 0.0), relevant
+
+    def policy_loss(self, out: PyTree, row: Sample, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
+        """-L_CLIP [W] (eq. 7), summed over the ratios that are clipped, and what the ratios say."""
+        elements = self.bound.elements
+        log_prob, relevant = self.log_probs(out, row.action, row.mask)
+        difference = log_prob - row.log_prob
+        log_ratio = difference[..., None] if elements.single else elements.grouped(difference)  # [W, G]
+        ratio = jnp.exp(log_ratio)
+        clipped = jnp.clip(ratio, 1 - knobs.clip_eps, 1 + knobs.clip_eps)
+        advantage = ((row.advantage @ knobs.weights - knobs.shift) / knobs.scale)[:, None]
+        loss = -jnp.minimum(ratio * advantage, clipped * advantage)
+        kl = ratio - 1 - log_ratio  # Schulman's k3 estimate: unbiased and never negative
+        outside = (jnp.abs(ratio - 1) > knobs.clip_eps).astype(jnp.float32)
+        if relevant is None:
+            active, number = 1.0, ratio.shape[-1]
+        else:
+            active = (elements.grouped(relevant.astype(jnp.float32)) > 0).astype(jnp.float32)
+            number = jnp.maximum(active.sum(-1), 1.0)
+        metrics = {"approx_kl": (kl * active).sum(-1), "clip_fraction": (outside * active).sum(-1) / number}
+        if elements.hybrid:
+            k3 = elements.split(jnp.exp(difference) - 1 - difference)
+            metrics |= {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
+        return (loss * active).sum(-1), metrics
+
+    def entropies(self, out: PyTree, row: Sample) -> tuple[Array, Array, dict[str, Array]]:
+        """The weighted entropy of the policy [W], its shortfall below the floors [W], and the entropies by part."""
+        c, dist, elements = self.config, self.bound.dist, self.bound.elements
+        entropy = dist.entropy(out)
+        relevant = None if elements.single else elements.relevance(row.action, row.mask)
+        parts = elements.split(elements.flat(entropy))
+        matters = {} if relevant is None else elements.split(relevant.astype(jnp.float32))
+        weight = {"discrete": c.ent_discrete, "continuous": c.ent_continuous}
+        floor = {"discrete": c.ent_floor_discrete, "continuous": c.ent_floor_continuous}
+        bonus, total, shortfall, metrics = 0.0, 0.0, jnp.zeros(row.advantage.shape[0]), {}
+        for name, kind in elements.kinds.items():
+            number = jnp.full(1, parts[name].shape[-1]) if relevant is None else matters[name].sum(-1)
+            summed = parts[name].sum(-1) if relevant is None else (parts[name] * matters[name]).sum(-1)
+            mean = summed / jnp.maximum(number, 1.0)
+            bonus, total = bonus + weight[kind] * summed, total + summed
+            if floor[kind] is not None:
+                shortfall = shortfall + jnp.where(number > 0, jax.nn.relu(floor[kind] - mean), 0.0)
+            if elements.hybrid:
+                metrics[f"entropy/{name}"] = mean
+        return bonus, shortfall, metrics | {"entropy": total}
+
+    def value_loss(self, params: PyTree, row: Sample) -> Array:
+        """0.5 (V - target)^2 [W], a mean over components."""
+        c = self.config
+        value = self.bound.critic.apply(params["critic"], row.obs)
+        loss = jnp.square(value - row.target)
         if c.vf_clip is not None:
             near = row.value + jnp.clip(value - row.value, -c.vf_clip, c.vf_clip)
-            value_loss = jnp.maximum(value_loss, jnp.square(near - row.target))
-        value_loss = 0.5 * value_loss
+            loss = jnp.maximum(loss, jnp.square(near - row.target))
+        return 0.5 * loss.mean(-1)
 
-        entropy = distributions.joint(dist, dist.entropy(out))
-        approx_kl = ratio - 1 - log_ratio  # Schulman's k3 estimate: unbiased and never negative
-        loss = policy_loss + c.vf_coef * value_loss - ent_coef * entropy + kl_coef * approx_kl
-        clip_fraction = (jnp.abs(ratio - 1) > clip_eps).astype(jnp.float32)
-        return loss, dict(zip(METRICS, (loss, policy_loss, value_loss, entropy, approx_kl, clip_fraction)))
+    def loss(self, params: PyTree, row: Sample, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
+        """-L_CLIP + vf_coef L_VF - ent_coef H + kl_coef KL per row [W] (eq. 9, to minimise), and its parts."""
+        c, parts = self.config, self.bound
+        head = parts.actor.apply(params["actor"], row.obs)
+        measured = {}
+        if parts.balanced:
+            measured = self.head_gradients(params, head, row, knobs)
+            factor = knobs.balance[parts.head_kinds]
+            head = factor * head + (1 - factor) * lax.stop_gradient(head)  # the same value, its gradient scaled
+        out = parts.dist.params(head, params.get("log_std"), row.mask)
+        policy_loss, ratios = self.policy_loss(out, row, knobs)
+        value_loss = self.value_loss(params, row)
+        bonus, shortfall, entropies = self.entropies(out, row)
+        loss = policy_loss + c.vf_coef * value_loss - knobs.ent_coef * bonus + knobs.kl_coef * ratios["approx_kl"]
+        if c.ent_floor_discrete is not None or c.ent_floor_continuous is not None:
+            loss = loss + c.ent_floor_coef * shortfall
+            entropies["entropy_shortfall"] = shortfall
+        metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
+        return loss, metrics | entropies | ratios | measured
+
+    def head_gradients(self, params: PyTree, head: Array, row: Sample, knobs: Knobs) -> dict[str, Array]:
+        """Squared norms of the policy loss's gradient at the discrete and the continuous outputs [W]: the price of the
+        distribution's own backward pass, not of the network's."""
+        log_std = lax.stop_gradient(params.get("log_std"))
+
+        def surrogate(head: Array) -> Array:
+            return self.policy_loss(self.bound.dist.params(head, log_std, row.mask), row, knobs)[0].sum()
+
+        squares = jnp.square(jax.grad(surrogate)(lax.stop_gradient(head)))
+        kinds = self.bound.head_kinds
+        return {name: squares @ (kinds == i) for i, name in enumerate(balance.METRICS)}
+
+    # --- update ------------------------------------------------------------------------------------------------------
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """One regimen's worth of learning: advantages over the whole batch, then epochs of minibatches."""
         c = self.config
-        batch = batch.rows()
-        all_valid = batch.length is None
         model = state.models["policy"]
+        state, packed, knobs, metrics = self.prepare(state, batch)
         flat, unravel = ravel_pytree(model.params)
         lr = scheduled(c.lr, c.lr_end, c.lr_schedule, self.horizon, state.clock)
-        clip_eps = scheduled(c.clip_eps, c.clip_end, c.clip_schedule, self.horizon, state.clock)
-        ent_coef = scheduled(c.ent_coef, c.ent_end, c.ent_schedule, self.horizon, state.clock)
-        kl_coef = state.aux.get("kl_coef", 0.0)
-
-        reward, state = self.scaled_reward(state, batch)
-        rows, metrics = self.advantages(model.params, state, batch, reward)
-        packed = pack(rows, batch.valid, all_valid)
-        opt = optimizer(c)
-
-        def loss(flat, row):
-            return self.loss(unravel(flat), row, clip_eps, ent_coef, kl_coef)
 
         def step(carry, minibatch):
-            flat, opt_state, totals, _ = carry
-            grads, parts = minibatch.gradient(loss, flat)
+            flat, opt_state, norms, totals, _ = carry
+            knobs_now = knobs.replace(balance=balance.factors(norms, c.balance_warmup))
+            grads, parts = minibatch.gradient(lambda flat, row: self.loss(unravel(flat), row, knobs_now), flat)
             parts["grad_norm"] = optax.global_norm(grads)
             updates: Any
-            updates, opt_state = opt.update(grads, opt_state)
+            updates, opt_state = optimizer(c).update(grads, opt_state)
             stop = jnp.bool_(False) if c.target_kl is None else parts["approx_kl"] > 1.5 * c.target_kl
             flat = jnp.where(stop, flat, flat - lr * updates)  # a minibatch already past the target is not stepped on
+            norms = balance.follow(norms, parts)
             totals = jax.tree.map(jnp.add, totals, parts)
-            return flat, opt_state, totals, stop
+            return flat, opt_state, norms, totals, stop
 
-        zeros = {name: jnp.zeros(()) for name in (*METRICS, "grad_norm")}
+        shapes = jax.eval_shape(lambda: self.loss(model.params, packed.take(jnp.arange(1)), knobs)[1])
+        zeros = {name: jnp.zeros(()) for name in (*shapes, "grad_norm")}
         key = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
-        (flat, opt_state, totals, _), ran = for_minibatches(
+        (flat, opt_state, norms, totals, _), ran = for_minibatches(
             key,
             packed,
             epochs=c.epochs,
             size=c.minibatch_size,
             micro=c.micro_batch_size,
             step=step,
-            carry=(flat, model.opt_state, zeros, jnp.bool_(False)),
-            stopped=(lambda carry: carry[3]) if c.target_kl is not None else None,
+            carry=(flat, model.opt_state, state.aux.get("balance"), zeros, jnp.bool_(False)),
+            stopped=(lambda carry: carry[-1]) if c.target_kl is not None else None,
         )
         metrics |= {name: x / ran for name, x in totals.items()}
-        metrics |= {"lr": lr, "clip_eps": clip_eps, "ent_coef": ent_coef, "gradient_steps": ran.astype(jnp.float32)}
+        metrics |= {"lr": lr, "clip_eps": knobs.clip_eps, "ent_coef": knobs.ent_coef}
+        metrics["gradient_steps"] = ran.astype(jnp.float32)
         aux = dict(state.aux)
         if "kl_coef" in aux:
-            metrics["kl_coef"] = kl_coef
-            aux["kl_coef"] = adapt(kl_coef, metrics["approx_kl"], c.kl_target)
+            metrics["kl_coef"] = knobs.kl_coef
+            aux["kl_coef"] = adapt(knobs.kl_coef, metrics["approx_kl"], c.kl_target)
+        if norms is not None:
+            aux["balance"], factors = norms, balance.factors(norms, c.balance_warmup)
+            metrics |= {"balance_discrete": factors[0], "balance_continuous": factors[1]}
+            metrics |= {name: jnp.sqrt(metrics[name]) for name in balance.METRICS}
         norm = dict(state.norm)
         if "obs" in norm:  # after the epochs: log-probabilities above used the rollout's statistics
+            batch = batch.rows()
             x = spaces.flatten(self.bound.spec.observation_space, batch.obs)
             norm["obs"] = norm["obs"].merge(RunningStats.of(x, batch.valid))
         models = {"policy": Model(unravel(flat), opt_state)}
         return state.replace(models=models, norm=norm, aux=aux), metrics
 
-    def scaled_reward(self, state: State, batch: Batch) -> tuple[Array, State]:
-        """Rewards [T, B] divided by the running deviation of the discounted return, where that is on."""
-        reward = batch.reward.sum(-1)
-        if "return" not in state.norm:
-            return reward, state
-        done = batch.terminated | batch.truncated
+    def gradient(self, state: State, batch: Batch) -> Array:
+        """The gradient of the loss over the whole batch, as one vector: what a full-batch update would begin with."""
+        _, packed, knobs, _ = self.prepare(state, batch)
+        flat, unravel = ravel_pytree(state.models["policy"].params)
+        words = draw_words(jax.random.key(0))
+        whole = Minibatch(packed, words, jnp.int32(0), jnp.asarray(packed.count), packed.matrix.shape[0], False, None)
+        return whole.gradient(lambda flat, row: self.loss(unravel(flat), row, knobs), flat)[0]
 
-        def forward(g, row):
-            r, d, v = row
-            new = self.config.gamma * g + r
-            return jnp.where(v, jnp.where(d, 0.0, new), g), new
+    def prepare(self, state: State, batch: Batch) -> tuple[State, Packed, Knobs, dict[str, Array]]:
+        """What the epochs work on: the batch as rows with advantages, what the loss holds fixed, and the state with its
+        reward statistics and component weights brought up to date."""
+        c, parts = self.config, self.bound
+        batch = batch.rows()
+        params = state.models["policy"].params
+        reward, factors, state = self.scaled_reward(state, batch)
+        rows, metrics = self.advantages(params, state, batch, reward, factors)
+        packed = pack(rows, batch.valid, all_valid=batch.length is None)
+        weights, state = self.component_weights(state, packed, rows, batch.valid, factors)
+        if parts.heads > 1:
+            metrics |= {f"weight/{k}": w for k, w in zip(parts.spec.reward_components, weights / weights.sum())}
+        knobs = self.knobs(state, weights)
+        if c.normalize_advantage:
+            stats = RunningStats.of(rows.advantage @ weights, batch.valid)
+            knobs = knobs.replace(shift=stats.mean, scale=stats.std() + 1e-8)
+        return state, packed, knobs, metrics
 
-        start = state.aux["return"] if batch.length is None else jnp.zeros_like(state.aux["return"])
-        last, returns = lax.scan(forward, start, (reward, done, batch.valid), unroll=8)
-        stats = state.norm["return"].merge(RunningStats.of(returns, batch.valid))
-        state = state.replace(norm=state.norm | {"return": stats}, aux=state.aux | {"return": last})
-        return jnp.clip(reward / stats.std(), -10.0, 10.0), state
+    def knobs(self, state: State, weights: Array) -> Knobs:
+        c, clock = self.config, state.clock
+        return Knobs(
+            clip_eps=scheduled(c.clip_eps, c.clip_end, c.clip_schedule, self.horizon, clock),
+            ent_coef=scheduled(c.ent_coef, c.ent_end, c.ent_schedule, self.horizon, clock),
+            kl_coef=state.aux.get("kl_coef", 0.0),
+            weights=weights,
+            shift=0.0,
+            scale=1.0,
+            balance=balance.factors(state.aux.get("balance"), c.balance_warmup),
+        )
 
-    def advantages(self, params: PyTree, state: State, batch: Batch, reward: Array) -> tuple[Sample, dict[str, Array]]:
-        """The batch as rows to learn from, and how well the critic explains its targets."""
-        c = self.config
+    def component_weights(
+        self, state: State, packed: Packed, rows: Sample, valid: Array, factors: Array
+    ) -> tuple[Array, State]:
+        """w [K] of the advantages as they are in `rows`, and the state with learned weights one step on."""
+        c, parts = self.config.reward, self.bound
+        if parts.weighting is None:
+            return self.given_weights(1.0 if c.norm != "none" else factors), state
+        flat, unravel = ravel_pytree(state.models["policy"].params)
+
+        def log_prob(flat: Array, row: Sample) -> Array:
+            params = unravel(flat)
+            head = parts.actor.apply(params["actor"], row.obs)
+            out = parts.dist.params(head, params.get("log_std"), row.mask)
+            log_prob, _ = self.log_probs(out, row.action, row.mask)
+            return log_prob if parts.elements.single else log_prob.sum(-1)
+
+        key = jax.random.fold_in(jax.random.fold_in(state.key, ~state.clock.updates), 1)
+        d = rewards.alignments(log_prob, flat, *rewards.two_halves(packed, key))
+        magnitude, covariance = rewards.moments(rows.advantage, valid)
+        learned = parts.weighting.update(state.aux["weights"], magnitude, d, covariance, c)
+        state = state.replace(aux=state.aux | {"weights": learned})
+        return parts.weighting.weights(learned["params"], magnitude), state
+
+    def given_weights(self, factors: Any) -> Array:
+        """w [K] where they are not learned: fixed ones are in the reward's own units."""
+        c, parts = self.config.reward, self.bound
+        if parts.heads > 1 and c.weighting == "uniform":
+            return jnp.full(parts.heads, 1 / parts.heads)
+        return jnp.asarray(parts.base_weights) / factors
+
+    def scaled_reward(self, state: State, batch: Batch) -> tuple[Array, Array, State]:
+        """Rewards [T, B, K] as the critics learn them, the factors [K] between components in them, and the state with
+        the statistics of this batch."""
+        c, parts = self.config, self.bound
+        reward = batch.reward if parts.heads > 1 else batch.reward.sum(-1, keepdims=True)
+        ones = jnp.ones(parts.heads)
+        if "return" not in state.aux:
+            return self.standardized(reward, batch), ones, state
+        by_episode = parts.scaled and c.reward.scale == "episode_sum"
+        decay = 1.0 if by_episode else c.gamma
+        returns, last = rewards.running_returns(reward, state.aux["return"], batch, decay)
+        norm, factors = dict(state.norm), ones
+        if "components" in norm:
+            seen = batch.valid & (batch.terminated | batch.truncated) if by_episode else batch.valid
+            norm["components"] = norm["components"].merge(RunningStats.of(returns, seen))
+            factors = rewards.scale_factors(norm["components"], state.clock.episodes >= c.reward.warmup)
+        if "return" in norm:
+            norm["return"] = norm["return"].merge(RunningStats.of(returns.sum(-1), batch.valid))
+            reward = jnp.clip(reward / norm["return"].std(), -10.0, 10.0)
+        state = state.replace(norm=norm, aux=state.aux | {"return": last})
+        return self.standardized(reward * factors, batch), factors, state
+
+    def standardized(self, reward: Array, batch: Batch) -> Array:
+        c = self.config.reward
+        if self.bound.heads == 1 or c.norm == "none" or c.norm_over == "batch":
+            return reward
+        return rewards.standardize_episodes(reward, batch, c.norm)
+
+    def advantages(
+        self, params: PyTree, state: State, batch: Batch, reward: Array, factors: Array
+    ) -> tuple[Sample, dict[str, Array]]:
+        """The batch as rows to learn from, and how well the critics explain their targets."""
+        c, parts = self.config, self.bound
         obs = self.features(batch.obs, state.norm.get("obs"))
-        value = self.values(params, obs, batch.length)
-        next_value = self.next_values(params, state, batch, value)
-        done = batch.terminated | batch.truncated
+
+        def critic(x: Array) -> Array:
+            return parts.critic.apply(params["critic"], x)
+
+        value = values(critic, obs, batch.length, parts.heads)
+        next_value = next_values(critic, lambda x: self.features(x, state.norm.get("obs")), batch, value)
+        done = (batch.terminated | batch.truncated)[..., None]
         match c.returns:
             case "gae":
                 advantage = gae(reward, value, next_value, done, c.gamma, c.gae_lambda, batch.length)
@@ -237,99 +426,71 @@ class PPO:
                 stats = RunningStats.of(raw, batch.valid)
                 target = (raw - stats.mean) / stats.std()
                 advantage = target - value
-        if c.normalize_advantage:
-            stats = RunningStats.of(advantage, batch.valid)
-            advantage = (advantage - stats.mean) / (stats.std() + 1e-8)
-        residual, spread = RunningStats.of(target - value, batch.valid), RunningStats.of(target, batch.valid)
-        explained = jnp.where(spread.m2 > 0, 1 - residual.m2 / jnp.maximum(spread.m2, 1e-12), jnp.nan)
-        rows = Sample(obs, batch.action, batch.extras["log_prob"], advantage, target, value, batch.extras.get("mask"))
-        return rows, {"explained_variance": explained}
-
-    def values(self, params: PyTree, obs: Array, length: Array | None) -> Array:
-        """V [T, B]; with a capacity, only the blocks of rows in use are computed."""
-
-        def critic(x: Array) -> Array:
-            return self.bound.critic.apply(params["critic"], x)[..., 0]
-
-        if length is None:
-            return critic(obs)
-        block = min(32, obs.shape[0])
-
-        def body(i, out):
-            start = jnp.minimum(i * block, obs.shape[0] - block)
-            return lax.dynamic_update_slice_in_dim(out, critic(lax.dynamic_slice_in_dim(obs, start, block)), start, 0)
-
-        return lax.fori_loop(0, sync((length + block - 1) // block), body, jnp.zeros(obs.shape[:2]))
-
-    def next_values(self, params: PyTree, state: State, batch: Batch, value: Array) -> Array:
-        """V of each row's true successor [T, B]: the next row's value, or the critic's on `next_obs` where the row was
-        truncated or is the last; 0 where it terminated."""
-        shifted = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
-        cut = batch.truncated & batch.valid
-        if batch.length is None:
-            cut = cut.at[-1].set(True)
-        cut = (cut & ~batch.terminated).reshape(-1)
-        indices, count = compact(cut)
-        width = min(max(64, batch.valid.shape[1]), cut.size)
-        flat_obs = jax.tree.map(lambda x: x.reshape(cut.size, *x.shape[2:]), batch.next_obs)
-
-        def body(i, out):
-            start = jnp.minimum(i * width, cut.size - width)
-            index = lax.dynamic_slice_in_dim(indices, start, width)
-            obs = self.features(jax.tree.map(lambda x: x[index], flat_obs), state.norm.get("obs"))
-            v = self.bound.critic.apply(params["critic"], obs)[..., 0]
-            index = jnp.where(start + jnp.arange(width) < count, index, cut.size)
-            return out.at[index].set(v, mode="drop")
-
-        blocks = sync((count + width - 1) // width)
-        out = lax.fori_loop(0, blocks, body, shifted.reshape(-1)).reshape(value.shape)
-        return jnp.where(batch.terminated, 0.0, out)
+        task = None if parts.weighting is None else advantage / factors @ parts.weighting.task
+        metrics = {"explained_variance": explained((target / factors).sum(-1), (value / factors).sum(-1), batch.valid)}
+        if parts.heads > 1:
+            for k, name in enumerate(parts.spec.reward_components):
+                fit = explained(target[..., k], value[..., k], batch.valid)
+                metrics[f"explained_variance/{name}"] = fit
+            if c.reward.norm != "none" and c.reward.norm_over == "batch":
+                advantage = rewards.standardize(advantage, batch.valid, c.reward.norm)
+        mask = batch.extras.get("mask")
+        return Sample(obs, batch.action, batch.extras["log_prob"], advantage, target, value, mask, task), metrics
 
 
 class Parts:
     """What an algorithm builds once for an environment. Compared by identity: part of the compiled program."""
 
-    def __init__(self, spec: Spec, network: NetworkConfig, log_std_init: float):
+    def __init__(self, spec: Spec, network: NetworkConfig, c: PPOConfig):
         spaces.check_observation_space(spec.observation_space)
         self.spec = spec
-        self.dist: Any = distributions.for_space(spec.action_space, log_std_init)
+        self.dist: Any = distributions.for_space(
+            spec.action_space,
+            float(c.log_std_init),
+            bounded=c.bounded,
+            state_std=c.state_std,
+            conditions=spec.action_conditions,
+        )
+        self.elements = distributions.Elements(self.dist, c.ratio)
+        kinds = [(0 if d.kind == "discrete" else 1, d.head_size) for d in self.elements.leaves.values()]
+        self.head_kinds = np.concatenate([np.full(size, kind) for kind, size in kinds])
+        self.balanced = c.balance_gradients and len(set(self.head_kinds.tolist())) == 2
+
+        names = spec.reward_components
+        self.base_weights = rewards.parse_weights(c.reward.weights, names)
+        rewards.parse_task(c.reward.task, names)
+        self.heads = len(names) if c.reward.heads else 1
+        if self.heads == 1:
+            self.base_weights = (1.0,)
+        self.scaled = self.heads > 1 and c.reward.scale != "none"
+        learned = self.heads > 1 and c.reward.weighting == "learned"
+        self.weighting = rewards.Weighting(c.reward, names) if learned else None
+
+        if network.name == "graph" and c.normalize_obs:
+            raise ConfigError("algo.normalize_obs: the graph network reads masks and edges as they are; turn it off")
+        if network.name == "graph" and self.dist.free_size > 1:
+            raise ConfigError("algo.state_std: nodes of the graph network have no deviation of their own; set it true")
         self.obs_size = spaces.flat_size(spec.observation_space)
-        self.actor = make_net(network, self.obs_size, self.dist.head_size, 0.01)
-        self.critic = make_net(network, self.obs_size, 1, 1.0)
-
-
-def optimizer(c: PPOConfig) -> optax.GradientTransformation:
-    """Clipped Adam on the parameters as one vector; the learning rate is applied outside, where its schedule is."""
-    limit = jnp.where(jnp.asarray(c.max_grad_norm) > 0, c.max_grad_norm, jnp.inf)
-    return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam(eps=1e-5))  # type: ignore[arg-type]
-
-
-def scheduled(start, end, shape: str, horizon: Horizon | None, clock: Clock) -> Array:
-    """A hyper-parameter between `start` and `end`, by the run's own clock."""
-    if shape == "constant" or horizon is None:
-        return jnp.asarray(start, jnp.float32)
-    done = jnp.clip(clock.read(horizon.unit) / horizon.length, 0.0, 1.0)
-    weight = 1 - done if shape == "linear" else 0.5 * (1 + jnp.cos(jnp.pi * done))
-    return end + (start - end) * weight
-
-
-def adapt(kl_coef: Array, kl: Array, target) -> Array:
-    """Section 4 of the paper: halve the penalty when the KL is well below its target, double it when well above."""
-    factor = jnp.where(kl > 1.5 * target, 2.0, jnp.where(kl < target / 1.5, 0.5, 1.0))
-    return jnp.clip(kl_coef * factor, 1e-6, 1e6)
+        heads = tuple(d.head_shape for d in self.elements.leaves.values())
+        self.actor = make_net(network, Shape(spec.observation_space, heads), 0.01)
+        self.critic = make_net(network, Shape(spec.observation_space, ((1, self.heads),)), 1.0)
 
 
 def _flatten(algo: PPO):
-    leaves = tuple(getattr(algo.config, name) for name in FLOATS)
-    blank = {name: None if getattr(algo.config, name) is None else 0.0 for name in FLOATS}
+    c = algo.config
+    leaves = tuple(getattr(c, name) for name in FLOATS)
+    reward_leaves = tuple(getattr(c.reward, name) for name in REWARD_FLOATS)
+    reward = dataclasses.replace(c.reward, **dict.fromkeys(REWARD_FLOATS, 0.0))
+    blank = {name: None if getattr(c, name) is None else 0.0 for name in FLOATS}
     length, unit = algo.horizon or (None, None)
-    static = (dataclasses.replace(algo.config, **blank, horizon=None), algo.network, algo.parts, unit)
-    return (leaves, length), static
+    static = (dataclasses.replace(c, **blank, horizon=None, reward=reward), algo.network, algo.parts, unit)
+    return (leaves, reward_leaves, length), static
 
 
 def _unflatten(static, children) -> PPO:
-    (config, network, parts, unit), (leaves, length) = static, children
-    algo = PPO(dataclasses.replace(config, **dict(zip(FLOATS, leaves))), network)
+    (config, network, parts, unit), (leaves, reward_leaves, length) = static, children
+    reward = dataclasses.replace(config.reward, **dict(zip(REWARD_FLOATS, reward_leaves)))
+    algo = PPO(dataclasses.replace(config, **dict(zip(FLOATS, leaves)), reward=reward), network)
     algo.horizon, algo.parts = None if unit is None else Horizon(length, unit), parts
     return algo
 

@@ -23,7 +23,9 @@ from regimen.training.policy import Policy, load_policy
 def replay(
     run: str | Path, checkpoint: str = "best", episodes: int = 1, seed: int = 0, fps: int = 30, env_args: Any = None
 ) -> Iterator[str]:
-    """Write RUN/replays/seed-<n>.csv, and .gif where frames can be drawn; yields a line for each episode."""
+    """Write RUN/replays/seed-<n>.csv, and .gif where frames can be drawn; yields a line for each episode.
+
+    `fps` is at most the environment's own `render_fps`: a step of Platform is seconds long."""
     files = RunFiles.open(Path(run))
     config = files.config
     device.configure("cpu", native=True)
@@ -38,7 +40,7 @@ def replay(
             write_table(path, rows)
             if frames:
                 path = path.with_suffix(".gif")
-                write_gif(path, frames, fps)
+                write_gif(path, frames, min(fps, env.metadata.get("render_fps") or fps))
             total = sum(row["reward"] for row in rows)
             yield f"{path}   return {total:.2f}, {len(rows)} steps" + ("" if frames else " (nothing to draw)")
     except OSError as e:
@@ -48,8 +50,8 @@ def replay(
 
 
 def drawing_env(name: str, args: dict[str, Any]) -> gymnasium.Env:
-    """The run's environment with frames. A native one that equals an environment of Gymnasium borrows its renderer,
-    unless its own parameters are set."""
+    """The run's environment with frames. A native one draws itself or, where it equals an environment of Gymnasium and
+    none of its own parameters is set, borrows that one's renderer."""
     for driver in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # Gymnasium's renderers use SDL: no sound, no window
         os.environ.setdefault(driver, "dummy")
     entry = registry.ENVS.get(name)
@@ -63,20 +65,24 @@ def drawing_env(name: str, args: dict[str, Any]) -> gymnasium.Env:
         except Exception:  # no renderer, or what it needs is not installed: a table will do
             continue
     made: Any = registry.make_env(name, **args)
-    return made if isinstance(made, gymnasium.Env) else to_gymnasium(made)
+    if isinstance(made, gymnasium.Env):
+        return made
+    return to_gymnasium(made, render_mode="rgb_array" if hasattr(made, "render") else None)
 
 
 def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """One greedy episode: a row per step, and the frames."""
     obs, info = env.reset(seed=seed)
-    rows, frames, over = [], [], False
+    draws = env.render_mode == "rgb_array"
+    frames = [np.asarray(env.render())] if draws else []
+    rows, over = [], False
     while not over:
-        if env.render_mode == "rgb_array":
-            frames.append(np.asarray(env.render()))
         action = policy.act(obs, mask=read_mask(info))
         row = {"step": len(rows)} | columns("obs", obs) | columns("action", action)
         obs, reward, terminated, truncated, info = env.step(action)
         rows.append(row | {"reward": float(reward), "terminated": int(terminated), "truncated": int(truncated)})
+        if draws:
+            frames.append(np.asarray(env.render()))
         over = terminated or truncated
     return rows, frames
 

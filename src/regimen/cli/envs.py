@@ -36,6 +36,8 @@ def run(argv: list[str]) -> int:
     if env.return_threshold is not None:
         print(f"  solved at return    {env.return_threshold:g}")
     print(f"  baseline policies   {', '.join(('random', *env.baselines))}")
+    for name, texts in getattr(env.native, "curricula", {}).items():
+        print(f"  --curriculum {name:<15} {'; '.join(f'{field}: {text}' for field, text in texts.items())}")
     if not hasattr(env.native, "settings"):
         print("  --env.KEY VALUE     an argument of the environment's constructor, or max_episode_steps")
         return 0

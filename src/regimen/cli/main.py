@@ -14,6 +14,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "train": ("ENV", "train a policy"),
         "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget"),
         "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy"),
+        "study": ("STUDY ENV", "measure what collecting more episodes per update buys"),
     },
     "Look at runs": {
         "plot": ("RUN", "draw the curves of a run"),

@@ -96,7 +96,7 @@ def tokenize(argv: list[str]) -> Tokens:
         for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name
             found = settings.resolve_key(key, algorithm)
             if found is not None:
-                return found, settings.leaf_types(algorithm)[found]
+                return found, settings.leaf_types(algorithm).get(found, str)
         return None
 
     tokens = read_tokens(
@@ -150,6 +150,8 @@ def show_help(argv: list[str]) -> None:
             sections[name] = (doc, rows_of(type(value), value, name + "."))
         elif name == "env_args":
             top.append(next(row for row in rows_of(TrainConfig, config) if row.name == "env.KEY"))
+        elif name == "curriculum":
+            top.append(Row("curriculum.FIELD", str, docs[name], metavar="SCHEDULE"))
         elif name not in ("env", "algorithm"):
             top.append(Row(name.replace("_", "-"), hint, docs.get(name, ""), value))
     top += [row for row in mine if row.name not in ("ENV", "algo")]

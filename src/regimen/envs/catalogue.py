@@ -27,6 +27,17 @@ ENVS: dict[str, EnvEntry] = {
         "MountainCarContinuous-v0",
     ),
     "pendulum": EnvEntry("regimen.envs.classic.pendulum:Pendulum", "swing a pole up and hold it", "Pendulum-v1"),
+    "platform": EnvEntry("regimen.envs.hybrid.platform:Platform", "run, hop and leap over gaps and past enemies"),
+    "moving": EnvEntry("regimen.envs.hybrid.moving:Moving", "accelerate, turn and brake to stop inside a circle"),
+    "sliding": EnvEntry("regimen.envs.hybrid.moving:Sliding", "the same with inertia"),
+    "catch_point": EnvEntry("regimen.envs.hybrid.catch_point:CatchPoint", "move up to a point and catch it"),
+    "hard_move": EnvEntry("regimen.envs.hybrid.hard_move:HardMove", "reach a target with combinations of n actuators"),
+    "durotaxis": EnvEntry(
+        "regimen.envs.durotaxis.env:Durotaxis", "a colony grows towards stiff ground: each node spawns or is deleted"
+    ),
+    "durotaxis/ratio": EnvEntry(
+        "regimen.envs.durotaxis.env:DurotaxisRatio", "the same colony steered by one number, the share deleted"
+    ),
     "probe/constant": EnvEntry("regimen.envs.probe:Constant", "one step, reward 1: the value is 1"),
     "probe/observation": EnvEntry("regimen.envs.probe:Observation", "one step, the reward is the observation"),
     "probe/two_step": EnvEntry("regimen.envs.probe:TwoStep", "the reward comes a step later: values gamma and 1"),
@@ -41,6 +52,7 @@ ENVS: dict[str, EnvEntry] = {
     "probe/termination": EnvEntry("regimen.envs.probe:Termination", "reward 1 for 8 steps, then the task ends"),
     "probe/masked": EnvEntry("regimen.envs.probe:Masked", "the action that would pay most is not allowed"),
     "probe/multi_discrete": EnvEntry("regimen.envs.probe:MultiDiscrete", "two choices, each with one right answer"),
+    "probe/hybrid": EnvEntry("regimen.envs.probe:Hybrid", "the right choice of three, and the right amount for it"),
     "probe/dict": EnvEntry("regimen.envs.probe:DictObservation", "a Box, a Discrete and a MultiBinary part observed"),
     "probe/components": EnvEntry("regimen.envs.probe:Components", "two reward components, a metric and a success flag"),
 }

@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium import spaces as gym
 
 from regimen import distributions, spaces
-from regimen.envs.adapters.gymnasium import from_space, mask_of, read_components, read_mask
-from regimen.envs.protocol import REDUCTIONS
+from regimen.envs.adapters.gymnasium import from_space, read_components, read_mask
+from regimen.envs.protocol import REDUCTIONS, mask_row
 from regimen.envs.registry import EnvHandle, one_line, resolve
 from regimen.errors import EnvError, RegimenError
 from regimen.types import Array, PyTree, TimeStep
@@ -163,24 +163,19 @@ def first_bad(value: np.ndarray) -> str:
 
 
 def check_mask(mask: np.ndarray, handle: EnvHandle, where: str, report: Report) -> bool:
-    """Shape [..., logits] and something allowed in every choice."""
-    size = distributions.for_space(handle.action_space).head_size
+    """Shape [..., options] and something allowed in every choice."""
+    size = sum(spaces.logits(s) for s in spaces.leaves(handle.action_space).values())
     if isinstance(handle.action_space, gym.Box):
         report.error("mask", f"{where} masks a continuous action space; masks are for Discrete and MultiDiscrete")
     elif mask.shape[-1:] != (size,):
         report.error(
             "mask", f"{where} has shape {mask.shape}; the action space has {size} choices, so it must be ({size},)"
         )
-    elif not all(part.any(-1).all() for part in split_mask(mask, handle.action_space)):
+    elif not spaces.allows(handle.action_space, mask):
         report.error("mask", f"{where} allows no action at all; at least one of every choice must be True")
     else:
         return True
     return False
-
-
-def split_mask(mask: np.ndarray, space: Any) -> list[np.ndarray]:
-    cuts = np.cumsum(space.nvec)[:-1] if isinstance(space, gym.MultiDiscrete) else []
-    return np.split(mask, cuts, axis=-1)
 
 
 # --- host ------------------------------------------------------------------------------------------------------------
@@ -213,7 +208,7 @@ def play(env: Any, handle: EnvHandle, report: Report, steps: int, seed: int) -> 
     for _ in range(steps):
         if report.failed:
             return seen
-        action = sample(handle.action_space, mask)
+        action = spaces.sample(handle.action_space, mask)
         try:
             out = env.step(action)
         except Exception as e:
@@ -281,18 +276,14 @@ def check_info(info: Any, handle: EnvHandle, where: str, report: Report) -> np.n
     """The action mask in `info`, if any."""
     if not isinstance(info, dict):
         return report.error("info", f"{where} returned info = {info!r}; it must be a dict, empty or not")
-    mask = read_mask(info)
-    if mask is None or not check_mask(mask, handle, f"info['action_mask'] of {where}", report):
+    mask, where = read_mask(info), f"info['action_mask'] of {where}"
+    if mask is None:
         return None
-    return mask
-
-
-def sample(space: Any, mask: np.ndarray | None) -> Any:
-    """A random allowed action."""
-    if mask is None or not isinstance(space, (gym.Discrete, gym.MultiDiscrete)):
-        return space.sample()
-    parts: Any = tuple(p.astype(np.int8) for p in split_mask(mask, space))
-    return space.sample(mask=parts[0] if isinstance(space, gym.Discrete) else parts)
+    try:
+        row = spaces.mask_row(handle.action_space, mask) if isinstance(mask, (dict, tuple)) else mask
+    except (RegimenError, ValueError) as e:
+        return report.error("mask", f"{where}: {e}")
+    return row if check_mask(row, handle, where, report) else None
 
 
 def same(a: list[Any], b: list[Any]) -> bool:
@@ -318,7 +309,7 @@ def check_native(handle: EnvHandle, report: Report, steps: int, seed: int) -> No
     dist = distributions.for_space(handle.action_space)
     mask = None
     if getattr(env, "action_mask", None):
-        mask = attempt("action_mask", report, lambda: jax.eval_shape(lambda e, s: e.action_mask(s), env, state))
+        mask = attempt("action_mask", report, lambda: jax.eval_shape(mask_row, env, state))
         if mask is None or not check_mask(np.ones(mask.shape, bool), handle, "action_mask(state)", report):
             return
     one = from_space(handle.action_space, handle.action_space.sample())
@@ -438,12 +429,12 @@ def rollout(env: Any, dist: Any, key: Array, rows: int):
     @jax.jit
     def run(env):
         def one(key, state, noise):
-            params = dist.params(jnp.zeros(dist.head_size), jnp.zeros(dist.free_size), mask_of(env, state))
+            params = dist.params(jnp.zeros(dist.head_size), jnp.zeros(dist.free_size), mask_row(env, state))
             after, ts = env.step(key, state, dist.to_env(dist.sample(params, noise)))
             done = ts.terminated | ts.truncated
             fresh, _ = env.reset(key)
             carry = jax.tree.map(lambda a, b: jnp.where(done, a, b), fresh, after)
-            return carry, (ts.obs, jnp.sum(ts.reward), mask_of(env, after))
+            return carry, (ts.obs, jnp.sum(ts.reward), mask_row(env, after))
 
         def body(state, xs):
             return jax.vmap(one)(xs[0], state, xs[1])

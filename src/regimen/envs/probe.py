@@ -217,6 +217,35 @@ class MultiDiscrete(Probe):
 
 
 @native_env
+class Hybrid(Probe):
+    """One of three choices, each with an amount of its own. The observation is the right choice, one-hot, and the right
+    amount; the right choice pays 1 less the error of its amount, any other costs 1."""
+
+    max_episode_steps: int = 1
+
+    action_conditions = {f"amount_{i}": ("choice", (i,)) for i in range(3)}  # noqa: RUF012
+
+    @property
+    def observation_space(self):
+        return spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+    @property
+    def action_space(self):
+        amounts = {f"amount_{i}": spaces.Box(-1.0, 1.0, (1,), np.float32) for i in range(3)}
+        return spaces.Dict({"choice": spaces.Discrete(3), **amounts})
+
+    def reset(self, key: Array):
+        choice, amount = jax.random.split(key)
+        right = jax.nn.one_hot(jax.random.randint(choice, (), 0, 3), 3)
+        obs = jnp.append(right, jax.random.uniform(amount, minval=-0.8, maxval=0.8))
+        return obs, obs
+
+    def step(self, key: Array, state: Array, action: dict[str, Array]):
+        amount = jnp.stack([action[f"amount_{i}"][0] for i in range(3)])[action["choice"]]
+        return state, over(state, jnp.where(state[action["choice"]] == 1, 1 - jnp.abs(amount - state[3]), -1.0))
+
+
+@native_env
 class DictObservation(Probe):
     """Pays 1 for the right action: the first flag where `kind` is 0, the sign of the first position elsewhere."""
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 
+from regimen import spaces
 from regimen.types import Array, PyTree, TimeStep
 
 REDUCTIONS = ("last", "sum", "min", "max", "mean")
@@ -34,12 +35,19 @@ class NativeEnv:
     Optional methods: `action_mask(state)` (True = allowed, shaped like the logits of the action space) and
     `render(state) -> [H, W, 3] uint8 array` (numpy, for pictures). `baselines` maps a policy's name to
     `fn(env, key, state, obs) -> action`, shown beside the learned policy by `regimen evaluate ENV --policy NAME`.
+
+    With a Dict or Tuple action space a mask has its structure, where a part may be missing or None (all allowed), and
+    `action_conditions` says which parts matter when: part -> (the discrete part that decides, choices for which it
+    matters). A part is named by its path, joined by '/'.
     """
 
     reward_components: ClassVar[tuple[str, ...]] = ("total",)
     metric_reductions: ClassVar[dict[str, str]] = {}
     return_threshold: ClassVar[float | None] = None  # an episode at or above it is a success
     baselines: ClassVar[dict[str, Any]] = {}
+    action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}
+    render_fps: ClassVar[int] = 30  # pictures per second at which an episode is shown
+    curricula: ClassVar[dict[str, dict[str, str]]] = {}  # name -> field -> schedule; `--curriculum NAME`
     action_mask = None
     max_episode_steps: int
 
@@ -49,6 +57,11 @@ class NativeEnv:
     def settings(self) -> dict[str, Any]:
         """What `--env.KEY` sets, and its values now."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+def mask_row(env: Any, state: PyTree) -> Array | None:
+    """The action mask of one state as a row over the options of every discrete part; None without one."""
+    return spaces.mask_row(env.action_space, env.action_mask(state)) if getattr(env, "action_mask", None) else None
 
 
 def native_env(cls):

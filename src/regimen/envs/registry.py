@@ -55,6 +55,7 @@ class EnvHandle:
     max_episode_steps: int = 0  # 0: unknown
     return_threshold: float | None = None
     baselines: dict[str, Any] = field(default_factory=dict)
+    action_conditions: dict[str, Any] = field(default_factory=dict)  # see `distributions.Joint`
     env_args: dict[str, Any] = field(default_factory=dict)  # with `id`, what makes the same environment again
 
     @property
@@ -308,6 +309,7 @@ def native_handle(name: str, env: Any, args: Mapping[str, Any]) -> EnvHandle:
         max_episode_steps=env.max_episode_steps,
         return_threshold=getattr(env, "return_threshold", None),
         baselines=dict(getattr(env, "baselines", {})),
+        action_conditions=dict(getattr(env, "action_conditions", {})),
         env_args=dict(args),
     )
 
@@ -330,6 +332,7 @@ def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str,
             max_episode_steps=time_limit(env),
             return_threshold=getattr(inner, "return_threshold", env.spec.reward_threshold if env.spec else None),
             baselines=dict(getattr(inner, "baselines", {})),
+            action_conditions=dict(getattr(inner, "action_conditions", {})),
             env_args=dict(args),
         )
     except AttributeError as e:

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
-from regimen.errors import EnvError
+from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
 from regimen.sources import NOISE_BLOCK, RolloutKeys
 from regimen.types import Array, Batch, EpisodeRows, PyTree
@@ -55,8 +55,9 @@ class HostSource:
         self.reductions = metric_reductions or {}
         self.metrics: list[dict[str, float]] = [{} for _ in range(num_envs)]  # reductions over the running episode
         self.single = len(reward_components) == 1
-        self.scalar_action = isinstance(self.action_space, gymnasium.spaces.Discrete)
         self.act: Any = None
+        self.like: PyTree = None  # parameters of the policy, for their shapes
+        self.env_width = sum(math.prod(s.shape) for s in spaces.leaves(self.action_space).values())
 
     def init(self, seed: int) -> None:
         """Seed and reset every environment: the only time seeds are given, so that episodes keep differing."""
@@ -71,7 +72,8 @@ class HostSource:
         """One rollout: the batch, the episodes that ended in it, and the env steps taken."""
         flat, unravel = ravel_pytree(params)  # one argument instead of a dozen: half the cost of a call
         if self.act is None:
-            self.act = jax.jit(lambda flat, *args: packed_act(algo, unravel(flat), *args))
+            self.like = params
+            self.act = jax.jit(lambda flat, *args: packed_act(algo, self.action_space, unravel(flat), *args))
         episodic = isinstance(self.schedule, Episodes)
         share = self.schedule.n // self.num_envs  # of steps, or of episodes
         left = np.full(self.num_envs, share)
@@ -108,15 +110,12 @@ class HostSource:
         """Record observations and the policy's choice in row t; the actions as the environments take them."""
         set_row(rows["obs"], t, self.obs)
         if self.mask is not None:
-            if not self.mask.any(axis=1).all():
+            if not spaces.allows(self.action_space, self.mask):
                 raise EnvError("info['action_mask'] allows no action at all; at least one must be allowed")
             rows["mask"][t] = self.mask
         packed = np.asarray(self.act(flat, self.obs, self.mask, noise))
-        rows["packed"][t] = packed
-        if self.scalar_action:
-            return packed[:, 1].astype(int).tolist()
-        actions = packed[:, (packed.shape[1] - 1) // 2 : -1].astype(self.action_space.dtype)
-        return list(actions.reshape(self.num_envs, *self.action_space.shape))
+        rows["packed"][t] = packed[:, self.env_width :]
+        return to_members(self.action_space, packed[:, : self.env_width])
 
     def step(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, Any]]:
         """Step the active environments into row t: those whose episode ended, and whether they say they succeeded."""
@@ -159,7 +158,8 @@ class HostSource:
         set_row(self.obs, [i], self.stack(self.obs, [obs], "reset"))
         self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}
         if "action_mask" in info and self.mask is None:
-            self.mask = np.ones((self.num_envs, read_mask(info).size), bool)  # type: ignore[union-attr]
+            size = sum(spaces.logits(s) for s in spaces.leaves(self.action_space).values())
+            self.mask = np.ones((self.num_envs, size), bool)
         if self.mask is not None:
             self.note_mask(i, info)
 
@@ -175,7 +175,10 @@ class HostSource:
         mask = read_mask(info)
         if mask is None or self.mask is None:
             raise EnvError("info['action_mask'] must come from every reset and every step, or from none")
-        self.mask[i] = mask
+        try:
+            self.mask[i] = spaces.mask_row(self.action_space, mask)
+        except (RegimenError, ValueError) as e:
+            raise EnvError(f"info['action_mask']: {e}") from e
 
     def stack(self, like: PyTree, observations: list, where: str) -> PyTree:
         """Observations of several environments as arrays like `like`; a wrong shape or a NaN is named."""
@@ -201,12 +204,12 @@ class HostSource:
     def buffer(self, capacity: int, algo: Any) -> dict[str, Any]:
         """Rows to write into. Without a known limit on an episode's length they start small and double."""
         lead = (capacity or 256, self.num_envs)
-        size = jax.eval_shape(lambda: algo.bound.dist.zeros((1,))).size
+        width = sum(x.size for x in jax.tree.leaves(self.stored(algo, (1,))))
         flags = {name: np.zeros(lead, bool) for name in ("terminated", "truncated", "valid")}
         rows = flags | {
             "obs": spaces.zeros(self.observation_space, lead),
             "next_obs": spaces.zeros(self.observation_space, lead),
-            "packed": np.zeros((*lead, 2 * size + 1), np.float32),
+            "packed": np.zeros((*lead, width), np.float32),
             "reward": np.zeros((*lead, len(self.components)), np.float32),
         }
         return rows if self.mask is None else rows | {"mask": np.zeros((*lead, self.mask.shape[1]), bool)}
@@ -214,12 +217,26 @@ class HostSource:
     def batch(self, rows: dict, length: int | None, algo: Any) -> Batch:
         """The rows as a batch; with `length`, T is a capacity so that the update compiles once."""
         packed = rows["packed"]
-        like = jax.eval_shape(lambda: algo.bound.dist.zeros(packed.shape[:2]))
-        action = packed[..., : (packed.shape[-1] - 1) // 2].reshape(like.shape).astype(like.dtype)
-        extras = {"log_prob": packed[..., -1]} | ({"mask": rows["mask"]} if "mask" in rows else {})
+        like, structure = jax.tree.flatten(self.stored(algo, packed.shape[:2]))
+        columns = np.split(packed, np.cumsum([x.size // packed[..., 0].size for x in like])[:-1], axis=-1)
+        leaves = [c.reshape(x.shape).astype(x.dtype) for c, x in zip(columns, like)]
+        action, log_prob = jax.tree.unflatten(structure, leaves)
+        extras = {"log_prob": log_prob} | ({"mask": rows["mask"]} if "mask" in rows else {})
         fields = {name: rows[name] for name in ("obs", "reward", "terminated", "truncated", "next_obs", "valid")}
         used = None if length is None else jnp.int32(length)
         return Batch(**fields, action=action, extras=extras, length=used)
+
+    def stored(self, algo: Any, lead: tuple[int, ...]) -> PyTree:
+        """Shapes of what is kept of an action: as sampled, and its log-probability."""
+
+        def make() -> PyTree:
+            noise = algo.noise(jax.random.key(0), lead)
+            obs = spaces.zeros(self.observation_space, lead)
+            mask = None if self.mask is None else jnp.ones((*lead, self.mask.shape[1]), bool)
+            action, _, extras = algo.act(self.like, obs, (), noise, mask=mask)
+            return action, extras["log_prob"]
+
+        return jax.eval_shape(make)
 
     def finished(self, ended: list[tuple]) -> EpisodeRows:
         n = len(ended)
@@ -268,8 +285,22 @@ def set_row(tree: PyTree, index: Any, value: PyTree) -> None:
         jax.tree.map(lambda x, v: x.__setitem__(index, v), tree, value)
 
 
-def packed_act(algo: Any, params: PyTree, obs: PyTree, mask: Array | None, noise: PyTree) -> Array:
-    """Action, action for the environment and log-probability as one array [E, D]: one transfer per step."""
+def packed_act(algo: Any, space: Any, params: PyTree, obs: PyTree, mask: Array | None, noise: PyTree) -> Array:
+    """Action for the environment, action as sampled and log-probability as one array [E, D]: one transfer per step."""
     action, _, extras = algo.act(params, obs, (), noise, mask=mask)
-    parts = (action, algo.to_env(action), extras["log_prob"])
+    parts = (*spaces.split(space, algo.to_env(action)).values(), *jax.tree.leaves((action, extras["log_prob"])))
     return jnp.concatenate([x.reshape(x.shape[0], -1).astype(jnp.float32) for x in parts], axis=1)
+
+
+def to_members(space: Any, packed: np.ndarray) -> list:
+    """Actions [E, D] as members of the space, one for each environment."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return packed[:, 0].astype(int).tolist()
+    if not isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+        return list(packed.astype(space.dtype).reshape(len(packed), *space.shape))
+    columns, start = {}, 0
+    for name, leaf in spaces.leaves(space).items():
+        stop = start + math.prod(leaf.shape)
+        columns[name] = to_members(leaf, packed[:, start:stop])
+        start = stop
+    return [spaces.build(space, {name: c[i] for name, c in columns.items()}) for i in range(len(packed))]

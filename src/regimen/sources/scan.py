@@ -7,12 +7,14 @@ final observation), and the sums an episode is reported by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from regimen.envs.protocol import mask_row
 from regimen.loops import compact, sync
 from regimen.schedule import Episodes, Schedule, Steps
 from regimen.sources import NOISE_BLOCK, RolloutKeys
@@ -133,7 +135,7 @@ def fresh(env: Any, state: PyTree, obs: PyTree) -> EnvCarry:
 
 def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array):
     """One step of every environment: the row to keep, and the carry with finished environments reset."""
-    mask = jax.vmap(env.action_mask)(carry.state) if getattr(env, "action_mask", None) else None
+    mask = jax.vmap(partial(mask_row, env))(carry.state)
     action, _, extras = algo.act(params, carry.obs, (), noise, mask=mask)
     state, ts = jax.vmap(env.step)(keys, carry.state, algo.to_env(action))
     shape = carry.length.shape

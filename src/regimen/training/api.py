@@ -23,7 +23,7 @@ from regimen.tracking.console import Console
 from regimen.tracking.files import RunFiles, read_config
 from regimen.tracking.mlflow import resolve_model_uri
 from regimen.tracking.storage import plain, read_json, write_atomic
-from regimen.training import device
+from regimen.training import curriculum, device
 from regimen.training.evaluate import Evaluation, baseline_evaluator, make_evaluator
 from regimen.training.learner import Learner, compare, initial_from
 from regimen.training.policy import Policy, load_policy, read_policy
@@ -66,6 +66,7 @@ def train(
     where = device.configure(config.device, handle.native is not None if handle else registry.is_native(config.env))
     handle = handle or registry.resolve(config.env, config.env_args)
     settings.resolve_rollout(config.rollout, handle.native is not None)
+    config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
     job = Job(handle, path, where, command, callback, console or Console(quiet=True))
     if config.seeds is None:
         return accepted(train_runs(job, config, [path], [config.seed], begun)[0])

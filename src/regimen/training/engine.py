@@ -22,10 +22,12 @@ from jax.flatten_util import ravel_pytree
 
 from regimen.loops import SEEDS, sync
 from regimen.sources.host import HostSource
-from regimen.sources.scan import EnvCarry, ScanSource
+from regimen.sources.scan import ScanSource
 from regimen.training import trees
+from regimen.training.curriculum import Curriculum
 from regimen.types import Array, EpisodeRows, PyTree, Record, State, pytree_dataclass
 
+Carry = Any  # EnvCarry; with a curriculum {"envs": EnvCarry, "curriculum": its course}
 FOREVER = 2**30  # steps or episodes: no limit; room above it, so that 32-bit counters of one advance cannot overflow
 CHUNK = 256  # the most updates one compiled call runs
 EPISODE_ROWS = 8192  # finished episodes a chunk can hold, at least
@@ -86,18 +88,30 @@ def one_update(algo: Any, state: State, batch: Any, episodes: Array, steps: Arra
     return new, finite(metrics, new), metrics
 
 
-def chunk(source: ScanSource, algo: Any, env: Any, state: State, carry: EnvCarry, limits: Limits):
+def chunk(
+    source: ScanSource, curriculum: Curriculum | None, algo: Any, env: Any, state: State, carry: Carry, limits: Limits
+):
     """Updates until a limit: (state, carry, updates, diverged, Buffers). `limits` differ between seeds; a seed that has
     reached its own waits, unchanged, for the others."""
     most = source.max_episodes(env)
     capacity = max(EPISODE_ROWS, 4 * most)
 
-    def rollout_and_update(state: State, carry: EnvCarry):
+    def collect(state: State, carry: Carry, key: Array):
+        """The carry behind one rollout, its Batch and EpisodeRows, and what the curriculum says of it."""
+        params = algo.actor_params(state)
+        if curriculum is None:
+            envs, batch, rows = source.next(env, algo, carry, params, key)
+            return envs, batch, rows, {}
+        played, values = curriculum.apply(env, state.clock, carry["curriculum"])
+        envs, batch, rows = source.next(played, algo, carry["envs"], params, key)
+        return {"envs": envs, "curriculum": curriculum.after(carry["curriculum"], rows)}, batch, rows, values
+
+    def rollout_and_update(state: State, carry: Carry):
         key = jax.random.fold_in(state.key, state.clock.updates)
-        new_carry, batch, rows = source.next(env, algo, carry, algo.actor_params(state), key)
+        new_carry, batch, rows, values = collect(state, carry, key)
         steps = jnp.int32(batch.valid.size) if batch.length is None else batch.valid.sum(dtype=jnp.int32)
         new, ok, metrics = one_update(algo, state, batch, rows.count, steps)
-        return new, new_carry, ok, steps, metrics, rows
+        return new, new_carry, ok, steps, metrics | values, rows
 
     def going(x) -> Array:
         i, steps, ok, _, _, buffers = x
@@ -154,6 +168,7 @@ class Engine:
 
     algo: Any
     learners: int
+    curriculum: Curriculum | None = None
     compile_seconds: float = 0.0
     compiling: bool = False
 
@@ -187,8 +202,16 @@ class Engine:
 class NativeEngine(Engine):
     """K learners on a native environment, in one program. `init(key)` makes a learner's first state."""
 
-    def __init__(self, env: Any, algo: Any, source: ScanSource, seeds: list[int], init: Callable[[Array], State]):
-        self.env, self.algo, self.source = env, algo, source
+    def __init__(
+        self,
+        env: Any,
+        algo: Any,
+        source: ScanSource,
+        seeds: list[int],
+        init: Callable[[Array], State],
+        curriculum: Curriculum | None = None,
+    ):
+        self.env, self.algo, self.source, self.curriculum = env, algo, source, curriculum
         self.learners = len(seeds)
         self.speed = 0.0  # updates per second, to size a host wake
         self.program: Callable[..., Any] | None = None
@@ -197,7 +220,12 @@ class NativeEngine(Engine):
         for seed in seeds:  # one by one: initialisation runs on the host
             key = jax.random.key(seed)
             states.append(init(jax.random.fold_in(key, 0)))
-            carries.append(reset(env, jax.random.fold_in(key, 1)))
+            if curriculum is None:
+                carries.append(reset(env, jax.random.fold_in(key, 1)))
+            else:
+                course = curriculum.start()
+                first, _ = curriculum.apply(env, states[-1].clock, course)
+                carries.append({"envs": reset(first, jax.random.fold_in(key, 1)), "curriculum": course})
         self.state, self.carry = self.stack(states), self.stack(carries)
 
     def stack(self, items: list[PyTree]) -> PyTree:
@@ -209,7 +237,7 @@ class NativeEngine(Engine):
         return tree if self.learners == 1 else jax.tree.map(lambda x: x[k], tree)
 
     def compile(self) -> Callable[..., Any]:
-        run = partial(chunk, self.source)
+        run = partial(chunk, self.source, self.curriculum)
         if self.learners > 1:
             run = jax.vmap(run, in_axes=(None, None, 0, 0, 0), axis_name=SEEDS)
         limits = self.device_limits([Limits()] * self.learners)

@@ -15,11 +15,12 @@ import numpy as np
 from gymnasium import spaces as gym
 from jax import lax
 
-from regimen import spaces
+from regimen import distributions, spaces
 from regimen.analysis.statistics import mean_interval, wilson
+from regimen.envs.protocol import mask_row
 from regimen.errors import ConfigError, nearest
 from regimen.schedule import Episodes
-from regimen.sources.host import HostSource, Interrupted
+from regimen.sources.host import HostSource, Interrupted, to_members
 from regimen.sources.scan import EnvCarry, fresh, reduce, select
 from regimen.types import Array, PyTree
 
@@ -115,7 +116,7 @@ def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> t
     def body(x):
         t, carry, over, terminated = x
         act_key, step_key = jax.random.split(jax.random.fold_in(key, t))
-        mask = jax.vmap(env.action_mask)(carry.state) if getattr(env, "action_mask", None) else None
+        mask = jax.vmap(partial(mask_row, env))(carry.state)
         action = actor(env, params, act_key, carry.state, carry.obs, mask)
         state, ts = jax.vmap(env.step)(jax.random.split(step_key, episodes), carry.state, action)
         length = carry.length + 1
@@ -149,21 +150,23 @@ def greedy_actor(algo: Any) -> Actor:
 def random_actor(space: Any) -> Actor:
     """Uniform over what is allowed; unbounded dimensions are standard normal."""
 
-    def actor(env, params, key, state, obs, mask):
-        n = jax.tree.leaves(obs)[0].shape[0]
-        match space:
-            case gym.Discrete():
-                logits = jnp.zeros((n, int(space.n))) if mask is None else jnp.where(mask, 0.0, -jnp.inf)
-                return jax.random.categorical(key, logits).astype(jnp.int32) + int(space.start)
-            case gym.MultiDiscrete():
-                picks = jax.random.uniform(key, (n, *space.shape)) * space.nvec
-                return jnp.floor(picks).astype(jnp.int32) + space.start
-            case gym.MultiBinary():
-                return jax.random.bernoulli(key, 0.5, (n, *space.shape)).astype(jnp.int32)
+    def leaf(key: Array, space: Any, n: int, mask: Array | None) -> Array:
+        if not isinstance(space, gym.Box):
+            dist: Any = distributions.for_space(space)
+            params = dist.params(jnp.zeros((n, dist.head_size)), jnp.zeros(0), mask)
+            return dist.to_env(dist.sample(params, dist.noise(key, (n,))))
         bounded = np.isfinite(space.low) & np.isfinite(space.high)
         low, high = np.where(bounded, space.low, 0.0), np.where(bounded, space.high, 1.0)
         uniform = low + (high - low) * jax.random.uniform(key, (n, *space.shape))
         return jnp.where(bounded, uniform, jax.random.normal(key, (n, *space.shape)))
+
+    def actor(env, params, key, state, obs, mask):
+        n, leaves, values, start = jax.tree.leaves(obs)[0].shape[0], spaces.leaves(space), {}, 0
+        for own, (name, sub) in zip(jax.random.split(key, len(leaves)), leaves.items()):
+            stop = start + spaces.logits(sub)
+            values[name] = leaf(own, sub, n, None if mask is None else mask[..., start:stop])
+            start = stop
+        return spaces.build(space, values)
 
     return actor
 
@@ -268,9 +271,9 @@ class HostEvaluator:
     def actions(self, src: HostSource, params: PyTree) -> list:
         space = self.handle.action_space
         if self.act is None:
-            return [sample(space, None if src.mask is None else src.mask[i]) for i in range(src.num_envs)]
-        out = np.asarray(self.act(params, src.obs, src.mask)).astype(space.dtype)
-        return out.tolist() if src.scalar_action else list(out)
+            return [spaces.sample(space, None if src.mask is None else src.mask[i]) for i in range(src.num_envs)]
+        out = spaces.split(space, self.act(params, src.obs, src.mask)).values()
+        return to_members(space, np.concatenate([np.asarray(x).reshape(src.num_envs, -1) for x in out], axis=1))
 
     def close(self) -> None:
         if self.source is not None:
@@ -283,12 +286,6 @@ def one_row(src: HostSource, n: int) -> dict[str, Any]:
     row["reward"] = np.zeros((1, n, len(src.components)), np.float32)
     row["next_obs"] = spaces.zeros(src.observation_space, (1, n))
     return row
-
-
-def sample(space: Any, mask: np.ndarray | None) -> Any:
-    if mask is not None and isinstance(space, gym.Discrete):
-        return space.sample(mask=mask.astype(np.int8))
-    return space.sample()
 
 
 def summarize(
@@ -340,8 +337,9 @@ def baseline_evaluator(handle: Any, name: str) -> NativeEvaluator | HostEvaluato
     if function is None:
         return HostEvaluator(handle, None)
 
-    def act(_: PyTree, obs: PyTree, mask: PyTree) -> np.ndarray:
+    def act(_: PyTree, obs: PyTree, mask: PyTree) -> PyTree:
         n = jax.tree.leaves(obs)[0].shape[0]
-        return np.stack([function(jax.tree.map(lambda x, i=i: x[i], obs)) for i in range(n)])
+        actions = [function(jax.tree.map(lambda x, i=i: x[i], obs)) for i in range(n)]
+        return jax.tree.map(lambda *x: np.stack(x), *actions)
 
     return HostEvaluator(handle, act)

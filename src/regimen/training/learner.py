@@ -17,7 +17,7 @@ from regimen.settings import resolve_rollout, to_dict
 from regimen.tracking.files import RunFiles
 from regimen.tracking.mlflow import Mirror
 from regimen.tracking.storage import read_json
-from regimen.training import trees
+from regimen.training import curriculum, trees
 from regimen.training.checkpoint import Checkpoints
 from regimen.training.engine import Engine, Progress
 from regimen.training.evaluate import Evaluation
@@ -36,6 +36,7 @@ class Learner:
         c = config.checkpoint
         self.checkpoints = Checkpoints(files.path / "checkpoints", c.keep, c.keep_best)
         self.best_params: PyTree = None  # on the host
+        self.lesson: dict[str, float] | None = None  # values of the curriculum in the last update
         self.mirror: Mirror | None = None
         self.evaluations: dict[str, Evaluation] = {}  # at the end: of the best and of the final policy
 
@@ -65,6 +66,14 @@ class Learner:
             for row in rows:
                 self.mirror.log(row["env_steps"], row)
 
+    def moves(self, progress: Progress) -> list[str]:
+        """What the curriculum changed in an advance that is not recorded yet, in words."""
+        course = self.engine.curriculum
+        if course is None:
+            return []
+        lines, self.lesson = course.moves(self.lesson, progress, self.run.counters.steps)
+        return lines
+
     def note_best(self, point: Row) -> bool:
         """Whether an evaluation is a new best, whose policy is then kept."""
         score = point.get("eval/return_mean")
@@ -79,6 +88,8 @@ class Learner:
         run, params = self.run, self.actor_params()
         new_best = run.best_step == run.counters.steps
         meta = {"wall_seconds": run.seconds, "identity": identity(self.config, self.handle), "run": run.state()}
+        if self.lesson is not None:
+            meta["lesson"] = self.lesson
 
         def write_policy(path: Path) -> None:
             info = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed}
@@ -97,6 +108,7 @@ class Learner:
         compare(meta["identity"], identity(self.config, self.handle), f"the checkpoint {path}")
         self.engine.restore(arrays, f"the checkpoint {path}")
         self.run.restore(meta["run"], meta["wall_seconds"])
+        self.lesson = meta.get("lesson")
 
     def rewind(self) -> None:
         """Make the files those of the moment that was loaded: what came later is about to be written anew."""
@@ -167,13 +179,14 @@ class Learner:
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
     """What a state belongs to; a resume compares it."""
     net = config.network
+    course = curriculum.expand(config.curriculum, handle)
     return {
         "algorithm": config.algorithm,
         "observation space": spaces.describe(handle.observation_space),
         "action space": spaces.describe(handle.action_space),
         "network": f"{net.name} {list(net.hidden)} {net.activation}",
         "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
-    }
+    } | ({"curriculum": "; ".join(f"{field} {text}" for field, text in course.items())} if course else {})
 
 
 def compare(theirs: dict[str, str], mine: dict[str, str], what: str) -> None:
@@ -187,7 +200,7 @@ def initial_from(source: Path, config: TrainConfig, handle: Any, warn: Callable[
     """Replaces the networks and normalisers of a fresh state by those of another run's best checkpoint."""
     arrays, meta, path = Checkpoints(RunFiles.open(source).path / "checkpoints").load("best", warn)
     what = f"init_from: {path}"
-    mine = {name: value for name, value in identity(config, handle).items() if name != "num_envs"}
+    mine = {name: value for name, value in identity(config, handle).items() if name not in ("num_envs", "curriculum")}
     compare(meta["identity"], mine, what)
 
     def adopt(fresh: State) -> State:

@@ -20,6 +20,7 @@ from regimen.errors import StorageError, nearest
 from regimen.training.checkpoint import Checkpoints, digest, verify
 from regimen.training.trees import flatten, unflatten
 from regimen.types import PyTree, Spec
+from regimen.validation import field_types
 
 SCHEMA = 1
 ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
@@ -47,18 +48,23 @@ class Policy:
     def act(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
         """The action for one observation, in the environment's own form (an int, or an array)."""
         batch = jax.tree.map(lambda x: np.asarray(x)[None], spaces.cast(self.observation_space, obs))
-        action = self.act_batch(batch, greedy=greedy, mask=None if mask is None else np.asarray(mask)[None])[0]
-        return action.item() if np.ndim(action) == 0 else action
+        if mask is not None:
+            mask = spaces.mask_row(self.action_space, mask)[None]
+        actions = self.act_batch(batch, greedy=greedy, mask=mask)
+        return jax.tree.map(lambda x: x[0].item() if x.ndim == 1 else x[0], actions)
 
-    def act_batch(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> np.ndarray:
-        """Actions [N, ...] for a batch of observations [N, ...]."""
+    def act_batch(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
+        """Actions [N, ...] for a batch of observations [N, ...]; of a hybrid space, a dict or tuple of them. `mask`
+        [N, L] has a row over the options of every discrete part."""
         obs = spaces.cast(self.observation_space, obs)
         mask = None if mask is None else jnp.asarray(mask, bool)
         noise = None
         if not greedy:
             self.key, key = jax.random.split(self.key)
             noise = self.algo.noise(key, (jax.tree.leaves(obs)[0].shape[0],))
-        return np.asarray(self._act(self.params, obs, mask, noise)).astype(self.action_space.dtype)
+        out = spaces.split(self.action_space, self._act(self.params, obs, mask, noise))
+        leaves = spaces.leaves(self.action_space)
+        return spaces.build(self.action_space, {k: np.asarray(v).astype(leaves[k].dtype) for k, v in out.items()})
 
     def save(self, path: Path) -> None:
         """Write it to a folder, with what it says of its origin."""
@@ -123,10 +129,17 @@ def read_policy(path: Path) -> Policy:
         raise StorageError(f"the policy in {path} is of algorithm '{name}', unknown here{nearest(name, ALGORITHMS)}")
     entry = ALGORITHMS[name]
     network = NetworkConfig(**(meta["network"] | {"hidden": tuple(meta["network"]["hidden"])}))
-    algo = make_algorithm(name, entry.config(**meta["algo"]), network)
+    algo = make_algorithm(name, config_of(entry.config, meta["algo"]), network)
     algo = algo.bind(Spec(spaces.from_json(meta["observation_space"]), spaces.from_json(meta["action_space"])))
     like = algo.actor_params(algo.init(jax.random.key(0)))
     return Policy(algo, unflatten(like, arrays, f"the policy in {path}"), meta)
+
+
+def config_of(cls: type, values: dict[str, Any]) -> Any:
+    """A configuration from plain data, sections within it included."""
+    types = field_types(cls)
+    nested = {k: config_of(types[k], v) for k, v in values.items() if isinstance(v, dict)}
+    return cls(**(values | nested))
 
 
 def read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from regimen.config import Count, TrainConfig
 from regimen.tracking.console import memory_mb
+from regimen.training import curriculum
 from regimen.training.engine import Limits, Progress
 from regimen.training.evaluate import success_of
 from regimen.training.stopping import Rules, Stop
@@ -167,7 +168,9 @@ class Run:
             "wall_seconds": round(seconds, 4),
         }
         row |= self.rollout_metrics()
-        row |= {f"train/{name}": sum(values) / len(values) for name, values in self.pending.items()}
+        for name, values in self.pending.items():
+            now = name.startswith(curriculum.METRICS)  # what holds now; anything else is averaged
+            row[f"train/{name}"] = values[-1] if now else sum(values) / len(values)
         taken = seconds - self.last_row_seconds
         if taken > 0 and c.steps > self.last_row_steps:
             row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken

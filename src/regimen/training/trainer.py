@@ -24,7 +24,7 @@ from regimen.sources.host import HostSource, Interrupted
 from regimen.sources.scan import ScanSource
 from regimen.tracking.console import Console, memory_mb
 from regimen.tracking.files import COUNTERS, RunFiles
-from regimen.training import device
+from regimen.training import curriculum, device
 from regimen.training.checkpoint import checkpointer
 from regimen.training.engine import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
 from regimen.training.evaluate import make_evaluator
@@ -52,6 +52,7 @@ def make_engine(
     native = handle.native is not None
     kind, n, num_envs = resolve_rollout(config.rollout, native)
     device.require_memory(memory_needed(config, handle) * len(seeds))
+    course = curriculum.make(config.curriculum, handle)
     spec = Spec(
         handle.observation_space,
         handle.action_space,
@@ -59,6 +60,7 @@ def make_engine(
         num_envs=num_envs,
         max_episode_steps=handle.max_episode_steps,
         env=handle.native,
+        action_conditions=handle.action_conditions,
     )
     algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec)
     schedule = Steps(n) if kind == "steps" else Episodes(n)
@@ -68,7 +70,7 @@ def make_engine(
 
     with blaming_the_env(handle):
         if native:
-            return NativeEngine(handle.native, algo, ScanSource(schedule, num_envs), seeds, init)
+            return NativeEngine(handle.native, algo, ScanSource(schedule, num_envs), seeds, init, course)
         components, limit = handle.reward_components, handle.max_episode_steps
         metrics = handle.metric_reductions
         source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics)
@@ -150,6 +152,8 @@ class Session:
             f"{device.size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
         ]
+        if self.engine.curriculum is not None:
+            lines.insert(1, self.engine.curriculum.words())
         if self.group:
             lines.append("the figures below are means over the seeds still training")
         self.console.header(lines)
@@ -210,6 +214,8 @@ class Session:
     def absorb(self, learner: Learner, progress: Progress) -> list[Row]:
         """Log, evaluate, check the rules, save: what is due after an advance. Returns the rows logged."""
         run = learner.run
+        for move in learner.moves(progress):
+            self.tell(learner, move)
         rows, episodes, due = run.record(progress)
         if self.config.log.episodes:
             learner.files.episodes(episodes)

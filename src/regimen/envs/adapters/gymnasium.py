@@ -17,9 +17,9 @@ from regimen.errors import EnvError
 from regimen.types import Array, PyTree
 
 
-def to_gymnasium(env: Env, seed: int | None = None) -> GymnasiumEnv:
-    """A native environment for tools that speak Gymnasium."""
-    return GymnasiumEnv(env, seed)
+def to_gymnasium(env: Env, seed: int | None = None, render_mode: str | None = None) -> GymnasiumEnv:
+    """A native environment for tools that speak Gymnasium; `render_mode` may be "rgb_array" where it can draw."""
+    return GymnasiumEnv(env, seed, render_mode=render_mode)
 
 
 # Module-level, with the environment as an argument: copies, and other parameter values, share one compiled program.
@@ -37,7 +37,7 @@ def compiled_step(env: Any, key: Array, state: PyTree, action: PyTree, t: Array)
     return state, (ts.obs, jnp.ravel(ts.reward), ts.terminated, ts.truncated, ts.metrics, mask_of(env, state))
 
 
-def mask_of(env: Any, state: PyTree) -> Array | None:
+def mask_of(env: Any, state: PyTree) -> PyTree:
     return env.action_mask(state) if getattr(env, "action_mask", None) else None
 
 
@@ -45,16 +45,24 @@ class GymnasiumEnv(gymnasium.Env):
     """One copy of a native environment, compiled for the CPU.
 
     `info` has the environment's metrics by name, `reward_components` where there is more than one, and `action_mask`
-    where the environment has one. `time_limit=False` leaves `max_episode_steps` to a wrapper.
+    where the environment has one: an array, or of the structure of a Dict or Tuple action space, None where all is
+    allowed. `time_limit=False` leaves `max_episode_steps` to a wrapper.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, env: Env, seed: int | None = None, time_limit: bool = True):
+    def __init__(self, env: Env, seed: int | None = None, time_limit: bool = True, render_mode: str | None = None):
         self.native = env
+        if hasattr(env, "render"):
+            self.metadata = {"render_modes": ["rgb_array"], "render_fps": getattr(env, "render_fps", 30)}
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            modes = ", ".join(self.metadata["render_modes"]) or "none, because it has no method render"
+            raise EnvError(f"render_mode '{render_mode}': {type(env).__name__} can do {modes}")
+        self.render_mode = render_mode
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.reward_components, self.metric_reductions = tuple(env.reward_components), dict(env.metric_reductions)
         self.return_threshold = getattr(env, "return_threshold", None)
+        self.action_conditions = dict(getattr(env, "action_conditions", {}))
         self.max_episode_steps = env.max_episode_steps if time_limit else None
         self.state: PyTree = None
         if seed is not None:
@@ -85,9 +93,16 @@ class GymnasiumEnv(gymnasium.Env):
         cut = (bool(truncated) or late) and not terminated
         return to_space(self.observation_space, obs), float(reward.sum()), bool(terminated), cut, info
 
+    def render(self) -> np.ndarray | None:  # type: ignore[override]
+        if self.render_mode is None:
+            return None
+        if self.state is None:
+            raise gymnasium.error.ResetNeeded("call reset before render")
+        return self.native.render(jax.device_get(self.state))  # type: ignore[attr-defined]
+
     def _info(self, metrics: dict[str, Any], mask: Any) -> dict[str, Any]:
         info = {name: np.asarray(value).item() for name, value in metrics.items()}
-        return info if mask is None else info | {"action_mask": np.asarray(mask, np.int8)}
+        return info if mask is None else info | {"action_mask": to_mask(self.action_space, mask)}
 
 
 def to_space(space: Any, x: Any) -> Any:
@@ -100,6 +115,18 @@ def to_space(space: Any, x: Any) -> Any:
         case spaces.Discrete():
             return space.dtype.type(x)
     return np.array(x, space.dtype)
+
+
+def to_mask(space: Any, mask: Any) -> Any:
+    """A mask as int8 arrays in the structure of the action space, None where all is allowed."""
+    if mask is None:
+        return None
+    match space:
+        case spaces.Dict():
+            return {k: to_mask(s, mask.get(k)) for k, s in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(to_mask(s, mask[i]) for i, s in enumerate(space.spaces))
+    return np.asarray(mask, np.int8)
 
 
 def from_space(space: Any, x: Any) -> Any:
@@ -115,7 +142,8 @@ def from_space(space: Any, x: Any) -> Any:
 def register_with_gymnasium() -> list[str]:
     """Register every native environment as `regimen/<name>`, a slash in a name becoming a dot; returns the ids.
 
-    After it `gymnasium.make("regimen/cartpole", gravity=3.7)` and `gymnasium.make("regimen/probe.action")` work.
+    After it `gymnasium.make("regimen/cartpole", gravity=3.7)`, `gymnasium.make("regimen/probe.action")` and
+    `gymnasium.make("regimen/moving", render_mode="rgb_array")` work.
     """
     from regimen.envs.registry import ENVS, resolve
 
@@ -133,13 +161,13 @@ def register_with_gymnasium() -> list[str]:
     return list(handles)
 
 
-def make_registered(name: str, **fields: Any) -> GymnasiumEnv:
+def make_registered(name: str, render_mode: str | None = None, **fields: Any) -> GymnasiumEnv:
     """The entry point of `regimen/<name>`; `gymnasium.make` adds the time limit."""
     from regimen.envs.registry import resolve
 
     env = resolve(name, fields).native
     assert env is not None
-    return GymnasiumEnv(env, time_limit=False)
+    return GymnasiumEnv(env, time_limit=False, render_mode=render_mode)
 
 
 # --- what a Gymnasium environment may put in its info ----------------------------------------------------------------
@@ -158,13 +186,22 @@ def read_components(reward: Any, info: dict[str, Any], names: tuple[str, ...]) -
     return row
 
 
-def read_mask(info: dict[str, Any]) -> np.ndarray | None:
-    """info["action_mask"] as one flat row of booleans, True = allowed; None when there is none."""
+def read_mask(info: dict[str, Any]) -> PyTree:
+    """info["action_mask"] as one flat row of booleans, True = allowed; None when there is none.
+
+    The mask of a hybrid action, which is or contains a dict or a tuple with a None, keeps its structure.
+    """
     mask = info.get("action_mask")
     if mask is None:
         return None
+    if is_nested(mask):
+        return jax.tree.map(lambda part: np.asarray(part, bool), mask)
     parts = mask if isinstance(mask, (tuple, list)) and np.ndim(mask[0]) else [mask]
     return np.concatenate([np.ravel(np.asarray(p, bool)) for p in parts])
+
+
+def is_nested(mask: Any) -> bool:
+    return isinstance(mask, dict) or (isinstance(mask, tuple) and any(p is None or is_nested(p) for p in mask))
 
 
 def read_success(info: dict[str, Any]) -> bool | None:

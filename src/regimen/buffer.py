@@ -1,0 +1,475 @@
+"""`TrajectoryBuffer`, for people with their own loop: episodes in; returns, advantages and minibatches out.
+
+Numpy in and numpy out, JAX only where it is asked for, so that a program without JAX can use it as well. The recursion
+is that of `regimen.returns.gae`, here one episode at a time and in float64.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from regimen.errors import ConfigError
+
+PyTree = Any  # nested dicts and tuples of arrays; a list is an array
+Seed = int | np.random.Generator
+
+DTYPES = {
+    "reward": np.float64,
+    "value": np.float64,
+    "final_value": np.float64,
+    "log_prob": np.float32,
+    "mask": np.bool_,
+}
+FINITE = ("reward", "value", "final_value", "log_prob")
+SCALAR = ("reward", "value", "final_value")
+
+
+class TrajectoryError(ConfigError, ValueError):
+    """The buffer was used in the wrong order, or was given what does not fit the steps before."""
+
+
+@dataclass(frozen=True, eq=False)
+class MinibatchRows:
+    """Rows of a buffer. With values by component so are `returns` and `advantages`; the latter also have `total`, the
+    sum over the components. Those made with `as_jax=True` are pytrees."""
+
+    states: PyTree  # [M, ...]
+    actions: PyTree  # [M, ...]
+    log_probs: PyTree  # [M, ...] float32; None where no step had one
+    values: PyTree  # [M] float32, or component -> [M]
+    returns: PyTree  # [M] float32, or component -> [M]
+    advantages: PyTree  # [M] float32, or component -> [M]
+    masks: PyTree  # [M, ...] bool; None where no step had one
+    extras: dict[str, PyTree]  # name -> [M, ...]
+
+    def __len__(self) -> int:
+        returns = self.returns
+        return len(next(iter(returns.values())) if isinstance(returns, dict) else returns)
+
+    def map(self, f: Callable[[Any], Any]) -> MinibatchRows:
+        """`f` of every array."""
+        return MinibatchRows(**{field.name: _map(f, getattr(self, field.name)) for field in fields(self)})
+
+    def to_jax(self) -> MinibatchRows:
+        import jax.numpy as jnp
+
+        _register_pytree()
+        return self.map(jnp.asarray)
+
+
+@dataclass(frozen=True)
+class _Episode:
+    columns: dict[str, np.ndarray]  # path -> [T, ...]
+    final: dict[str, float]  # path of a value -> V after the last step, 0 where the episode terminated
+    length: int
+    success: bool | None
+
+
+class TrajectoryBuffer:
+    """Collect episodes step by step or whole, then learn from all of their steps at once.
+
+    States, actions, log-probabilities, masks and extras may be nested dicts and tuples. Rewards and values are numbers,
+    or dicts by component: with both by component every component has its own returns and advantages; with values as
+    numbers the components of a reward are added up. `seed` decides the order of minibatches.
+    """
+
+    def __init__(self, seed: int = 0):
+        self._rng = _generator(seed)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every step, an open episode included, and what a step looks like."""
+        self._episodes: list[_Episode] = []
+        self._open: list[dict[str, np.ndarray]] | None = None
+        self._skeleton: dict[str, PyTree] | None = None  # a step, with the path of each array in its place
+        self._shapes: dict[str, tuple[int, ...]] = {}  # path -> shape at one step
+        self._rows: MinibatchRows | None = None
+        self._outdated = False
+
+    def __len__(self) -> int:
+        """Steps, those of an open episode included."""
+        return sum(episode.length for episode in self._episodes) + len(self._open or ())
+
+    def __repr__(self) -> str:
+        return f"TrajectoryBuffer({self.num_episodes} episodes, {len(self)} steps)"
+
+    @property
+    def num_episodes(self) -> int:
+        """Finished episodes."""
+        return len(self._episodes)
+
+    def start_episode(self) -> None:
+        self._refuse_open("start_episode")
+        self._open = []
+
+    def add_step(
+        self, state: PyTree, action: PyTree, reward: Any, value: Any, log_prob=None, mask=None, **extras: PyTree
+    ) -> None:
+        """One step: the state acted in, the action as sampled, and V(state). Arrays are copied.
+
+        `mask` is True where a choice was allowed. What one step has, every step must have."""
+        if self._open is None:
+            raise TrajectoryError("add_step: no episode is open; call start_episode() first")
+        step = {"state": state, "action": action, "reward": reward, "value": value}
+        step |= {"log_prob": log_prob, "mask": mask, "extras": extras}
+        skeleton, row = self._read(step, lead=0, start=len(self._open))
+        self._open.append(row)
+        self._keep(skeleton, row, lead=0)
+
+    def finish_episode(self, final_value: Any = 0.0, terminated: bool = False, success: bool | None = None) -> None:
+        """Close the open episode. `final_value` is V of the true final observation, which a truncated episode goes on
+        with; where it `terminated` there is nothing after the end, whatever `final_value` says."""
+        if self._open is None:
+            raise TrajectoryError("finish_episode: no episode is open; call start_episode() first")
+        if not self._open or self._skeleton is None:
+            raise TrajectoryError(f"finish_episode: episode {self.num_episodes} has no steps; call add_step() first")
+        final = self._final(self._skeleton, final_value, bool(terminated))
+        columns = {path: np.stack([row[path] for row in self._open]) for path in self._shapes}
+        self._episodes.append(_Episode(columns, final, len(self._open), None if success is None else bool(success)))
+        self._open = None
+
+    def add_episode(
+        self,
+        states: PyTree,
+        actions: PyTree,
+        rewards: Any,
+        values: Any,
+        final_value: Any = 0.0,
+        terminated: bool = False,
+        log_probs: PyTree = None,
+        masks: PyTree = None,
+        success: bool | None = None,
+        **extras: PyTree,
+    ) -> None:
+        """A whole episode at once. Each argument holds arrays with a leading axis of steps (nested where a step is), or
+        is a list with one entry per step."""
+        self._refuse_open("add_episode")
+        rewards, values = (list(x) if isinstance(x, tuple) else x for x in (rewards, values))
+        step = {"state": states, "action": actions, "reward": rewards, "value": values}
+        step |= {"log_prob": log_probs, "mask": masks}
+        step = {name: self._transpose(name, x) for name, x in step.items()}
+        step["extras"] = {name: self._transpose(f"extras[{name!r}]", x) for name, x in extras.items()}
+        skeleton, columns = self._read(step, lead=1, start=0)
+        final = self._final(skeleton, final_value, bool(terminated))
+        length = len(next(columns[path] for path in columns if path.startswith("reward")))
+        self._episodes.append(_Episode(columns, final, length, None if success is None else bool(success)))
+        self._keep(skeleton, columns, lead=1)
+
+    def compute_returns_and_advantages(
+        self, gamma: float, gae_lambda: float, normalize_advantage: bool = False
+    ) -> None:
+        """GAE of every episode (Schulman et al. 2016, eq. 16), and returns = advantages + values.
+
+        `normalize_advantage` shifts and scales them to mean 0 and deviation 1 over the whole buffer. By component, each
+        has its mean taken off and all are divided by the deviation of `total`, so that they still add up to it.
+        """
+        gamma, gae_lambda = _fraction("gamma", gamma), _fraction("gae_lambda", gae_lambda)
+        if self._open is not None:
+            raise TrajectoryError(
+                f"compute_returns_and_advantages: episode {self.num_episodes} is still open after {len(self._open)} "
+                "steps; call finish_episode() first"
+            )
+        if not self._episodes or self._skeleton is None:
+            raise TrajectoryError("compute_returns_and_advantages: the buffer is empty; finish an episode first")
+        columns = self._merge()
+        reward, value = self._skeleton["reward"], self._skeleton["value"]
+        heads = value if isinstance(value, dict) else {"total": value}
+        advantages, returns = {}, {}
+        for name, path in heads.items():
+            rewards = [reward[name]] if isinstance(value, dict) else _paths(reward)
+            parts = [
+                _gae(_total(e.columns, rewards), e.columns[path], e.final[path], gamma, gae_lambda)
+                for e in self._episodes
+            ]
+            advantages[name] = np.concatenate(parts)
+            returns[name] = advantages[name] + columns[path]
+        if normalize_advantage:
+            total = np.sum(list(advantages.values()), axis=0)
+            deviation = np.sqrt(total.var() + 1e-8) + 1e-8 if len(total) > 1 else 1.0
+            advantages = {name: (x - x.mean()) / deviation for name, x in advantages.items()}
+        if isinstance(value, dict):
+            advantages["total"] = np.sum(list(advantages.values()), axis=0)
+        else:
+            advantages, returns = advantages["total"], returns["total"]
+
+        def stored(field: str) -> PyTree:
+            return _map(columns.__getitem__, self._skeleton[field])  # type: ignore[index]
+
+        self._rows = MinibatchRows(
+            states=stored("state"),
+            actions=stored("action"),
+            log_probs=stored("log_prob"),
+            values=_map(_float32, stored("value")),
+            returns=_map(_float32, returns),
+            advantages=_map(_float32, advantages),
+            masks=stored("mask"),
+            extras=stored("extras"),
+        )
+
+    def rows(self, as_jax: bool = False) -> MinibatchRows:
+        """Every step, in the order in which they were added."""
+        return self.create_minibatches(max(len(self), 1), shuffle=False, as_jax=as_jax)[0]
+
+    def create_minibatches(
+        self, size: int, seed: Seed | None = None, shuffle: bool = True, as_jax: bool = False
+    ) -> list[MinibatchRows]:
+        """One epoch: every step exactly once, in ceil(M / size) minibatches whose sizes differ by at most one. A size
+        above the number of steps means one full batch. `seed` is a number or a numpy Generator; without one the
+        buffer's own goes on, so that every epoch has another order."""
+        try:
+            size = operator.index(size)
+        except TypeError:
+            raise TrajectoryError(f"size: {size!r} is not a whole number") from None
+        if size < 1:
+            raise TrajectoryError(f"size: {size} must be at least 1")
+        if self._rows is None:
+            why = "steps were added, the advantages are out of date" if self._outdated else "no advantages yet"
+            raise TrajectoryError(f"{why}: call compute_returns_and_advantages() first")
+        rows, count = self._rows, len(self._rows)
+        rng = self._rng if seed is None else _generator(seed)
+        order = rng.permutation(count) if shuffle else np.arange(count)
+        parts = np.array_split(order, -(-count // size))
+        batches = [rows.map(lambda x, part=part: x[part]) for part in parts]
+        return [batch.to_jax() for batch in batches] if as_jax else batches
+
+    def stats(self) -> dict[str, float]:
+        """Of the finished episodes. What has no data is absent: everything but the counts in an empty buffer,
+        `success_rate` where no episode says whether it succeeded. Components are `reward/NAME`, as in a run's rows."""
+        out: dict[str, Any] = {"num_episodes": self.num_episodes}
+        out["total_steps"] = sum(e.length for e in self._episodes)
+        if not self._episodes or self._skeleton is None:
+            return out
+        reward = self._skeleton["reward"]
+        returns = np.array([_total(e.columns, _paths(reward)).sum() for e in self._episodes])
+        out |= {"return_mean": returns.mean(), "return_std": returns.std()}
+        out |= {"return_min": returns.min(), "return_max": returns.max()}
+        out["length_mean"] = np.mean([e.length for e in self._episodes])
+        known = [e.success for e in self._episodes if e.success is not None]
+        if known:
+            out["success_rate"] = np.mean(known)
+        for name, path in reward.items() if isinstance(reward, dict) else ():
+            sums = np.array([e.columns[path].sum() for e in self._episodes])
+            out |= {f"reward/{name}": sums.mean(), f"reward/{name}_min": sums.min(), f"reward/{name}_max": sums.max()}
+        return {name: x if isinstance(x, int) else float(x) for name, x in out.items()}
+
+    def _refuse_open(self, method: str) -> None:
+        if self._open is not None:
+            raise TrajectoryError(f"{method}: episode {self.num_episodes} is still open; call finish_episode() first")
+
+    def _where(self, step: int | None) -> str:
+        episode = f"episode {self.num_episodes}"
+        return f"the end of {episode}" if step is None else f"{episode}, step {step}"
+
+    def _transpose(self, name: str, x: PyTree) -> PyTree:
+        """A list with one entry per step as a tree of lists; anything else as it is."""
+        if not isinstance(x, list) or not x:
+            return x
+        if not isinstance(x[0], (Mapping, tuple)):
+            arrays = [self._array(name, item, 0, t) for t, item in enumerate(x)]
+            for t, array in enumerate(arrays):
+                if array.shape != arrays[0].shape:
+                    self._differ({name: array.shape}, {name: arrays[0].shape}, name, t)
+            return arrays
+        columns: dict[str, list] = {}
+        first: PyTree = None
+        for t, item in enumerate(x):
+            leaves: dict[str, Any] = {}
+            skeleton = _flatten(item, name, leaves)
+            first = skeleton if t == 0 else first
+            if skeleton != first:
+                self._differ(dict.fromkeys(leaves), dict.fromkeys(columns), name, t)
+            for path, leaf in leaves.items():
+                columns.setdefault(path, []).append(leaf)
+        return _map(lambda path: self._transpose(path, columns[path]), first)
+
+    def _read(self, step: PyTree, lead: int, start: int) -> tuple[dict[str, PyTree], dict[str, np.ndarray]]:
+        """A step (`lead` = 0), or an episode of them (1), as path -> array; raises where it does not fit."""
+        leaves: dict[str, Any] = {}
+        skeleton = {name: _flatten(x, name, leaves) for name, x in step.items()}
+        if self._skeleton is None:
+            _check_components(skeleton["reward"], skeleton["value"])
+        arrays = {path: self._array(path, x, lead, start) for path, x in leaves.items()}
+        if lead:
+            lengths = {path: len(x) for path, x in arrays.items()}
+            path, length = next(((p, n) for p, n in lengths.items() if p.startswith("reward")), ("reward", 0))
+            other = next((p for p, n in lengths.items() if n != length), None)
+            if other is not None:
+                raise TrajectoryError(f"{other}: {lengths[other]} steps, but {path} has {length}")
+            if not length:
+                raise TrajectoryError(f"add_episode: episode {self.num_episodes} has no steps")
+        shapes = {path: x.shape[lead:] for path, x in arrays.items()}
+        if self._skeleton is not None and (skeleton != self._skeleton or shapes != self._shapes):
+            field = next((f for f in skeleton if skeleton[f] != self._skeleton[f]), "")
+            self._differ(shapes, self._shapes, field, start)
+        return skeleton, arrays
+
+    def _array(self, path: str, x: Any, lead: int, start: int | None) -> np.ndarray:
+        field = path.partition("[")[0]
+        try:
+            array = np.array(x)  # a copy: environments write the next observation into the same array
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TrajectoryError(f"{path}: not an array at {self._where(start)}: {error}") from None
+        if array.size and array.dtype.kind not in "biuf":
+            raise TrajectoryError(f"{path}: {array.dtype} at {self._where(start)}, but only numbers can be stored")
+        if array.ndim < lead:
+            raise TrajectoryError(f"{path}: has no axis of steps; give one entry per step")
+        if field in SCALAR and array.ndim != lead:
+            raise TrajectoryError(
+                f"{path}: shape {array.shape[lead:]} at {self._where(start)}, but one number is expected, shape ()"
+            )
+        array = array.astype(DTYPES.get(field, array.dtype), copy=False)
+        if field in FINITE and not np.isfinite(array).all():
+            bad = np.argwhere(~np.isfinite(array))[0]
+            at = self._where(int(bad[0]) if lead else start)
+            raise TrajectoryError(f"{path}: {array[tuple(bad)]} at {at}, but it must be finite")
+        return array
+
+    def _differ(self, shapes: Mapping[str, Any], before: Mapping[str, Any], field: str, step: int) -> None:
+        """Raise an error that names the first array that is missing, new, or of another shape."""
+        at = self._where(step)
+        for path in before:
+            if path not in shapes:
+                advice = "; give 0 where a component has no part" if path.startswith(SCALAR) else ""
+                raise TrajectoryError(f"{path}: missing at {at}, but the steps before have it{advice}")
+        for path, shape in shapes.items():
+            if path not in before:
+                raise TrajectoryError(f"{path}: given at {at}, but the steps before do not have it")
+            if shape != before[path]:
+                raise TrajectoryError(f"{path}: shape {shape} at {at}, but {before[path]} at the steps before")
+        raise TrajectoryError(f"{field}: nested in another way at {at} than at the steps before")
+
+    def _final(self, skeleton: dict[str, PyTree], final_value: Any, terminated: bool) -> dict[str, float]:
+        """V after the last step, for each path of a value."""
+        value = skeleton["value"]
+        if terminated:
+            return dict.fromkeys(_paths(value), 0.0)
+        given: dict[str, Any] = {}
+        form = _flatten(final_value, "final_value", given)
+        if isinstance(value, dict) and isinstance(form, str):
+            if float(self._array("final_value", final_value, 0, None)) != 0.0:
+                raise TrajectoryError(
+                    f"final_value: a number, but values are by component: {', '.join(map(str, value))}"
+                )
+            return dict.fromkeys(value.values(), 0.0)
+        if not isinstance(value, dict) and not isinstance(form, str):
+            raise TrajectoryError("final_value: must be a number, as the values of the steps are")
+        if isinstance(value, dict):
+            _same_components("final_value", form, "value", value)
+        numbers = {path: float(self._array(path, x, 0, None)) for path, x in given.items()}
+        return {value[n]: numbers[form[n]] for n in value} if isinstance(value, dict) else {value: numbers[form]}
+
+    def _keep(self, skeleton: dict[str, PyTree], arrays: dict[str, np.ndarray], lead: int) -> None:
+        """Something was added: what it looks like holds for all, and results are out of date."""
+        if self._skeleton is None:
+            self._skeleton, self._shapes = skeleton, {path: x.shape[lead:] for path, x in arrays.items()}
+        self._outdated |= self._rows is not None
+        self._rows = None
+
+    def _merge(self) -> dict[str, np.ndarray]:
+        """All episodes as one array per path; the episodes keep views of it, so that there is one copy."""
+        columns = {path: np.concatenate([e.columns[path] for e in self._episodes]) for path in self._shapes}
+        stops = np.cumsum([e.length for e in self._episodes])
+        self._episodes = [
+            replace(e, columns={path: x[stop - e.length : stop] for path, x in columns.items()})
+            for e, stop in zip(self._episodes, stops)
+        ]
+        return columns
+
+
+def _gae(reward: np.ndarray, value: np.ndarray, final: float, gamma: float, gae_lambda: float) -> np.ndarray:
+    """A_t = delta_t + gamma lambda A_{t+1} over one episode [T], with V = `final` after its last step."""
+    delta = reward + gamma * np.append(value[1:], final) - value
+    decay = gamma * gae_lambda
+    return np.array(list(accumulate(delta[::-1].tolist(), lambda later, d: d + decay * later)))[::-1]
+
+
+def _float32(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32)
+
+
+def _total(columns: dict[str, np.ndarray], paths: list[str]) -> np.ndarray:
+    return np.sum([columns[path] for path in paths], axis=0)
+
+
+def _paths(skeleton: PyTree) -> list[str]:
+    return list(skeleton.values()) if isinstance(skeleton, dict) else [skeleton]
+
+
+def _check_components(reward: PyTree, value: PyTree) -> None:
+    """Rewards and values are numbers or flat dicts, and dicts of values have the components of the rewards."""
+    for field, x in (("reward", reward), ("value", value)):
+        flat = isinstance(x, dict) and x and all(isinstance(path, str) for path in x.values())
+        if not isinstance(x, str) and not flat:
+            raise TrajectoryError(f"{field}: must be a number, or a dict from component to number")
+    if isinstance(reward, dict) and len(reward) > 1 and "total" in reward:
+        raise TrajectoryError("reward['total']: 'total' is the sum of all components; leave it out or rename it")
+    if isinstance(value, dict):
+        if not isinstance(reward, dict):
+            raise TrajectoryError("value: by component, but reward is a number; give both by component")
+        _same_components("value", value, "reward", reward)
+
+
+def _same_components(field: str, given: PyTree, other: str, expected: dict) -> None:
+    names = given if isinstance(given, dict) else {}
+    for name in expected:
+        if not isinstance(names.get(name), str):
+            raise TrajectoryError(f"{field}[{name!r}]: missing, but {other} has this component")
+    for name in names:
+        if name not in expected:
+            raise TrajectoryError(f"{field}[{name!r}]: given, but {other} does not have this component")
+
+
+def _fraction(name: str, x: Any) -> float:
+    try:
+        number = float(x)
+    except (TypeError, ValueError):
+        raise TrajectoryError(f"{name}: {x!r} is not a number") from None
+    if not 0.0 <= number <= 1.0:
+        raise TrajectoryError(f"{name}: {x} must be 0 to 1")
+    return number
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise TrajectoryError(f"seed: {seed!r} is neither a number of at least 0 nor a numpy Generator") from None
+
+
+def _flatten(tree: PyTree, path: str, leaves: dict[str, Any]) -> PyTree:
+    """Put the arrays of a tree into `leaves`, by path, and return the tree with paths in their places."""
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return {name: _flatten(x, f"{path}[{name!r}]", leaves) for name, x in tree.items()}
+    if isinstance(tree, tuple):
+        items = [_flatten(x, f"{path}[{i}]", leaves) for i, x in enumerate(tree)]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    leaves[path] = tree
+    return path
+
+
+def _map(f: Callable[[Any], Any], tree: PyTree) -> PyTree:
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {name: _map(f, x) for name, x in tree.items()}
+    if isinstance(tree, tuple):
+        items = [_map(f, x) for x in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    return f(tree)
+
+
+@cache
+def _register_pytree() -> None:
+    import jax
+
+    names = [field.name for field in fields(MinibatchRows)]
+    jax.tree_util.register_dataclass(MinibatchRows, data_fields=names, meta_fields=[])

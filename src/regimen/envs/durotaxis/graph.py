@@ -1,0 +1,132 @@
+"""A directed graph of at most `capacity` nodes with positions, whose edges are rows of bits.
+
+Slots are fixed: a node keeps its slot from birth to death, and a free one is used again. Nothing here loops over nodes
+in Python or sorts; C is the capacity, W = C / 32 the words of a row. Edges lead from older to younger nodes or along
+the first chain, so there are no cycles, and a set of bits holds no edge twice.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from regimen.types import Array, Record, pytree_dataclass
+
+WORD = 32  # bits
+SHIFTS = np.arange(WORD, dtype=np.uint32)
+
+
+@pytree_dataclass
+class Graph(Record):
+    alive: Array  # [C] bool
+    x: Array  # [C], 0 in an empty slot, as everywhere below
+    y: Array  # [C]
+    ident: Array  # [C] int32, never used twice in an episode; -1 in an empty slot
+    age: Array  # [C] int32, steps since birth
+    edges: Array  # [C, W] uint32, bit j of row i is the edge i -> j
+    next_ident: Array  # int32
+
+    @property
+    def count(self) -> Array:
+        return count(pack(self.alive))
+
+
+def pack(mask: Array) -> Array:
+    """Booleans [..., C] as words [..., W]."""
+    bits = mask.reshape(*mask.shape[:-1], -1, WORD).astype(jnp.uint32) << SHIFTS
+    return jnp.sum(bits, axis=-1, dtype=jnp.uint32)
+
+
+def unpack(words: Array) -> Array:
+    """Words [..., W] as booleans [..., C]."""
+    bits = (words[..., None] >> SHIFTS) & 1
+    return bits.reshape(*words.shape[:-1], -1).astype(bool)
+
+
+def count(words: Array) -> Array:
+    """Bits set in [..., W], int32."""
+    return jnp.sum(lax.population_count(words), axis=-1, dtype=jnp.uint32).astype(jnp.int32)
+
+
+def place(words: Array, capacity: int) -> Array:
+    """How many bits are set before each position, [C]: the rank of those that are set."""
+    position = np.arange(capacity)
+    before = (np.arange(capacity)[None, :] < position[:, None]).reshape(capacity, -1, WORD)
+    before = (before.astype(np.uint64) << np.arange(WORD, dtype=np.uint64)).sum(-1).astype(np.uint32)  # [C, W]
+    return count(words & before)
+
+
+def chain(x: Array, y: Array, nodes: Array) -> Graph:
+    """The first `nodes` slots, joined one after the other."""
+    capacity = x.shape[-1]
+    slot = jnp.arange(capacity, dtype=jnp.int32)
+    alive = slot < nodes
+    following = (slot[None, :] == slot[:, None] + 1) & alive[None, :]
+    return Graph(
+        alive=alive,
+        x=jnp.where(alive, x, 0.0),
+        y=jnp.where(alive, y, 0.0),
+        ident=jnp.where(alive, slot, -1),
+        age=jnp.zeros(capacity, jnp.int32),
+        edges=pack(following),
+        next_ident=jnp.asarray(nodes, jnp.int32),
+    )
+
+
+def delete(graph: Graph, dead: Array) -> Graph:
+    """Remove nodes and join every predecessor of each to every successor.
+
+    Eliminating one node after the other leaves a -> b exactly where a path led from a to b through removed nodes only,
+    whatever their order, so neighbours may go in the same step.
+    """
+    capacity = dead.shape[-1]
+
+    def eliminate(d: Array, edges: Array) -> Array:
+        row = lax.dynamic_index_in_dim(edges, d, keepdims=True)  # [1, W]
+        row = jnp.where(lax.dynamic_index_in_dim(dead, d, keepdims=False), row, 0)
+        leads = lax.dynamic_index_in_dim(edges, d // WORD, axis=1, keepdims=True) >> (d % WORD).astype(jnp.uint32)
+        return edges | jnp.where((leads & 1) == 1, row, 0)
+
+    edges = lax.fori_loop(0, capacity, eliminate, graph.edges)
+    alive = graph.alive & ~dead
+    return graph.replace(
+        alive=alive,
+        x=jnp.where(alive, graph.x, 0.0),
+        y=jnp.where(alive, graph.y, 0.0),
+        ident=jnp.where(alive, graph.ident, -1),
+        age=jnp.where(alive, graph.age, 0),
+        edges=jnp.where(alive[:, None], edges & pack(alive), 0),
+    )
+
+
+def spawn(graph: Graph, parents: Array, x: Array, y: Array) -> tuple[Graph, Array]:
+    """One child at (x[i], y[i]) for each parent i, with the edge i -> child; also which parents got theirs.
+
+    The k-th parent's child takes the k-th free slot. Parents beyond the last free slot get none.
+    """
+    capacity = parents.shape[-1]
+    free = ~graph.alive
+    free_words, parent_words = pack(free), pack(parents)
+    slot_rank, rank = place(free_words, capacity), place(parent_words, capacity)
+    made = parents & (rank < count(free_words))
+    born = free & (slot_rank < count(parent_words))
+    match = made[:, None] & born[None, :] & (rank[:, None] == slot_rank[None, :])  # [parent, slot]
+    child_x = jnp.sum(jnp.where(match, x[:, None], 0.0), axis=0)  # one term each, so it is exact
+    child_y = jnp.sum(jnp.where(match, y[:, None], 0.0), axis=0)
+    grown = graph.replace(
+        alive=graph.alive | born,
+        x=jnp.where(born, child_x, graph.x),
+        y=jnp.where(born, child_y, graph.y),
+        ident=jnp.where(born, graph.next_ident + slot_rank, graph.ident),
+        age=jnp.where(born, 0, graph.age),
+        edges=graph.edges | pack(match),
+        next_ident=graph.next_ident + count(pack(made)),
+    )
+    return grown, made
+
+
+def half_words(edges: Array) -> Array:
+    """[C, W] rows as int32 [C, C / 16]: 16-bit words, which float32 holds exactly."""
+    halves = jnp.stack([edges & 0xFFFF, edges >> 16], axis=-1)
+    return halves.reshape(*edges.shape[:-1], -1).astype(jnp.int32)
