@@ -40,6 +40,18 @@ def test_a_table_will_do_where_nothing_can_be_drawn(run, capsys):
     assert "nothing to draw" in capsys.readouterr().out and (run / "replays" / "seed-0.csv").exists()
 
 
+def test_a_native_env_draws_itself(tmp_path, capsys):
+    tiny(tmp_path / "run", updates=1, env="catch_point")
+    assert main(["replay", str(tmp_path / "run")]) == 0
+    assert "seed-0.gif" in capsys.readouterr().out
+    with open(tmp_path / "run" / "replays" / "seed-0.csv") as file:
+        rows = list(csv.DictReader(file))
+    image = Image.open(tmp_path / "run" / "replays" / "seed-0.gif")
+    assert image.size == (320, 320) and image.info["duration"] == 100, "ten pictures a second, as the environment says"
+    assert 2 <= image.n_frames <= len(rows) + 1  # alike pictures are merged
+    assert {"action/choice", "action/move"} <= set(rows[0])
+
+
 def test_export_writes_a_policy_that_loads(run, tmp_path, capsys):
     assert main(["export", str(run), "--out", str(tmp_path / "policy"), "--checkpoint", "32"]) == 0
     policy = regimen.load_policy(tmp_path / "policy")

@@ -18,6 +18,8 @@ from regimen.envs.adapters.gymnasium import (
     register_with_gymnasium,
     to_gymnasium,
 )
+from regimen.envs.probe import Hybrid
+from regimen.envs.protocol import native_env
 from regimen.envs.registry import ENVS, make_env, resolve
 from regimen.errors import ConfigError, EnvError
 
@@ -60,6 +62,57 @@ def test_info_has_components_metrics_and_mask():
     obs, info = env.reset(seed=0)
     assert info["action_mask"].dtype == np.int8
     np.testing.assert_array_equal(read_mask(info), obs == 0)
+
+
+@native_env
+class MaskedHybrid(Hybrid):
+    """Only the right choice is allowed; amounts cannot be masked."""
+
+    def action_mask(self, state):
+        return {"choice": state[:3] == 1}
+
+
+def test_a_hybrid_mask_has_the_structure_of_the_action():
+    env = to_gymnasium(MaskedHybrid())
+    obs, info = env.reset(seed=0)
+    mask = info["action_mask"]
+    assert mask["choice"].dtype == np.int8 and [mask[f"amount_{i}"] for i in range(3)] == [None] * 3
+    np.testing.assert_array_equal(read_mask(info)["choice"], obs[:3] == 1)
+    assert read_mask(info)["choice"].dtype == bool and read_mask(info)["amount_0"] is None
+    env.action_space.seed(0)
+    for _ in range(5):  # as Gymnasium itself reads it
+        obs, info = env.reset()
+        action = env.action_space.sample(mask=info["action_mask"])
+        assert obs[action["choice"]] == 1
+        assert "action_mask" in env.step(action)[4]
+    assert (
+        env.action_conditions == Hybrid.action_conditions
+        and to_gymnasium(resolve("cartpole").native).action_conditions == {}
+    )
+
+
+def test_masks_of_tuples():
+    choice, inner = np.array([1, 0]), np.array([0, 1, 1])
+    kept = read_mask({"action_mask": (choice, None, {"inner": inner})})
+    assert kept[0].tolist() == [True, False] and kept[1] is None and kept[2]["inner"].tolist() == [False, True, True]
+    assert read_mask({"action_mask": ((1, 0), (0, 1, 1))}).tolist() == [True, False, False, True, True]
+
+
+def test_pictures_only_where_the_environment_draws():
+    register_with_gymnasium()
+    env = gymnasium.make("regimen/moving", render_mode="rgb_array", penalty=0.01)
+    assert env.unwrapped.native.penalty == 0.01 and env.unwrapped.render_mode == "rgb_array"
+    env.reset(seed=0)
+    assert env.render().shape == (320, 320, 3)
+    silent = to_gymnasium(resolve("moving").native)
+    silent.reset(seed=0)
+    assert silent.render() is None
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        to_gymnasium(resolve("moving").native, render_mode="rgb_array").render()
+    with pytest.raises(EnvError, match="render_mode 'human': Moving can do rgb_array"):
+        to_gymnasium(resolve("moving").native, render_mode="human")
+    with pytest.raises(EnvError, match="CartPole can do none"):
+        to_gymnasium(resolve("cartpole").native, render_mode="rgb_array")
 
 
 def test_seeds_repeat_and_differ():

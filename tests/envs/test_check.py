@@ -17,7 +17,16 @@ from regimen.types import TimeStep
 
 
 @pytest.mark.parametrize(
-    "env", ["cartpole", "probe/masked", "probe/dict", "probe/components", "gym:CartPole-v1", "gym:Pendulum-v1"]
+    "env",
+    [
+        "cartpole",
+        "probe/masked",
+        "probe/dict",
+        "probe/components",
+        "probe/hybrid",
+        "gym:CartPole-v1",
+        "gym:Pendulum-v1",
+    ],
 )
 def test_good_environments_have_no_problems(env):
     assert check_env(env) == []
@@ -75,7 +84,7 @@ def no_seed(env, *args, **kwargs):
 BROKEN = [
     ({"observation_space": None}, "observation_space is None"),
     ({"observation_space": spaces.Text(3)}, "observation space.* is not supported"),
-    ({"action_space": spaces.Dict({"a": spaces.Discrete(2)})}, "action space.* is not supported"),
+    ({"action_space": spaces.Dict({"a": spaces.Text(3)})}, "action space.* is not supported"),
     ({"action_space": spaces.Box(0, 3, (1,), np.int32)}, "action space.* is not supported"),
     ({"obs": lambda env, a: np.zeros(3, np.float32)}, r"observation of step has shape \(3,\); its space says \(2,\)"),
     ({"obs": lambda env, a: np.array([np.nan, 0], np.float32)}, "observation of step is not finite .nan at index 0"),
@@ -214,7 +223,10 @@ BROKEN_NATIVE = [
     ({"step": step_with(metrics=lambda s: {"x": s[0]})}, "metrics are .'x'.; metric_reductions names"),
     ({"metric_reductions": {"x": "median"}}, "metric_reductions.'x'. is 'median'; use last, sum"),
     ({"reward_components": ("a", "b")}, r"its components are a, b, so it must be \(2,\)"),
-    ({"action_mask": lambda self, state: jnp.ones(3, bool)}, r"action_mask.state. has shape \(3,\)"),
+    (
+        {"action_mask": lambda self, state: jnp.ones(3, bool)},
+        r"action mask of shape \(3,\): Discrete\(2\) has 2 options",
+    ),
     ({"action_mask": lambda self, state: jnp.zeros(2, bool)}, "action_mask.state. allows no action"),
 ]
 

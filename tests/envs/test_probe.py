@@ -18,7 +18,7 @@ def play(name, *actions, key=KEY):
     state, first = env.reset(key)
     steps = []
     for action in actions:
-        state, ts = env.step(key, state, jnp.asarray(action))
+        state, ts = env.step(key, state, jax.tree.map(jnp.asarray, action, is_leaf=lambda x: isinstance(x, list)))
         steps.append(ts)
     return first, steps
 
@@ -26,7 +26,7 @@ def play(name, *actions, key=KEY):
 @pytest.mark.parametrize("name", PROBES)
 def test_they_end_within_their_limit_unless_they_test_truncation(name):
     env = resolve(name).native
-    action = np.asarray(env.action_space.sample())
+    action = env.action_space.sample()
     _, steps = play(name, *[action] * env.max_episode_steps)
     ends = [bool(ts.terminated) for ts in steps]
     assert ends == [False] * (len(ends) - 1) + [name != "probe/truncation"]
@@ -55,6 +55,17 @@ def test_actions_earn():
         assert float(ts.reward) == float(right)
 
 
+def test_a_choice_and_its_amount():
+    for key in jax.random.split(KEY, 8):
+        obs, _ = play("probe/hybrid", key=key)
+        right, amount = int(np.argmax(obs[:3])), float(obs[3])
+        exact = {"choice": right} | {f"amount_{i}": [amount if i == right else -amount] for i in range(3)}
+        off = exact | {f"amount_{right}": [amount + 0.1]}
+        wrong = exact | {"choice": (right + 1) % 3}
+        pay = [float(play("probe/hybrid", action, key=key)[1][0].reward) for action in (exact, off, wrong)]
+        np.testing.assert_allclose(pay, [1.0, 0.9, -1.0], atol=1e-6)
+
+
 def test_what_is_masked_would_pay_most():
     env = resolve("probe/masked").native
     for key in jax.random.split(KEY, 4):
@@ -70,6 +81,12 @@ def test_components_and_metrics():
     np.testing.assert_allclose([ts.reward for ts in steps], [[1, -0.25], [0, 0], [1, -0.25], [1, -0.25]])
     assert [float(ts.metrics["success"]) for ts in steps] == [1, 0, 0, 0]
     assert float(play("probe/components", 1, 1, 1, 1)[1][-1].metrics["success"]) == 1
+
+
+def test_the_bait_pays_more_than_the_task():
+    paid = [play("probe/misleading", a)[1][0] for a in range(3)]
+    np.testing.assert_allclose([ts.reward for ts in paid], [[0, 0], [1, 0], [0, 3]])
+    assert [float(ts.metrics["success"]) for ts in paid] == [0, 1, 0]
 
 
 def test_environments_of_different_classes_are_different_programs():

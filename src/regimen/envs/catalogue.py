@@ -55,4 +55,5 @@ ENVS: dict[str, EnvEntry] = {
     "probe/hybrid": EnvEntry("regimen.envs.probe:Hybrid", "the right choice of three, and the right amount for it"),
     "probe/dict": EnvEntry("regimen.envs.probe:DictObservation", "a Box, a Discrete and a MultiBinary part observed"),
     "probe/components": EnvEntry("regimen.envs.probe:Components", "two reward components, a metric and a success flag"),
+    "probe/misleading": EnvEntry("regimen.envs.probe:Misleading", "a bait that pays more than the task beside it"),
 }

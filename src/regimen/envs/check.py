@@ -449,6 +449,9 @@ def attempt(what: str, report: Report, call: Any) -> Any:
     """`call()`, or None and an error that says what about it cannot be compiled."""
     try:
         return call()
+    except RegimenError as e:
+        report.error(what, f"{what}: {e}")
+        return None
     except Exception as e:
         report.error(what, f"{what} failed: {trace_hint(e)}{location(e)}")
         return None

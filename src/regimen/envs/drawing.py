@@ -5,13 +5,12 @@ A shape is its signed distance in pixels, from which the share of each pixel tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 Color = tuple[int, int, int]
-Point = Sequence[Any]  # x, y; numbers or arrays of one
+Point = Any  # x, y: a pair of numbers or an array of two
 
 PAPER: Color = (250, 250, 247)
 INK: Color = (55, 60, 70)
@@ -31,12 +30,12 @@ class Canvas:
         height = round(self.scale * (top - bottom))
         self.x = (left + (np.arange(width) + 0.5) / self.scale).astype(np.float32)[None, :]
         self.y = (top - (np.arange(height) + 0.5) / self.scale).astype(np.float32)[:, None]
-        self.pixels = np.broadcast_to(np.float32(background), (height, width, 3)).copy()
+        self.pixels = np.full((height, width, 3), background, np.float32)
 
     def paint(self, distance: np.ndarray, color: Color, opacity: float = 1.0) -> Canvas:
         """Fill where `distance` [H, W] (in units of the plane, negative inside) is below zero."""
         cover = np.clip(0.5 - distance * self.scale, 0.0, 1.0)[..., None] * opacity
-        self.pixels += cover * (np.float32(color) - self.pixels)
+        self.pixels += cover * (np.array(color, np.float32) - self.pixels)
         return self
 
     def disc(self, center: Point, radius: float, color: Color, opacity: float = 1.0) -> Canvas:

@@ -293,3 +293,25 @@ class Components(Probe):
             metrics={"chosen": chosen, "success": (state[0] == state[1]).astype(jnp.float32)},
         )
         return state, step
+
+
+@native_env
+class Misleading(Probe):
+    """One step, three actions. Action 1 pays 1 in `task`, action 2 pays `lure` in `bait`, action 0 nothing. The sum of
+    the two favours the bait; success is having done the task."""
+
+    max_episode_steps: int = 1
+    lure: float = 3.0
+    """What the bait pays."""
+
+    reward_components = ("task", "bait")
+    metric_reductions = {"success": "last"}  # noqa: RUF012
+
+    @property
+    def action_space(self):
+        return spaces.Discrete(3)
+
+    def step(self, key: Array, state: Array, action: Array):
+        task = (action == 1).astype(jnp.float32)
+        bait = jnp.where(action == 2, self.lure, 0.0)
+        return state, over(state, jnp.stack([task, bait])).replace(metrics={"success": task})
