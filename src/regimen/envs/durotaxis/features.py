@@ -100,16 +100,14 @@ def hull(graph: Graph) -> tuple[Array, Array]:
 
     It lies inside the convex hull and touches it in every direction; nodes level with each other count as their mean.
     """
-    reach = graph.x[:, None] * COS + graph.y[:, None] * SIN  # [C, 16]
-    reach = jnp.where(graph.alive[:, None], reach, -jnp.inf)
-    furthest = reach >= jnp.max(reach, axis=0) - ON_HULL
-    furthest = furthest & graph.alive[:, None]
-    tied = jnp.maximum(jnp.sum(furthest, axis=0, dtype=jnp.int32), 1).astype(jnp.float32)
-    x = jnp.sum(jnp.where(furthest, graph.x[:, None], 0.0), axis=0) / tied  # [16]
-    y = jnp.sum(jnp.where(furthest, graph.y[:, None], 0.0), axis=0) / tied
+    alive, x, y = graph.alive[:, None], graph.x[:, None], graph.y[:, None]
+    reach = jnp.where(alive, x * COS + y * SIN, -1e9)  # [C, 16]
+    furthest = jnp.where(alive & (reach >= jnp.max(reach, axis=0) - ON_HULL), 1.0, 0.0)
+    tied = jnp.maximum(jnp.sum(furthest, axis=0), 1.0)
+    x, y = jnp.sum(furthest * x, axis=0) / tied, jnp.sum(furthest * y, axis=0) / tied  # [16]
     x, y = x - x[0], y - y[0]  # near the origin float32 loses less
     area = 0.5 * jnp.sum(x * jnp.roll(y, -1) - jnp.roll(x, -1) * y)
-    return jnp.any(furthest, axis=1), jnp.maximum(area, 0.0)
+    return jnp.max(furthest, axis=1) > 0, jnp.maximum(area, 0.0)
 
 
 def observe(

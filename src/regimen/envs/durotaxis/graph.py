@@ -57,19 +57,32 @@ def place(words: Array, capacity: int) -> Array:
     return count(words & before)
 
 
+def nth(mask: Array, rank: Array) -> Array:
+    """The position of the bit of each rank, [C] int32; what lies beyond the last one is 0."""
+    capacity = mask.shape[-1]
+    position = jnp.arange(capacity, dtype=jnp.int32)
+    target = jnp.where(mask, rank, capacity)
+    return jnp.zeros(capacity, jnp.int32).at[target].set(position, mode="drop")
+
+
+def one_bit(position: Array, where: Array) -> Array:
+    """Rows [C, W] with one bit each, at `position` [C]; none where `where` [C] is False."""
+    bit = jnp.where(where, jnp.uint32(1) << (position % WORD).astype(jnp.uint32), 0)
+    return jnp.where((position // WORD)[:, None] == np.arange(position.shape[-1] // WORD), bit[:, None], 0)
+
+
 def chain(x: Array, y: Array, nodes: Array) -> Graph:
     """The first `nodes` slots, joined one after the other."""
     capacity = x.shape[-1]
     slot = jnp.arange(capacity, dtype=jnp.int32)
     alive = slot < nodes
-    following = (slot[None, :] == slot[:, None] + 1) & alive[None, :]
     return Graph(
         alive=alive,
         x=jnp.where(alive, x, 0.0),
         y=jnp.where(alive, y, 0.0),
         ident=jnp.where(alive, slot, -1),
         age=jnp.zeros(capacity, jnp.int32),
-        edges=pack(following),
+        edges=one_bit(slot + 1, slot + 1 < nodes),
         next_ident=jnp.asarray(nodes, jnp.int32),
     )
 
@@ -80,15 +93,14 @@ def delete(graph: Graph, dead: Array) -> Graph:
     Eliminating one node after the other leaves a -> b exactly where a path led from a to b through removed nodes only,
     whatever their order, so neighbours may go in the same step.
     """
-    capacity = dead.shape[-1]
 
-    def eliminate(d: Array, edges: Array) -> Array:
-        row = lax.dynamic_index_in_dim(edges, d, keepdims=True)  # [1, W]
+    def eliminate(d: Array, words: Array) -> Array:
+        row = lax.dynamic_index_in_dim(words, d, axis=1, keepdims=True)  # [W, 1] where d leads
         row = jnp.where(lax.dynamic_index_in_dim(dead, d, keepdims=False), row, 0)
-        leads = lax.dynamic_index_in_dim(edges, d // WORD, axis=1, keepdims=True) >> (d % WORD).astype(jnp.uint32)
-        return edges | jnp.where((leads & 1) == 1, row, 0)
+        word = lax.dynamic_index_in_dim(words, d // WORD, axis=0, keepdims=True)  # [1, C]
+        return words | row * ((word >> (d % WORD).astype(jnp.uint32)) & 1)  # to those that lead to d
 
-    edges = lax.fori_loop(0, capacity, eliminate, graph.edges)
+    edges = lax.fori_loop(0, dead.shape[-1], eliminate, graph.edges.T).T  # words first: the long axis vectorises
     alive = graph.alive & ~dead
     return graph.replace(
         alive=alive,
@@ -111,16 +123,15 @@ def spawn(graph: Graph, parents: Array, x: Array, y: Array) -> tuple[Graph, Arra
     slot_rank, rank = place(free_words, capacity), place(parent_words, capacity)
     made = parents & (rank < count(free_words))
     born = free & (slot_rank < count(parent_words))
-    match = made[:, None] & born[None, :] & (rank[:, None] == slot_rank[None, :])  # [parent, slot]
-    child_x = jnp.sum(jnp.where(match, x[:, None], 0.0), axis=0)  # one term each, so it is exact
-    child_y = jnp.sum(jnp.where(match, y[:, None], 0.0), axis=0)
+    slot = jnp.take(nth(free, slot_rank), rank)  # of each parent's child
+    parent = jnp.take(nth(made, rank), slot_rank)  # of the child in each slot
     grown = graph.replace(
         alive=graph.alive | born,
-        x=jnp.where(born, child_x, graph.x),
-        y=jnp.where(born, child_y, graph.y),
+        x=jnp.where(born, jnp.take(x, parent), graph.x),
+        y=jnp.where(born, jnp.take(y, parent), graph.y),
         ident=jnp.where(born, graph.next_ident + slot_rank, graph.ident),
         age=jnp.where(born, 0, graph.age),
-        edges=graph.edges | pack(match),
+        edges=graph.edges | one_bit(slot, made),
         next_ident=graph.next_ident + count(pack(made)),
     )
     return grown, made
