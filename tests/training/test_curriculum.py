@@ -25,10 +25,9 @@ from regimen.training.engine import Limits, NativeEngine
 from regimen.training.learner import initial_from
 from regimen.training.trainer import make_engine
 from regimen.types import Clock, EpisodeRows, TimeStep
-from support import BROKEN, EPISODIC, TINY, UPDATE, assert_same_run, command_line, final_state, tiny
+from support import BROKEN, TINY, UPDATE, assert_same_run, command_line, final_state, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
-
 
 COURSE = {
     "dial": "1, 2, 4 up 0.75 down 0.5 window 12",
@@ -73,21 +72,15 @@ class Dial(NativeEnv):
 DIAL = f"{__file__}:Dial"
 
 
-# --- texts -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("5 @ 0, 8 @ 20k steps, 10 @ 50k steps", Stairs((5.0, 8.0, 10.0), (0, 20_000, 50_000))),
         (" -.5@0,1e-3 @ 1.5M , 2. @ 2_000_000 step", Stairs((-0.5, 1e-3, 2.0), (0, 1_500_000, 2_000_000))),
-        ("5 @ 0", Stairs((5.0,), (0,))),
         ("3 .. 9.8 over 100k steps", Ramp(3.0, 9.8, 100_000)),
         ("3 .. .5 over 1e3", Ramp(3.0, 0.5, 1_000)),
-        ("-1..-2 over 10", Ramp(-1.0, -2.0, 10)),
         ("30, 40, 50 up 0.6 down 0.3 window 100", Levels((30.0, 40.0, 50.0), {"up": 0.6, "down": 0.3, "window": 100})),
         ("30,40 window 1e2 up .6", Levels((30.0, 40.0), {"window": 100, "up": 0.6})),
-        ("1, 2", Levels((1.0, 2.0), {})),
     ],
 )
 def test_texts(text, expected):
@@ -97,22 +90,18 @@ def test_texts(text, expected):
 BAD = {
     "5": r"'5' is not a schedule; write '5 @ 0, 8 @ 20k steps' .* '3 \.\. 9\.8 over 100k steps' .* '30, 40, 50 up",
     "5 @ 0,": "'5 @ 0,' is not a schedule; write",
-    "5 @ 0, fast": "'5 @ 0, fast' is not a schedule; write",
     "5 @ 0, 8 @ 20 episodes": "is not a schedule; write",
     "1, 2 sideways 3": "is not a schedule; write",
     "3...5 over 10": "is not a schedule; write",  # .5 or 5?
-    "5 @ 0, 8 @ 20k, 10 @ 20000": "steps must increase; 20,000 comes after 20,000",
     "5 @ 0, 8 @ 20k, 10 @ 2k": "steps must increase; 2,000 comes after 20,000",
     "5 @ 10, 8 @ 20k": "the first value must be @ 0, not @ 10",
     "5 @ 0, 8 @ 1.5": "1.5 is not a number of steps",
     "5 @ 0, 8 @ 1e99": "1e99 is not a number of steps",
     "1 .. 2 over 0 steps": "0 is not a number of steps; it must be whole and at least 1",
     "1e99 @ 0": "1e99 is too large",
-    "1, 2 up 0.3 down 0.6": "up 0.3 must be greater than down 0.6",
     "1, 2 up 0.5 down 0.5": "up 0.5 must be greater than down 0.5",
     "1, 2 down 0.9": "up 0.8 must be greater than down 0.9",
     "1, 2 up 1.5": "up 1.5 is out of range",
-    "1, 2 down -1": "down -1 is out of range",
     "1, 2 window 0": "window 0 is not a whole number of episodes",
     "1, 2 up 0.5 up 0.6": "'up 0.5 up 0.6' sets a term twice",
 }
@@ -133,9 +122,6 @@ def test_fields_moved_by_success_share_one_level():
         curriculum.read({"a": "1, 2 up 0.6", "b": "1, 2 up 0.7"})
     with pytest.raises(ConfigError, match=r"curriculum\.level: .*train/curriculum/level"):
         curriculum.read({"level": "1, 2"})
-
-
-# --- settings --------------------------------------------------------------------------------------------------------
 
 
 def test_layers_merge_by_field(tmp_path):
@@ -167,24 +153,18 @@ def test_config_yaml_round_trip(tmp_path):
     assert settings.is_complete(data, "ppo")
 
 
-# --- what the environment cannot do ----------------------------------------------------------------------------------
-
-# environment and flags, what the line says
-REFUSED = {
+REFUSED = {  # environment and flags, what the line says
     "unknown field": (["cartpole", "--curriculum.forse", "5 @ 0"], "curriculum.forse: .*did you mean 'force'"),
     "not a float": (
         ["cartpole", "--curriculum.max-episode-steps", "9 @ 0"],
-        "curriculum.max_episode_steps: not a float field of cartpole .*; float fields: gravity, mass_cart, mass_pole,",
+        "not a float .* fields: gravity, mass_cart,",
     ),
-    "no float field": (
-        ["probe/match", "--curriculum.max_episode_steps", "9 @ 0"],
-        "not a float field of probe/match .*; it has no float field",
-    ),
+    "no float": (["probe/match", "--curriculum.max_episode_steps", "9 @ 0"], "of probe/match .*it has no float field"),
     "host": (["gym:CartPole-v1", "--curriculum.gravity", "5 @ 0"], "gym:CartPole-v1 .* need a native environment"),
     "host preset": (["gym:CartPole-v1", "--curriculum", "staged"], "gym:CartPole-v1 .* need a native environment"),
     "no success": (
         [f"{BROKEN}:Luck", "--curriculum.gain", "1, 2"],
-        "curriculum.gain: .*neither a metric 'success' nor a return threshold",
+        "neither a metric 'success' nor a return threshold",
     ),
     "text": (["cartpole", "--curriculum.force", "strong"], "'strong' is not a schedule; write '5 @ 0, 8 @ 20k steps'"),
     "no presets": (["cartpole", "--curriculum", "staged"], "'staged' is not a curriculum of cartpole, which declares"),
@@ -229,17 +209,10 @@ def rows_of(successes: list[bool], capacity: int, threshold: float | None = None
     return EpisodeRows(jnp.int32(len(successes)), other, other, reward, other, other > 0, metrics)
 
 
-@pytest.mark.parametrize(
-    ("rule", "threshold"),
-    [
-        (Rule(3, 0.6, 0.3, 4), None),
-        (Rule(3, 0.6, 0.3, 4), 3.0),  # a return at the threshold is a success
-        (Rule(4, 0.7, 0.69, 25), None),
-        (Rule(2, 1.0, 1e-3, 1), None),
-        (Rule(5, 0.5, None, 7), None),
-    ],
-)
+@pytest.mark.parametrize("threshold", [None, 3.0])  # by the metric, by a return at the threshold
+@pytest.mark.parametrize("rule", [(3, 0.6, 0.3, 4), (4, 0.7, 0.69, 25), (2, 1.0, 1e-3, 1), (5, 0.5, None, 7)])
 def test_the_level_moves_as_the_rule_says(rule, threshold):
+    rule = Rule(*rule)
     rng = np.random.default_rng(0)
     course = Curriculum({}, rule, threshold)
     after = jax.jit(course.after)
@@ -258,9 +231,6 @@ def test_rates_are_compared_exactly():
     assert Rule(2, 0.07, 0.06, 100).enough() == 7 and 0.07 * 100 > 7
     assert Rule(2, 0.29, 0.28, 100).enough() == 29 and Rule(2, 0.9, 0.55, 20).too_few() == 11
     assert Rule(2, 0.5).too_few() == 0
-
-
-# --- the clock -------------------------------------------------------------------------------------------------------
 
 
 def clock_at(steps: int) -> Clock:
@@ -295,14 +265,9 @@ def test_parameters_of_gymnax_environments():
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
-COMMON = {
-    **{"curriculum": COURSE, "checkpoint.every": "8", "checkpoint.keep": 10, "eval.every": "10"},
-    "algo.horizon": "1e4 steps",  # part of the program, which all these runs share
-}
-KINDS = {
-    "steps": COMMON,
-    "episodes": COMMON | {k: v for k, v in EPISODIC.items() if k != "env_args"} | {"rollout.episodes": 10},
-}
+COMMON = {"curriculum": COURSE, "checkpoint.every": "8", "checkpoint.keep": 10, "eval.every": "10"}
+COMMON["algo.horizon"] = "1e4 steps"  # part of the program, which all these runs share
+KINDS = {"steps": COMMON, "episodes": COMMON | {"rollout.steps": None, "rollout.episodes": 10, "rollout.num_envs": 2}}
 
 
 def budget(kind: str, updates: int) -> dict:
@@ -367,9 +332,7 @@ def test_moves_are_told(whole):
 
 
 def moves_in(run) -> list[str]:
-    return [
-        line.partition("curriculum at ")[2] for line in (run / "log.txt").read_text().splitlines() if " at step" in line
-    ]
+    return re.findall(r"curriculum at (.*)", (run / "log.txt").read_text())
 
 
 def expected_moves(run) -> list[str]:
@@ -385,11 +348,10 @@ def expected_moves(run) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("at", [1, 23])
+@pytest.mark.parametrize("at", [1, 2, 23])  # within a window, where the level has just moved, later
 def test_a_resumed_run_is_the_run(whole, tmp_path, at):
-    """The same state bit for bit, the same rows, and every move told once; also from within a window."""
-    kind, run = whole
-    half = tmp_path / "half"
+    """The same state bit for bit, the same rows, and every move told once."""
+    (kind, run), half = whole, tmp_path / "half"
     tiny(half, env=DIAL, **{**KINDS[kind], **budget(kind, at)})
     assert at > 1 or 0 < final_state(half)[0]["carry/curriculum/seen"] < RULE.window
     regimen.resume(half, **budget(kind, UPDATES))
@@ -434,9 +396,6 @@ def test_every_seed_moves_on_its_own(tmp_path):
     assert logged(runs[1], "level") == levels_of(successes_of(runs[1], UPDATES + 10), RULE)
 
 
-# --- the program -----------------------------------------------------------------------------------------------------
-
-
 def engine_of(env=DIAL, seeds=(0,), **overrides):
     config = settings.build_config(env, overrides={**TINY, "total_steps": 10**6, **overrides})
     return make_engine(config, registry.resolve(env), list(seeds), lambda: False)
@@ -473,11 +432,11 @@ def test_without_a_curriculum_nothing_is_carried_or_logged(tmp_path):
     run = tmp_path / "run"
     tiny(run, updates=2)
     assert not [name for row in read_metrics(run) for name in row if "curriculum" in name]
-    meta = json.loads((run / "checkpoints" / str(2 * UPDATE) / "meta.json").read_text())
-    assert "curriculum" not in meta["identity"] and "lesson" not in meta
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    assert config.pop("curriculum") == {}
-    (run / "config.yaml").write_text(yaml.safe_dump(config))  # as it was before there were curricula
+    path = run / "checkpoints" / str(2 * UPDATE) / "meta.json"
+    meta, config = json.loads(path.read_text()), yaml.safe_load((run / "config.yaml").read_text())
+    assert config.pop("curriculum") == {} and meta["identity"].pop("curriculum") == "none" and "lesson" not in meta
+    path.write_text(json.dumps(meta))  # as they were before there were curricula
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
     assert regimen.resume(run, total_steps=4 * UPDATE).summary["updates"] == 4
 
 
@@ -485,12 +444,9 @@ def test_a_checkpoint_belongs_to_its_curriculum(tmp_path):
     run = tmp_path / "run"
     tiny(run, updates=2, env=DIAL, **COMMON)
     config = yaml.safe_load((run / "config.yaml").read_text())
-    for text, message in (
-        ({**COURSE, "drift": "0 @ 0"}, "its curriculum is .*drift -1 .. 3 over 400 steps, this run's is .*drift 0 @ 0"),
-        ({}, "it has 'carry/curriculum/level', which is not used here|it lacks 'carry/"),
-    ):
-        (run / "config.yaml").write_text(yaml.safe_dump(config | {"curriculum": text}))
-        with pytest.raises(StorageError, match=message):
+    for course, words in (({**COURSE, "drift": "0 @ 0"}, ".*drift 0 @ 0"), ({}, "none")):
+        (run / "config.yaml").write_text(yaml.safe_dump(config | {"curriculum": course}))
+        with pytest.raises(StorageError, match=f"its curriculum is .* over 400 steps, this run's is {words}"):
             regimen.resume(run, total_steps=4 * UPDATE)
     other = settings.build_config(DIAL, overrides={**TINY, "curriculum": {"dial": "5 @ 0"}})
     adopt = initial_from(run, other, registry.resolve(DIAL), print)
@@ -504,8 +460,7 @@ def test_cartpole_from_the_command_line(tmp_path, capsys):
     """Flags, a resume, and the file that a run leaves: the same run three times."""
     run, again = tmp_path / "run", tmp_path / "again"
     flags = [*command_line(total_steps=4 * UPDATE), "--curriculum.force", f"5 @ 0, 8 @ {2 * UPDATE} steps"]
-    flags += ["--algo.horizon", "1e4 steps"]
-    flags += ["--curriculum.mass-pole=0.1, 0.2 window 3"]  # by the return threshold, which nobody reaches
+    flags += ["--algo.horizon", "1e4 steps", "--curriculum.mass-pole=0.1, 0.2 window 3"]  # nobody reaches the threshold
     assert main(["train", "cartpole", *flags, "--out", str(run)]) == 0
     out = capsys.readouterr().out
     assert "curriculum: force 5, then 8 from step 64; mass_pole 0.1, 0.2 by success: up at 80% of the last 3" in out
@@ -531,10 +486,8 @@ def test_a_curriculum_that_the_environment_declares(tmp_path, capsys):
     run = tmp_path / "run"
     flags = [DIAL, *command_line(total_steps=6 * UPDATE, **{"algo.horizon": "1e4 steps"})]
     flags += ["--curriculum", "staged", "--curriculum.drift", COURSE["drift"]]
-    assert main(["train", *flags, "--out", str(run)]) == 0
-    assert "chance 1, then 0 from step 300" in capsys.readouterr().out
-    resolved = yaml.safe_load((run / "config.yaml").read_text())["curriculum"]
-    assert resolved == COURSE, "config.yaml says it in full"
+    assert main(["train", *flags, "--out", str(run), "--quiet"]) == 0
+    assert yaml.safe_load((run / "config.yaml").read_text())["curriculum"] == COURSE, "in full"
     assert logged(run, "level") == [1, 1, 2, 3, 3, 3], "8, 12, 12, 8, ... successes an update, a window of 12"
     assert main(["envs", DIAL]) == 0
     assert re.search(r"--curriculum staged +dial: 1, 2, 4 up 0\.75 .*; drift: 0 @ 0\n", capsys.readouterr().out)

@@ -105,7 +105,8 @@ class Learner:
     def load(self, which: str, warn: Callable[[str], None]) -> None:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""
         arrays, meta, path = self.checkpoints.load(which, warn)
-        compare(meta["identity"], identity(self.config, self.handle), f"the checkpoint {path}")
+        theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
+        compare(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
         self.engine.restore(arrays, f"the checkpoint {path}")
         self.run.restore(meta["run"], meta["wall_seconds"])
         self.lesson = meta.get("lesson")
@@ -179,14 +180,15 @@ class Learner:
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
     """What a state belongs to; a resume compares it."""
     net = config.network
-    course = curriculum.expand(config.curriculum, handle)
+    course = [f"{field} {text}" for field, text in curriculum.expand(config.curriculum, handle).items()]
     return {
         "algorithm": config.algorithm,
         "observation space": spaces.describe(handle.observation_space),
         "action space": spaces.describe(handle.action_space),
         "network": f"{net.name} {list(net.hidden)} {net.activation}",
         "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
-    } | ({"curriculum": "; ".join(f"{field} {text}" for field, text in course.items())} if course else {})
+        "curriculum": "; ".join(course) or "none",
+    }
 
 
 def compare(theirs: dict[str, str], mine: dict[str, str], what: str) -> None:
