@@ -62,11 +62,20 @@ def rows_of(algo: Any, minibatch: Any) -> dict[str, Any]:
     spec, parts = algo.bound.spec, algo.bound
     if minibatch.log_probs is None:
         raise ConfigError("update_minibatch: the rows have no log_probs; give them to TrajectoryBuffer.add_step")
+    n, elements = len(minibatch), parts.elements
+    for name, found, expected in (
+        ("actions", minibatch.actions, parts.dist.zeros((n,))),
+        ("log_probs", minibatch.log_probs, np.zeros(n if elements.single else (n, elements.size))),
+    ):
+        shapes, wanted = (jax.tree.map(np.shape, x) for x in (found, expected))
+        if shapes != wanted:
+            raise ConfigError(f"update_minibatch: {name} of shape {shapes}; as `sample` gives them it is {wanted}")
 
     def heads(name: str) -> np.ndarray:
         found = getattr(minibatch, name)
         if parts.heads == 1:
-            found = found.get("total", next(iter(found.values()))) if isinstance(found, dict) else found
+            if isinstance(found, dict):  # of advantages the buffer gives the sum as well
+                found = found["total"] if "total" in found else sum(found.values())
             return np.asarray(found, np.float32)[:, None]
         if not isinstance(found, dict):
             known = ", ".join(spec.reward_components)
@@ -77,7 +86,6 @@ def rows_of(algo: Any, minibatch: Any) -> dict[str, Any]:
         return np.stack([found[c] for c in spec.reward_components], axis=-1).astype(np.float32)
 
     mask = minibatch.masks
-    n = len(minibatch)
     return {
         "obs": spaces.cast(spec.observation_space, minibatch.states),
         "action": minibatch.actions,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
 
 from regimen import settings
 from regimen.config import ALGORITHMS
@@ -17,9 +18,10 @@ from regimen.errors import ConfigError
 from regimen.tracking.console import Console
 from regimen.training import device
 from regimen.training.api import OBJECT, evaluate_policy, train
-from regimen.training.policy import Policy, load_policy
+from regimen.training.policy import Policy, load_policy, make_algorithm
 from regimen.training.result import Result
 from regimen.training.trainer import Callback
+from regimen.types import Spec
 
 
 class Trainer:
@@ -43,6 +45,8 @@ class Trainer:
         self.config = settings.build_config(env, algo=algo, overrides=overrides)
         self.result: Result | None = None
         self._policy: Policy | None = None
+        self._own: tuple[Any, Any] | None = None  # algorithm and state of a loop of one's own
+        self._draws = 0
 
     def train(self, callback: Callback | None = None) -> Result:
         """Train to the end; `callback` is called once per update and may return True to stop."""
@@ -51,12 +55,58 @@ class Trainer:
         self._policy = None
         return self.result
 
+    # --- a loop of one's own -----------------------------------------------------------------------------------------
+
+    def begin(self) -> tuple[Any, Any]:
+        """The algorithm bound to the environment's spaces, and its first state: for `sample`, `value` and `update`."""
+        if self._own is None:
+            handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
+            spec = Spec(
+                handle.observation_space,
+                handle.action_space,
+                handle.reward_components,
+                action_conditions=handle.action_conditions,
+            )
+            algo = make_algorithm(self.config.algorithm, self.config.algo, self.config.network).bind(spec)
+            self._own = algo, algo.init(jax.random.key(self.config.seed))
+        return self._own
+
+    def sample(self, obs: Any, mask: Any = None) -> tuple[Any, Any, Any]:
+        """(action to store, its log-probability, value) for one observation; `to_env(action)` is what to send."""
+        algo, state = self.begin()
+        self._draws += 1
+        return algo.sample(state, obs, jax.random.fold_in(state.key, 2**30 + self._draws), mask)
+
+    def value(self, obs: Any) -> Any:
+        algo, state = self.begin()
+        return algo.value(state, obs)
+
+    def to_env(self, action: Any) -> Any:
+        return self.begin()[0].to_env(action)
+
+    def update(self, buffer: Any) -> dict[str, float]:
+        """Learn from a `TrajectoryBuffer` of finished episodes: advantages over all of them, then `algo.epochs` epochs
+        of minibatches of `algo.minibatch_size`. Mean losses; `policy` then is the policy as it stands."""
+        algo, state = self.begin()
+        c, losses = algo.config, []
+        buffer.compute_returns_and_advantages(c.gamma, c.gae_lambda, normalize_advantage=c.normalize_advantage)
+        for _ in range(c.epochs):
+            for minibatch in buffer.create_minibatches(c.minibatch_size):
+                state, found = algo.update_minibatch(state, minibatch)
+                losses.append(found)
+        self._own = algo, state
+        origin = {"algorithm": self.config.algorithm, "env": self.config.env, "env_args": self.config.env_args}
+        self._policy = Policy(algo, algo.actor_params(state), origin | {"seed": self.config.seed})
+        return {name: sum(x[name] for x in losses) / len(losses) for name in losses[0]}
+
+    # --- what was learned --------------------------------------------------------------------------------------------
+
     @property
     def policy(self) -> Policy:
-        """The best policy of the run, or the one loaded."""
+        """The best policy of the run, the one loaded, or that of the last `update`."""
         if self._policy is None:
             if self.result is None:
-                raise ConfigError("there is no policy yet: call train() or load(path) first")
+                raise ConfigError("there is no policy yet: call train(), update(buffer) or load(path) first")
             self._policy = self.result.policy
         return self._policy
 
