@@ -90,8 +90,8 @@ def test_medians_count_seeds_that_never_got_there_as_late():
     assert estimate([1, 2, 3, math.inf, math.inf], median).value == 3
     late = estimate([1, 2, math.inf, math.inf, math.inf], median)
     assert late.value == math.inf and late.high == math.inf and late.low in (1, 2, math.inf)
-    alone = estimate([4.0], median)
-    assert alone.value == 4 and math.isnan(alone.low)
+    few = estimate([4.0, 5.0, 6.0], median)
+    assert few.value == 5 and math.isnan(few.low), "three values have no interval worth the name"
 
 
 def test_ratios_of_medians_with_seeds_that_never_got_there():
@@ -166,6 +166,16 @@ def test_words_follow_the_intervals():
     assert "0.1 times (0.05 to 0.2) the updates (fewer)" in text[1]
     assert "the steps of 1 episode (more)" in text[2]
     assert "too few values for an interval" in text[3] and "fewer" not in text[3]
+
+
+def test_words_on_a_target_that_half_of_the_seeds_did_not_reach():
+    never, there = Estimate(math.inf, 900.0, math.inf), Estimate(100.0, 90.0, 110.0)
+    rows = [race("1 episode", None, None), race("late", Estimate(math.inf, 9.0, math.inf), Estimate(math.nan))]
+    rows[1] |= {"steps_to_target": never, "reached": 2}
+    assert "at least 10 times the steps of 1 episode (more)" in report.race_sentences(rows, "475", 1000)[1]
+    rows = [race("late", None, None) | {"steps_to_target": never}, race("10 episodes", Estimate(0.0, 0.0, 0.2), None)]
+    rows[1] |= {"steps_to_target": there, "updates_ratio": Estimate(math.nan)}
+    assert "at most 0.1 times the steps of late (fewer)" in report.race_sentences(rows, "475", 1000)[1]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +282,7 @@ def test_tables_and_summary_hold_the_numbers(study):
     assert {row["part"] for row in rows} == set(PARTS)
     cell = next(r for r in rows if r["setting"].startswith("name=4 episodes") and r["measure"] == "final")
     final = study.results["parts"]["target"][1]["final"]
-    assert (float(cell["value"]), float(cell["low"])) == (final.value, final.low)
+    assert float(cell["value"]) == final.value and cell["low"] == "" and math.isnan(final.low)
     table, summary = (study.out / "table.md").read_text(), (study.out / "summary.md").read_text()
     assert all(f"## {heading}" in table for heading in report.HEADINGS.values())
     assert "regimen study batching" in summary and "update every 4 episodes" in summary
@@ -349,25 +359,25 @@ class Impatient(Console):
 
 
 def test_an_interrupted_study_keeps_what_is_measured(tmp_path):
-    console = Impatient("[3/")  # 1: size 4 for the target, 2: ..., 3: of the rates
-    options = TINY | {"parts": ("target", "rates")}
+    console = Impatient("[2/")  # the first of two further rates
+    options = TINY | {"parts": ("target", "rates"), "sizes": (4,), "rates": (1.0, 2.0, 3.0)}
     study = batching.run(ENV, out=tmp_path, console=console, **options)
     assert study.state == "interrupted" and study.exit_code == 130 and study.finished == ["target"]
     stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored["state"] == "interrupted" and len(stored["raw"]["runs"]) == 3
-    assert len(stored["parts"]["target"]) == 2 and len(stored["parts"]["rates"]) == 3
+    assert stored["state"] == "interrupted" and len(stored["raw"]["runs"]) == 2
+    assert len(stored["parts"]["target"]) == 1 and [row["scale"] for row in stored["parts"]["rates"]] == [1.0, 2.0]
     assert "Interrupted: rates not finished" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "target.png").exists() and (tmp_path / "rates.png").exists()
     heads = [line for line in console.lines if line.startswith("[")]
-    assert [h.partition(" ")[0] for h in heads] == ["[1/4]", "[2/4]", "[3/4]"] and "left" in heads[1]
+    assert [h.partition(" ")[0] for h in heads] == ["[1/3]", "[2/3]"] and "left" in heads[0]
 
 
 # --- options and bad input -------------------------------------------------------------------------------------------
 
 
 def test_quick_changes_only_what_was_not_asked_for():
-    quick = resolve_options({"seeds": 7, "sizes": [10, 1, 10]}, quick=True)
-    assert quick.seeds == 7 and quick.sizes == quick.gradient_sizes == (1, 10)
+    quick = resolve_options({"seeds": Options().seeds, "sizes": [10, 1, 10], "budget": None}, quick=True)
+    assert quick.seeds == Options().seeds and quick.sizes == quick.gradient_sizes == (1, 10)
     assert quick.budget is not None and quick.repeats < Options().repeats
     assert resolve_options({"parts": "rates,gradient"}, quick=False).parts == ("gradient", "rates")
 

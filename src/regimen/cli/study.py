@@ -40,9 +40,9 @@ class StudyArgs:
     parts: str | None = None
     """Which parts, separated by commas; all of them when not given."""
     quick: bool = False
-    """A look in about a minute: fewer seeds, sizes, rollouts and steps, where they are not given."""
+    """A look in a minute or two: fewer seeds, sizes, rollouts and steps, where they are not given."""
     sizes: tuple[int, ...] | None = None
-    """Episodes per update to compare (1 5 10 20, for gradients also 50; with --quick 1 5 10)."""
+    """Episodes per update to compare (1 5 10 20, for gradients also 50; with --quick 1 10)."""
     seeds: int | None = ranged(None, AT_LEAST_1)
     """Seeds of every training (10; with --quick 3)."""
     seed: int = ranged(0, NOT_NEGATIVE)

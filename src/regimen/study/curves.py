@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from regimen.analysis.statistics import iqm
 
 RESAMPLES = 2000
+ENOUGH = 5  # values for an interval: of fewer, even their whole range holds the median less than 93% of the time
 REACH = 0.5  # of the way to the target, from which on a seed can collapse
 STAY = 2  # evaluations at the end that must be below half of the best
 TOLERANCE = 0.1  # of what had been learnt, that a recovery may still lack
@@ -129,9 +130,10 @@ def interval(samples: np.ndarray) -> tuple[float, float]:
 def estimate(values: ArrayLike, statistic: Callable = iqm) -> Estimate:
     """The statistic over seeds with its interval."""
     x = np.asarray(values, np.float64)
-    if len(x) < 2:
-        return Estimate(math.nan if statistic is std or not len(x) else float(statistic(x, axis=-1)))
-    return Estimate(float(statistic(x, axis=-1)), *interval(resampled(x, statistic)))
+    if not len(x) or (statistic is std and len(x) < 2):
+        return Estimate(math.nan)
+    value = float(statistic(x, axis=-1))
+    return Estimate(value, *interval(resampled(x, statistic))) if len(x) >= ENOUGH else Estimate(value)
 
 
 def ratio(values: ArrayLike, base: ArrayLike, statistic: Callable = median) -> Estimate:
@@ -139,7 +141,7 @@ def ratio(values: ArrayLike, base: ArrayLike, statistic: Callable = median) -> E
     x, y = np.asarray(values, np.float64), np.asarray(base, np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         value = float(np.divide(statistic(x, axis=-1), statistic(y, axis=-1)))
-        if min(len(x), len(y)) < 2 or math.isnan(value):
+        if min(len(x), len(y)) < ENOUGH or math.isnan(value):
             return Estimate(value)
         low, high = interval(resampled(x, statistic, 1) / resampled(y, statistic, 2))
     return Estimate(value, max(low, 0.0), high)

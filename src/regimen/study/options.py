@@ -24,7 +24,7 @@ BUDGET = 200_000  # env steps, where the environment's own settings do not say
 
 @dataclass(frozen=True)
 class Options:
-    """What is measured. The defaults are those of a full study; `quick()` changes what was not asked for."""
+    """What is measured. The defaults are those of a full study, `QUICK` those of a quick one."""
 
     parts: tuple[str, ...] = PARTS
     sizes: tuple[int, ...] = (1, 5, 10, 20)  # episodes per update
@@ -45,22 +45,6 @@ class Options:
     eval_episodes: int = 20
     checks: int = 40  # evaluations during a training
 
-    def quick(self) -> Options:
-        small = {
-            "sizes": (1, 5, 10),
-            "gradient_sizes": (1, 5, 10),
-            "presets": ("single_episode", "parallel_25"),
-            "seeds": 3,
-            "budget": 20_000,
-            "repeats": 48,
-            "epochs_tried": (1, 4),
-            "eval_episodes": 10,
-            "checks": 16,
-        }
-        default = Options()
-        untouched = {k: v for k, v in small.items() if getattr(self, k) == getattr(default, k)}
-        return dataclasses.replace(self, **untouched)
-
     def check(self) -> Options:
         """Ordered and unique where that matters; a ConfigError, one line, for what cannot be measured."""
         for part in self.parts:
@@ -77,13 +61,28 @@ class Options:
             value, low = getattr(self, name), {"repeats": 4, "checks": 2}.get(name, 1)
             if value is not None and value < low:
                 raise ConfigError(f"--{name.replace('_', '-')}: {value} is out of range; it must be at least {low}")
-        if not (math.isfinite(self.factor) and self.factor > 0):
-            raise ConfigError(f"--factor: {self.factor} is out of range; it must be greater than 0")
+        for name, value in (("--factor", self.factor), *(("rates", rate) for rate in self.rates)):
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name}: {value} is out of range; it must be greater than 0")
         ordered = {n: tuple(sorted(set(getattr(self, n)))) for n in ("sizes", "gradient_sizes", "epochs_tried")}
         return dataclasses.replace(self, **ordered, parts=tuple(p for p in PARTS if p in self.parts))
 
 
+QUICK = {
+    "sizes": (1, 10),
+    "gradient_sizes": (1, 10),
+    "presets": ("single_episode",),
+    "seeds": 3,
+    "budget": 20_000,
+    "repeats": 48,
+    "epochs_tried": (1, 4),
+    "eval_episodes": 10,
+    "checks": 16,
+}
+
+
 def resolve_options(given: Mapping[str, Any], quick: bool) -> Options:
+    """Python keywords or flags over the defaults; None stands for what was not given."""
     given = {k: v for k, v in given.items() if v is not None}
     names = [f.name for f in dataclasses.fields(Options)]
     for name in given:
@@ -94,19 +93,19 @@ def resolve_options(given: Mapping[str, Any], quick: bool) -> Options:
     if "sizes" in given:
         given.setdefault("gradient_sizes", given["sizes"])
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    options = Options(**given)
-    return (options.quick() if quick else options).check()
+    return Options(**((QUICK if quick else {}) | given)).check()
 
 
 def prepare(
     env: str, options: Options, preset: str | None, env_args: dict[str, Any], device: str, overrides: dict[str, Any]
 ) -> tuple[TrainConfig, registry.EnvHandle, Options]:
-    """What all trainings share. Schedules are held constant: with them, the budget would decide the learning rate."""
+    """What all trainings share. Schedules are held constant and there is no curriculum: with them, the budget would
+    decide the learning rate and the task."""
     given = overrides | {"env_args": env_args, "device": device, "algo.epochs": options.epochs}
     given |= {"algo.minibatch_size": options.minibatch_size} | {f"algo.{name}": "constant" for name in SCHEDULES}
     if options.lr is not None:
         given["algo.lr"] = options.lr
-    config = settings.build_config(env, preset=preset, overrides=given)
+    config = settings.build_config(env, preset=preset, overrides=given).replace(curriculum={})
     devices.configure(config.device, registry.is_native(env))
     handle = registry.resolve(env, config.env_args)
     if handle.native is None:

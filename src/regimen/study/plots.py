@@ -64,8 +64,8 @@ def variance(axes: Any, rows: list[Any]) -> None:
         sizes = sorted({row["size"] for row in mine})
         if sizes:
             ax.plot(sizes, [sizes[0] / n for n in sizes], color=GREY, linestyle="--", linewidth=1.4, label="1/n")
-        for (group, kind), style in LINES.items():
-            band(ax, select(mine, group, kind), "relative_noise", *style)
+        for shift, ((group, kind), style) in enumerate(LINES.items(), -1):
+            band(ax, select(mine, group, kind), "relative_noise", *style, shift)
         log_axis(ax.xaxis, sizes)
         ax.set_yscale("log")
         ax.set_title(f"At the {policy} policy")
@@ -75,18 +75,21 @@ def variance(axes: Any, rows: list[Any]) -> None:
 
 
 def signal(axes: Any, rows: list[Any]) -> None:
-    names = (("signal_to_noise", "Signal to noise", "|mean|² / trace of covariance"), ("cosine", "Direction", "cosine"))
+    names = (
+        ("signal_to_noise", "Signal to noise of the policy's gradient", "|mean|² / trace of the covariance"),
+        ("cosine", "Direction of the policy's gradient", "cosine to that of a large sample"),
+    )
     sizes = sorted({row["size"] for row in rows})
     for ax, (name, title, label) in zip(axes, names):
-        for policy, color in (("initial", BLUE), ("halfway", ORANGE)):
-            for kind, marker, line in (("normalised", "o", "-"), ("raw", "s", ":")):
+        for i, (policy, color) in enumerate((("initial", BLUE), ("halfway", ORANGE))):
+            for j, (kind, marker, line) in enumerate((("normalised", "o", "-"), ("raw", "s", ":"))):
                 group = "policy" if any(row["group"] == "policy" for row in rows) else "all"
                 found = select([row for row in rows if row["policy"] == policy], group, kind)
-                band(ax, found, name, f"{policy} policy, {kind} advantages", color, marker, line)
+                band(ax, found, name, f"{policy} policy, {kind} advantages", color, marker, line, 2 * i + j - 1)
         log_axis(ax.xaxis, sizes)
         ax.set_title(title)
         ax.set_xlabel("episodes per rollout")
-        ax.set_ylabel(f"{label} of the policy's gradient" if name == "signal_to_noise" else "cosine to the reference")
+        ax.set_ylabel(label)
     values = [row["signal_to_noise"].value for row in rows if not math.isnan(row["signal_to_noise"].value)]
     if values and min(values) > 0:
         axes[0].set_yscale("log")
@@ -99,17 +102,18 @@ def select(rows: list[Any], group: str, kind: str) -> list[Any]:
     return sorted(found, key=lambda row: row["size"])
 
 
-def band(ax: Any, rows: list[Any], name: str, label: str, color: str, marker: str, line: str) -> None:
-    """A line through the estimates with their intervals shaded."""
+def band(ax: Any, rows: list[Any], name: str, label: str, color: str, marker: str, line: str, shift: int = 0) -> None:
+    """A line through the estimates with their intervals, moved a little aside where there are several lines."""
     rows = [row for row in rows if math.isfinite(row[name].value)]
     if not rows:
         return
-    x = [row["size"] for row in rows]
+    x = [row["size"] * 1.035**shift for row in rows]
     value, low, high = (np.array([row[name][i] for row in rows]) for i in range(3))
-    hollow = {"markerfacecolor": "white"} if line != "-" else {}
-    ax.plot(x, value, line, color=color, marker=marker, markersize=5, linewidth=1.8, label=label, **hollow)
-    if np.isfinite(low).all() and np.isfinite(high).all():
-        ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    below, above = (np.where(np.isfinite(end), np.abs(end - value), 0.0) for end in (low, high))
+    look: dict[str, Any] = {"marker": marker, "markersize": 5, "linewidth": 1.6, "capsize": 2.5, "elinewidth": 1.4}
+    if line != "-":
+        look["markerfacecolor"] = "white"
+    ax.errorbar(x, value, (below, above), linestyle=line, color=color, label=label, **look)
 
 
 def log_axis(axis: Any, values: list[int]) -> None:
@@ -158,7 +162,8 @@ def race(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
         if unit == "steps":
             ax.set_xlim(0, edge * 1.02)
         thousands(ax)
-    axes[0].plot([], [], "o", color=BLUE, label="median, 95% interval")
+    shown = any(not math.isnan(row["steps_to_target"].low) for row in by_name.values())
+    axes[0].plot([], [], "o", color=BLUE, label="median, 95% interval" if shown else "median")
     if any(np.isinf(run.reached("steps", target)).any() for run in runs.values()):
         axes[0].plot([], [], ">", color=ORANGE, label="seeds that never got there")
     axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -167,20 +172,21 @@ def race(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
 def learning(ax: Any, runs: Mapping[str, Any], results: Results) -> None:
     """Evaluation return over env steps, mean and 95% bootstrap band over seeds."""
     for (name, run), color in zip(runs.items(), CYCLE * 2):
-        mean_curve(ax, run.curves, "returns", name, color)
+        mean_curve(ax, run, "returns", name, color)
     ax.axhline(results["target"], color=GREY, linewidth=1.2, linestyle="--", label=f"target {results['target']:g}")
     over_steps(ax, "Evaluation during training", "greedy return")
 
 
 def entropy(ax: Any, runs: Mapping[str, Any]) -> None:
     for (name, run), color in zip(runs.items(), CYCLE * 2):
-        mean_curve(ax, run.curves, "entropy", name, color)
+        mean_curve(ax, run, "entropy", name, color)
     over_steps(ax, "Entropy of the policy", "nats")
 
 
-def mean_curve(ax: Any, curves: list[Curve], field: str, label: str, color: str) -> None:
+def mean_curve(ax: Any, run: Any, field: str, label: str, color: str) -> None:
+    """Rollout sizes as solid lines, presets as broken ones."""
     lines = []
-    for curve in curves:
+    for curve in run.curves:
         x, y = np.array(curve.steps, float), np.array(getattr(curve, field), float)
         known = np.isfinite(y)
         if known.any():
@@ -192,8 +198,9 @@ def mean_curve(ax: Any, curves: list[Curve], field: str, label: str, color: str)
     if len(lines) > 1:
         picks = np.random.default_rng(0).integers(0, len(lines), (500, len(lines)))
         low, high = np.quantile(values[picks].mean(1), [0.025, 0.975], axis=0)
-        ax.fill_between(grid, low, high, color=color, alpha=0.12, linewidth=0)
-    ax.plot(grid, values.mean(0), color=color, linewidth=1.8, label=label)
+        ax.fill_between(grid, low, high, color=color, alpha=0.09, linewidth=0)
+    style = "-" if label[:1].isdigit() else (0, (4, 1.5))
+    ax.plot(grid, values.mean(0), color=color, linewidth=1.8, linestyle=style, label=label)
 
 
 def over_steps(ax: Any, title: str, label: str) -> None:
@@ -221,6 +228,7 @@ def stability(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
     axes[1].set_ylim(-0.03, 1.03)
     for ax in axes:
         ax.set_xticks(range(len(runs)), list(runs), rotation=30, ha="right")
+        ax.set_xlim(-0.6, len(runs) - 0.4)
         ax.grid(axis="x", visible=False)
 
 
@@ -245,10 +253,12 @@ def epochs(axes: Any, rows: list[Any], results: Results) -> None:
             whisker(axes[0], i, Estimate(e.value, e.low, min(e.high, results["budget"])), BLUE)
         else:
             axes[0].plot(i, results["budget"], "^", color=ORANGE, markersize=9)
+            words = "not by half\nof the seeds"
+            axes[0].annotate(words, (i, 0.95 * results["budget"]), ha="center", va="top", fontsize=8, color=ORANGE)
         note(axes[0], i, f"{row['reached']} of {row['seeds']}")
         whisker(axes[1], i, row["final"], BLUE)
     axes[0].set_ylim(0, 1.05 * results["budget"])
-    axes[0].set_title(f"Env steps to {results['target']:g} (^: not by half of the seeds)")
+    axes[0].set_title(f"Env steps to {results['target']:g}")
     axes[0].set_ylabel("env steps")
     axes[0].yaxis.set_major_formatter(lambda value, _: count(value))
     axes[1].set_title("Final return, interquartile mean")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regimen.study.curves import REACH, STAY, TOLERANCE, Estimate
+from regimen.study.curves import ENOUGH, REACH, STAY, TOLERANCE, Estimate
 from regimen.tracking.console import count
 from regimen.tracking.storage import cell, csv_line, write_atomic
 
@@ -32,7 +32,8 @@ DEFINITIONS = {
     "deepest": "Return before minus the lowest of the evaluations after; also for the control, which has noise too.",
     "recovery": f"Updates until the return is back within {TOLERANCE:g} of what had been learnt (before minus initial) "
     "once it has been below; 0 if it never was; null: not seen to come back.",
-    "interval": "95% percentile bootstrap over rollouts or seeds (Wilson's for rates).",
+    "interval": "95% percentile bootstrap over rollouts or seeds (Wilson's for rates); none for fewer than "
+    f"{ENOUGH} seeds.",
 }
 
 Row = Mapping[str, Any]
@@ -41,22 +42,23 @@ Row = Mapping[str, Any]
 # --- numbers in words ------------------------------------------------------------------------------------------------
 
 
-def short(x: float) -> str:
-    """Three digits, thousands as `12.3k`; `never` for what was not reached and a dash for what is unknown."""
+def short(x: float, infinite: str = "never") -> str:
+    """Three digits, thousands as `12.3k`; a dash for what is unknown. What is infinite was never reached."""
     if math.isnan(x):
         return "–"
     if math.isinf(x):
-        return "never" if x > 0 else "–"
+        return infinite
     return count(x) if abs(x) >= 1000 else f"{x:.3g}"
 
 
-def shown(e: Estimate) -> str:
+def shown(e: Estimate, infinite: str = "never") -> str:
     """`0.12 (0.1 to 0.15)`."""
-    return short(e.value) + (f" ({between(e)})" if known(e) and not e.low == e.value == e.high else "")
+    same = e.low == e.value == e.high
+    return short(e.value, infinite) + (f" ({between(e, infinite)})" if known(e) and not same else "")
 
 
-def between(e: Estimate) -> str:
-    return f"{short(e.low)} to {short(e.high)}"
+def between(e: Estimate, infinite: str = "never") -> str:
+    return f"{short(e.low, infinite)} to {short(e.high, infinite)}"
 
 
 def known(e: Estimate) -> bool:
@@ -113,20 +115,19 @@ def gradient_sentences(rows: list[Row]) -> list[str]:
 def reduction(row: Row) -> str:
     """`-79% (-83% to -75%), in agreement with 1/n (-80%)`."""
     e, law = row["relative_noise"], row["expected"]
+
+    def change(relative: float) -> str:
+        return f"{100 * (relative - 1):+.{1 if e.value < 0.1 else 0}f}%"
+
     if not known(e):
-        return f"{signed(e.value)}, too few values for an interval (1/n: {signed(law)})"
+        return f"{change(e.value)}, too few values for an interval (1/n: {change(law)})"
     if e.contains(law):
         words = "in agreement with 1/n"
     elif e.high < law:
         words = "more than 1/n"
     else:
         words = "less than 1/n" if e.excludes(1.0) else "no effect can be told; 1/n"
-    return f"{signed(e.value)} ({signed(e.low)} to {signed(e.high)}), {words} ({signed(law)})"
-
-
-def signed(relative: float) -> str:
-    """A ratio as a change: 0.21 is -79%."""
-    return f"{100 * (relative - 1):+.0f}%"
+    return f"{change(e.value)} ({change(e.low)} to {change(e.high)}), {words} ({change(law)})"
 
 
 def race_sentences(rows: list[Row], goal: str, budget: int) -> list[str]:
@@ -136,20 +137,29 @@ def race_sentences(rows: list[Row], goal: str, budget: int) -> list[str]:
         steps, updates = row["steps_to_target"], row["updates_to_target"]
         if math.isfinite(steps.value):
             there += f", at the median after {shown(steps)} steps and {shown(updates)} updates"
-        if "steps_ratio" in row and not math.isnan(row["steps_ratio"].value):
-            s, u = row["steps_ratio"], row["updates_ratio"]
-            there += (
-                f"; {times(s)} the steps of {rows[0]['name']} ({verdict(s, 'fewer', 'more')}) and "
-                f"{times(u)} the updates ({verdict(u, 'fewer', 'more')})"
-            )
+        there += compared(row, rows[0], budget)
         out.append(there + f". Final return {shown(row['final'])}.")
     return out
 
 
+def compared(row: Row, base: Row, budget: int) -> str:
+    """To the first regimen. Where a median lies past the budget, only a bound on the steps is known."""
+    if "steps_ratio" not in row:
+        return ""
+    steps, mine, theirs = row["steps_ratio"], row["steps_to_target"].value, base["steps_to_target"].value
+    words = verdict(steps, "fewer", "more")
+    if math.isinf(mine) and 0 < theirs < math.inf:
+        return f"; at least {short(budget / theirs)} times the steps of {base['name']} ({words})"
+    if math.isinf(theirs) and math.isfinite(mine):
+        return f"; at most {short(mine / budget)} times the steps of {base['name']} ({words})"
+    if math.isnan(steps.value):
+        return ""
+    text = f"; {times(steps)} the steps of {base['name']} ({words})"
+    return text + f" and {times(row['updates_ratio'])} the updates ({verdict(row['updates_ratio'], 'fewer', 'more')})"
+
+
 def times(e: Estimate) -> str:
-    if not math.isfinite(e.value):
-        return "infinitely many times"
-    return f"{short(e.value)} times" + (f" ({between(e)})" if known(e) else "")
+    return f"{short(e.value)} times" + (f" ({between(e, '∞')})" if known(e) else "")
 
 
 def stability_sentences(rows: list[Row]) -> list[str]:
@@ -221,8 +231,8 @@ TABLES: dict[str, dict[str, Callable[[Row], str]]] = {  # part -> column -> cell
         "reached": lambda r: f"{r['reached']} of {r['seeds']}",
         "steps": lambda r: shown(r["steps_to_target"]),
         "updates": lambda r: shown(r["updates_to_target"]),
-        "times the steps": lambda r: shown(r["steps_ratio"]) if "steps_ratio" in r else "1",
-        "times the updates": lambda r: shown(r["updates_ratio"]) if "updates_ratio" in r else "1",
+        "times the steps": lambda r: shown(r["steps_ratio"], "∞") if "steps_ratio" in r else "1",
+        "times the updates": lambda r: shown(r["updates_ratio"], "∞") if "updates_ratio" in r else "1",
         "final return": lambda r: shown(r["final"]),
         "spread": lambda r: shown(r["spread"]),
         "mean over training": lambda r: shown(r["average"]),

@@ -85,7 +85,10 @@ def race_row(run: Run, base: Run | None, target: float, budget: int) -> dict[str
     for unit, values in reached.items():
         row[f"{unit}_to_target"] = estimate(values, median)
         if base is not None and base is not run:
-            row[f"{unit}_ratio"] = ratio(values, base.reached(unit, target))
+            other = base.reached(unit, target)
+            both = np.isfinite([np.median(values), np.median(other)]).all()
+            # of a median past the budget only the steps are known to be more: updates differ in size
+            row[f"{unit}_ratio"] = ratio(values, other) if both or unit == "steps" else Estimate(math.nan)
     return row | quality(run.curves, target, budget)
 
 
