@@ -134,7 +134,8 @@ class Normal:
 
     Bounded dimensions are in units of half their range: -1 is `low`, +1 is `high`. The action stored is the one
     sampled. It meets the bounds only on its way to the environment (`to_env`): clipped, or with `squash` through tanh,
-    whose change of variables is then part of the density: log p(tanh u) = log N(u) - log(1 - tanh(u)^2).
+    whose change of variables is then part of the density: log p(tanh u) = log N(u) - log(1 - tanh(u)^2). A dimension
+    with one bound keeps its own units and is clipped there.
     """
 
     kind = "continuous"
@@ -149,9 +150,11 @@ class Normal:
         state_std: bool = False,
     ):
         self.shape = low.shape
-        self.bounded = (np.isfinite(low) & np.isfinite(high)).ravel()
+        low, high = low.ravel(), high.ravel()
+        self.low, self.high = inside(low, high), inside(high, low)
+        self.bounded = np.isfinite(low) & np.isfinite(high)
         self.squashed = self.bounded & squash
-        low, high = np.where(self.bounded, low.ravel(), -1.0), np.where(self.bounded, high.ravel(), 1.0)
+        low, high = np.where(self.bounded, low, -1.0), np.where(self.bounded, high, 1.0)
         self.center = ((low + high) / 2).astype(np.float32)
         self.scale = ((high - low) / 2).astype(np.float32)
         self.log_std_init, self.state_std = log_std_init, state_std
@@ -203,9 +206,16 @@ class Normal:
         return jnp.zeros((*lead, self.size))
 
     def to_env(self, action: Array) -> Array:
-        inside = jnp.where(self.squashed, jnp.tanh(action), jnp.clip(action, -1.0, 1.0))
-        inside = jnp.where(self.bounded, inside, action)
-        return jnp.asarray(self.center + self.scale * inside).reshape(*action.shape[:-1], *self.shape)
+        squashed = jnp.where(self.squashed, jnp.tanh(action), action)
+        member = jnp.clip(self.center + self.scale * squashed, self.low, self.high)  # rounding can pass a bound, too
+        return member.reshape(*action.shape[:-1], *self.shape)
+
+
+def inside(bound: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A bound in float32, the next number towards `other` where it would otherwise round to the outside."""
+    near = bound.astype(np.float32)
+    outside = np.where(other >= bound, near < bound, near > bound)
+    return np.where(outside, np.nextafter(near, other.astype(np.float32)), near)
 
 
 def log_slope(u: Array) -> Array:
@@ -347,7 +357,7 @@ class Elements:
             return flat
         member = np.zeros((len(self.groups), self.count), np.float32)
         member[np.arange(len(self.groups)), self.groups] = 1.0
-        return flat @ member
+        return jnp.matmul(flat, member, precision="highest")  # GPUs would round log-ratios to 10 bits
 
 
 def for_space(

@@ -86,6 +86,8 @@ class GraphNet(nnx.Module):
 
     def __init__(self, shape: Shape, config: NetworkConfig, final_scale: float, rngs: nnx.Rngs):
         self.parts = graph_parts(shape.space)
+        if not config.hidden:
+            raise ConfigError("network.hidden: the graph network needs at least one layer, a round of messages each")
         self.heads, self.activation, self.rounds = shape.heads, config.activation, len(config.hidden)
         n, features = shape.space["nodes"].shape
         self.capacity = n
@@ -110,9 +112,10 @@ class GraphNet(nnx.Module):
         act = ACTIVATIONS[self.activation]
         part = {name: x[..., lo:hi].reshape(*x.shape[:-1], *shape) for name, (lo, hi, shape) in self.parts.items()}
         mask, edges = part["mask"], unpack_bits(part["edges"], self.capacity)  # [..., N], [..., N, N]
-        forward = edges / jnp.maximum(edges.sum(-1, keepdims=True), 1.0)
-        backward = jnp.swapaxes(edges, -1, -2) / jnp.maximum(edges.sum(-2)[..., None], 1.0)
         live, size = mask[..., None], jnp.maximum(mask.sum(-1)[..., None], 1.0)
+        # Empty slots hold zeros, so they add nothing to a sum over neighbours; degrees count live neighbours only.
+        successors = jnp.maximum(edges @ live, 1.0)  # [..., N, 1]
+        predecessors = jnp.maximum(jnp.einsum("...ij,...id->...jd", edges, live), 1.0)
 
         def pool(h: Array) -> Array:
             most = jnp.max(jnp.where(live > 0, h, -jnp.inf), axis=-2)
@@ -121,8 +124,11 @@ class GraphNet(nnx.Module):
 
         h = act(self.embed(part["nodes"]) + self.embed_graph(part["graph"])[..., None, :]) * live
         for i in range(self.rounds):
-            new = getattr(self, f"own_{i}")(h)
-            new += forward @ getattr(self, f"successors_{i}")(h) + backward @ getattr(self, f"predecessors_{i}")(h)
+            layers = [getattr(self, f"{name}_{i}") for name in ("own", "successors", "predecessors")]
+            together = h @ jnp.concatenate([layer.kernel[...] for layer in layers], axis=-1)  # one product, not three
+            own, after, before = jnp.split(together, 3, axis=-1)
+            new = own + layers[0].bias + (edges @ after) / successors
+            new += jnp.einsum("...ij,...id->...jd", edges, before) / predecessors
             new = act(new + getattr(self, f"pooled_{i}")(pool(h))[..., None, :])
             h = (h + new if h.shape == new.shape else new) * live
         whole = act(self.mix(jnp.concatenate([pool(h), part["graph"]], axis=-1)))
@@ -135,18 +141,22 @@ class GraphNet(nnx.Module):
 
 def graph_parts(space: Any) -> dict[str, tuple[int, int, tuple[int, ...]]]:
     """Where each part of a graph observation lies in its vector: (start, stop, shape)."""
-    found = {k: s.shape for k, s in space.spaces.items()} if isinstance(space, gym.Dict) else {}
-    n = found.get("nodes", (0,))[0]
-    wanted = {"nodes": (n, *found.get("nodes", (0, 0))[1:]), "mask": (n,), "edges": (n, n // 16)}
-    if not n or n % 16 or any(found.get(k) != v for k, v in wanted.items()) or len(found.get("graph", ())) != 1:
+    found = dict(space.spaces) if isinstance(space, gym.Dict) else {}
+    # Boxes, whose numbers arrive as they are: integers would be one-hot, bytes divided by 255
+    shapes = {k: s.shape for k, s in found.items() if isinstance(s, gym.Box) and not spaces.is_image_like(s)}
+    n, features = shapes["nodes"] if len(shapes.get("nodes", ())) == 2 else (0, 0)
+    wanted = {"nodes": (n, features), "mask": (n,), "edges": (n, n // 16)}
+    if not n or n % 16 or any(shapes.get(k) != v for k, v in wanted.items()) or len(shapes.get("graph", ())) != 1:
         raise ConfigError(
             "network.name: 'graph' needs observations of the form Dict(nodes [N, F], mask [N], edges [N, N / 16], "
             f"graph [G]) with N a multiple of 16; these are {spaces.describe(space)}"
         )
     parts, start = {}, 0
-    for name, shape in found.items():
-        parts[name] = (start, start + math.prod(shape), shape)
-        start = parts[name][1]
+    for name, part in found.items():
+        stop = start + spaces.flat_size(part)
+        if name in (*wanted, "graph"):
+            parts[name] = (start, stop, part.shape)
+        start = stop
     return parts
 
 

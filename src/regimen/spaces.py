@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -127,28 +128,36 @@ def logits(space: Any) -> int:
     return 0
 
 
-def mask_row(space: Any, mask: PyTree, lead: tuple[int, ...] = ()) -> Array:
+def mask_row(space: Any, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
     """An action mask as one row [*lead, L] over the options of every discrete part, True = allowed. For a nested space
-    it comes as a dict or tuple of the same structure, where a part may be None or missing: everything allowed."""
+    it comes as a dict or tuple of the same structure, where a part may be None or missing (everything allowed), or as
+    such a row already."""
     np_or_jnp = np if all(isinstance(x, np.ndarray) for x in jax.tree.leaves(mask)) else jnp
 
     def rows(space: Any, mask: Any) -> list[Any]:
         match space:
-            case gym.Dict():
-                given = dict(mask or {})
+            case gym.Dict() if not hasattr(mask, "shape"):
+                given = {} if mask is None else mask
+                if not isinstance(given, Mapping):
+                    raise ConfigError(f"action mask: {describe(space)} needs a dict of masks by part")
                 if unknown := set(given) - set(space.spaces):
                     raise ConfigError(f"action mask: the action has no part '{min(unknown)}'")
                 return [r for k, s in space.spaces.items() for r in rows(s, given.get(k))]
-            case gym.Tuple():
-                given = mask or (None,) * len(space.spaces)
-                return [r for s, m in zip(space.spaces, given, strict=True) for r in rows(s, m)]
-        size = logits(space)
+            case gym.Tuple() if not hasattr(mask, "shape"):
+                given = (None,) * len(space.spaces) if mask is None else mask
+                if not isinstance(given, (tuple, list)) or len(given) != len(space.spaces):
+                    raise ConfigError(f"action mask: {describe(space)} needs a tuple of masks, one for each part")
+                return [r for s, m in zip(space.spaces, given) for r in rows(s, m)]
+        size = sum(logits(leaf) for leaf in leaves(space).values())
         if mask is None or not size:
             return [np_or_jnp.ones((*lead, size), bool)]
         if isinstance(mask, (tuple, list)):  # Gymnasium's form for MultiDiscrete: one array for each choice
-            mask = np_or_jnp.concatenate([np_or_jnp.asarray(m, bool) for m in mask], axis=-1)
+            parts = [np_or_jnp.asarray(m, bool) for m in mask]
+            mask = np_or_jnp.concatenate(parts, axis=-1) if parts and parts[0].ndim else np_or_jnp.asarray(parts)
         if math.prod(np.shape(mask)[len(lead) :]) != size:
-            raise ConfigError(f"action mask of shape {np.shape(mask)[len(lead) :]}: {space} has {size} options")
+            raise ConfigError(
+                f"action mask of shape {np.shape(mask)[len(lead) :]}: {describe(space)} has {size} options"
+            )
         return [np_or_jnp.asarray(mask, bool).reshape(*lead, size)]
 
     return np_or_jnp.concatenate(rows(space, mask), axis=-1)
@@ -167,6 +176,9 @@ def sample(space: Any, row: np.ndarray | None = None) -> Any:
                 values[name] = leaf.sample(mask=mask)
             case gym.MultiDiscrete() if len(leaf.shape) == 1:
                 values[name] = leaf.sample(mask=tuple(np.split(mask, np.cumsum(leaf.nvec)[:-1])))
+            case gym.MultiBinary():
+                zero, one = mask.reshape(*leaf.shape, 2).transpose(-1, *range(len(leaf.shape)))
+                values[name] = leaf.sample(mask=np.where(zero & one, 2, one).astype(np.int8))  # 2: draw it
             case _:
                 values[name] = leaf.sample()
     return build(space, values)

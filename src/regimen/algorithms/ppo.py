@@ -32,6 +32,7 @@ from regimen.types import Array, Batch, Clock, Model, PyTree, Record, Spec, Stat
 FLOATS, REWARD_FLOATS = (
     tuple(f.name for f in dataclasses.fields(c) if "float" in str(f.type)) for c in (PPOConfig, RewardConfig)
 )
+FIXED = np.zeros(0, np.float32)  # no free deviation
 
 
 @pytree_dataclass
@@ -95,10 +96,13 @@ class PPO:
             norm["obs"] = RunningStats.zero((parts.obs_size,))
         if c.normalize_reward:
             norm["return"] = RunningStats.zero()
+        sums = jnp.zeros((parts.spec.num_envs * parts.spec.num_agents, parts.heads))
         if parts.scaled:
             norm["components"] = RunningStats.zero((parts.heads,))
+        if parts.scaled and c.reward.scale == "episode_sum":
+            aux["sum"] = jnp.zeros_like(sums)
         if c.normalize_reward or parts.scaled:
-            aux["return"] = jnp.zeros((parts.spec.num_envs * parts.spec.num_agents, parts.heads))
+            aux["return"] = sums
         if c.kl_coef:
             aux["kl_coef"] = jnp.float32(c.kl_coef)
         if parts.balanced:
@@ -110,7 +114,7 @@ class PPO:
     def actor_params(self, state: State) -> PyTree:
         """What acting needs and nothing more: the policy and its normaliser."""
         params = state.models["policy"].params
-        out = {"actor": params["actor"], "log_std": params.get("log_std", jnp.zeros(0))}
+        out = {"actor": params["actor"], "log_std": params.get("log_std", FIXED)}
         return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
 
     def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
@@ -165,9 +169,9 @@ class PPO:
         """-L_CLIP [W] (eq. 7), summed over the ratios that are clipped, and what the ratios say."""
         elements = self.bound.elements
         log_prob, relevant = self.log_probs(out, row.action, row.mask)
-        difference = log_prob - row.log_prob
+        difference = jnp.where(True if relevant is None else relevant, log_prob - row.log_prob, 0.0)
         log_ratio = difference[..., None] if elements.single else elements.grouped(difference)  # [W, G]
-        ratio = jnp.exp(log_ratio)
+        ratio = jnp.exp(jnp.minimum(log_ratio, 20.0))  # a joint ratio of many parts can overflow: its gradient is NaN
         clipped = jnp.clip(ratio, 1 - knobs.clip_eps, 1 + knobs.clip_eps)
         advantage = ((row.advantage @ knobs.weights - knobs.shift) / knobs.scale)[:, None]
         loss = -jnp.minimum(ratio * advantage, clipped * advantage)
@@ -180,15 +184,15 @@ class PPO:
             number = jnp.maximum(active.sum(-1), 1.0)
         metrics = {"approx_kl": (kl * active).sum(-1), "clip_fraction": (outside * active).sum(-1) / number}
         if elements.hybrid:
-            k3 = elements.split(jnp.exp(difference) - 1 - difference)
+            k3 = elements.split(jnp.exp(jnp.minimum(difference, 20.0)) - 1 - difference)
             metrics |= {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
         return (loss * active).sum(-1), metrics
 
-    def entropies(self, out: PyTree, row: Sample) -> tuple[Array, Array, dict[str, Array]]:
+    def entropies(self, out: PyTree, row: Sample) -> tuple[Any, Array, dict[str, Any]]:
         """The weighted entropy of the policy [W], its shortfall below the floors [W], and the entropies by part."""
         c, dist, elements = self.config, self.bound.dist, self.bound.elements
         entropy = dist.entropy(out)
-        relevant = None if elements.single else elements.relevance(row.action, row.mask)
+        relevant = elements.relevance(row.action, row.mask)
         parts = elements.split(elements.flat(entropy))
         matters = {} if relevant is None else elements.split(relevant.astype(jnp.float32))
         weight = {"discrete": c.ent_discrete, "continuous": c.ent_continuous}
@@ -199,8 +203,8 @@ class PPO:
             summed = parts[name].sum(-1) if relevant is None else (parts[name] * matters[name]).sum(-1)
             mean = summed / jnp.maximum(number, 1.0)
             bonus, total = bonus + weight[kind] * summed, total + summed
-            if floor[kind] is not None:
-                shortfall = shortfall + jnp.where(number > 0, jax.nn.relu(floor[kind] - mean), 0.0)
+            if (least := floor[kind]) is not None:
+                shortfall = shortfall + jnp.where(number > 0, jax.nn.relu(least - mean), 0.0)
             if elements.hybrid:
                 metrics[f"entropy/{name}"] = mean
         return bonus, shortfall, metrics | {"entropy": total}
@@ -222,9 +226,9 @@ class PPO:
         measured = {}
         if parts.balanced:
             measured = self.head_gradients(params, head, row, knobs)
-            factor = knobs.balance[parts.head_kinds]
-            head = factor * head + (1 - factor) * lax.stop_gradient(head)  # the same value, its gradient scaled
-        out = parts.dist.params(head, params.get("log_std"), row.mask)
+            fixed = lax.stop_gradient(head)
+            head = fixed + knobs.balance[parts.head_kinds] * (head - fixed)  # the same value, its gradient scaled
+        out = parts.dist.params(head, params.get("log_std", FIXED), row.mask)
         policy_loss, ratios = self.policy_loss(out, row, knobs)
         value_loss = self.value_loss(params, row)
         bonus, shortfall, entropies = self.entropies(out, row)
@@ -238,7 +242,7 @@ class PPO:
     def head_gradients(self, params: PyTree, head: Array, row: Sample, knobs: Knobs) -> dict[str, Array]:
         """Squared norms of the policy loss's gradient at the discrete and the continuous outputs [W]: the price of the
         distribution's own backward pass, not of the network's."""
-        log_std = lax.stop_gradient(params.get("log_std"))
+        log_std = lax.stop_gradient(params.get("log_std", FIXED))
 
         def surrogate(head: Array) -> Array:
             return self.policy_loss(self.bound.dist.params(head, log_std, row.mask), row, knobs)[0].sum()
@@ -321,7 +325,8 @@ class PPO:
         packed = pack(rows, batch.valid, all_valid=batch.length is None)
         weights, state = self.component_weights(state, packed, rows, batch.valid, factors)
         if parts.heads > 1:
-            metrics |= {f"weight/{k}": w for k, w in zip(parts.spec.reward_components, weights / weights.sum())}
+            shown = weights if parts.weighting is not None else self.given_weights(1.0)
+            metrics |= {f"weight/{k}": w for k, w in zip(parts.spec.reward_components, shown / shown.sum())}
         knobs = self.knobs(state, weights)
         if c.normalize_advantage:
             stats = RunningStats.of(rows.advantage @ weights, batch.valid)
@@ -346,13 +351,13 @@ class PPO:
         """w [K] of the advantages as they are in `rows`, and the state with learned weights one step on."""
         c, parts = self.config.reward, self.bound
         if parts.weighting is None:
-            return self.given_weights(1.0 if c.norm != "none" else factors), state
+            return self.given_weights(1.0 if parts.norm_over else factors), state
         flat, unravel = ravel_pytree(state.models["policy"].params)
 
         def log_prob(flat: Array, row: Sample) -> Array:
             params = unravel(flat)
             head = parts.actor.apply(params["actor"], row.obs)
-            out = parts.dist.params(head, params.get("log_std"), row.mask)
+            out = parts.dist.params(head, params.get("log_std", FIXED), row.mask)
             log_prob, _ = self.log_probs(out, row.action, row.mask)
             return log_prob if parts.elements.single else log_prob.sum(-1)
 
@@ -368,35 +373,30 @@ class PPO:
         c, parts = self.config.reward, self.bound
         if parts.heads > 1 and c.weighting == "uniform":
             return jnp.full(parts.heads, 1 / parts.heads)
-        return jnp.asarray(parts.base_weights) / factors
+        return (parts.given_weights if parts.heads > 1 else jnp.ones(1)) / factors
 
     def scaled_reward(self, state: State, batch: Batch) -> tuple[Array, Array, State]:
         """Rewards [T, B, K] as the critics learn them, the factors [K] between components in them, and the state with
         the statistics of this batch."""
         c, parts = self.config, self.bound
-        reward = batch.reward if parts.heads > 1 else batch.reward.sum(-1, keepdims=True)
-        ones = jnp.ones(parts.heads)
-        if "return" not in state.aux:
-            return self.standardized(reward, batch), ones, state
-        by_episode = parts.scaled and c.reward.scale == "episode_sum"
-        decay = 1.0 if by_episode else c.gamma
-        returns, last = rewards.running_returns(reward, state.aux["return"], batch, decay)
-        norm, factors = dict(state.norm), ones
+        reward = batch.reward if parts.heads > 1 else (batch.reward * parts.given_weights).sum(-1, keepdims=True)
+        norm, aux, factors = dict(state.norm), dict(state.aux), jnp.ones(parts.heads)
+        if "return" in aux:
+            returns, aux["return"] = rewards.running_returns(reward, aux["return"], batch, c.gamma)
         if "components" in norm:
-            seen = batch.valid & (batch.terminated | batch.truncated) if by_episode else batch.valid
-            norm["components"] = norm["components"].merge(RunningStats.of(returns, seen))
+            spread, seen = returns, batch.valid
+            if "sum" in aux:
+                spread, aux["sum"] = rewards.running_returns(reward, aux["sum"], batch, 1.0)
+                seen = batch.valid & (batch.terminated | batch.truncated)
+            norm["components"] = norm["components"].merge(RunningStats.of(spread, seen))
             factors = rewards.scale_factors(norm["components"], state.clock.episodes >= c.reward.warmup)
         if "return" in norm:
             norm["return"] = norm["return"].merge(RunningStats.of(returns.sum(-1), batch.valid))
             reward = jnp.clip(reward / norm["return"].std(), -10.0, 10.0)
-        state = state.replace(norm=norm, aux=state.aux | {"return": last})
-        return self.standardized(reward * factors, batch), factors, state
-
-    def standardized(self, reward: Array, batch: Batch) -> Array:
-        c = self.config.reward
-        if self.bound.heads == 1 or c.norm == "none" or c.norm_over == "batch":
-            return reward
-        return rewards.standardize_episodes(reward, batch, c.norm)
+        state = state.replace(norm=norm, aux=aux)
+        if parts.norm_over == "episode":  # which leaves no scale to bring together, and none to undo
+            return rewards.standardize_episodes(reward, batch, c.reward.norm), jnp.ones(parts.heads), state
+        return reward * factors, factors, state
 
     def advantages(
         self, params: PyTree, state: State, batch: Batch, reward: Array, factors: Array
@@ -410,7 +410,7 @@ class PPO:
 
         value = values(critic, obs, batch.length, parts.heads)
         next_value = next_values(critic, lambda x: self.features(x, state.norm.get("obs")), batch, value)
-        done = (batch.terminated | batch.truncated)[..., None]
+        done, unit = (batch.terminated | batch.truncated)[..., None], 1.0
         match c.returns:
             case "gae":
                 advantage = gae(reward, value, next_value, done, c.gamma, c.gae_lambda, batch.length)
@@ -425,14 +425,15 @@ class PPO:
                 raw = monte_carlo(reward, jnp.zeros_like(next_value), done, c.gamma, batch.length)
                 stats = RunningStats.of(raw, batch.valid)
                 target = (raw - stats.mean) / stats.std()
-                advantage = target - value
+                unit = stats.std() / stats.std().mean()  # between components the advantages keep the rewards' units
+                advantage = (target - value) * unit
         task = None if parts.weighting is None else advantage / factors @ parts.weighting.task
-        metrics = {"explained_variance": explained((target / factors).sum(-1), (value / factors).sum(-1), batch.valid)}
+        total, guess = (target * unit / factors).sum(-1), (value * unit / factors).sum(-1)
+        metrics = {"explained_variance": explained(total, guess, batch.valid)}
         if parts.heads > 1:
             for k, name in enumerate(parts.spec.reward_components):
-                fit = explained(target[..., k], value[..., k], batch.valid)
-                metrics[f"explained_variance/{name}"] = fit
-            if c.reward.norm != "none" and c.reward.norm_over == "batch":
+                metrics[f"explained_variance/{name}"] = explained(target[..., k], value[..., k], batch.valid)
+            if parts.norm_over == "batch":
                 advantage = rewards.standardize(advantage, batch.valid, c.reward.norm)
         mask = batch.extras.get("mask")
         return Sample(obs, batch.action, batch.extras["log_prob"], advantage, target, value, mask, task), metrics
@@ -457,11 +458,10 @@ class Parts:
         self.balanced = c.balance_gradients and len(set(self.head_kinds.tolist())) == 2
 
         names = spec.reward_components
-        self.base_weights = rewards.parse_weights(c.reward.weights, names)
+        self.given_weights = np.asarray(rewards.parse_weights(c.reward.weights, names), np.float32)
         rewards.parse_task(c.reward.task, names)
         self.heads = len(names) if c.reward.heads else 1
-        if self.heads == 1:
-            self.base_weights = (1.0,)
+        self.norm_over = c.reward.norm_over if self.heads > 1 and c.reward.norm != "none" else None
         self.scaled = self.heads > 1 and c.reward.scale != "none"
         learned = self.heads > 1 and c.reward.weighting == "learned"
         self.weighting = rewards.Weighting(c.reward, names) if learned else None

@@ -50,9 +50,10 @@ def adapt(kl_coef: Array, kl: Array, target) -> Array:
 
 
 def explained(target: Array, value: Array, valid: Array) -> Array:
-    """Share of the targets' variance that the values explain; NaN where they do not vary."""
+    """Share of the targets' variance that the values explain; NaN where they do not vary beyond rounding."""
     residual, spread = RunningStats.of(target - value, valid), RunningStats.of(target, valid)
-    return jnp.where(spread.m2 > 0, 1 - residual.m2 / jnp.maximum(spread.m2, 1e-12), jnp.nan)
+    varies = spread.m2 > 1e-12 * spread.count * jnp.square(spread.mean)
+    return jnp.where(varies, 1 - residual.m2 / jnp.maximum(spread.m2, 1e-12), jnp.nan)
 
 
 def values(critic: Callable[[Array], Array], obs: Array, length: Array | None, heads: int) -> Array:
