@@ -29,6 +29,7 @@ from regimen.types import Array, Batch, PyTree
 
 SCALE_RANGE = (0.1, 10.0)
 TINY = 1e-8
+RIDGE = 0.1  # of each component's variance that is taken to be its own, where learned weights compare components
 META_ROWS = 1024  # of a batch, at most, that learned weights' gradient is estimated on, and as many held out
 
 
@@ -120,6 +121,7 @@ def _standardize(x: Array, ids: Array, valid: Array, method: str, segments: int,
     mean = total(flat) / count
     std = jnp.sqrt(total(jnp.square(flat - mean[ids])) / count)
     low, high = -most(-flat), most(flat)
+    std = jnp.where(high > low, std, 0.0)  # of a constant it is rounding alone, which may be far above TINY
     std, low, width, mean = std[ids], low[ids], (high - low)[ids], mean[ids]
     z = jnp.where(std >= TINY, (flat - mean) / jnp.maximum(std, TINY), 0.0)
     unit = jnp.where(width >= TINY, (flat - low) / jnp.maximum(width, TINY), 0.0)
@@ -144,7 +146,7 @@ class Weighting:
     The objective they are trained on is the task's own return, J (`task`: the components that are the task; the rest is
     shaping). One policy-gradient step on the combined, normalised advantage moves the policy by
 
-        theta' = theta + eta * g(w),   g(w) = sum_k w_k g_k / std(sum_k w_k A_k),   g_k = E[grad log pi A_k]
+        theta' = theta + eta * g(w),   g(w) = sum_k w_k g_k / std(sum_k w_k A_k),   g_k = E[grad log pi (A_k - E A_k)]
 
     with g_k from one set of rows. The surrogate of J on other, held-out rows then changes by eta * M(w) to first order,
 
@@ -153,6 +155,8 @@ class Weighting:
     and M is what the weights ascend: a component is worth as much as a step along it helps the task on rows it has not
     seen. This is the exact meta-gradient of one small step; held-out rows keep noise that a component shares with the
     task's estimate from counting. d costs one gradient and one forward-mode derivative an update, whatever K is.
+    Where components are collinear, M is flat: of A and -A only the sign of their sum is left. So a share RIDGE of each
+    variance counts as the component's own, which leaves a slope towards the one that helps.
     """
 
     def __init__(self, config: RewardConfig, components: tuple[str, ...]):
@@ -184,6 +188,7 @@ class Weighting:
 
     def update(self, state: dict, magnitude: Array, d: Array, covariance: Array, c: RewardConfig) -> dict[str, Any]:
         """One step of the meta-objective; `c` has its learning rate and pull as data."""
+        covariance = covariance + RIDGE * jnp.diag(jnp.diag(covariance))
         scale = jnp.sqrt(jnp.maximum(jnp.trace(covariance), 1e-12)) / jnp.maximum(jnp.linalg.norm(d), 1e-12)
         grads = jax.grad(self.objective)(state["params"], magnitude, d * scale, covariance, c.weight_reg)
         updates, opt = self.opt.update(grads, state["opt"], state["params"])
@@ -194,13 +199,14 @@ class Weighting:
 
 def alignments(log_prob: Callable, params: Array, train: Any, held: Any) -> Array:
     """d [K] = <grad of the task's surrogate on `held`, g_k on `train`>. Rows have `advantage` [W, K] and `task` [W];
-    `log_prob(params, rows) -> [W]`."""
+    `log_prob(params, rows) -> [W]`. Both are centred, as the loss does it: what critics have not learned yet would
+    drown the difference between actions."""
 
     def task(params: Array) -> Array:
-        return jnp.mean(log_prob(params, held) * held.task)
+        return jnp.mean(log_prob(params, held) * (held.task - held.task.mean()))
 
     def components(params: Array) -> Array:
-        return jnp.mean(log_prob(params, train)[:, None] * train.advantage, axis=0)
+        return jnp.mean(log_prob(params, train)[:, None] * (train.advantage - train.advantage.mean(0)), axis=0)
 
     return jax.jvp(components, (params,), (jax.grad(task)(params),))[1]
 

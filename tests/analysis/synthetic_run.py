@@ -8,6 +8,7 @@ from regimen.tracking.files import RunFiles
 
 
 def make_run(path: Path, updates: int = 60, seed: int = 0, components: bool = False, evaluate: bool = True) -> Path:
+    """With `components`: also what hybrid actions, component rewards and a curriculum add."""
     rng = np.random.default_rng(seed)
     config = {
         "env": "cartpole",
@@ -40,7 +41,12 @@ def make_run(path: Path, updates: int = 60, seed: int = 0, components: bool = Fa
                 "time/steps_per_second": 50_000.0,
             }
             if components:
-                point |= {"rollout/reward/goal_mean": level, "rollout/reward/fuel_mean": -0.2 * level}
+                for name, mean, weight in (("goal", level, 0.4 + 0.3 * progress), ("fuel", -0.2 * level, 0.3)):
+                    point |= {f"rollout/reward/{name}": mean, f"train/weight/{name}": weight}
+                    point |= {f"rollout/reward/{name}{end}": mean + d for end, d in (("_min", -20.0), ("_max", 20.0))}
+                    point[f"train/explained_variance/{name}"] = 0.9 * progress
+                point |= {"train/entropy/choice": 0.6 - 0.3 * progress, "train/entropy/amount": 0.2 - progress}
+                point |= {"train/curriculum/gravity": 5.0 + 4.8 * progress, "train/curriculum/level": update // 20}
             if evaluate and update % max(1, updates // 12) == 0:
                 greedy = np.clip(rng.normal(level * 1.05, 0.1 * (510 - level), 10), 8, 500)
                 point |= {"eval/return_mean": greedy.mean(), "eval/return_std": greedy.std(), "eval/episodes": 10}

@@ -3,9 +3,19 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from synthetic_run import make_run
 
-from regimen.analysis.plots import centred_average, moving_average, plot_group, plot_run, thin
+from regimen.analysis.plots import (
+    PLOTS,
+    Run,
+    centred_average,
+    component_grid,
+    moving_average,
+    plot_group,
+    plot_run,
+    thin,
+)
 from regimen.errors import StorageError
 from regimen.tracking.files import RunFiles
 
@@ -23,10 +33,40 @@ def test_every_plot_with_data_is_written(tmp_path):
         "kl.png",
         "explained_variance.png",
         "components.png",
+        "weights.png",
+        "entropy_parts.png",
+        "curriculum.png",
         "overview.png",
     }
     assert all(p.parent == run / "plots" and p.read_bytes()[:8] == PNG for p in paths)
     assert sorted(run.glob("plots/*")) == sorted(paths), "no temporary file is left"
+
+
+def test_components_have_their_lines_and_bands(tmp_path):
+    run = Run(make_run(tmp_path / "run", updates=24, components=True))
+    grid = component_grid(Figure, run)
+    assert [ax.get_title(loc="left") or ax.get_title() for ax in grid.axes] == ["goal", "fuel"]
+    x = 1500.0 * np.arange(1, 25)
+    for ax, name in zip(grid.axes, ("goal", "fuel")):
+        band = ax.collections[0].get_paths()[0].vertices
+        low, high = (run.series(f"rollout/reward/{name}{end}")[1] for end in ("_min", "_max"))
+        assert band[:, 1].min() == pytest.approx(low.min()) and band[:, 1].max() == pytest.approx(high.max())
+        np.testing.assert_allclose(ax.lines[-1].get_xdata(), x)
+        np.testing.assert_allclose(ax.lines[-1].get_ydata(), run.series(f"rollout/reward/{name}")[1])
+    colors = {}
+    for name in ("components", "weights", "explained_variance"):
+        ax = Figure().subplots()
+        assert PLOTS[name](ax, run)
+        drawn = {line.get_label(): line.get_color() for line in ax.lines if not line.get_label().startswith("_")}
+        assert {"goal", "fuel"} <= set(drawn)
+        colors[name] = {part: drawn[part] for part in ("goal", "fuel")}
+    assert colors["components"] == colors["weights"] == colors["explained_variance"], "one colour for each, everywhere"
+
+
+def test_one_component_is_no_picture(tmp_path):
+    with RunFiles.create(tmp_path / "run", {"env": "cartpole"}, "") as files:
+        files.log({"env_steps": 10, "updates": 1, "rollout/reward/a": 1.0, "rollout/reward/a_min": 0.0})
+        assert plot_run(files.path) == []
 
 
 def test_a_plot_without_data_is_skipped(tmp_path):

@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-from regimen.tracking.console import Console, _Panel, batch_line, clock, count, eval_line, memory_mb, sparkline
+from regimen.tracking.console import (
+    Console,
+    _Panel,
+    batch_line,
+    clock,
+    component_sums,
+    count,
+    eval_line,
+    focus,
+    memory_mb,
+    sparkline,
+)
 
 POINT = {
     "updates": 12,
@@ -20,6 +31,16 @@ POINT = {
     "train/entropy": 0.5555,
 }
 EVAL = {"eval/return_mean": 480.12, "eval/return_std": 5.21, "eval/length_mean": 480.2, "eval/episodes": 10}
+PARTS = {
+    "train/weight/effort": 0.25,
+    "train/weight/goal": 0.432,
+    "train/weight/time_max": 0.318,
+    "rollout/reward/goal": 12.5,
+    "rollout/reward/goal_min": -3.0,
+    "rollout/reward/goal_max": 40.0,
+    "rollout/reward/effort": -0.125,
+    "rollout/reward/time_max": -7.0,
+}
 LINE = "Batch 12 | R 187.4 (MA 150.2, best 201.0) | loss 0.123 | entropy 0.56 | episodes 10 | success 0.60"
 
 
@@ -37,6 +58,23 @@ def test_batch_line_exactly():
         == "Batch 1 | R -0.250 (MA -0.250, best -0.250)"
     )
     assert batch_line({"updates": 1, "train/loss": 0.00002}, None, None) == "Batch 1 | loss 2.0e-05"
+
+
+def test_focus_is_the_component_that_weighs_most():
+    assert focus(POINT) is None and focus(PARTS) == "goal(0.43)"
+    assert batch_line({**POINT, **PARTS}, 150.2, 201.0) == LINE + " | focus goal(0.43)"
+    assert focus({"train/weight/a": 0.5, "train/weight/b": 0.5}) == "all(0.50)"
+    assert batch_line({"updates": 1, "train/weight/a": 1.0}, None, None) == "Batch 1 | focus a(1.00)"
+    panel = _Panel(100, "steps")
+    panel.update(POINT, None, None)
+    assert "focus" not in dict(panel.figures())
+    panel.update(PARTS, None, None)
+    assert dict(panel.figures())["focus"] == "goal(0.43)"
+
+
+def test_sums_of_components_leave_out_their_bands():
+    assert component_sums(POINT) == {}
+    assert component_sums(PARTS) == {"goal": 12.5, "effort": -0.125, "time_max": -7.0}
 
 
 def test_eval_line_exactly():
@@ -116,7 +154,7 @@ def test_a_reader_that_goes_away_does_not_stop_training():
 def run_on_a_terminal(**env: str) -> str:
     code = (
         "import time; from regimen.tracking.console import Console\n"
-        f"point = { ({**POINT, **EVAL, 'train/approx_kl': 0.004, 'time/steps_per_second': 51234.0})!r}\n"
+        f"point = { ({**POINT, **EVAL, **PARTS, 'train/approx_kl': 0.004, 'time/steps_per_second': 51234.0})!r}\n"
         "console = Console(); console.header(['cartpole']); console.start(100_000, 'steps')\n"
         "console.update(point); console.update({**point, 'updates': 13, 'rollout/return_mean': 200.0})\n"
         "console.event('checkpoint saved'); console.stop()"
@@ -148,6 +186,7 @@ def test_live_panel_on_a_terminal():
     last = plain[plain.rindex("training") :]
     for expected in ("24%", "24k / 100k steps", "200.0", "193.7", "51.2k", "0.0040", "480.1 ± 5.2", "MB", "0.60"):
         assert expected in last, expected
+    assert re.search(r"focus +goal\(0.43\)", last) and "components goal 12.5, effort -0.125, time_max -7.0" in last
     assert "checkpoint saved" in plain and "Batch" not in plain
     assert "\x1b[32m" in text, "the line of returns is green"
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from regimen.errors import ConfigError, RegimenError, StorageError
-from regimen.tracking.console import count, score
+from regimen.tracking.console import component_sums, count, score
 from regimen.tracking.files import RunFiles, read_episodes, read_metrics
 from regimen.tracking.storage import read_json, storage_error
 
@@ -62,6 +62,11 @@ class Run:
         rows = [(p[x], p[name]) for p in self.points if _is_number(p.get(name)) and _is_number(p.get(x))]
         table = np.array(rows, np.float64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
+
+    def named(self, prefix: str) -> list[str]:
+        """What follows `prefix` in the names of the metrics, in the order in which they were first logged."""
+        names = dict.fromkeys(k for p in self.points for k in p if k.startswith(prefix))
+        return [name.removeprefix(prefix) for name in names]
 
     @property
     def title(self) -> str:
@@ -184,27 +189,80 @@ def draw_explained_variance(ax: Any, run: Run) -> bool:
     if not len(y):
         return False
     ax.axhline(1.0, color=GREY, linewidth=1, linestyle=":")
-    _line(ax, x, y, GREEN)
+    heads = run.named("train/explained_variance/")
+    for name, color in _colored(run, heads):
+        at, fit = run.series(f"train/explained_variance/{name}")
+        smooth = centred_average(fit, _window(fit))
+        ax.plot(*thin(LINE, at, smooth), color=color, linewidth=1, alpha=0.6, label=name)
+    _line(ax, x, y, "#2d3748" if heads else GREEN, "total" if heads else None)
     low = float(np.quantile(y, 0.02))
     ax.set_ylim(min(-0.05, max(low, -2.0)), 1.05)  # a bad first update may be far below; it would flatten the rest
-    _finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean")
+    _finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean", legend=bool(heads))
     return True
 
 
 def draw_components(ax: Any, run: Run) -> bool:
     """Mean episode sum of each reward component; nothing when there is only one."""
-    prefix = "rollout/reward/"
-    names = sorted(
-        {k for p in run.points for k in p if k.startswith(prefix) and not k.endswith(("_min", "_max", "_std"))}
-    )
-    if len(names) < 2:
-        return False
-    for name, color in zip(names, CYCLE * len(names)):
-        label = name.removeprefix(prefix).removesuffix("_mean")
-        _line(ax, *run.series(name), color, label)
-    ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
-    _finish(ax, "Reward components", "sum per episode", legend=True)
-    return True
+    names = _components(run)
+    for name, color in _colored(run, names):
+        _line(ax, *run.series(f"rollout/reward/{name}"), color, name)
+    if names:
+        ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
+        _finish(ax, "Reward components", "sum per episode", legend=True)
+    return bool(names)
+
+
+def draw_component(ax: Any, run: Run, name: str, color: str) -> None:
+    """One component in its own scale: the mean of the episodes, and their lowest and highest."""
+    x, mean = run.series(f"rollout/reward/{name}")
+    (bx, low), (_, high) = run.series(f"rollout/reward/{name}_min"), run.series(f"rollout/reward/{name}_max")
+    if np.array_equal(bx, x) and len(high) == len(x):
+        ax.fill_between(*thin(LINE, x, low, high), color=color, alpha=0.15, linewidth=0, label="min to max")
+    _line(ax, x, mean, color, "mean")
+    _finish(ax, name, "sum per episode")
+
+
+def draw_weights(ax: Any, run: Run) -> bool:
+    """The weight of each component's advantage."""
+    names = run.named("train/weight/")
+    for name, color in _colored(run, names):
+        _line(ax, *run.series(f"train/weight/{name}"), color, name)
+    if names:
+        ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
+        _finish(ax, "Component weights", "weight (sum 1)", legend=True)
+    return bool(names)
+
+
+def draw_entropy_parts(ax: Any, run: Run) -> bool:
+    names = run.named("train/entropy/")
+    for name, color in _colored(run, names):
+        _line(ax, *run.series(f"train/entropy/{name}"), color, name)
+    if names:
+        _finish(ax, "Entropy by part of the action", "nats per element", legend=True)
+    return bool(names)
+
+
+def draw_curriculum(ax: Any, run: Run) -> bool:
+    names = run.named("train/curriculum/")
+    for name, color in _colored(run, names):
+        x, y = run.series(f"train/curriculum/{name}")
+        ax.step(*thin(LINE, x, y), color=color, linewidth=1.8, where="post", label=name)
+    if names:
+        _finish(ax, "Curriculum", "value in use", legend=True)
+    return bool(names)
+
+
+def _components(run: Run) -> list[str]:
+    """Reward components with episode sums; none when there is only one."""
+    names = list(component_sums({f"rollout/reward/{name}": 0.0 for name in run.named("rollout/reward/")}))
+    return names if len(names) > 1 else []
+
+
+def _colored(run: Run, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Names with colours; a reward component has the same one in every plot."""
+    order = [name for name in _components(run) if name in names]
+    order += [name for name in names if name not in order]
+    return list(zip(order, CYCLE * len(order)))
 
 
 PLOTS: dict[str, Callable[[Any, Run], bool]] = {
@@ -215,12 +273,19 @@ PLOTS: dict[str, Callable[[Any, Run], bool]] = {
     "kl": draw_kl,
     "explained_variance": draw_explained_variance,
     "components": draw_components,
+    "weights": draw_weights,
+    "entropy_parts": draw_entropy_parts,
+    "curriculum": draw_curriculum,
 }
+
+
+def _window(y: np.ndarray) -> int:
+    return max(1, min(len(y) // 20, 200))
 
 
 def _line(ax: Any, x: np.ndarray, y: np.ndarray, color: str, label: str | None = None) -> None:
     """The values faint, their average over neighbours strong."""
-    window = max(1, min(len(y) // 20, 200))
+    window = _window(y)
     if window > 1:
         ax.plot(*thin(LINE, x, y), color=color, linewidth=0.8, alpha=0.25)
     marker = "o" if len(y) == 1 else None
@@ -301,13 +366,16 @@ def plot_run(run_dir: Path) -> list[Path]:
         for name, draw in PLOTS.items():
             figure = Figure(figsize=(7, 4), layout="constrained")
             if draw(figure.subplots(), run):
+                if name == "components":  # each in its own scale; the overview has them side by side
+                    figure = component_grid(Figure, run)
                 figure.suptitle(run.title, x=0.99, ha="right", fontsize=9, color=GREY)
                 paths.append(_save(figure, folder / f"{name}.png"))
         if paths:
-            figure = Figure(figsize=(14, 7.2), layout="constrained")
+            drawn = [name for name in PLOTS if folder / f"{name}.png" in paths]
+            rows = max(2, -(-len(drawn) // 3))
+            figure = Figure(figsize=(14, 3.6 * rows), layout="constrained")
             figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
-            drawn = [name for name in PLOTS if folder / f"{name}.png" in paths][:6]
-            axes = list(figure.subplots(2, 3).flat)
+            axes = list(figure.subplots(rows, 3).flat)
             for name, ax in zip(drawn, axes):
                 PLOTS[name](ax, run)
                 if ax.get_legend() is not None:
@@ -317,6 +385,20 @@ def plot_run(run_dir: Path) -> list[Path]:
             figure.suptitle(_headline(run), x=0.01, ha="left", fontsize=13, color="#2d3748")
             paths.append(_save(figure, folder / "overview.png"))
     return paths
+
+
+def component_grid(Figure: Any, run: Run) -> Any:
+    names = _components(run)
+    across = min(3, len(names)) if len(names) != 4 else 2
+    rows = -(-len(names) // across)
+    figure = Figure(figsize=(max(7, 3.6 * across), 0.4 + 2.6 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, across, squeeze=False).flat)
+    for ax, (name, color) in zip(axes, _colored(run, names)):
+        draw_component(ax, run, name, color)
+    for ax in axes[len(names) :]:
+        ax.set_axis_off()
+    axes[0].legend(loc="best", fontsize=8)
+    return figure
 
 
 def _headline(run: Run) -> str:

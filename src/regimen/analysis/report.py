@@ -24,7 +24,10 @@ CAPTIONS = {
     "entropy": "Entropy of the policy",
     "kl": "How far each update moved the policy",
     "explained_variance": "How well the critic predicts returns",
-    "components": "Reward components",
+    "components": "Reward components: sums per episode",
+    "weights": "Weights of the reward components",
+    "entropy_parts": "Entropy by part of the action",
+    "curriculum": "Curriculum",
 }
 
 _STYLE = """

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
+_WEIGHT, _SUM = "train/weight/", "rollout/reward/"
 _COUNTER = {"steps": "env_steps", "episodes": "episodes", "updates": "updates"}
 
 
@@ -38,8 +39,27 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def focus(point: Mapping[str, Any]) -> str | None:
+    """The reward component that weighs most: `goal(0.43)`; `all(0.25)` where they weigh alike."""
+    weights = {name: w for name, w in point.items() if name.startswith(_WEIGHT)}
+    if not weights:
+        return None
+    if len(weights) > 1 and max(weights.values()) - min(weights.values()) < 1e-6:
+        return f"all({max(weights.values()):.2f})"
+    name = max(weights, key=lambda n: weights[n])
+    return f"{name.removeprefix(_WEIGHT)}({weights[name]:.2f})"
+
+
+def component_sums(point: Mapping[str, Any]) -> dict[str, float]:
+    """Mean episode sum of every reward component, by its name."""
+    found = {name.removeprefix(_SUM): x for name, x in point.items() if name.startswith(_SUM)}
+    bands = {f"{name}{end}" for name in found for end in ("_min", "_max")}
+    return {name: x for name, x in found.items() if name not in bands}
+
+
 def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -> str:
-    """`Batch 12 | R 187.4 (MA 150.2, best 201.0) | loss 0.123 | entropy 0.56 | episodes 10 | success 0.60`.
+    """`Batch 12 | R 187.4 (MA 150.2, best 201.0) | loss 0.123 | entropy 0.56 | episodes 10 | success 0.60`, and
+    `| focus goal(0.43)` where the reward has components.
 
     `ma` and `best` are the moving average and the best of R so far. What the point lacks is left out.
     """
@@ -55,6 +75,8 @@ def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -
         parts.append(f"episodes {int(point['rollout/episodes'])}")
     if "rollout/success_rate" in point:
         parts.append(f"success {point['rollout/success_rate']:.2f}")
+    if (most := focus(point)) is not None:
+        parts.append(f"focus {most}")
     return " | ".join(parts)
 
 
@@ -263,6 +285,7 @@ class _Panel:
             ("updates", value("updates", count)),
             ("episodes", value("episodes", count)),
             ("memory", None if memory is None else f"{memory:,.0f} MB"),
+            ("focus", focus(self.point)),
         ]
         return [(label, text) for label, text in found if text is not None]
 
@@ -303,6 +326,10 @@ class _Panel:
         if "eval/return_mean" in self.point:
             evaluation = eval_line({**self.point, "updates": self.evaluated}).removeprefix("Eval ")
             parts.append(Text.assemble(("evaluation at update ", "dim"), evaluation))
+        if sums := component_sums(self.point):
+            text = Text.assemble(("components ", "dim"), ", ".join(f"{name} {score(x)}" for name, x in sums.items()))
+            text.no_wrap, text.overflow = True, "ellipsis"
+            parts.append(text)
         if len(self.returns) > 1:
             parts.append(Text.assemble(("returns ", "dim"), (sparkline(self.returns), "green")))
         yield Panel(Group(*parts), title="training", title_align="left", border_style="dim")

@@ -87,6 +87,7 @@ def save_policy(path: Path, algorithm: str, algo: Any, params: PyTree, meta: dic
             "network": dataclasses.asdict(algo.network),
             "observation_space": spaces.to_json(spec.observation_space),
             "action_space": spaces.to_json(spec.action_space),
+            "reward_components": list(spec.reward_components),
             "sha256": digest(tmp / "policy.safetensors"),
             **meta,
         }
@@ -130,7 +131,10 @@ def read_policy(path: Path) -> Policy:
     entry = ALGORITHMS[name]
     network = NetworkConfig(**(meta["network"] | {"hidden": tuple(meta["network"]["hidden"])}))
     algo = make_algorithm(name, config_of(entry.config, meta["algo"]), network)
-    algo = algo.bind(Spec(spaces.from_json(meta["observation_space"]), spaces.from_json(meta["action_space"])))
+    components = tuple(meta.get("reward_components", ("total",)))
+    algo = algo.bind(
+        Spec(spaces.from_json(meta["observation_space"]), spaces.from_json(meta["action_space"]), components)
+    )
     like = algo.actor_params(algo.init(jax.random.key(0)))
     return Policy(algo, unflatten(like, arrays, f"the policy in {path}"), meta)
 
