@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from regimen import config as config_module
-from regimen.config import ALGORITHMS, Count, PPOConfig, RolloutConfig, TrainConfig, register_algorithm
+from regimen.config import ALGORITHMS, Count, PPOConfig, RewardConfig, RolloutConfig, TrainConfig, register_algorithm
 from regimen.errors import ConfigError
 from regimen.settings import (
     build_config,
@@ -296,6 +296,7 @@ def test_large_numbers_in_yaml(tmp_path):
 # --- ranges ----------------------------------------------------------------------------------------------------------
 
 SECTIONS = {type(getattr(TrainConfig(), f.name)): f.name + "." for f in dataclasses.fields(TrainConfig)}
+SECTIONS[RewardConfig] = "algo.reward."
 OUTSIDE = [
     (SECTIONS.get(owner, "") + name, value)
     for owner, table in RANGES.items()
@@ -319,6 +320,7 @@ def test_out_of_range(key, value):
 def test_every_number_has_a_range():
     """A new hyper-parameter is given a range, or named here as one that any finite number suits."""
     free = {"stop.target_return", "stop.above", "stop.below"}
+    free |= {"algo.ent_floor_discrete", "algo.ent_floor_continuous"}
     ranged = {SECTIONS.get(owner, "") + name for owner, table in RANGES.items() for name in table}
     numbers = {
         key

@@ -37,6 +37,32 @@ def test_mountain_car_continuous(tmp_path):
     assert greedy_returns("mountain_car_continuous", 5, tmp_path / "run")[0].mean() >= 88
 
 
+def test_platform(tmp_path):
+    assert greedy_returns("platform", 5, tmp_path / "run")[0].mean() >= 0.8
+
+
+def test_moving(tmp_path):
+    assert greedy_returns("moving", 5, tmp_path / "run")[0].mean() >= 1.8
+
+
+def test_catch_point(tmp_path):
+    _, result = greedy_returns("catch_point", 5, tmp_path / "run")
+    assert np.mean([r.summary["success_rate"] for r in result.runs]) >= 0.65
+
+
+def test_hybrid_identity_within_20k_steps(tmp_path):
+    result = regimen.train("probe/hybrid", seeds=5, track=False, out=str(tmp_path / "run"))
+    assert min(r.summary["final_return_mean"] for r in result.runs) >= 0.9  # 1 is perfect, 0 the amount unlearned
+    assert max(r.summary["env_steps"] for r in result.runs) <= 20_480
+
+
+def test_durotaxis_reaches_the_goal(tmp_path):
+    """A smaller colony, for the time it takes; the full one is in docs/results.md."""
+    settings = {"env_args": {"capacity": 32, "max_nodes": 24.0, "fail_nodes": 30.0}, "total_steps": 80_000}
+    result = regimen.train("durotaxis", track=False, out=str(tmp_path / "run"), **settings)
+    assert result.summary["success_rate"] >= 0.8
+
+
 def test_gymnasium_cartpole_on_the_host(tmp_path):
     result = regimen.train("gym:CartPole-v1", track=False, out=str(tmp_path / "run"))
     assert result.summary["eval_return_mean"] >= 475

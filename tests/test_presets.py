@@ -49,8 +49,19 @@ def test_every_preset_forms_a_schedule(preset, device):
 
 
 def test_tuned():
-    names = ["acrobot", "cartpole", "mountain_car", "mountain_car_continuous", "pendulum"]
-    assert list(presets.list_tuned()) == names
+    classic = ["acrobot", "cartpole", "mountain_car", "mountain_car_continuous", "pendulum"]
+    hybrid = [
+        "catch_point",
+        "hard_move",
+        "moving",
+        "platform",
+        "sliding",
+        "probe/hybrid",
+        "durotaxis",
+        "durotaxis/ratio",
+    ]
+    assert sorted(presets.list_tuned()) == sorted(classic + hybrid)
+    assert build_config("durotaxis/ratio").network.name == "graph"
     assert build_config("cartpole", preset="tuned") == build_config("cartpole")
     assert build_config("gym:Pendulum-v1").preset == build_config("gymnax:Pendulum-v1").preset == "tuned"
     assert presets.tuned_for("gym:CartPole-v9") is None

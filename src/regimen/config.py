@@ -91,7 +91,7 @@ class RewardConfig:
     """Components that are the true task (`goal`, `goal,safety`), whose return learned weights serve; by default all."""
     attention: bool = True
     """Let learned weights depend on the magnitudes of the components' advantages."""
-    weight_lr: float = 0.01
+    weight_lr: float = 0.05
     """Learning rate of learned weights."""
     weight_reg: float = 0.001
     """Pull of learned weights towards `weights`."""
@@ -176,7 +176,7 @@ class PPOConfig:
     ratio: Literal["joint", "per_leaf", "per_element"] = "joint"
     """What is clipped in an action of several parts: one ratio of the whole action, one for each part, or one for each
     element (a node of a graph with all its parameters), whose number then does not matter."""
-    balance_gradients: bool = True
+    balance_gradients: bool = False
     """In hybrid spaces, scale the gradients of discrete and continuous heads to like running norms."""
     balance_warmup: int = 100
     """Gradient steps before that begins."""

@@ -321,7 +321,7 @@ def test_help_pages(capsys):
 def test_train_help_is_complete_and_merged(capsys, monkeypatch):
     from regimen.settings import leaf_types
 
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "110")  # one column
     assert main(["train", "cartpole", "--seed", "41", "--help"]) == 0
     out = capsys.readouterr().out
     for key in leaf_types("ppo"):

@@ -80,13 +80,13 @@ def list_presets() -> dict[str, Preset]:
 
 def list_tuned() -> dict[str, Preset]:
     """The tuned presets, by environment."""
-    return {p.stem: _read(p, TUNED) for p in sorted((FOLDER / "envs").glob("*.yaml"))}
+    return {p.stem.replace(".", "/"): _read(p, TUNED) for p in sorted((FOLDER / "envs").glob("*.yaml"))}
 
 
 def tuned_for(env: str) -> Preset | None:
     """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one."""
-    if re.fullmatch(r"[a-z0-9_]+", env):
-        path = FOLDER / "envs" / f"{env}.yaml"
+    if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)?", env):
+        path = FOLDER / "envs" / f"{env.replace('/', '.')}.yaml"
         return _read(path, TUNED) if path.exists() else None
     library, _, task = env.partition(":")
     if library in ("gym", "gymnax"):
