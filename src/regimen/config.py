@@ -124,8 +124,8 @@ class PPOConfig:
     ent_continuous: float = 1.0
     """Factor of the entropy bonus for continuous dimensions."""
     ent_floor_discrete: float | None = None
-    """In states where the mean entropy of the discrete choices is below this many nats, the shortfall is added to the
-    loss; off when not set."""
+    """In states where the mean entropy of a discrete part's choices is below this many nats, the shortfall is added to
+    the loss; off when not set."""
     ent_floor_continuous: float | None = None
     """The same for continuous dimensions, in nats per dimension in units of half its range (uniform: 0.69)."""
     ent_floor_coef: float = 1.0

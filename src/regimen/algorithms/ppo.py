@@ -173,7 +173,7 @@ class PPO:
         log_ratio = difference[..., None] if elements.single else elements.grouped(difference)  # [W, G]
         ratio = jnp.exp(jnp.minimum(log_ratio, 20.0))  # a joint ratio of many parts can overflow: its gradient is NaN
         clipped = jnp.clip(ratio, 1 - knobs.clip_eps, 1 + knobs.clip_eps)
-        advantage = ((row.advantage @ knobs.weights - knobs.shift) / knobs.scale)[:, None]
+        advantage = (((row.advantage * knobs.weights).sum(-1) - knobs.shift) / knobs.scale)[:, None]
         loss = -jnp.minimum(ratio * advantage, clipped * advantage)
         kl = ratio - 1 - log_ratio  # Schulman's k3 estimate: unbiased and never negative
         outside = (jnp.abs(ratio - 1) > knobs.clip_eps).astype(jnp.float32)
