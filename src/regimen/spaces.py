@@ -84,36 +84,32 @@ def flatten(space: Any, x: PyTree) -> Array:
 
 def leaves(space: Any, name: str = "") -> dict[str, Any]:
     """The parts of a nested space by name: `choice`, `1`, `arm/0`. A plain space is one part without a name."""
-    match space:
-        case gym.Dict():
-            parts = space.spaces.items()
-        case gym.Tuple():
-            parts = enumerate(space.spaces)
-        case _:
-            return {name: space}
-    return {k: v for key, sub in parts for k, v in leaves(sub, f"{name}/{key}" if name else str(key)).items()}
+    if not isinstance(space, (gym.Dict, gym.Tuple)):
+        return {name: space}
+    return {k: v for _, sub, path in children(space, name) for k, v in leaves(sub, path).items()}
 
 
 def build(space: Any, values: dict[str, Any], name: str = "") -> PyTree:
     """Values by part name as the nested structure of the space."""
     match space:
         case gym.Dict():
-            return {k: build(s, values, f"{name}/{k}" if name else str(k)) for k, s in space.spaces.items()}
+            return {key: build(sub, values, path) for key, sub, path in children(space, name)}
         case gym.Tuple():
-            return tuple(build(s, values, f"{name}/{i}" if name else str(i)) for i, s in enumerate(space.spaces))
+            return tuple(build(sub, values, path) for _, sub, path in children(space, name))
     return values[name]
 
 
 def split(space: Any, x: PyTree, name: str = "") -> dict[str, Any]:
     """The inverse of `build`."""
-    match space:
-        case gym.Dict():
-            parts = space.spaces.items()
-        case gym.Tuple():
-            parts = enumerate(space.spaces)
-        case _:
-            return {name: x}
-    return {k: v for key, s in parts for k, v in split(s, x[key], f"{name}/{key}" if name else str(key)).items()}
+    if not isinstance(space, (gym.Dict, gym.Tuple)):
+        return {name: x}
+    return {k: v for key, sub, path in children(space, name) for k, v in split(sub, x[key], path).items()}
+
+
+def children(space: Any, name: str) -> list[tuple[Any, Any, str]]:
+    """(key, space, name) of the direct parts of a Dict or Tuple space called `name`."""
+    parts = space.spaces.items() if isinstance(space, gym.Dict) else enumerate(space.spaces)
+    return [(key, sub, f"{name}/{key}" if name else str(key)) for key, sub in parts]
 
 
 def logits(space: Any) -> int:
