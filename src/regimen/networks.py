@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gymnasium import spaces as gym
+from jax import lax
 
 from regimen import spaces
 from regimen.config import NetworkConfig
@@ -67,13 +68,25 @@ class MLP(nnx.Module):
         for i in range(self.depth):
             init = orthogonal(math.sqrt(2))
             setattr(self, f"dense_{i}", nnx.Linear(sizes[i], sizes[i + 1], kernel_init=init, rngs=rngs))
+            setattr(self, f"norm_{i}", self.normalizer(sizes[i + 1], rngs))
         init = orthogonal(final_scale)
         self.head = nnx.Linear(sizes[-1], shape.out_size, kernel_init=init, rngs=rngs)
 
+    def normalizer(self, size: int, rngs: nnx.Rngs) -> Any:
+        return None
+
     def __call__(self, x: Array) -> Array:
         for i in range(self.depth):
-            x = ACTIVATIONS[self.activation](getattr(self, f"dense_{i}")(x))
+            x, norm = getattr(self, f"dense_{i}")(x), getattr(self, f"norm_{i}")
+            x = ACTIVATIONS[self.activation](x if norm is None else norm(x))
         return self.head(x)
+
+
+class NormedMLP(MLP):
+    """Layer normalisation before each activation."""
+
+    def normalizer(self, size: int, rngs: nnx.Rngs) -> Any:
+        return nnx.LayerNorm(size, rngs=rngs)
 
 
 class GraphNet(nnx.Module):
@@ -166,8 +179,62 @@ def unpack_bits(words: Array, n: int) -> Array:
     return bits.reshape(*words.shape[:-1], n).astype(jnp.float32)
 
 
+class GRU(nnx.Module):
+    """A layer, then a gated recurrent unit (Cho et al. 2014)."""
+
+    def __init__(self, in_size: int, config: NetworkConfig, rngs: nnx.Rngs):
+        size = config.memory_size
+        self.activation = config.activation
+        self.embed = nnx.Linear(in_size, size, kernel_init=orthogonal(math.sqrt(2)), rngs=rngs)
+        init: Any = orthogonal(1.0)
+        self.cell = nnx.GRUCell(size, size, kernel_init=init, recurrent_kernel_init=init, rngs=rngs)
+
+    def __call__(self, x: Array, h: Array) -> Array:
+        return self.cell(h, ACTIVATIONS[self.activation](self.embed(x)))[0]
+
+
+class Core(NamedTuple):
+    """A recurrent network as pure functions. What it remembers is also what it puts out."""
+
+    init: Callable[[Array], PyTree]  # key -> params
+    apply: Callable[[PyTree, Array, Array], Array]  # params, [..., in], [..., size] -> [..., size]
+    size: int
+
+    def unroll(self, params: PyTree, x: Array, h: Array, fresh: Array) -> Array:
+        """What it puts out [T, B, size] for a sequence [T, B, in] that begins with `h` [B, size]; where `fresh` [T, B],
+        an episode begins and the past is forgotten."""
+
+        def step(h: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+            x, fresh = row
+            h = self.apply(params, x, jnp.where(fresh[:, None], 0.0, h))
+            return h, h
+
+        return lax.scan(step, h, (x, fresh))[1]
+
+
+def make_core(config: NetworkConfig, in_size: int) -> Core | None:
+    """The recurrent part in front of the actor and the critic, where `config` asks for one."""
+    if config.memory == "none":
+        return None
+    if config.name == "graph":
+        raise ConfigError("network.memory: the graph network has none; use network.name mlp")
+
+    def build(rngs: nnx.Rngs) -> nnx.Module:
+        return GRU(in_size, config, rngs)
+
+    graph = nnx.graphdef(build(nnx.Rngs(0)))
+
+    def init(key: Array) -> PyTree:
+        return nnx.to_pure_dict(nnx.state(build(nnx.Rngs(key)), nnx.Param))
+
+    def apply(params: PyTree, x: Array, h: Array) -> Array:
+        return nnx.merge(graph, params)(x, h)  # type: ignore[operator]
+
+    return Core(init, apply, config.memory_size)
+
+
 NetworkBuilder = Callable[..., nnx.Module]
-NETWORKS: dict[str, NetworkBuilder] = {"mlp": MLP, "graph": GraphNet}
+NETWORKS: dict[str, NetworkBuilder] = {"mlp": MLP, "mlp_norm": NormedMLP, "graph": GraphNet}
 
 
 def register_network(name: str, builder: NetworkBuilder) -> None:

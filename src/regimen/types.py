@@ -61,8 +61,10 @@ class Batch(Record):
     truncated: Array  # [T, E]
     next_obs: PyTree  # [T, E, ...] the true successor, also where the environment was reset
     valid: Array  # [T, E]
-    extras: dict[str, PyTree]  # log_prob, action_mask, policy_version, carry
+    extras: dict[str, PyTree]  # what `act` says of its choice (log_prob, carry), and the action mask
     length: Array | None = None  # rows of T in use; None: all of them, and every row is valid
+    lag: Array | None = None  # [E] int32, updates made since the policy that acted; None: none
+    worker: Array | None = None  # int32, which of several workers collected it; None: there is one
 
     def rows(self) -> Batch:
         """Environments and agents as one axis: [T, E, A, ...] to [T, B, ...]."""
@@ -73,8 +75,8 @@ class Batch(Record):
         def flat(x):
             return x.reshape(lead[0], lead[1] * lead[2], *x.shape[3:])
 
-        tree = jax.tree.map(flat, self.replace(length=None))
-        return tree.replace(length=self.length)
+        tree = jax.tree.map(flat, self.replace(length=None, lag=None, worker=None))
+        return tree.replace(length=self.length, lag=self.lag, worker=self.worker)
 
 
 @pytree_dataclass
@@ -132,6 +134,7 @@ class State(Record):
     key: Array  # root of this run's randomness: update i uses fold_in(key, i)
     clock: Clock
     aux: dict[str, PyTree]
+    replay: PyTree = ()  # rows of earlier rollouts, written in place: also by an update that is then not applied
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +145,9 @@ class Spec:
     action_space: Any
     reward_components: tuple[str, ...] = ("total",)
     num_agents: int = 1
-    num_envs: int = 1
+    num_envs: int = 1  # over all workers
+    workers: int = 1
+    rollout_rows: int = 0  # env steps of one update in each environment; 0: whole episodes, or nothing is collected
     max_episode_steps: int = 0  # 0: unknown (a host environment without a limit)
     env: Any = None  # the native environment, for model-based algorithms
     action_conditions: Any = None  # part of a hybrid action -> (discrete part, choices for which it matters)

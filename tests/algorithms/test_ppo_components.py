@@ -14,9 +14,10 @@ import regimen
 from regimen import rewards
 from regimen.algorithms.ppo import PPO
 from regimen.algorithms.shared import explained
-from regimen.config import NetworkConfig, RewardConfig
+from regimen.config import NetworkConfig
 from regimen.envs import probe
 from regimen.envs.protocol import native_env
+from regimen.hyperparameters import RewardConfig
 from regimen.returns import gae
 from regimen.schedule import Episodes, Steps
 from regimen.sources.scan import ScanSource
@@ -92,7 +93,7 @@ collect = jax.jit(
 def collected(env, schedule, ratio="joint"):
     """A real batch of the first policy, which is the same whatever is done with rewards."""
     algo, source = bound(type(env)(), ratio=ratio), ScanSource(schedule, 4)
-    carry = source.init(env, jax.random.key(1))
+    carry = source.init(env, algo, jax.random.key(1))
     params = algo.actor_params(algo.init(jax.random.key(0)))
     return collect(source, env, algo, carry, params, jax.random.key(2))
 
@@ -397,7 +398,7 @@ def learn(env, reward, updates=150, seeds=3):
     source = ScanSource(Steps(128), 8)
     keys = jax.random.split(jax.random.key(3), seeds)
     state = jax.tree.map(lambda *x: jnp.stack(x), *[algo.init(key) for key in keys])
-    carry = jax.vmap(lambda key: source.init(env, key))(keys)
+    carry = jax.vmap(lambda key: source.init(env, algo, key))(keys)
 
     def run(state, carry):
         def body(x, _):

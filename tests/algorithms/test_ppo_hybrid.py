@@ -446,7 +446,7 @@ def collected(request):
     algos = {ratio: PPO(network=network, ratio=ratio, **settings).bind(spec) for ratio in MODES}
     algo, source = algos["joint"], ScanSource(Steps(32), 4)
     rollout, update = jax.jit(source.next), jax.jit(lambda algo, state, batch: algo.update(state, batch))
-    state, carry, found = algo.init(jax.random.key(0)), jax.jit(source.init)(env, jax.random.key(1)), []
+    state, carry, found = algo.init(jax.random.key(0)), jax.jit(source.init)(env, algo, jax.random.key(1)), []
     for i in range(2):
         carry, batch, _ = rollout(env, algo, carry, algo.actor_params(state), jax.random.key(2 + i))
         new, metrics = update(algo, state, batch)

@@ -23,7 +23,7 @@ def learn(env, updates=150, schedule=None, num_envs=8, **kwargs):
     algo = PPO(network=NetworkConfig(hidden=(16,)), **(defaults | kwargs))
     algo = algo.bind(Spec(env.observation_space, env.action_space, env.reward_components, num_envs=num_envs))
     source = ScanSource(schedule or Steps(128), num_envs)
-    state, carry = algo.init(jax.random.key(0)), source.init(env, jax.random.key(1))
+    state, carry = algo.init(jax.random.key(0)), source.init(env, algo, jax.random.key(1))
 
     @jax.jit
     def run(state, carry):

@@ -22,7 +22,7 @@ BLOCK = 64  # minibatches are padded to multiples of it, so that their sizes har
 @jax.jit
 def _sample(algo: Any, state: State, obs: PyTree, key: Array, mask: Array | None):
     noise = algo.noise(key, ())
-    action, _, extras = algo.act(algo.actor_params(state), obs, (), noise, mask=mask)
+    action, _, extras = algo.act(algo.actor_params(state), obs, algo.initial_carry(()), noise, mask=mask)
     return action, extras["log_prob"], _values(algo, state, obs)
 
 

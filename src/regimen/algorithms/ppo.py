@@ -8,7 +8,7 @@ critic head and one advantage per reward component (`regimen.rewards`).
 
 from __future__ import annotations
 
-import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,21 +18,17 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from regimen import distributions, rewards, spaces
+from regimen import rewards
 from regimen.algorithms import balance, own_loop
-from regimen.algorithms.shared import Horizon, adapt, explained, next_values, optimizer, scheduled, values
-from regimen.config import NetworkConfig, PPOConfig, RewardConfig
+from regimen.algorithms.actor_critic import FIXED, ActorCritic, Parts, register
+from regimen.algorithms.shared import adapt, explained, optimizer, scheduled
+from regimen.config import NetworkConfig
 from regimen.errors import ConfigError
-from regimen.networks import Shape, make_net
+from regimen.hyperparameters import PPOConfig
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
-from regimen.schedule import Minibatch, Packed, draw_words, for_minibatches, pack
-from regimen.types import Array, Batch, Clock, Model, PyTree, Record, Spec, State, pytree_dataclass
-
-FLOATS, REWARD_FLOATS = (
-    tuple(f.name for f in dataclasses.fields(c) if "float" in str(f.type)) for c in (PPOConfig, RewardConfig)
-)
-FIXED = np.zeros(0, np.float32)  # no free deviation
+from regimen.schedule import Minibatch, Packed, draw_words, for_minibatches
+from regimen.types import Array, Batch, Model, PyTree, Record, Spec, State, pytree_dataclass
 
 
 @pytree_dataclass
@@ -62,38 +58,20 @@ class Knobs(Record):
     balance: Array  # [2] factors of the gradients of discrete and of continuous heads
 
 
-class PPO:
-    """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
+@register
+class PPO(ActorCritic):
+    """Clipped policy gradient on batches of the current policy."""
 
+    config_class = PPOConfig
     row = Sample
+    by_env = ("return", "sum")
 
-    def __init__(self, config: PPOConfig | None = None, network: NetworkConfig | None = None, **overrides):
-        self.config = dataclasses.replace(config or PPOConfig(), **overrides)
-        self.network = network or NetworkConfig()
-        self.horizon = Horizon.parse(self.config.horizon)
-        self.parts: Parts | None = None
-
-    def bind(self, spec: Spec) -> PPO:
-        """This algorithm for one environment's spaces."""
-        bound = PPO(self.config, self.network)
-        bound.parts = Parts(spec, self.network, self.config)
-        return bound
-
-    @property
-    def bound(self) -> Parts:
-        assert self.parts is not None, "call bind(spec) first"
-        return self.parts
+    def build(self, spec: Spec) -> PPOParts:
+        return PPOParts(spec, self.network, self.config)
 
     def init(self, key: Array) -> State:
-        parts, c = self.bound, self.config
-        actor_key, critic_key, root = jax.random.split(key, 3)
-        params = {"actor": parts.actor.init(actor_key), "critic": parts.critic.init(critic_key)}
-        if parts.dist.free_size:
-            params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
-        opt_state = optimizer(c).init(ravel_pytree(params)[0])
-        norm, aux = {}, {}
-        if c.normalize_obs:
-            norm["obs"] = RunningStats.zero((parts.obs_size,))
+        parts, c, state = self.bound, self.config, super().init(key)
+        norm, aux = dict(state.norm), {}
         if c.normalize_reward:
             norm["return"] = RunningStats.zero()
         sums = jnp.zeros((parts.spec.num_envs * parts.spec.num_agents, parts.heads))
@@ -109,44 +87,7 @@ class PPO:
             aux["balance"] = balance.zero()
         if parts.weighting is not None:
             aux["weights"] = parts.weighting.init()
-        return State({"policy": Model(params, opt_state)}, norm, root, Clock.zero(), aux)
-
-    def actor_params(self, state: State) -> PyTree:
-        """What acting needs and nothing more: the policy and its normaliser."""
-        params = state.models["policy"].params
-        out = {"actor": params["actor"], "log_std": params.get("log_std", FIXED)}
-        return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
-
-    def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
-        """The randomness of a rollout's actions, drawn at once: `act` is deterministic given it."""
-        return self.bound.dist.noise(key, shape)
-
-    def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
-        """Actions [..., *shape] as sampled, the recurrent carry, and `log_prob`; `mask` is a `spaces.mask_row`."""
-        dist = self.bound.dist
-        x = self.features(obs, params.get("norm"))
-        out = dist.params(self.bound.actor.apply(params["actor"], x), params["log_std"], mask)
-        action = dist.mode(out) if greedy else dist.sample(out, noise)
-        return action, carry, {} if greedy else {"log_prob": self.log_probs(out, action, mask)[0]}
-
-    def to_env(self, action: PyTree) -> PyTree:
-        """Actions as the environment takes them; numpy from numpy."""
-        out = self.bound.dist.to_env(action)
-        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
-        return jax.tree.map(np.asarray, out) if on_host else out
-
-    def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
-        x = spaces.flatten(self.bound.spec.observation_space, obs)
-        return x if norm is None else norm.normalize(x)
-
-    def sample(self, state: State, obs: PyTree, key: Array, mask: PyTree = None) -> tuple[Any, Any, Any]:
-        """(action, log-probability, value) for one observation, as numpy: for a loop of your own. Store the action,
-        send `to_env(action)` to the environment. Values are by component where there are several critic heads."""
-        return own_loop.sample(self, state, obs, key, mask)
-
-    def value(self, state: State, obs: PyTree) -> Any:
-        """V of one observation, as `sample` gives it."""
-        return own_loop.value(self, state, obs)
+        return state.replace(norm=norm, aux=aux)
 
     def update_minibatch(self, state: State, minibatch: Any) -> tuple[State, dict[str, float]]:
         """One gradient step on rows of a `TrajectoryBuffer`, whose advantages are taken as they are; counts as one
@@ -154,16 +95,6 @@ class PPO:
         return own_loop.update_minibatch(self, state, minibatch)
 
     # --- losses ------------------------------------------------------------------------------------------------------
-
-    def log_probs(self, out: PyTree, action: PyTree, mask: Array | None) -> tuple[Array, Array | None]:
-        """Log-probability of the action, one number [...] or by element [..., M] with 0 for what does not matter; and
-        which elements matter."""
-        dist, elements = self.bound.dist, self.bound.elements
-        log_prob = dist.log_prob(out, action)
-        if elements.single:
-            return distributions.joint(dist, log_prob), None
-        relevant, flat = elements.relevance(action, mask), elements.flat(log_prob)
-        return flat if relevant is None else jnp.where(relevant, flat, 0.0), relevant
 
     def policy_loss(self, out: PyTree, row: Sample, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
         """-L_CLIP [W] (eq. 7), summed over the ratios that are clipped, and what the ratios say."""
@@ -255,7 +186,7 @@ class PPO:
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """One regimen's worth of learning: advantages over the whole batch, then epochs of minibatches."""
-        c = self.config
+        c, batch = self.config, batch.rows()
         model = state.models["policy"]
         state, packed, knobs, metrics = self.prepare(state, batch)
         flat, unravel = ravel_pytree(model.params)
@@ -264,7 +195,8 @@ class PPO:
         def step(carry, minibatch):
             flat, opt_state, norms, totals, _ = carry
             knobs_now = knobs.replace(balance=balance.factors(norms, c.balance_warmup))
-            grads, parts = minibatch.gradient(lambda flat, row: self.loss(unravel(flat), row, knobs_now), flat)
+            loss = partial(self.loss, knobs=knobs_now)
+            grads, parts = minibatch.gradient(lambda flat, row: self.row_loss(loss, unravel(flat), row), flat)
             parts["grad_norm"] = optax.global_norm(grads)
             updates: Any
             updates, opt_state = optimizer(c).update(grads, opt_state)
@@ -274,15 +206,16 @@ class PPO:
             totals = jax.tree.map(jnp.add, totals, parts)
             return flat, opt_state, norms, totals, stop
 
-        shapes = jax.eval_shape(lambda: self.loss(model.params, packed.take(jnp.arange(1)), knobs)[1])
+        first, loss = packed.take(jnp.arange(1)), partial(self.loss, knobs=knobs)
+        shapes = jax.eval_shape(lambda: self.row_loss(loss, model.params, first)[1])
         zeros = {name: jnp.zeros(()) for name in (*shapes, "grad_norm")}
         key = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
         (flat, opt_state, norms, totals, _), ran = for_minibatches(
             key,
             packed,
             epochs=c.epochs,
-            size=c.minibatch_size,
-            micro=c.micro_batch_size,
+            size=self.in_rows(c.minibatch_size, batch),
+            micro=None if c.micro_batch_size is None else self.in_rows(c.micro_batch_size, batch),
             step=step,
             carry=(flat, model.opt_state, state.aux.get("balance"), zeros, jnp.bool_(False)),
             stopped=(lambda carry: carry[-1]) if c.target_kl is not None else None,
@@ -298,13 +231,8 @@ class PPO:
             aux["balance"], factors = norms, balance.factors(norms, c.balance_warmup)
             metrics |= {"balance_discrete": factors[0], "balance_continuous": factors[1]}
             metrics |= {name: jnp.sqrt(metrics[name]) for name in balance.METRICS}
-        norm = dict(state.norm)
-        if "obs" in norm:  # after the epochs: log-probabilities above used the rollout's statistics
-            batch = batch.rows()
-            x = spaces.flatten(self.bound.spec.observation_space, batch.obs)
-            norm["obs"] = norm["obs"].merge(RunningStats.of(x, batch.valid))
         models = {"policy": Model(unravel(flat), opt_state)}
-        return state.replace(models=models, norm=norm, aux=aux), metrics
+        return state.replace(models=models, norm=self.updated_norm(state, batch), aux=aux), metrics
 
     def gradient(self, state: State, batch: Batch) -> Array:
         """The gradient of the loss over the whole batch, as one vector: what a full-batch update would begin with."""
@@ -312,7 +240,8 @@ class PPO:
         flat, unravel = ravel_pytree(state.models["policy"].params)
         words = draw_words(jax.random.key(0))
         whole = Minibatch(packed, words, jnp.int32(0), jnp.asarray(packed.count), packed.matrix.shape[0], False, None)
-        return whole.gradient(lambda flat, row: self.loss(unravel(flat), row, knobs), flat)[0]
+        loss = partial(self.loss, knobs=knobs)
+        return whole.gradient(lambda flat, row: self.row_loss(loss, unravel(flat), row), flat)[0]
 
     def prepare(self, state: State, batch: Batch) -> tuple[State, Packed, Knobs, dict[str, Array]]:
         """What the epochs work on: the batch as rows with advantages, what the loss holds fixed, and the state with its
@@ -322,7 +251,7 @@ class PPO:
         params = state.models["policy"].params
         reward, factors, state = self.scaled_reward(state, batch)
         rows, metrics = self.advantages(params, state, batch, reward, factors)
-        packed = pack(rows, batch.valid, all_valid=batch.length is None)
+        packed = self.pack(rows, batch)
         weights, state = self.component_weights(state, packed, rows, batch.valid, factors)
         if parts.heads > 1:
             shown = weights if parts.weighting is not None else self.given_weights(1.0)
@@ -355,14 +284,11 @@ class PPO:
         flat, unravel = ravel_pytree(state.models["policy"].params)
 
         def log_prob(flat: Array, row: Sample) -> Array:
-            params = unravel(flat)
-            head = parts.actor.apply(params["actor"], row.obs)
-            out = parts.dist.params(head, params.get("log_std", FIXED), row.mask)
-            log_prob, _ = self.log_probs(out, row.action, row.mask)
-            return log_prob if parts.elements.single else log_prob.sum(-1)
+            out = self.policy(unravel(flat), row.obs, row.mask)
+            return self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
 
         key = jax.random.fold_in(jax.random.fold_in(state.key, ~state.clock.updates), 1)
-        d = rewards.alignments(log_prob, flat, *rewards.two_halves(packed, key))
+        d = rewards.alignments(log_prob, flat, *rewards.two_halves(packed, key), packed.count)
         magnitude, covariance = rewards.moments(rows.advantage, valid)
         learned = parts.weighting.update(state.aux["weights"], magnitude, d, covariance, c)
         state = state.replace(aux=state.aux | {"weights": learned})
@@ -403,13 +329,7 @@ class PPO:
     ) -> tuple[Sample, dict[str, Array]]:
         """The batch as rows to learn from, and how well the critics explain their targets."""
         c, parts = self.config, self.bound
-        obs = self.features(batch.obs, state.norm.get("obs"))
-
-        def critic(x: Array) -> Array:
-            return parts.critic.apply(params["critic"], x)
-
-        value = values(critic, obs, batch.length, parts.heads)
-        next_value = next_values(critic, lambda x: self.features(x, state.norm.get("obs")), batch, value)
+        value, next_value = self.values(params, state, batch, self.encode(params, state, batch))
         done, unit = (batch.terminated | batch.truncated)[..., None], 1.0
         match c.returns:
             case "gae":
@@ -435,65 +355,24 @@ class PPO:
                 metrics[f"explained_variance/{name}"] = explained(target[..., k], value[..., k], batch.valid)
             if parts.norm_over == "batch":
                 advantage = rewards.standardize(advantage, batch.valid, c.reward.norm)
-        mask = batch.extras.get("mask")
+        obs, mask = self.features(batch.obs, state.norm.get("obs")), batch.extras.get("mask")
         return Sample(obs, batch.action, batch.extras["log_prob"], advantage, target, value, mask, task), metrics
 
 
-class Parts:
-    """What an algorithm builds once for an environment. Compared by identity: part of the compiled program."""
+class PPOParts(Parts):
+    """With what component rewards and the balance of gradients need."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: PPOConfig):
-        spaces.check_observation_space(spec.observation_space)
-        self.spec = spec
-        self.dist: Any = distributions.for_space(
-            spec.action_space,
-            float(c.log_std_init),
-            bounded=c.bounded,
-            state_std=c.state_std,
-            conditions=spec.action_conditions,
-        )
-        self.elements = distributions.Elements(self.dist, c.ratio)
+        names = spec.reward_components
+        super().__init__(spec, network, c, len(names) if c.reward.heads else 1, c.ratio)
         kinds = [(0 if d.kind == "discrete" else 1, d.head_size) for d in self.elements.leaves.values()]
         self.head_kinds = np.concatenate([np.full(size, kind) for kind, size in kinds])
         self.balanced = c.balance_gradients and len(set(self.head_kinds.tolist())) == 2
-
-        names = spec.reward_components
         self.given_weights = np.asarray(rewards.parse_weights(c.reward.weights, names), np.float32)
         rewards.parse_task(c.reward.task, names)
-        self.heads = len(names) if c.reward.heads else 1
         self.norm_over = c.reward.norm_over if self.heads > 1 and c.reward.norm != "none" else None
         self.scaled = self.heads > 1 and c.reward.scale != "none"
         learned = self.heads > 1 and c.reward.weighting == "learned"
         self.weighting = rewards.Weighting(c.reward, names) if learned else None
-
-        if network.name == "graph" and c.normalize_obs:
-            raise ConfigError("algo.normalize_obs: the graph network reads masks and edges as they are; turn it off")
-        if network.name == "graph" and self.dist.free_size > 1:
-            raise ConfigError("algo.state_std: nodes of the graph network have no deviation of their own; set it true")
-        self.obs_size = spaces.flat_size(spec.observation_space)
-        heads = tuple(d.head_shape for d in self.elements.leaves.values())
-        self.actor = make_net(network, Shape(spec.observation_space, heads), 0.01)
-        self.critic = make_net(network, Shape(spec.observation_space, ((1, self.heads),)), 1.0)
-
-
-def _flatten(algo: PPO):
-    c = algo.config
-    leaves = tuple(getattr(c, name) for name in FLOATS)
-    reward_leaves = tuple(getattr(c.reward, name) for name in REWARD_FLOATS)
-    reward = dataclasses.replace(c.reward, **dict.fromkeys(REWARD_FLOATS, 0.0))
-    blank = {name: None if getattr(c, name) is None else 0.0 for name in FLOATS}
-    length, unit = algo.horizon or (None, None)
-    static = (dataclasses.replace(c, **blank, horizon=None, reward=reward), algo.network, algo.parts, unit)
-    return (leaves, reward_leaves, length), static
-
-
-def _unflatten(static, children) -> PPO:
-    (config, network, parts, unit), (leaves, reward_leaves, length) = static, children
-    reward = dataclasses.replace(config.reward, **dict(zip(REWARD_FLOATS, reward_leaves)))
-    algo = PPO(dataclasses.replace(config, **dict(zip(FLOATS, leaves)), reward=reward), network)
-    algo.horizon, algo.parts = None if unit is None else Horizon(length, unit), parts
-    return algo
-
-
-# Float hyper-parameters and the length of the schedules are data: another value does not compile anew.
-jax.tree_util.register_pytree_node(PPO, _flatten, _unflatten)
+        if learned and self.core is not None:
+            raise ConfigError("algo.reward.weighting: weights cannot be learned with network.memory; use fixed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
@@ -69,9 +68,9 @@ def values(critic: Callable[[Array], Array], obs: Array, length: Array | None, h
     return lax.fori_loop(0, sync((length + block - 1) // block), body, jnp.zeros((*obs.shape[:2], heads)))
 
 
-def next_values(critic: Callable[[Array], Array], features: Callable, batch: Batch, value: Array) -> Array:
-    """V of each row's true successor [T, B, K]: the next row's value, or the critic's on `next_obs` where the row was
-    truncated or is the last; 0 where it terminated."""
+def next_values(at: Callable[[Array], Array], batch: Batch, value: Array) -> Array:
+    """V of each row's true successor [T, B, K]: the next row's value, or that of `next_obs` where the row was truncated
+    or is the last (`at(flat row indices)` gives it [n, K]); 0 where it terminated."""
     shifted = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
     cut = batch.truncated & batch.valid
     if batch.length is None:
@@ -79,14 +78,12 @@ def next_values(critic: Callable[[Array], Array], features: Callable, batch: Bat
     cut = (cut & ~batch.terminated).reshape(-1)
     indices, count = compact(cut)
     width = min(max(64, batch.valid.shape[1]), cut.size)
-    flat_obs = jax.tree.map(lambda x: x.reshape(cut.size, *x.shape[2:]), batch.next_obs)
 
     def body(i, out):
         start = jnp.minimum(i * width, cut.size - width)
         index = lax.dynamic_slice_in_dim(indices, start, width)
-        v = critic(features(jax.tree.map(lambda x: x[index], flat_obs)))
-        index = jnp.where(start + jnp.arange(width) < count, index, cut.size)
-        return out.at[index].set(v, mode="drop")
+        target = jnp.where(start + jnp.arange(width) < count, index, cut.size)
+        return out.at[target].set(at(index), mode="drop")
 
     blocks = sync((count + width - 1) // width)
     out = lax.fori_loop(0, blocks, body, shifted.reshape(cut.size, -1)).reshape(value.shape)

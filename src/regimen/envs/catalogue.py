@@ -17,6 +17,9 @@ class EnvEntry:
 
 ENVS: dict[str, EnvEntry] = {
     "cartpole": EnvEntry("regimen.envs.classic.cartpole:CartPole", "balance a pole on a cart", "CartPole-v1"),
+    "cartpole/positions": EnvEntry(
+        "regimen.envs.classic.cartpole:CartPolePositions", "the same without velocities: a policy has to remember"
+    ),
     "acrobot": EnvEntry("regimen.envs.classic.acrobot:Acrobot", "swing a two-link arm above the bar", "Acrobot-v1"),
     "mountain_car": EnvEntry(
         "regimen.envs.classic.mountain_car:MountainCar", "rock a weak car out of a valley", "MountainCar-v0"
@@ -48,6 +51,7 @@ ENVS: dict[str, EnvEntry] = {
     "probe/match_box": EnvEntry(
         "regimen.envs.probe:MatchBox", "one step, pays for being close to half the observation"
     ),
+    "probe/recall": EnvEntry("regimen.envs.probe:Recall", "the first observation tells what the last action should be"),
     "probe/truncation": EnvEntry("regimen.envs.probe:Truncation", "reward 1, cut short: the value is 1 / (1 - gamma)"),
     "probe/termination": EnvEntry("regimen.envs.probe:Termination", "reward 1 for 8 steps, then the task ends"),
     "probe/masked": EnvEntry("regimen.envs.probe:Masked", "the action that would pay most is not allowed"),

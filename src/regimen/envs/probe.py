@@ -156,6 +156,24 @@ class MatchBox(Probe):
 
 
 @native_env
+class Recall(Probe):
+    """The first observation is 1 or -1, later ones are 0; the last of four actions pays 1 where it is what Match asks
+    for after the first observation, and costs 1 otherwise. Only a policy that remembers earns more than 0."""
+
+    max_episode_steps: int = 4
+
+    def reset(self, key: Array):
+        cue = sign(key)
+        return {"cue": cue, "t": jnp.int32(0)}, cue
+
+    def step(self, key: Array, state: dict[str, Array], action: Array):
+        last = state["t"] == 3
+        paid = jnp.where((action == 1) == (state["cue"][0] > 0), 1.0, -1.0)
+        obs, reward = jnp.zeros(1), jnp.where(last, paid, 0.0)
+        return {"cue": state["cue"], "t": state["t"] + 1}, TimeStep(obs=obs, reward=reward, terminated=last)
+
+
+@native_env
 class Truncation(Probe):
     """Reward 1 for ever, cut short by the time limit: the value is 1 / (1 - gamma), more than any episode returns."""
 

@@ -1,4 +1,5 @@
-"""Presets: named starting points as YAML. `NAME.yaml` fits any environment, `envs/NAME.yaml` is tuned for one.
+"""Presets: named starting points as YAML. `NAME.yaml` fits any environment, `envs/NAME.yaml` is tuned for one with PPO,
+`envs/ALGORITHM/NAME.yaml` with another algorithm. `ALGORITHM.yaml` is where that algorithm starts from by default.
 
 A file holds `description`, `settings` (the keys of `config.yaml`), and optionally `cpu` and `gpu`: settings on top for
 that device. A tuned file also lists `gym_ids`, the ids of the same task in Gymnasium and gymnax.
@@ -78,31 +79,43 @@ def list_presets() -> dict[str, Preset]:
     return {p.stem: _read(p, p.stem) for p in sorted(FOLDER.glob("*.yaml"))}
 
 
-def list_tuned() -> dict[str, Preset]:
-    """The tuned presets, by environment."""
-    return {p.stem.replace(".", "/"): _read(p, TUNED) for p in sorted((FOLDER / "envs").glob("*.yaml"))}
+def tuned_folder(algorithm: str) -> Path:
+    return FOLDER / "envs" if algorithm == "ppo" else FOLDER / "envs" / algorithm
 
 
-def tuned_for(env: str) -> Preset | None:
+def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:
+    """The tuned presets of an algorithm, by environment."""
+    return {p.stem.replace(".", "/"): _read(p, TUNED) for p in sorted(tuned_folder(algorithm).glob("*.yaml"))}
+
+
+def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
     """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one."""
     if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)?", env):
-        path = FOLDER / "envs" / f"{env.replace('/', '.')}.yaml"
+        path = tuned_folder(algorithm) / f"{env.replace('/', '.')}.yaml"
         return _read(path, TUNED) if path.exists() else None
     library, _, task = env.partition(":")
     if library in ("gym", "gymnax"):
-        return next((p for p in list_tuned().values() if task in p.gym_ids), None)
+        return next((p for p in list_tuned(algorithm).values() if task in p.gym_ids), None)
     return None
 
 
-def load_preset(name: str, env: str = "") -> Preset:
-    """A preset by name, `tuned` for the environment's own, or a path to a user's file."""
+def default_for(env: str, algorithm: str = "ppo") -> str:
+    """The preset of a run that names none: the environment's own, else the algorithm's, else `balanced`."""
+    if tuned_for(env, algorithm) is not None:
+        return TUNED
+    return algorithm if (FOLDER / f"{algorithm}.yaml").exists() else DEFAULT
+
+
+def load_preset(name: str, env: str = "", algorithm: str = "ppo") -> Preset:
+    """A preset by name, `tuned` for the environment's own with this algorithm, or a path to a user's file."""
     if name.endswith((".yaml", ".yml")):
         return _read(Path(name).expanduser(), name)
     name = name.replace("-", "_")
     if name == TUNED:
-        preset = tuned_for(env)
+        preset = tuned_for(env, algorithm)
         if preset is None:
-            raise ConfigError(f"preset 'tuned': '{env}' has no tuned settings; these have: {', '.join(list_tuned())}")
+            known = ", ".join(list_tuned(algorithm)) or "none"
+            raise ConfigError(f"preset 'tuned': '{env}' has no tuned settings for {algorithm}; these have: {known}")
         return preset
     path = FOLDER / f"{name}.yaml"
     known = [p.stem for p in FOLDER.glob("*.yaml")]

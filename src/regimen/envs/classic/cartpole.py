@@ -15,7 +15,7 @@ from regimen.types import Array, TimeStep
 
 def lean(env, key, state, obs):
     """Push towards the side the pole is falling to, with a little pull back to the centre of the track."""
-    x, x_dot, theta, theta_dot = obs
+    x, x_dot, theta, theta_dot = state
     return (theta + 0.3 * theta_dot + 0.01 * x + 0.03 * x_dot > 0).astype(jnp.int32)
 
 
@@ -41,6 +41,8 @@ class CartPole(NativeEnv):
     """The episode fails when the pole leans further, rad."""
     max_position: float = 2.4
     """The episode fails when the cart is further from the centre, m."""
+    velocities: bool = True
+    """Whether velocities are observed; without them a policy has to remember."""
 
     return_threshold = 475.0
     baselines = {"heuristic": lean}  # noqa: RUF012
@@ -49,6 +51,7 @@ class CartPole(NativeEnv):
     def observation_space(self):
         # Twice the failing angle and position, so that a failing observation is still inside.
         high = np.array([self.max_position * 2, np.inf, self.max_angle * 2, np.inf], np.float32)
+        high = high if self.velocities else high[::2]
         return spaces.Box(-high, high, dtype=np.float32)
 
     @property
@@ -57,7 +60,10 @@ class CartPole(NativeEnv):
 
     def reset(self, key: Array):
         state = jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
-        return state, state
+        return state, self.observe(state)
+
+    def observe(self, state: Array) -> Array:
+        return state if self.velocities else state[::2]
 
     def step(self, key: Array, state: Array, action: Array):
         _, x_dot, theta, theta_dot = state
@@ -73,4 +79,12 @@ class CartPole(NativeEnv):
 
         state = state + self.dt * jnp.stack([x_dot, x_acc, theta_dot, theta_acc])  # explicit Euler
         failed = (jnp.abs(state[0]) > self.max_position) | (jnp.abs(state[2]) > self.max_angle)
-        return state, TimeStep(obs=state, reward=jnp.float32(1.0), terminated=failed)
+        return state, TimeStep(obs=self.observe(state), reward=jnp.float32(1.0), terminated=failed)
+
+
+@native_env
+class CartPolePositions(CartPole):
+    """CartPole without velocities: only positions are observed, so that a policy has to remember."""
+
+    velocities: bool = False
+    """Whether velocities are observed."""

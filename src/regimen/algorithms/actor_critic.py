@@ -1,0 +1,275 @@
+"""What PPO, IMPALA and APPO have in common: a policy and a value network, a recurrent core in front of them where one
+is asked for, acting, and learning from rows or from sequences of rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces as gym
+from jax.flatten_util import ravel_pytree
+
+from regimen import distributions, spaces
+from regimen.algorithms import own_loop
+from regimen.algorithms.shared import Horizon, next_values, optimizer, values
+from regimen.config import NetworkConfig
+from regimen.errors import ConfigError
+from regimen.networks import Shape, make_core, make_net
+from regimen.normalize import RunningStats
+from regimen.schedule import Packed, pack
+from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
+
+FIXED = np.zeros(0, np.float32)  # no free deviation
+
+
+class Parts:
+    """What an algorithm builds once for an environment. Compared by identity: part of the compiled program."""
+
+    def __init__(self, spec: Spec, network: NetworkConfig, c: Any, heads: int = 1, ratio: str = "joint"):
+        spaces.check_observation_space(spec.observation_space)
+        self.spec, self.heads = spec, heads
+        self.dist: Any = distributions.for_space(
+            spec.action_space,
+            float(c.log_std_init),
+            bounded=c.bounded,
+            state_std=c.state_std,
+            conditions=spec.action_conditions,
+        )
+        self.elements = distributions.Elements(self.dist, ratio)
+        if network.name == "graph" and c.normalize_obs:
+            raise ConfigError("algo.normalize_obs: the graph network reads masks and edges as they are; turn it off")
+        if network.name == "graph" and self.dist.free_size > 1:
+            raise ConfigError("algo.state_std: nodes of the graph network have no deviation of their own; set it true")
+        self.obs_size = spaces.flat_size(spec.observation_space)
+        self.core = make_core(network, self.obs_size)
+        seen = spec.observation_space
+        if self.core is not None:
+            seen = gym.Box(-np.inf, np.inf, (self.core.size,))
+        outputs = tuple(d.head_shape for d in self.elements.leaves.values())
+        self.actor = make_net(network, Shape(seen, outputs), 0.01)
+        self.critic = make_net(network, Shape(seen, ((1, heads),)), 1.0)
+
+
+class ActorCritic:
+    """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
+
+    config_class: type
+    asynchronous = False  # whether batches of an older policy can be learned from
+    by_env: tuple[str, ...] = ()  # entries of `aux` with a row for every environment; the rest is common to all devices
+
+    def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides):
+        self.config = dataclasses.replace(config or self.config_class(), **overrides)
+        self.network = network or NetworkConfig()
+        self.horizon = Horizon.parse(self.config.horizon)
+        self.parts: Any = None
+
+    def bind(self, spec: Spec) -> Self:
+        """This algorithm for one environment's spaces."""
+        bound = type(self)(self.config, self.network)
+        bound.parts = self.build(spec)
+        return bound
+
+    def build(self, spec: Spec) -> Parts:
+        return Parts(spec, self.network, self.config)
+
+    @property
+    def bound(self) -> Any:
+        assert self.parts is not None, "call bind(spec) first"
+        return self.parts
+
+    def init(self, key: Array) -> State:
+        parts, c = self.bound, self.config
+        actor_key, critic_key, root = jax.random.split(key, 3)
+        params = {"actor": parts.actor.init(actor_key), "critic": parts.critic.init(critic_key)}
+        if parts.core is not None:
+            params["core"] = parts.core.init(jax.random.fold_in(actor_key, 1))
+        if parts.dist.free_size:
+            params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
+        opt_state = optimizer(c).init(ravel_pytree(params)[0])
+        norm = {"obs": RunningStats.zero((parts.obs_size,))} if c.normalize_obs else {}
+        return State({"policy": Model(params, opt_state)}, norm, root, Clock.zero(), {})
+
+    def actor_params(self, state: State) -> PyTree:
+        """What acting needs and nothing more: the policy and its normaliser."""
+        params = state.models["policy"].params
+        out = {"actor": params["actor"], "log_std": params.get("log_std", FIXED)}
+        out |= {"core": params["core"]} if "core" in params else {}
+        return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
+
+    def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
+        """What the policy carries between the steps of an episode, at its start."""
+        core = self.bound.core
+        return () if core is None else jnp.zeros((*lead, core.size))
+
+    def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
+        """The randomness of a rollout's actions, drawn at once: `act` is deterministic given it."""
+        return self.bound.dist.noise(key, shape)
+
+    def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
+        """Actions [..., *shape] as sampled, the recurrent carry, and `log_prob`; `mask` is a `spaces.mask_row`."""
+        parts, x = self.bound, self.features(obs, params.get("norm"))
+        before = {}
+        if parts.core is not None:
+            before = {"carry": carry}
+            x = carry = parts.core.apply(params["core"], x, carry)
+        out = self.policy(params, x, mask)
+        action = parts.dist.mode(out) if greedy else parts.dist.sample(out, noise)
+        return action, carry, {} if greedy else before | {"log_prob": self.log_probs(out, action, mask)[0]}
+
+    def policy(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
+        """The distribution's parameters at features [..., D]."""
+        return self.bound.dist.params(self.bound.actor.apply(params["actor"], x), params.get("log_std", FIXED), mask)
+
+    def to_env(self, action: PyTree) -> PyTree:
+        """Actions as the environment takes them; numpy from numpy."""
+        out = self.bound.dist.to_env(action)
+        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
+        return jax.tree.map(np.asarray, out) if on_host else out
+
+    def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
+        x = spaces.flatten(self.bound.spec.observation_space, obs)
+        return x if norm is None else norm.normalize(x)
+
+    def log_probs(self, out: PyTree, action: PyTree, mask: Array | None) -> tuple[Array, Array | None]:
+        """Log-probability of the action, one number [...] or by element [..., M] with 0 for what does not matter; and
+        which elements matter."""
+        dist, elements = self.bound.dist, self.bound.elements
+        log_prob = dist.log_prob(out, action)
+        if elements.single:
+            return distributions.joint(dist, log_prob), None
+        relevant, flat = elements.relevance(action, mask), elements.flat(log_prob)
+        return flat if relevant is None else jnp.where(relevant, flat, 0.0), relevant
+
+    def joint_log_prob(self, log_prob: Array) -> Array:
+        """Of the whole action [...], from what `log_probs` gives."""
+        return log_prob if self.bound.elements.single else log_prob.sum(-1)
+
+    def sample(self, state: State, obs: PyTree, key: Array, mask: PyTree = None) -> tuple[Any, Any, Any]:
+        """(action, log-probability, value) for one observation, as numpy: for a loop of your own. Store the action,
+        send `to_env(action)` to the environment. Values are by component where there are several critic heads."""
+        return own_loop.sample(self, state, obs, key, mask)
+
+    def value(self, state: State, obs: PyTree) -> Any:
+        """V of one observation, as `sample` gives it."""
+        return own_loop.value(self, state, obs)
+
+    # --- a batch under the current networks --------------------------------------------------------------------------
+
+    def encode(self, params: PyTree, state: State, batch: Batch) -> Array:
+        """What actor and critic see [T, B, D]. A recurrent core goes on from what the policy remembered, row by row."""
+        x = self.features(batch.obs, state.norm.get("obs"))
+        core = self.bound.core
+        return x if core is None else core.apply(params["core"], x, batch.extras["carry"])
+
+    def values(self, params: PyTree, state: State, batch: Batch, x: Array) -> tuple[Array, Array]:
+        """V of each row and of its true successor [T, B, K]; `x` is what `encode` gives."""
+        parts = self.bound
+        flat_obs = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), batch.next_obs)
+        flat_x = x.reshape(-1, x.shape[-1])
+
+        def critic(x: Array) -> Array:
+            return parts.critic.apply(params["critic"], x)
+
+        def successor(index: Array) -> Array:
+            new = self.features(jax.tree.map(lambda a: a[index], flat_obs), state.norm.get("obs"))
+            return critic(new if parts.core is None else parts.core.apply(params["core"], new, flat_x[index]))
+
+        value = values(critic, x, batch.length, parts.heads)
+        return value, next_values(successor, batch, value)
+
+    def updated_norm(self, state: State, batch: Batch) -> dict[str, PyTree]:
+        """The normalisers with this batch: after the epochs, since log-probabilities use the rollout's statistics."""
+        if "obs" not in state.norm:
+            return state.norm
+        x = spaces.flatten(self.bound.spec.observation_space, batch.obs)
+        return state.norm | {"obs": state.norm["obs"].merge(RunningStats.of(x, batch.valid))}
+
+    # --- rows and sequences ------------------------------------------------------------------------------------------
+
+    def pack(self, rows: Any, batch: Batch) -> Packed:
+        """What minibatches are drawn from: rows, or with a recurrent core sequences of them, each with what the policy
+        remembered at its start."""
+        if self.bound.core is None:
+            return pack(rows, batch.valid, all_valid=batch.length is None)
+        length = min(self.config.sequence_length, batch.valid.shape[0])
+        done = batch.terminated | batch.truncated
+        fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+        whole = {"rows": rows, "fresh": fresh, "weight": batch.valid.astype(jnp.float32)}
+        cut = jax.tree.map(lambda x: sequences(x, length), whole)
+        valid = jnp.any(cut["weight"] > 0, axis=2)
+        cut["weight"] *= valid.sum() / jnp.maximum(batch.valid.sum(), 1)  # a mean over sequences is one over rows
+        cut["carry"] = sequences(batch.extras["carry"], length)[:, :, 0]
+        full = batch.length is None and batch.valid.shape[0] % length == 0
+        return pack(cut, valid, all_valid=full)
+
+    def row_loss(self, loss: Callable, params: PyTree, row: Any) -> tuple[Array, dict[str, Array]]:
+        """`loss(params, rows) -> ([W], {name: [W]})` on a minibatch of rows or of sequences, whose observations are
+        replaced by what the recurrent core makes of them."""
+        core = self.bound.core
+        if core is None:
+            return loss(params, row)
+        rows, weight = row["rows"], row["weight"]
+        x, fresh = jnp.swapaxes(rows.obs, 0, 1), jnp.swapaxes(row["fresh"], 0, 1)
+        h = jnp.swapaxes(core.unroll(params["core"], x, row["carry"], fresh), 0, 1)  # [W, L, size]
+        flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), rows.replace(obs=h))
+        per_row, metrics = loss(params, flat)
+
+        def whole(a: Array) -> Array:
+            return (a.reshape(weight.shape) * weight).sum(-1)
+
+        return whole(per_row), jax.tree.map(whole, metrics)
+
+    def in_rows(self, steps: int, batch: Batch) -> int:
+        """A number of env steps as a number of rows or of sequences."""
+        if self.bound.core is None:
+            return steps
+        return max(1, steps // min(self.config.sequence_length, batch.valid.shape[0]))
+
+
+def sequences(x: Array, length: int) -> Array:
+    """[T, B, ...] as sequences [C, B, length, ...], the last ones padded with zeros."""
+    pad = -x.shape[0] % length
+    x = jnp.concatenate([x, jnp.zeros((pad, *x.shape[1:]), x.dtype)]) if pad else x
+    return jnp.swapaxes(x.reshape(-1, length, *x.shape[1:]), 1, 2)
+
+
+def register(cls: type[ActorCritic]) -> type[ActorCritic]:
+    """Float hyper-parameters, also of sections within, and the length of the schedules are data of the pytree: another
+    value does not compile anew."""
+    jax.tree_util.register_pytree_node(cls, _flatten, lambda static, leaves: _unflatten(cls, static, leaves))
+    return cls
+
+
+def floats(config: Any) -> dict[str, Any]:
+    """Field -> value of the float fields, those of nested sections as a dict."""
+    out = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if "float" in str(f.type) and value is not None:
+            out[f.name] = value
+        elif dataclasses.is_dataclass(value):
+            out[f.name] = floats(value)
+    return out
+
+
+def with_floats(config: Any, values: dict[str, Any]) -> Any:
+    new = {k: with_floats(getattr(config, k), v) if isinstance(v, dict) else v for k, v in values.items()}
+    return dataclasses.replace(config, **new)
+
+
+def _flatten(algo: ActorCritic):
+    data = floats(algo.config)
+    blank = with_floats(algo.config, jax.tree.map(lambda _: 0.0, data))
+    length, unit = algo.horizon or (None, None)
+    return (data, length), (dataclasses.replace(blank, horizon=None), algo.network, algo.parts, unit)
+
+
+def _unflatten(cls: type[ActorCritic], static, children) -> ActorCritic:
+    (config, network, parts, unit), (data, length) = static, children
+    algo = cls(with_floats(config, data), network)
+    algo.horizon, algo.parts = None if unit is None else Horizon(length, unit), parts
+    return algo

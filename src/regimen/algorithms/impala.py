@@ -1,0 +1,155 @@
+"""Importance-weighted actor-learner architecture.
+
+Espeholt et al. 2018 (arXiv 1802.01561): an actor-critic whose batches may come from an older policy; V-trace
+(`returns.vtrace`, eq. 1 and section 4.2) corrects values and policy gradient for the difference. On batches of the
+current policy it is advantage actor-critic with lambda-returns.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from regimen.algorithms.actor_critic import ActorCritic, register
+from regimen.algorithms.shared import explained, optimizer, scheduled
+from regimen.hyperparameters import IMPALAConfig
+from regimen.normalize import RunningStats
+from regimen.returns import vtrace
+from regimen.schedule import for_minibatches
+from regimen.types import Array, Batch, Model, PyTree, Record, State, pytree_dataclass
+
+
+@pytree_dataclass
+class Sample(Record):
+    """One row of a minibatch."""
+
+    obs: Array  # [D] normalised
+    action: PyTree
+    behaviour: Array  # [] log-probability under the policy that acted
+    corrected: Array  # [] and under the one V-trace evaluates
+    advantage: Array  # []
+    target: Array  # []
+    mask: Array | None
+
+
+@register
+class IMPALA(ActorCritic):
+    """V-trace actor-critic: one pass over each batch, however old the policy that collected it."""
+
+    config_class = IMPALAConfig
+    asynchronous = True
+
+    # --- losses ------------------------------------------------------------------------------------------------------
+
+    def policy_loss(self, log_prob: Array, row: Sample) -> tuple[Array, dict[str, Array]]:
+        """-rho A log pi [W]; the importance weight is part of the advantage already."""
+        return -log_prob * row.advantage, {}
+
+    def entropy(self, out: PyTree, row: Sample) -> Array:
+        """Of the elements that matter [W]."""
+        elements = self.bound.elements
+        entropy, relevant = elements.flat(self.bound.dist.entropy(out)), elements.relevance(row.action, row.mask)
+        return (entropy if relevant is None else entropy * relevant).sum(-1)
+
+    def loss(self, params: PyTree, row: Sample, ent_coef: Array) -> tuple[Array, dict[str, Array]]:
+        """Policy loss + vf_coef (V - v_s)^2 / 2 - ent_coef H per row [W], and its parts."""
+        out = self.policy(params, row.obs, row.mask)
+        log_prob = self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
+        policy_loss, metrics = self.policy_loss(log_prob, row)
+        value = self.bound.critic.apply(params["critic"], row.obs)[..., 0]
+        value_loss = 0.5 * jnp.square(value - row.target)
+        entropy = self.entropy(out, row)
+        loss = policy_loss + self.config.vf_coef * value_loss - ent_coef * entropy
+        log_ratio = log_prob - row.behaviour
+        kl = jnp.exp(jnp.minimum(log_ratio, 20.0)) - 1 - log_ratio
+        metrics |= {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
+        return loss, metrics | {"entropy": entropy, "approx_kl": kl}
+
+    # --- update ------------------------------------------------------------------------------------------------------
+
+    def passes(self) -> int:
+        """Over each batch."""
+        return 1
+
+    def evaluated(self, state: State) -> PyTree:
+        """Parameters of the policy whose values V-trace estimates."""
+        return state.models["policy"].params
+
+    def rows(self, state: State, batch: Batch) -> tuple[Sample, dict[str, Array]]:
+        """The batch as rows to learn from [T, B, ...], and what the correction did."""
+        c, params, mask = self.config, state.models["policy"].params, batch.extras.get("mask")
+        x = self.encode(params, state, batch)
+        value, next_value = self.values(params, state, batch, x)
+        policy = self.evaluated(state)
+        out = self.policy(policy, x if policy is params else self.encode(policy, state, batch), mask)
+        corrected = self.joint_log_prob(self.log_probs(out, batch.action, mask)[0])
+        behaviour = self.joint_log_prob(batch.extras["log_prob"])
+        log_rho = corrected - behaviour if c.correction == "vtrace" else jnp.zeros_like(corrected)
+        target, advantage = vtrace(
+            log_rho,
+            batch.reward.sum(-1),
+            value[..., 0],
+            next_value[..., 0],
+            batch.terminated | batch.truncated,
+            c.gamma,
+            c.trace_lambda,
+            c.rho_clip,
+            c.c_clip,
+            c.pg_rho_clip,
+            batch.length,
+        )
+        if c.normalize_advantage:
+            stats = RunningStats.of(advantage, batch.valid)
+            advantage = (advantage - stats.mean) / (stats.std() + 1e-8)
+        rho = RunningStats.of(jnp.exp(jnp.minimum(log_rho, 20.0)), batch.valid)
+        clipped = RunningStats.of((log_rho > jnp.log(c.rho_clip)).astype(jnp.float32), batch.valid)
+        metrics = {
+            "explained_variance": explained(target, value[..., 0], batch.valid),
+            "rho_mean": rho.mean,
+            "rho_clipped": clipped.mean,
+        }
+        obs = self.features(batch.obs, state.norm.get("obs"))
+        return Sample(obs, batch.action, behaviour, corrected, advantage, target, mask), metrics
+
+    def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+        """V-trace over the whole batch, then passes over minibatches."""
+        c, batch, model = self.config, batch.rows(), state.models["policy"]
+        rows, metrics = self.rows(state, batch)
+        packed = self.pack(rows, batch)
+        flat, unravel = ravel_pytree(model.params)
+        lr = scheduled(c.lr, c.lr_end, c.lr_schedule, self.horizon, state.clock)
+        ent_coef = scheduled(c.ent_coef, c.ent_end, c.ent_schedule, self.horizon, state.clock)
+        loss = partial(self.loss, ent_coef=ent_coef)
+
+        def step(carry, minibatch):
+            flat, opt_state, totals = carry
+            grads, parts = minibatch.gradient(lambda flat, row: self.row_loss(loss, unravel(flat), row), flat)
+            parts["grad_norm"] = optax.global_norm(grads)
+            updates: Any
+            updates, opt_state = optimizer(c).update(grads, opt_state)
+            return flat - lr * updates, opt_state, jax.tree.map(jnp.add, totals, parts)
+
+        shapes = jax.eval_shape(lambda: self.row_loss(loss, model.params, packed.take(jnp.arange(1)))[1])
+        zeros = {name: jnp.zeros(()) for name in (*shapes, "grad_norm")}
+        (flat, opt_state, totals), ran = for_minibatches(
+            jax.random.fold_in(state.key, ~state.clock.updates),
+            packed,
+            epochs=self.passes(),
+            size=self.in_rows(c.minibatch_size, batch),
+            micro=None,
+            step=step,
+            carry=(flat, model.opt_state, zeros),
+        )
+        metrics |= {name: x / ran for name, x in totals.items()}
+        metrics |= {"lr": lr, "ent_coef": ent_coef, "gradient_steps": ran.astype(jnp.float32)}
+        new = self.targeted(Model(unravel(flat), opt_state, model.target), state)
+        return state.replace(models={"policy": new}, norm=self.updated_norm(state, batch)), metrics
+
+    def targeted(self, model: Model, state: State) -> Model:
+        """The model after an update, its target copy brought up to date where there is one."""
+        return model

@@ -1,0 +1,168 @@
+"""A recurrent policy: what it carries, what it forgets, and that it learns what needs memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import regimen
+from regimen.algorithms.impala import IMPALA
+from regimen.algorithms.ppo import PPO
+from regimen.config import NetworkConfig
+from regimen.envs import probe
+from regimen.envs.classic.cartpole import CartPole, CartPolePositions
+from regimen.errors import ConfigError
+from regimen.schedule import Episodes, Steps
+from regimen.sources.scan import ScanSource
+from regimen.types import Spec
+from support import TINY, assert_same_run
+
+GRU = NetworkConfig(memory="gru", memory_size=8, hidden=(8,))
+
+
+def rollout(env, schedule, num_envs=4, cls=PPO, **kwargs):
+    algo = cls(network=GRU, **kwargs).bind(Spec(env.observation_space, env.action_space, num_envs=num_envs))
+    state, source = algo.init(jax.random.key(0)), ScanSource(schedule, num_envs)
+    carry = source.init(env, algo, jax.random.key(1))
+    carry, batch, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
+    return algo, state, carry, batch
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return rollout(CartPolePositions(), Steps(4 * 40), sequence_length=8, minibatch_size=10**6, epochs=1)
+
+
+def test_memory_goes_on_within_an_episode_and_ends_with_it(steps):
+    algo, state, carry, batch = steps
+    x = algo.features(batch.obs, None)
+    h = algo.bound.core.apply(state.models["policy"].params["core"], x, batch.extras["carry"])
+    done = np.asarray(batch.terminated | batch.truncated)
+    assert done.any() and not done.all()
+    after = np.concatenate([batch.extras["carry"][1:], np.asarray(carry.memory)[None]])
+    np.testing.assert_allclose(after, np.where(done[..., None], 0.0, h), atol=1e-6)
+    assert not np.asarray(batch.extras["carry"][0]).any()
+
+
+@pytest.mark.parametrize("length", [7, 8])
+def test_sequences_see_what_the_policy_saw(steps, length):
+    """Whether or not their length divides the rollout: every ratio of the first epoch is 1, every row counts once, and
+    the mean over sequences is the mean over rows."""
+    algo, state, _, batch = steps
+    algo = PPO(algo.config, algo.network, sequence_length=length).bind(algo.bound.spec)
+
+    @jax.jit
+    def first_epoch(state, batch):
+        params = state.models["policy"].params
+        rows, _ = algo.advantages(params, state, batch, batch.reward, jnp.ones(1))
+        packed = algo.pack(rows, batch)
+        row = packed.take(jnp.arange(packed.matrix.shape[0]))
+        seen = {}
+
+        def loss(params, rows):
+            out = algo.policy(params, rows.obs, rows.mask)
+            seen["ratio"] = jnp.exp(algo.log_probs(out, rows.action, rows.mask)[0] - rows.log_prob)
+            return rows.target[:, 0], {}
+
+        per_sequence, _ = algo.row_loss(loss, params, row)
+        return seen["ratio"], row["weight"], per_sequence.sum() / packed.count, rows.target.mean()
+
+    ratio, weight, mean, expected = first_epoch(state, batch)
+    inside = np.asarray(weight).ravel() > 0
+    np.testing.assert_allclose(np.asarray(ratio)[inside], 1.0, atol=1e-5)
+    assert inside.sum() == batch.valid.size
+    assert float(mean) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_values_of_true_successors(steps):
+    algo, state, _, batch = steps
+    params = state.models["policy"].params
+    value, next_value = jax.jit(lambda: algo.values(params, state, batch, algo.encode(params, state, batch)))()
+    core = algo.bound.core
+    h = core.apply(params["core"], algo.features(batch.obs, None), batch.extras["carry"])
+    after = core.apply(params["core"], algo.features(batch.next_obs, None), h)
+    expected = np.where(batch.terminated[..., None], 0.0, algo.bound.critic.apply(params["critic"], after))
+    np.testing.assert_allclose(next_value, expected, atol=1e-5)
+    np.testing.assert_allclose(value, algo.bound.critic.apply(params["critic"], h), atol=1e-6)
+
+
+def test_gradients_reach_back_through_the_sequence():
+    """The last action of Recall depends on the first observation, three steps before."""
+    algo, state, _, batch = rollout(probe.Recall(), Steps(4 * 8), sequence_length=4)
+
+    def log_prob(obs):
+        fresh = jnp.zeros(obs.shape[:2], bool)
+        params = state.models["policy"].params
+        h = algo.bound.core.unroll(params["core"], obs, jnp.zeros((4, 8)), fresh)
+        return algo.policy(params, h[-1], None)[:, 1].sum()
+
+    obs = algo.features(batch.obs, None)[:4]
+    assert float(jnp.abs(jax.grad(log_prob)(obs)[0]).max()) > 0
+
+
+def train_recall(cls, network, updates=120, **kwargs):
+    env, num_envs = probe.Recall(), 32
+    algo = cls(network=network, lr=1e-2, ent_coef=0.01, minibatch_size=256, sequence_length=4, **kwargs)
+    algo = algo.bind(Spec(env.observation_space, env.action_space, num_envs=num_envs))
+    source, state = ScanSource(Episodes(64), num_envs), algo.init(jax.random.key(0))
+
+    @jax.jit
+    def run(state):
+        def body(_, x):
+            state, _ = x
+            key = jax.random.fold_in(state.key, state.clock.updates)
+            _, batch, rows = source.next(env, algo, None, algo.actor_params(state), key)
+            state, _ = algo.update(state, batch)
+            return state.replace(clock=state.clock.advance(256, rows.count)), rows.reward.mean()
+
+        return jax.lax.fori_loop(0, updates, body, (state, jnp.float32(0.0)))
+
+    return float(run(state)[1])
+
+
+def test_only_memory_recalls():
+    feed_forward = NetworkConfig(hidden=(16,))
+    assert train_recall(IMPALA, GRU) > 0.8
+    assert abs(train_recall(PPO, feed_forward, updates=60)) < 0.5
+
+
+RUN = TINY | {"network.memory": "gru", "network.memory_size": 8, "algo.sequence_length": 4, "algo.normalize_obs": True}
+
+
+def test_exact_resume(tmp_path):
+    """In the middle of episodes: what the policy remembers is in the checkpoint."""
+    settings = RUN | {"algo.horizon": "512 steps"}
+    whole = regimen.train("cartpole/positions", total_steps=512, out=str(tmp_path / "whole"), **settings)
+    part = regimen.train("cartpole/positions", total_steps=256, out=str(tmp_path / "part"), **settings)
+    rest = regimen.resume(part.run_dir, total_steps=512)
+    assert_same_run(rest.run_dir, whole.run_dir)
+
+
+def test_host_environments_and_a_policy_on_its_own(tmp_path):
+    result = regimen.train("gym:CartPole-v1", total_steps=128, out=str(tmp_path / "run"), **RUN)
+    policy, obs = result.policy, np.array([0.01, 0.02, -0.03, 0.1], np.float32)
+    first, _ = policy.act(obs), policy.act(obs)
+    assert np.asarray(policy.memory).shape == (1, 8) and np.asarray(policy.memory).any()
+    remembered = np.asarray(policy.memory)
+    policy.reset()
+    assert policy.act(obs) == first and not np.array_equal(policy.memory, remembered)
+    with pytest.raises(ConfigError, match=r"3 observations after another number.*reset\(\)"):
+        policy.act_batch(np.stack([obs] * 3))
+    assert regimen.evaluate(result.run_dir, episodes=3).returns.shape == (3,)
+
+
+def test_what_cannot_be_combined():
+    with pytest.raises(ConfigError, match=r"network\.memory: the graph network has none"):
+        PPO(network=NetworkConfig(name="graph", memory="gru")).bind(Spec(*spaces_of(CartPole())))
+
+
+def spaces_of(env):
+    return env.observation_space, env.action_space
+
+
+def test_positions_are_what_is_seen():
+    env, full = CartPolePositions(), CartPole()
+    state, obs = env.reset(jax.random.key(0))
+    assert obs.shape == (2,) == env.observation_space.shape and full.observation_space.shape == (4,)
+    new, ts = env.step(jax.random.key(1), state, jnp.int32(1))
+    np.testing.assert_array_equal(ts.obs, new[::2])
