@@ -26,9 +26,18 @@ INSTALL = (
 
 
 def make_engine(
-    env: str, num_envs: int, *, steps: int | None = None, episodes: int | None = None, seed: int = 0, **ppo: Any
+    env: str,
+    num_envs: int,
+    *,
+    steps: int | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    devices: int = 1,
+    **ppo: Any,
 ) -> Any:
     """The engine `regimen train` would make: PPO on `steps` per environment, or on `episodes`, per update."""
+    import jax
+
     from regimen.algorithms.ppo import PPO
     from regimen.envs import registry
     from regimen.schedule import Episodes, Steps
@@ -44,7 +53,8 @@ def make_engine(
     spec = Spec(handle.observation_space, handle.action_space, num_envs=num_envs, env=handle.native)
     algo = PPO(**ppo).bind(spec)
     if handle.native is not None:
-        return NativeEngine(handle.native, algo, ScanSource(schedule, num_envs), [seed], algo.init)
+        source = ScanSource(schedule, num_envs)
+        return NativeEngine(handle.native, algo, source, [seed], algo.init, devices=jax.devices()[:devices])
     assert handle.make_host is not None
     source = HostSource(handle.make_host, schedule, num_envs, max_episode_steps=handle.max_episode_steps)
     return HostEngine(algo, source, seed, algo.init)
@@ -79,9 +89,9 @@ class Peer:
             raise SystemExit(f"peer: the process ended with exit code {self.process.wait()}")
         return json.loads(line)
 
-    def steps_per_second(self, num_envs: int, seconds: float) -> float:
+    def steps_per_second(self, num_envs: int, seconds: float, algo: str = "ppo") -> float:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"num_envs": num_envs, "seconds": seconds}) + "\n")
+        self.process.stdin.write(json.dumps({"num_envs": num_envs, "seconds": seconds, "algo": algo}) + "\n")
         self.process.stdin.flush()
         return self.read()["steps_per_second"]
 

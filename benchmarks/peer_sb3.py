@@ -1,4 +1,4 @@
-"""The peer: PPO of Stable-Baselines3. Runs in whichever interpreter has it; imports nothing of Regimen.
+"""The peer: PPO and SAC of Stable-Baselines3. Runs in whichever interpreter has it; imports nothing of Regimen.
 
 `serve` answers one JSON request per line with its steps/s; `solve` trains until 100 greedy episodes average 475.
 """
@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import stable_baselines3
 import torch
-from stable_baselines3 import PPO
+from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -34,11 +34,26 @@ def make(num_envs: int, seed: int = 0, **settings: Any) -> PPO:
     return model
 
 
+def make_sac(seed: int = 0) -> SAC:
+    """SAC on one Pendulum, 256-256, batches of 256, one gradient step for each env step: its defaults."""
+    model = SAC("MlpPolicy", make_vec_env("Pendulum-v1", n_envs=1, seed=seed), device="cpu", seed=seed, verbose=0)
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    return model
+
+
 def serve() -> None:
     models: dict[int, tuple[PPO, float]] = {}
+    sac: SAC | None = None
     print(json.dumps({"stable_baselines3": stable_baselines3.__version__, "torch": torch.__version__}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
+        if request.get("algo") == "sac":
+            if sac is None:
+                sac = make_sac()
+                sac.learn(400, log_interval=None)  # type: ignore[arg-type]  # random until 100; warm up
+            steps = max(20, round(learn(sac, 50) * request["seconds"]))
+            print(json.dumps({"steps_per_second": learn(sac, steps)}), flush=True)
+            continue
         num_envs = request["num_envs"]
         batch = num_envs * STEPS
         if num_envs not in models:
@@ -50,7 +65,7 @@ def serve() -> None:
         print(json.dumps({"steps_per_second": learn(model, updates * batch)}), flush=True)
 
 
-def learn(model: PPO, steps: int) -> float:
+def learn(model: Any, steps: int) -> float:
     before, start = model.num_timesteps, time.perf_counter()
     model.learn(steps, reset_num_timesteps=False, log_interval=None)  # type: ignore[arg-type]
     return (model.num_timesteps - before) / (time.perf_counter() - start)

@@ -1,0 +1,373 @@
+"""Soft actor-critic.
+
+Haarnoja et al. 2018 (arXiv 1812.05905): off-policy, twin critics with slow targets, the entropy of the policy held at a
+target by learned temperatures. Discrete actions as in Christodoulou 2019 (arXiv 1910.07207), by exact expectations;
+hybrid ones as in Delalleau et al. 2019 (arXiv 1912.11077), with one temperature for each part and a critic that sees
+only what matters (`algorithms/branches.py`). The replay is `sources/replay.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from gymnasium import spaces as gym
+from jax import lax
+
+from regimen import distributions, spaces
+from regimen.algorithms import offline
+from regimen.algorithms.branches import Branches, Policy
+from regimen.config import NetworkConfig
+from regimen.errors import ConfigError
+from regimen.exploration import Pink
+from regimen.hyperparameters import SACConfig
+from regimen.loops import device_count, mean_over_devices, own_key, sync
+from regimen.networks import Shape, make_net
+from regimen.normalize import RunningStats
+from regimen.sources.replay import Replay, Sample
+from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
+
+FLOATS = tuple(f.name for f in dataclasses.fields(SACConfig) if "float" in str(f.type))
+FREE = np.zeros(0, np.float32)  # deviations are outputs of the network: none is a free parameter
+CRITICS = 2
+Models = dict[str, Model]
+
+
+class SAC:
+    """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
+
+    asynchronous = True  # learns from what any earlier policy collected
+    by_env = ()  # several devices have a replay of their own environments each, and one policy
+
+    def __init__(self, config: SACConfig | None = None, network: NetworkConfig | None = None, **overrides):
+        self.config = dataclasses.replace(config or SACConfig(), **overrides)
+        self.network = network or NetworkConfig(hidden=(256, 256), activation="relu")
+        self.parts: Parts | None = None
+
+    def bind(self, spec: Spec) -> SAC:
+        """This algorithm for one environment's spaces."""
+        bound = type(self)(self.config, self.network)
+        bound.parts = Parts(spec, self.network, self.config)
+        return bound
+
+    @property
+    def bound(self) -> Parts:
+        assert self.parts is not None, "call bind(spec) first"
+        return self.parts
+
+    def init(self, key: Array) -> State:
+        parts, c = self.bound, self.config
+        actor_key, root, *keys = jax.random.split(key, 2 + CRITICS)
+        actor = parts.actor.init(actor_key)
+        critics = [parts.critic.init(k) for k in keys]  # one by one: QR under vmap deadlocks
+        critic = jax.tree.map(lambda *x: jnp.stack(x), *critics)
+        alpha = {"log": jnp.full(len(parts.branches.names), math.log(c.alpha), jnp.float32)}
+        models = {
+            "actor": Model(actor, self.optimizer().init(actor)),
+            "critic": Model(critic, self.optimizer().init(critic), critic),
+            "alpha": Model(alpha, self.optimizer().init(alpha)),
+        }
+        norm = {"obs": RunningStats.zero((parts.obs_size,))} if c.normalize_obs else {}
+        aux, replay = {"owed": jnp.zeros(()), "gradient_steps": jnp.int32(0)}, ()
+        if parts.replay is not None:  # not where a policy is only loaded
+            aux["ring"], replay = parts.replay.ring(), parts.empty_replay()
+        return State(models, norm, root, Clock.zero(), aux, replay)
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """Clipped Adam; learning rates are applied outside."""
+        limit = jnp.where(jnp.asarray(self.config.max_grad_norm) > 0, self.config.max_grad_norm, jnp.inf)
+        return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam())  # type: ignore[arg-type]
+
+    def actor_params(self, state: State) -> PyTree:
+        """What acting needs and nothing more: the policy, its normaliser, and whether it is still warming up."""
+        warming = state.clock.read("steps") < self.config.learning_starts
+        out = {"actor": state.models["actor"].params, "random": warming.astype(jnp.float32)}
+        return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
+
+    def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
+        """The state of correlated exploration at an episode's start; white noise has none."""
+        return () if self.bound.pink is None else self.bound.pink.start(lead)
+
+    def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
+        """The randomness of a rollout's actions, drawn at once: `act` is deterministic given it."""
+        noise, pink = {"white": self.bound.dist.noise(key, shape)}, self.bound.pink
+        if pink is not None:
+            noise["pink"] = jax.random.normal(jax.random.fold_in(key, 1), (*shape, len(pink.rho), pink.size))
+        return noise
+
+    def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
+        """Actions [..., *shape] as sampled and the exploration's carry; while warming up, uniform over the space."""
+        dist = self.bound.dist
+        x = self.features(obs, params.get("norm"))
+        out = self.distribution(params["actor"], x, mask)
+        if greedy:
+            return dist.mode(out), carry, {}
+        white = noise["white"]
+        if self.bound.pink is not None:
+            value, carry = self.bound.pink.step(carry, noise["pink"])
+            white = self.bound.with_numbers(white, value)
+        action, anything = dist.sample(out, white), self.bound.uniform(white, mask, x.shape[:-1])
+        return jax.tree.map(lambda a, b: jnp.where(params["random"] > 0, a, b), anything, action), carry, {}
+
+    def to_env(self, action: PyTree) -> PyTree:
+        """Actions as the environment takes them; numpy from numpy."""
+        out = self.bound.dist.to_env(action)
+        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
+        return jax.tree.map(np.asarray, out) if on_host else out
+
+    def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
+        x = spaces.flatten(self.bound.spec.observation_space, obs)
+        return x if norm is None else norm.normalize(x)
+
+    def distribution(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
+        return self.bound.dist.params(self.bound.actor.apply(params, x), FREE, mask)
+
+    # --- losses ------------------------------------------------------------------------------------------------------
+
+    def policy(self, params: PyTree, x: Array, key: Array, mask: Array | None) -> Policy:
+        """What the policy would do in states x [B, D]: every branch with its probability, numbers sampled."""
+        noise = self.bound.dist.noise(key, x.shape[:-1])
+        return self.bound.branches.policy(self.distribution(params, x, mask), noise, mask)
+
+    def values(self, params: PyTree, x: Array, policy: Policy) -> Array:
+        """The smaller of the two critics' Q of every branch [B, N]."""
+        return self.bound.branches.values(lambda y: self.critics(params, y), x, policy).min(0)
+
+    def critics(self, params: PyTree, inputs: Array) -> Array:
+        """Both critics [2, ..., heads]."""
+        return jax.vmap(self.bound.critic.apply, (0, None))(params, inputs)
+
+    def soft(self, log_alpha: Array, policy: Policy, q: Array) -> Array:
+        """V = E_k[Q - sum_l alpha_l log pi_l], over the parts l that matter in branch k (eq. 3) [B]."""
+        alpha = jnp.exp(log_alpha)[self.bound.branches.owner]  # [M]
+        return (policy.weight * (q - (policy.log_prob * alpha).sum(-1))).sum(-1)
+
+    def target(self, models: Models, sample: Sample, x: Array, key: Array) -> Array:
+        """r + gamma V(s') from the slow critics (eq. 5 and 6), over the steps that the sample spans [B]."""
+        policy = self.policy(models["actor"].params, x, key, sample.next_mask)
+        q = self.values(models["critic"].target, x, policy)
+        return sample.reward + sample.discount * self.soft(models["alpha"].params["log"], policy, q)
+
+    def taken(self, params: PyTree, x: Array, action: PyTree) -> Array:
+        """Both critics' Q of actions that were taken [2, B]."""
+        inputs, output = self.bound.branches.taken(action)
+        q = self.critics(params, jnp.concatenate([x, inputs], axis=-1))
+        return q[..., 0] if output is None else (q * output).sum(-1)
+
+    def critic_loss(self, params: PyTree, sample: Sample, x: Array, target: Array) -> tuple[Array, dict[str, Array]]:
+        """1/2 (Q_i(s, a) - target)^2, summed over the two critics and a mean over rows; and what it says of Q."""
+        q = self.taken(params, x, sample.action)
+        loss = 0.5 * mean(jnp.square(q - target).sum(0), sample.weight)
+        return loss, {"value_loss": loss, "q_mean": mean(q.mean(0), sample.weight)}
+
+    def policy_loss(self, params: PyTree, models: Models, sample: Sample, x: Array, key: Array):
+        """E_k[sum_l alpha_l log pi_l - min_i Q_i] (eq. 7 and 9), and the policy it was taken of."""
+        policy = self.policy(params, x, key, sample.mask)
+        q = self.values(models["critic"].params, x, policy)
+        return -mean(self.soft(models["alpha"].params["log"], policy, q), sample.weight), policy
+
+    def entropies(self, policy: Policy) -> tuple[Array, Array]:
+        """Entropy of each part, and its target, as far as it matters [B, L] both."""
+        branches, c = self.bound.branches, self.config
+        target = jnp.full(policy.numbers.shape, c.target_entropy_continuous)
+        if policy.options is not None:
+            target = jnp.concatenate([c.target_entropy_discrete * policy.options, target], axis=-1)
+        entropy = -jnp.einsum("bn,bnm->bm", policy.weight, policy.log_prob)
+        matters = jnp.broadcast_to(policy.matters, policy.log_prob.shape).astype(jnp.float32)
+        target = target * jnp.einsum("bn,bnm->bm", policy.weight, matters)
+        return branches.by_leaf(entropy), branches.by_leaf(target)
+
+    def alpha_loss(self, log_alpha: Array, entropy: Array, target: Array) -> Array:
+        """sum_l log alpha_l (H_l - target_l) (eq. 18, in the logarithm) from mean entropies and targets [L]."""
+        return (log_alpha * lax.stop_gradient(entropy - target)).sum()
+
+    # --- update ------------------------------------------------------------------------------------------------------
+
+    def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+        """Keep the batch, then take the gradient steps that are due: `update_ratio` for each env step."""
+        c, parts = self.config, self.bound
+        assert parts.replay is not None, "Spec.rollout_rows: not known to the algorithm"
+        devices = device_count()
+        replay, size = parts.replay.share(devices), max(1, c.batch_size // devices)
+        steps = batch.valid.shape[0] * batch.valid.shape[1] * devices
+        batch = batch.rows()
+        norm = dict(state.norm)
+        if "obs" in norm:
+            x = spaces.flatten(parts.spec.observation_space, batch.obs)
+            norm["obs"] = norm["obs"].merge(RunningStats.of(x, batch.valid))
+        ring, rows = replay.insert(state.aux["ring"], state.replay, batch)
+        counted = jnp.clip(state.clock.read("steps") + steps - c.learning_starts, 0, steps)
+        owed = state.aux["owed"] + c.update_ratio * counted
+        due = jnp.floor(owed).astype(jnp.int32)
+        root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
+        done = state.aux["gradient_steps"]
+
+        def step(i: Array, models: Models) -> tuple[Models, dict[str, Array]]:
+            keys = jax.random.split(jax.random.fold_in(root, i), 3)
+            sample = replay.sample(ring, rows, own_key(keys[0]), size, c.n_step, c.gamma)
+            return self.gradient_step(models, sample, norm.get("obs"), [own_key(k) for k in keys[1:]], done + i)
+
+        trips = sync(due)
+
+        def body(i, carry):
+            models, totals = carry
+            new, metrics = step(i, models)
+            new = new, jax.tree.map(jnp.add, totals, metrics)
+            if trips is due:  # a single run: every turn is its own
+                return new
+            return jax.tree.map(lambda a, b: jnp.where(i < due, a, b), new, carry)
+
+        shapes = jax.eval_shape(lambda: step(jnp.int32(0), state.models)[1])
+        zeros = {name: jnp.zeros(()) for name in shapes}
+        models, totals = lax.fori_loop(0, trips, body, (state.models, zeros))
+        metrics = mean_over_devices({name: x / due for name, x in totals.items()})  # not numbers where none was due
+        metrics |= {"lr": jnp.float32(c.lr), "gradient_steps": due.astype(jnp.float32)}
+        metrics["replay_size"] = ring.count.sum() * jnp.float32(parts.replay.columns // replay.workers)
+        metrics["env_steps_per_gradient"] = jnp.where(due > 0, steps / due, jnp.nan)
+        aux = state.aux | {"ring": ring, "owed": owed - due, "gradient_steps": done + due}
+        return state.replace(models=models, norm=norm, aux=aux, replay=rows), metrics
+
+    def fit(self, state: State, data: Any, steps: int) -> tuple[State, dict[str, Array]]:
+        """So many gradient steps on a dataset (`sources.dataset.Data`) instead of the replay."""
+        return offline.fit(self, state, data, steps)
+
+    def gradient_step(
+        self, models: Models, sample: Sample, norm: RunningStats | None, keys: Any, number: Array
+    ) -> tuple[Models, dict[str, Array]]:
+        """Critics, then policy and temperatures, then the slow critics."""
+        c = self.config
+        x, next_x = self.features(sample.obs, norm), self.features(sample.next_obs, norm)
+        target = self.target(models, sample, next_x, keys[0])
+        critic = models["critic"]
+        loss = jax.value_and_grad(self.critic_loss, has_aux=True)
+        (critic_loss, found), grads = loss(critic.params, sample, x, target)
+        grads = mean_over_devices(grads)
+        critic_norm = optax.global_norm(grads)
+        critic = self.descend(critic, grads, c.lr if c.critic_lr is None else c.critic_lr)
+        slow = jax.tree.map(lambda a, b: a + c.tau * (b - a), critic.target, critic.params)
+        models = models | {"critic": critic.replace(target=slow)}
+
+        def improve() -> tuple[Models, dict[str, Array]]:
+            return self.improve(models, sample, x, keys[1])
+
+        if c.policy_delay == 1:
+            models, metrics = improve()
+        else:
+            wait = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(improve)[1])
+            models, metrics = lax.cond(sync(number % c.policy_delay == 0), improve, lambda: (models, wait))
+            metrics = {name: c.policy_delay * m for name, m in metrics.items()}  # they are summed over all steps
+        metrics |= found | {
+            "loss": critic_loss + metrics["policy_loss"] + metrics.pop("alpha_loss"),
+            "grad_norm": jnp.hypot(critic_norm, metrics.pop("policy_norm")),
+            "target_q_mean": mean(target, sample.weight),
+        }
+        return models, metrics
+
+    def improve(self, models: Models, sample: Sample, x: Array, key: Array) -> tuple[Models, dict[str, Array]]:
+        """A step of the policy and of the temperatures."""
+        c, names = self.config, self.bound.branches.names
+        actor, alpha = models["actor"], models["alpha"]
+        loss = jax.value_and_grad(self.policy_loss, has_aux=True)
+        (policy_loss, policy), grads = loss(actor.params, models, sample, x, key)
+        grads = mean_over_devices(grads)
+        entropy, target = mean_over_devices(tuple(mean(h, sample.weight) for h in self.entropies(policy)))
+        log_alpha = alpha.params["log"]
+        metrics = {
+            "policy_loss": policy_loss,
+            "policy_norm": optax.global_norm(grads),
+            "alpha_loss": jnp.zeros(()),
+            "entropy": entropy.sum(),
+            "alpha": jnp.exp(log_alpha).mean(),
+        }
+        if len(names) > 1:
+            metrics |= {f"entropy/{name}": entropy[i] for i, name in enumerate(names)}
+            metrics |= {f"alpha/{name}": jnp.exp(log_alpha[i]) for i, name in enumerate(names)}
+        models = models | {"actor": self.descend(actor, grads, c.lr)}
+        if c.learn_alpha:
+            metrics["alpha_loss"], slope = jax.value_and_grad(self.alpha_loss)(log_alpha, entropy, target)
+            models["alpha"] = self.descend(alpha, {"log": slope}, c.lr if c.alpha_lr is None else c.alpha_lr)
+        return models, metrics
+
+    def descend(self, model: Model, grads: PyTree, lr: Any) -> Model:
+        updates, opt_state = self.optimizer().update(grads, model.opt_state)
+        return model.replace(params=jax.tree.map(lambda p, u: p - lr * u, model.params, updates), opt_state=opt_state)
+
+
+def mean(x: Array, weight: Array) -> Array:
+    """Over rows [B, ...], leaving out those of weight 0."""
+    return jnp.tensordot(weight, x, 1, precision="highest") / jnp.maximum(weight.sum(), 1.0)
+
+
+class Parts:
+    """What an algorithm builds once for an environment. Compared by identity: part of the compiled program."""
+
+    def __init__(self, spec: Spec, network: NetworkConfig, c: SACConfig):
+        spaces.check_observation_space(spec.observation_space)
+        if network.name == "graph":
+            raise ConfigError("network.name: the critic of SAC reads actions beside observations; 'graph' cannot")
+        self.spec = spec
+        self.dist: Any = distributions.for_space(
+            spec.action_space, bounded="tanh", state_std=True, conditions=spec.action_conditions
+        )
+        self.branches = Branches(self.dist, c.exact_choices)
+        self.obs_size = spaces.flat_size(spec.observation_space)
+        heads = tuple(d.head_shape for d in self.branches.leaves.values())
+        self.actor = make_net(network, Shape(spec.observation_space, heads), 0.01)
+        reads = gym.Box(-np.inf, np.inf, (self.obs_size + self.branches.in_size,), np.float32)
+        critic = dataclasses.replace(network, name="mlp_norm") if c.layer_norm and network.name == "mlp" else network
+        self.critic = make_net(critic, Shape(reads, ((1, self.branches.heads),)), 0.01)
+        drifts = c.exploration == "pink" and self.branches.size
+        self.pink = Pink(self.branches.size, spec.max_episode_steps) if drifts else None
+        columns = spec.num_envs * spec.num_agents
+        self.replay = Replay(c.buffer_size, spec.rollout_rows, columns, spec.workers) if spec.rollout_rows else None
+        can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
+        options = sum(spaces.logits(s) for s in spaces.leaves(spec.action_space).values())
+        self.options = options if can_mask else 0
+
+    def empty_replay(self) -> PyTree:
+        assert self.replay is not None
+        return self.replay.zeros(self.spec.observation_space, self.dist.zeros(()), self.options)
+
+    def replay_bytes(self) -> int:
+        """Of the replay, without making it."""
+        action = jax.eval_shape(lambda: self.dist.zeros(()))
+        return self.replay.bytes(self.spec.observation_space, action, self.options) if self.replay else 0
+
+    def with_numbers(self, noise: PyTree, value: Array) -> PyTree:
+        """The noise of an action with that of its continuous elements [..., X] replaced."""
+        own, x = dict(self.branches.elements.by_leaf(noise)), 0
+        for name, d in self.branches.continuous.items():
+            own[name], x = value[..., x : x + d.size], x + d.size
+        return own if self.branches.elements.hybrid else next(iter(own.values()))
+
+    def uniform(self, noise: PyTree, mask: Array | None, lead: tuple[int, ...]) -> PyTree:
+        """Uniform over what the space and the mask allow, as correlated as the noise; N(0, 1) without bounds."""
+        elements = self.branches.elements
+        blank = self.dist.params(jnp.zeros((*lead, self.dist.head_size)), FREE, mask)
+        own = dict(elements.by_leaf(self.dist.sample(blank, noise)))
+        for name, d in self.branches.continuous.items():
+            spread = jnp.arctanh(jnp.clip(lax.erf(own[name] / math.sqrt(2)), -1 + 1e-6, 1 - 1e-6))
+            own[name] = jnp.where(d.squashed, spread, own[name])
+        return own if elements.hybrid else next(iter(own.values()))
+
+
+def _flatten(algo: SAC):
+    blank = {name: None if getattr(algo.config, name) is None else 0.0 for name in FLOATS}
+    leaves = tuple(getattr(algo.config, name) for name in FLOATS)
+    return leaves, (dataclasses.replace(algo.config, **blank), algo.network, algo.parts)
+
+
+def _unflatten(static, leaves) -> SAC:
+    config, network, parts = static
+    algo = SAC(dataclasses.replace(config, **dict(zip(FLOATS, leaves))), network)
+    algo.parts = parts
+    return algo
+
+
+# Float hyper-parameters are data: another value does not compile anew.
+jax.tree_util.register_pytree_node(SAC, _flatten, _unflatten)

@@ -1,0 +1,185 @@
+"""A replay on the device: a ring of time rows [C, B, ...], written in place and sampled by index.
+
+B columns are environments times agents, in equal blocks of one worker each; a worker writes its whole rollout of T rows
+at its own cursor. C is a multiple of T, so a write never wraps. Cursors and counts are small and live apart from the
+rows (`Ring`, in `State.aux`): rows behind a cursor that was not moved do not count, and are written again.
+
+Successors are kept beside observations. That doubles their memory, and makes the end of an episode, a time limit and
+the newest row all alike: what follows a row is always in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from regimen import spaces
+from regimen.types import Array, Batch, PyTree, Record, pytree_dataclass
+
+TRIES = 8  # draws for each sample, of which the first valid row is taken
+
+
+@pytree_dataclass
+class Rows(Record):
+    """What is kept of a transition, in the dtypes it came in."""
+
+    obs: PyTree  # [C, B, ...]
+    action: PyTree  # [C, B, ...] as sampled
+    reward: Array  # [C, B] sum of the components
+    terminated: Array  # [C, B]
+    truncated: Array  # [C, B]
+    next_obs: PyTree  # [C, B, ...]
+    valid: Array  # [C, B]
+    mask: Array | None = None  # [C, B, L] options allowed where the action was chosen
+    next_mask: Array | None = None  # [C, B, L] and in its successor
+
+
+@pytree_dataclass
+class Ring(Record):
+    """How far each worker has written, and how many of its rows count."""
+
+    cursor: Array  # [W] int32, where the next rollout goes
+    count: Array  # [W] int32, time rows
+
+
+@pytree_dataclass
+class Sample(Record):
+    """Transitions over up to n steps."""
+
+    obs: PyTree  # [N, ...]
+    action: PyTree  # [N, ...]
+    reward: Array  # [N] discounted sum over the steps used
+    discount: Array  # [N] of the value of `next_obs`: gamma^steps, 0 where the task terminated
+    next_obs: PyTree  # [N, ...]
+    weight: Array  # [N] 1; 0 where no valid row was found
+    mask: Array | None = None  # [N, L]
+    next_mask: Array | None = None  # [N, L]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A ring of `size` transitions, or a few more: C is rounded up to whole rollouts of `rows` time rows."""
+
+    size: int
+    rows: int  # T
+    columns: int  # B
+    workers: int = 1
+
+    @property
+    def capacity(self) -> int:
+        """C, time rows."""
+        return max(1, math.ceil(self.size / (self.columns * self.rows))) * self.rows
+
+    def share(self, devices: int) -> Replay:
+        """One device's: the ring of its own columns."""
+        columns = self.columns // devices
+        return replace(self, size=self.capacity * columns, columns=columns)
+
+    def zeros(self, observation_space: Any, action: PyTree, options: int = 0) -> Rows:
+        """An empty ring. `action` is any array tree [...] of one action; `options` of its mask, 0: there is none."""
+        lead = (self.capacity, self.columns)
+
+        def zeros(x: Any) -> Array:
+            return jnp.zeros((*lead, *x.shape), x.dtype)
+
+        obs = jax.tree.map(zeros, spaces.zeros(observation_space))
+        flags = [jnp.zeros(lead, bool) for _ in range(3)]
+        masks = [jnp.zeros((*lead, options), bool) for _ in range(2)] if options else [None, None]
+        successor = jax.tree.map(jnp.zeros_like, obs)
+        action = jax.tree.map(zeros, action)
+        return Rows(obs, action, jnp.zeros(lead), flags[0], flags[1], successor, flags[2], *masks)
+
+    def bytes(self, observation_space: Any, action: PyTree, options: int = 0) -> int:
+        """What `zeros` would allocate; nothing is."""
+        shapes = jax.eval_shape(lambda: self.zeros(observation_space, action, options))
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+
+    def ring(self) -> Ring:
+        return Ring(*(jnp.zeros(self.workers, jnp.int32) for _ in range(2)))
+
+    def insert(self, ring: Ring, rows: Rows, batch: Batch) -> tuple[Ring, Rows]:
+        """The batch of one worker [T, B / W, ...] written at its cursor. Its rollout must have the `rows` planned."""
+        steps, width = batch.valid.shape
+        assert self.capacity % steps == 0 and width * self.workers == self.columns, "not the rollout planned for"
+        worker = jnp.int32(0) if batch.worker is None else batch.worker
+        new = as_rows(batch, rows)
+        at = (ring.cursor[worker], worker * width)
+
+        def write(buffer: Array, x: Array) -> Array:
+            start = (*at, *(0,) * (buffer.ndim - 2))
+            return lax.dynamic_update_slice(buffer, x.astype(buffer.dtype), start)
+
+        cursor = ring.cursor.at[worker].set((ring.cursor[worker] + steps) % self.capacity)
+        count = ring.count.at[worker].set(jnp.minimum(ring.count[worker] + steps, self.capacity))
+        return Ring(cursor, count), jax.tree.map(write, rows, new)
+
+    def sample(self, ring: Ring, rows: Rows, key: Array, size: int, n_step: int, gamma: Any) -> Sample:
+        """`size` transitions, uniform over the valid rows that count, with replacement."""
+        age, column = self.draw(ring, rows, key, size)
+        count, cursor = (x[column // (self.columns // self.workers)] for x in (ring.count, ring.cursor))
+        oldest = cursor - count
+
+        def take(x: Array, age: Array) -> Array:
+            index = (oldest + age) % self.capacity * self.columns + column
+            flat = x.reshape(self.capacity * self.columns, *x.shape[2:])
+            return flat.at[index].get(mode="promise_in_bounds")
+
+        reward, terminated = take(rows.reward, age), take(rows.terminated, age)
+        going = ~(terminated | take(rows.truncated, age))
+        discount, last = jnp.full(size, gamma, jnp.float32), age
+        for _ in range(n_step - 1):  # further rows of the same episode, as far as there are any
+            ahead = jnp.minimum(last + 1, count - 1)
+            going &= (last + 1 < count) & take(rows.valid, ahead)
+            reward = reward + jnp.where(going, discount * take(rows.reward, ahead), 0.0)
+            discount = jnp.where(going, discount * gamma, discount)
+            last, ended = jnp.where(going, ahead, last), take(rows.terminated, ahead)
+            terminated |= going & ended
+            going &= ~(ended | take(rows.truncated, ahead))
+        first, final = (jax.tree.map(lambda x, at=at: take(x, at), rows) for at in (age, last))
+        return Sample(
+            first.obs,
+            first.action,
+            reward,
+            jnp.where(terminated, 0.0, discount),
+            final.next_obs,
+            first.valid.astype(jnp.float32),
+            first.mask,
+            final.next_mask,
+        )
+
+    def draw(self, ring: Ring, rows: Rows, key: Array, size: int) -> tuple[Array, Array]:
+        """Age (0: the oldest that counts) and column of `size` rows: of several draws each, the first that is valid."""
+        width = self.columns // self.workers
+        lots = jax.random.bits(key, (2 * TRIES * size,), jnp.uint32).reshape(2, TRIES, size)  # flat: compiles sooner
+        ends = jnp.cumsum(ring.count)
+        row = (lots[0] % jnp.maximum(ends[-1], 1).astype(jnp.uint32)).astype(jnp.int32)
+        worker = jnp.zeros_like(row) if self.workers == 1 else jnp.searchsorted(ends, row, side="right")
+        age = row - (ends - ring.count)[worker]
+        column = worker * width + (lots[1] % np.uint32(width)).astype(jnp.int32)
+        position = (ring.cursor[worker] - ring.count[worker] + age) % self.capacity
+        found = jnp.argmax(rows.valid[position, column], axis=0)  # [N]; the first where none is
+        return age[found, jnp.arange(size)], column[found, jnp.arange(size)]
+
+
+def as_rows(batch: Batch, like: Rows) -> Rows:
+    """What is kept of a batch [T, B, ...]. Where the environment gives no masks though it may, all is allowed."""
+    masks = (None, None)
+    if like.mask is not None:
+        everything = jnp.ones((*batch.valid.shape, like.mask.shape[-1]), bool)
+        masks = (batch.extras.get("mask", everything), batch.extras.get("next_mask", everything))
+    return Rows(
+        batch.obs,
+        batch.action,
+        batch.reward.sum(-1),
+        batch.terminated,
+        batch.truncated,
+        batch.next_obs,
+        batch.valid,
+        *masks,
+    )
