@@ -21,6 +21,7 @@ from regimen.errors import ConfigError, nearest
 from regimen.types import Array, PyTree
 
 MASKED = -1e9  # a logit no softmax gives weight to, yet finite, so that 0 * logit stays 0
+INSIDE = 1.0 - 1e-5  # the largest tanh that `from_env` undoes: an action at its bound stays finite
 LOG_STD_RANGE = (-5.0, 2.0)  # of a deviation that the network puts out
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(12)  # quadrature under the standard normal
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -72,6 +73,10 @@ class Categorical:
 
     def to_env(self, action: Array) -> Array:
         return action + self.start
+
+    def from_env(self, action: Array) -> Array:
+        """The inverse of `to_env`: an action as it is stored."""
+        return jnp.asarray(action - self.start, jnp.int32)
 
 
 class MultiCategorical:
@@ -127,6 +132,9 @@ class MultiCategorical:
 
     def to_env(self, action: Array) -> Array:
         return action + self.starts
+
+    def from_env(self, action: Array) -> Array:
+        return jnp.asarray(action - self.starts, jnp.int32)
 
 
 class Normal:
@@ -210,6 +218,13 @@ class Normal:
         member = jnp.clip(self.center + self.scale * squashed, self.low, self.high)  # rounding can pass a bound, too
         return member.reshape(*action.shape[:-1], *self.shape)
 
+    def from_env(self, action: Array) -> Array:
+        """The inverse of `to_env` [..., size]. What was clipped is at its bound; a squashed action there, just inside:
+        it would be infinite before tanh."""
+        lead = action.shape[: action.ndim - len(self.shape)]
+        unit = (jnp.asarray(action, jnp.float32).reshape(*lead, self.size) - self.center) / self.scale
+        return jnp.where(self.squashed, jnp.arctanh(jnp.clip(unit, -INSIDE, INSIDE)), unit)
+
 
 def inside(bound: np.ndarray, other: np.ndarray) -> np.ndarray:
     """A bound in float32, the next number towards `other` where it would otherwise round to the outside."""
@@ -280,6 +295,10 @@ class Joint:
 
     def to_env(self, action: dict) -> PyTree:
         return spaces.build(self.space, {name: d.to_env(action[name]) for name, d in self.leaves.items()})
+
+    def from_env(self, action: PyTree) -> dict[str, Array]:
+        members = spaces.split(self.space, action)
+        return {name: d.from_env(members[name]) for name, d in self.leaves.items()}
 
 
 Distribution = Leaf | Joint

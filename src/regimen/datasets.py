@@ -1,0 +1,71 @@
+"""Where offline data is and which environment it belongs to, without reading it. Jax-free: the command line asks.
+
+A dataset is a Minari folder (`data/metadata.json` within), `minari:ID` in Minari's own root, or a `.npz` file with the
+same arrays, for machines without Minari (`regimen.sources.dataset`).
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from regimen.errors import ConfigError, StorageError
+
+PREFIX = "minari:"
+OWN = "regimen"  # the key of our own metadata
+INSTALL = "datasets need Minari: pip install 'regimen[offline]'"
+
+
+def locate(name: Any) -> Path | None:
+    """The dataset that a text names: its Minari folder or `.npz` file; None when it names something else."""
+    if not isinstance(name, (str, Path)):
+        return None
+    if isinstance(name, str) and name.startswith(PREFIX):
+        path = in_root(name)
+        if not (path / "data").is_dir():
+            raise StorageError(f"{name}: no such dataset in {path.parent}; datasets are never downloaded here")
+        return path
+    path = Path(name).expanduser()
+    if path.suffix == ".npz" and path.is_file():
+        return path
+    return path if (path / "data" / "metadata.json").is_file() else None
+
+
+def in_root(name: str) -> Path:
+    """The folder of `minari:ID`."""
+    try:
+        from minari.storage import get_dataset_path
+    except ImportError as e:
+        raise ConfigError(INSTALL) from e
+    return Path(get_dataset_path(name.removeprefix(PREFIX)))
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The metadata of a dataset."""
+    try:
+        if path.suffix == ".npz":
+            import numpy as np
+
+            with np.load(path, allow_pickle=False) as file:
+                return json.loads(str(file["metadata"]))
+        return json.loads((path / "data" / "metadata.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as e:
+        raise StorageError(f"the dataset {path} is damaged: its metadata cannot be read ({type(e).__name__})") from e
+
+
+def environment(path: Path) -> tuple[str, dict[str, Any]]:
+    """(id, arguments) of the environment that a dataset was collected on: our own note, else Gymnasium's."""
+    metadata = read_metadata(path)
+    own = metadata.get(OWN)
+    if isinstance(own, dict) and own.get("env"):
+        return str(own["env"]), dict(own.get("env_args") or {})
+    try:
+        spec = json.loads(metadata["env_spec"])
+        limit = spec.get("max_episode_steps")
+        return f"gym:{spec['id']}", dict(spec.get("kwargs") or {}) | ({"max_episode_steps": limit} if limit else {})
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"the dataset {path} does not say which environment it is of; name it: `regimen train ENV --data {path}`"
+        ) from None

@@ -1,0 +1,466 @@
+"""Offline data: Minari datasets as arrays, and writing them. Nothing is downloaded and nothing is unpickled.
+
+A Minari episode has one observation more than steps, so that the true successor of every step is there, also of the
+last one. Actions are kept as the environment took them; `on_device` brings them into the form an algorithm learns from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces as gym
+
+from regimen import datasets, spaces
+from regimen.datasets import INSTALL, OWN, PREFIX
+from regimen.errors import ConfigError, RegimenError, StorageError
+from regimen.sources.replay import Replay, Ring, Rows, Sample
+from regimen.types import Array, PyTree, Record, pytree_dataclass
+
+MASK = "action_mask"  # key of an episode's infos: rows over the options, as `spaces.mask_row` makes them
+PROBE = 1024  # rows on which what a critic says is compared with what happened
+TAIL = 50  # last rewards of a truncated episode, whose mean stands for all that would have followed
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode as it was played."""
+
+    obs: PyTree  # [T + 1, ...]
+    action: PyTree  # [T, ...] as the environment took it
+    reward: np.ndarray  # [T]
+    terminated: bool
+    mask: np.ndarray | None = None  # [T + 1, L], True = allowed
+
+    @property
+    def steps(self) -> int:
+        return len(self.reward)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All steps of a dataset, episode after episode."""
+
+    path: Path
+    name: str
+    metadata: dict[str, Any]
+    observation_space: Any
+    action_space: Any
+    obs: PyTree  # [N, ...]
+    action: PyTree  # [N, ...] as the environment took it
+    reward: np.ndarray  # [N] sum of the components
+    terminated: np.ndarray  # [N]
+    truncated: np.ndarray  # [N]
+    next_obs: PyTree  # [N, ...]
+    starts: np.ndarray  # [episodes] first step of each
+    mask: np.ndarray | None = None  # [N, L]
+    next_mask: np.ndarray | None = None  # [N, L]
+
+    @property
+    def steps(self) -> int:
+        return len(self.reward)
+
+    @property
+    def episodes(self) -> int:
+        return len(self.starts)
+
+    @property
+    def returns(self) -> np.ndarray:
+        """Undiscounted, by episode."""
+        return np.add.reduceat(self.reward.astype(np.float64), self.starts)
+
+    @property
+    def bytes(self) -> int:
+        files = [self.path] if self.path.is_file() else [p for p in self.path.rglob("*") if p.is_file()]
+        return sum(p.stat().st_size for p in files)
+
+    def describe(self) -> dict[str, Any]:
+        """What a run keeps of the data it learned from; the digest is of what is learned from, not of the files."""
+        r = self.returns
+        out = {
+            "path": str(self.path),
+            "name": self.name,
+            "sha256": self.digest(),
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "return_mean": float(r.mean()),
+            "return_min": float(r.min()),
+            "return_max": float(r.max()),
+        }
+        return out | {k: v for k, v in self.metadata.get(OWN, {}).items() if k in ("env_steps", "parts")}
+
+    def summary(self) -> str:
+        r = self.returns
+        return (
+            f"{self.name}: {self.episodes:,} episodes, {self.steps:,} steps, return {r.mean():.2f} "
+            f"(min {r.min():.2f}, max {r.max():.2f}), {self.bytes / 1e6:.1f} MB"
+        )
+
+    def digest(self) -> str:
+        sha = hashlib.sha256()
+        for x in jax.tree.leaves((self.obs, self.action, self.reward, self.terminated, self.truncated)):
+            sha.update(np.ascontiguousarray(x).tobytes())
+        return sha.hexdigest()
+
+    def monte_carlo(self, gamma: float) -> np.ndarray:
+        """The discounted return that followed each step [N].
+
+        An episode that was cut short goes on in the estimate as it ended: with the mean of its last `TAIL` rewards
+        for ever, worth mean / (1 - gamma) where it was cut. Nothing learned enters.
+        """
+        reward, out = self.reward.astype(np.float64), np.zeros(self.steps)
+        for start, stop in zip(self.starts, [*self.starts[1:], self.steps]):
+            after = 0.0
+            if self.truncated[stop - 1] and gamma < 1:
+                after = reward[max(start, stop - TAIL) : stop].mean() / (1 - gamma)
+            for t in range(stop - 1, start - 1, -1):
+                after = out[t] = reward[t] + gamma * after
+        return out.astype(np.float32)
+
+    def save_npz(self, path: Path) -> Path:
+        """The same arrays in one file that numpy alone can read."""
+        arrays = {"reward": self.reward, "terminated": self.terminated, "starts": self.starts}
+        arrays |= {f"obs/{k}": v for k, v in spaces.split(self.observation_space, self.obs).items()}
+        arrays |= {f"next_obs/{k}": v for k, v in spaces.split(self.observation_space, self.next_obs).items()}
+        arrays |= {f"action/{k}": v for k, v in spaces.split(self.action_space, self.action).items()}
+        if self.mask is not None and self.next_mask is not None:
+            arrays |= {"mask": self.mask, "next_mask": self.next_mask}
+        metadata = {
+            OWN: self.metadata.get(OWN, {}),
+            "name": self.name,
+            "observation_space": spaces.to_json(self.observation_space),
+            "action_space": spaces.to_json(self.action_space),
+        }
+        with open(path, "wb") as file:
+            np.savez_compressed(file, **{"metadata": np.array(json.dumps(metadata))} | arrays)  # type: ignore[arg-type]
+        return Path(path)
+
+
+@pytree_dataclass
+class Data(Record):
+    """A dataset on the device, the way a replay is: every learner reads the same rows."""
+
+    rows: Rows  # [N, 1, ...] actions as sampled, before squashing and scaling
+    ring: Ring  # all of them count
+    probe: Rows  # [P, ...] evenly spaced ones, to measure on
+    mc_return: Array  # [P] the discounted return that followed
+
+    @property
+    def steps(self) -> int:
+        return self.rows.reward.shape[0]
+
+    def sample(self, key: Array, size: int, n_step: int = 1, gamma: Any = 0.0) -> Sample:
+        return Replay(self.steps, 1, 1).sample(self.ring, self.rows, key, size, n_step, gamma)
+
+
+def on_device(data: Dataset, dist: Any, gamma: float, probe: int = PROBE) -> Data:
+    """The dataset in the form that an algorithm with this action distribution learns from."""
+    n = data.steps
+    columns: Any = (data.obs, dist.from_env(data.action), data.reward, data.terminated, data.truncated, data.next_obs)
+    masks: Any = (data.mask, data.next_mask)
+    table = jax.tree.map(jnp.asarray, Rows(*columns, np.ones(n, bool), *masks))  # type: ignore[arg-type]
+    some = np.unique(np.linspace(0, n - 1, min(probe, n)).astype(int))
+    ring = Ring(jnp.zeros(1, jnp.int32), jnp.full(1, n, jnp.int32))
+    rows, chosen = (jax.tree.map(f, table) for f in (lambda x: x[:, None], lambda x: x[some]))
+    return Data(rows, ring, chosen, jnp.asarray(data.monte_carlo(gamma)[some]))
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(name: Any) -> Dataset:
+    """The dataset in a folder, in a `.npz` file, or of `minari:ID`."""
+    path = datasets.locate(name)
+    if path is None:
+        where = Path(str(name))
+        why = "no such folder" if not where.exists() else "there is no data/metadata.json in it"
+        raise StorageError(f"{name} is not a Minari dataset: {why}")
+    try:
+        found = read_npz(path) if path.suffix == ".npz" else read_minari(path)
+    except RegimenError:
+        raise
+    except Exception as e:  # whatever h5py, json or Minari raise on a damaged file
+        raise StorageError(f"the dataset {path} cannot be read: {type(e).__name__}: {' '.join(str(e).split())}") from e
+    return checked(found)
+
+
+def read_minari(path: Path) -> Dataset:
+    try:
+        import minari
+    except ImportError as e:
+        raise ConfigError(INSTALL) from e
+    data = minari.MinariDataset(str(path / "data"))
+    if data.total_episodes == 0:
+        raise StorageError(f"the dataset {path} is empty: it has no episodes")
+    metadata = dict(data.storage.metadata)
+    episodes = [
+        from_minari(e, data.observation_space, f"{path}: episode {i}") for i, e in enumerate(data.iterate_episodes())
+    ]
+    return joined(path, data.id, metadata, data.observation_space, data.action_space, episodes)
+
+
+def from_minari(data: Any, space: Any, where: str) -> Episode:
+    """One episode, its lengths and flags checked."""
+    steps, infos = len(data.rewards), data.infos or {}
+    lengths = {len(x) for x in jax.tree.leaves(data.observations)}
+    if steps == 0 or lengths != {steps + 1} or {len(x) for x in jax.tree.leaves(data.actions)} != {steps}:
+        raise StorageError(
+            f"{where} is broken: {max(lengths)} observations for {steps} rewards; there must be one more, and as many "
+            "actions as rewards"
+        )
+    ended = np.asarray(data.terminations, bool) | np.asarray(data.truncations, bool)
+    if ended[:-1].any():
+        raise StorageError(f"{where} is broken: it ends at step {int(np.argmax(ended))} and has {steps} steps")
+    mask = np.asarray(infos[MASK], bool) if MASK in infos and np.ndim(infos[MASK]) == 2 else None
+    reward = np.asarray(data.rewards, np.float32)
+    return Episode(spaces.cast(space, data.observations), data.actions, reward, bool(data.terminations[-1]), mask)
+
+
+def joined(
+    path: Path,
+    name: str,
+    metadata: dict[str, Any],
+    observation_space: Any,
+    action_space: Any,
+    episodes: list[Episode],
+) -> Dataset:
+    """Episodes as one table of steps."""
+
+    def rows(part: Any) -> PyTree:
+        return jax.tree.map(lambda *x: np.concatenate(x), *map(part, episodes))
+
+    masked = episodes[0].mask is not None
+    lengths = np.array([e.steps for e in episodes])
+    ends = np.cumsum(lengths) - 1
+    terminated = np.zeros(lengths.sum(), bool)
+    terminated[ends] = [e.terminated for e in episodes]
+    truncated = np.zeros_like(terminated)
+    truncated[ends] = ~terminated[ends]  # also where the collector just stopped
+    return Dataset(
+        path,
+        name,
+        metadata,
+        observation_space,
+        action_space,
+        obs=rows(lambda e: jax.tree.map(lambda x: x[:-1], e.obs)),
+        action=rows(lambda e: spaces.cast(action_space, e.action)),
+        reward=rows(lambda e: e.reward),
+        terminated=terminated,
+        truncated=truncated,
+        next_obs=rows(lambda e: jax.tree.map(lambda x: x[1:], e.obs)),
+        starts=ends - lengths + 1,
+        mask=rows(lambda e: e.mask[:-1]) if masked else None,
+        next_mask=rows(lambda e: e.mask[1:]) if masked else None,
+    )
+
+
+def read_npz(path: Path) -> Dataset:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    metadata = json.loads(str(arrays.pop("metadata")))
+    observation_space, action_space = (spaces.from_json(metadata[k]) for k in ("observation_space", "action_space"))
+
+    def part(prefix: str, space: Any) -> PyTree:
+        values = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+        return spaces.build(space, values)
+
+    terminated, starts = arrays["terminated"], arrays["starts"]
+    truncated = np.zeros_like(terminated)
+    ends = np.append(starts[1:], len(terminated)) - 1
+    truncated[ends] = ~terminated[ends]
+    return Dataset(
+        path,
+        metadata["name"],
+        metadata,
+        observation_space,
+        action_space,
+        obs=part("obs/", observation_space),
+        action=part("action/", action_space),
+        reward=arrays["reward"],
+        terminated=terminated,
+        truncated=truncated,
+        next_obs=part("next_obs/", observation_space),
+        starts=starts,
+        mask=arrays.get("mask"),
+        next_mask=arrays.get("next_mask"),
+    )
+
+
+def checked(data: Dataset) -> Dataset:
+    """The dataset, or an error that names what cannot be learned from."""
+    parts = {"observations": data.obs, "actions": data.action, "rewards": data.reward, "successors": data.next_obs}
+    for what, tree in parts.items():
+        if not all(np.isfinite(x).all() for x in jax.tree.leaves(tree)):
+            raise StorageError(f"the dataset {data.path} has {what} that are not finite")
+    leaves, values = spaces.leaves(data.action_space), spaces.split(data.action_space, data.action)
+    for name, space in leaves.items():
+        x = values[name]
+        if x.shape[1:] != space.shape:
+            raise StorageError(f"the dataset {data.path} has actions of shape {x.shape[1:]}; its space is {space}")
+        low, high = bounds(space)
+        if (x < low - 1e-4 * np.abs(low)).any() or (x > high + 1e-4 * np.abs(high)).any():
+            raise StorageError(f"the dataset {data.path} has actions outside its action space {space}")
+    return data
+
+
+def bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    match space:
+        case gym.Discrete():
+            return np.asarray(space.start), np.asarray(space.start + space.n - 1)
+        case gym.MultiDiscrete():
+            return np.asarray(space.start), np.asarray(space.start + space.nvec - 1)
+        case gym.MultiBinary():
+            return np.asarray(0), np.asarray(1)
+    big = np.finfo(np.float32).max
+    return np.clip(space.low.astype(np.float64), -big, big), np.clip(space.high.astype(np.float64), -big, big)
+
+
+def require_fit(data: Dataset, handle: Any) -> None:
+    """Refuse data of another environment, naming both."""
+    for what in ("observation_space", "action_space"):
+        theirs, mine = getattr(data, what), getattr(handle, what)
+        if parts_of(theirs) != parts_of(mine):
+            raise ConfigError(
+                f"data: {data.path} does not fit {handle.id}: its {what.replace('_', ' ')} is "
+                f"{spaces.describe(theirs)}, the environment's is {spaces.describe(mine)}"
+            )
+
+
+def parts_of(space: Any) -> dict[str, str]:
+    """Its parts by name: Minari does not keep the order of a Dict."""
+    return {name: spaces.describe(leaf) for name, leaf in spaces.leaves(space).items()}
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """A dataset being written: whole, or not at all. `out` is a folder or `minari:ID`."""
+
+    def __init__(self, out: str | Path, handle: Any, description: str, algorithm: str):
+        try:
+            from minari.dataset.minari_storage import MinariStorage
+        except ImportError as e:
+            raise ConfigError(INSTALL) from e
+        self.handle = handle
+        self.path, self.name = destination(out)
+        self.tmp = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            shutil.rmtree(self.tmp, ignore_errors=True)
+            self.tmp.mkdir(parents=True)
+            self.storage: Any = MinariStorage.new(
+                (self.tmp / "data").absolute(),  # Minari measures a relative one in the wrong place
+                handle.observation_space,
+                handle.action_space,
+                env_spec_of(handle),
+                jpeg_encoding=False,
+            )
+        except OSError as e:
+            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
+        self.storage.update_metadata(
+            {
+                "dataset_id": self.name,
+                "description": description,
+                "algorithm_name": algorithm,
+                "minari_version": minari_version(),
+            }
+        )
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        try:
+            self.storage.update_episodes([to_minari(e, self.handle) for e in episodes])
+        except OSError as e:
+            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
+
+    def finish(self, note: dict[str, Any]) -> Path:
+        """Put it in its place; `note` is what we keep about it beside Minari's own metadata."""
+        h = self.handle
+        note = {"env": h.id, "env_args": h.env_args} | note
+        try:
+            self.storage.update_metadata({OWN: note})
+            self.tmp.rename(self.path)
+        except OSError as e:
+            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
+        return self.path
+
+    def discard(self) -> None:
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+
+def minari_version() -> str:
+    from importlib.metadata import version
+
+    return version("minari")
+
+
+def destination(out: str | Path) -> tuple[Path, str]:
+    """(folder, dataset id); what exists is left alone. Minari ids end in a version: `-v0` unless the name has one."""
+    text = str(out)
+    if text.startswith(PREFIX):
+        from minari import namespace
+        from minari.dataset.minari_dataset import parse_dataset_id
+
+        name = text.removeprefix(PREFIX)
+        name = name if re.search(r"-v\d+$", name) else f"{name}-v0"
+        try:
+            space, _, _ = parse_dataset_id(name)
+        except ValueError as e:
+            raise ConfigError(f"--out: '{text}' is no Minari id; write minari:NAMESPACE/NAME-v0") from e
+        path = datasets.in_root(PREFIX + name)
+        if space is not None and space not in namespace.list_local_namespaces():
+            namespace.create_namespace(space)
+    else:
+        path = Path(text).expanduser()
+        stem = re.sub(r"[^\w-]+", "-", path.name) or "dataset"
+        name = stem if re.search(r"-v\d+$", stem) else f"{stem}-v0"
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
+    if path.exists():
+        path.rmdir()
+    return path, name
+
+
+def env_spec_of(handle: Any) -> Any:
+    """What makes the environment again in Gymnasium, for Minari's `recover_environment`; None where nothing does."""
+    from gymnasium.envs.registration import EnvSpec
+
+    if handle.native is None:
+        env = handle.make_host()
+        env.close()
+        return env.spec
+    name = "regimen/" + re.sub(r"[^\w.-]+", ".", handle.id)
+    return EnvSpec(
+        id=name,
+        entry_point="regimen.envs.adapters.gymnasium:make_registered",
+        max_episode_steps=handle.max_episode_steps,
+        kwargs={"name": handle.id, **handle.env_args},
+    )
+
+
+def to_minari(episode: Episode, handle: Any) -> Any:
+    from minari.data_collector import EpisodeBuffer
+
+    last = np.arange(episode.steps) == episode.steps - 1
+    return EpisodeBuffer(
+        observations=members(handle.observation_space, episode.obs),
+        actions=members(handle.action_space, episode.action),
+        rewards=episode.reward.astype(np.float64),  # type: ignore[arg-type]
+        terminations=last & episode.terminated,  # type: ignore[arg-type]
+        truncations=last & (not episode.terminated),  # type: ignore[arg-type]
+        infos=None if episode.mask is None else {MASK: episode.mask},
+    )
+
+
+def members(space: Any, x: PyTree) -> PyTree:
+    """Arrays in the space's own types."""
+    leaves = spaces.leaves(space)
+    return spaces.build(space, {k: np.asarray(v, leaves[k].dtype) for k, v in spaces.split(space, x).items()})
