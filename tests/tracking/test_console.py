@@ -117,6 +117,39 @@ def test_a_pipe_gets_few_batch_lines_but_every_evaluation_and_the_last_batch(mon
     assert "\x1b" not in out.getvalue()
 
 
+WORKERS = [
+    {
+        "worker": i,
+        "state": "collecting",
+        "env_steps": 12_000,
+        "steps_per_second": 1234.5,
+        "heartbeat_age": age,
+        "restarts": restarts,
+        "waiting_for": "environment 3",
+    }
+    for i, age, restarts in [(0, 0.4, 0), (1, 7.2, 2)]
+]
+
+
+def test_workers_in_a_pipe_and_in_the_panel(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("regimen.tracking.console.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    console = Console(live=False, file=out)
+    for now[0] in (1.0, 29.0, 31.0, 32.0):
+        console.workers(WORKERS)
+    line = "Workers | 0 collecting 1.23k/s | 1 collecting 1.23k/s, 2 restarts, silent 7 s\n"
+    assert out.getvalue() == line
+    panel = _Panel(100, "steps")
+    panel.workers = WORKERS
+    shown = io.StringIO()
+    from rich.console import Console as RichConsole
+
+    RichConsole(file=shown, width=100).print(panel)
+    text = shown.getvalue()
+    assert "heartbeat" in text and "7 s ago" in text and text.count("environment 3") == 2
+
+
 def test_quiet_prints_nothing():
     out = io.StringIO()
     console = Console(quiet=True, live=True, file=out)

@@ -239,6 +239,7 @@ def test_rewind_forgets_what_came_after_the_checkpoint(tmp_path):
     for update in range(1, 6):
         files.log(point(update, note='with "quotes", and comma'))
         files.episodes(episode_rows(update))
+        files.workers(update, 1.5, [{"worker": w, "state": "collecting"} for w in range(2)])
     files.event("before")
     files._metrics.write(b'{"updates": 6, "tr')  # killed in the middle of a line
     files.rewind(3)
@@ -247,6 +248,9 @@ def test_rewind_forgets_what_came_after_the_checkpoint(tmp_path):
     assert [p["updates"] for p in read_metrics(files.path)] == [1, 2, 3, 4]
     assert [r["updates"] for r in rows(files.path / "progress.csv")] == ["1", "2", "3", "4"]
     assert read_episodes(files.path)["update"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
+    workers = rows(files.path / "workers.csv")
+    assert [r["updates"] for r in workers] == ["1", "1", "2", "2", "3", "3"]
+    assert workers[1] == {"updates": "1", "wall_seconds": "1.5", "worker": "1", "state": "collecting"}
     files.rewind(0)
     files.log(point(1))
     assert [p["updates"] for p in read_metrics(files.path)] == [1]

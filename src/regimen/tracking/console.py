@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
+WORKERS_SECONDS = 30.0  # and one line about its workers in this
+MANY_WORKERS = 16  # the panel shows so many, those in trouble first
 _WEIGHT, _SUM = "train/weight/", "rollout/reward/"
 _COUNTER = {"steps": "env_steps", "episodes": "episodes", "updates": "updates"}
 
@@ -93,6 +95,16 @@ def eval_line(point: Mapping[str, Any]) -> str:
     return " | ".join(parts)
 
 
+def worker_text(row: Mapping[str, Any]) -> str:
+    """`0 collecting 1.2k/s`, its restarts where there were any, and how long it has been silent."""
+    parts = [f"{row['worker']} {row['state']} {count(round(row['steps_per_second']))}/s"]
+    if row["restarts"]:
+        parts.append(f"{row['restarts']} restart{'s' if row['restarts'] > 1 else ''}")
+    if row["heartbeat_age"] >= 5:
+        parts.append(f"silent {row['heartbeat_age']:.0f} s")
+    return ", ".join(parts)
+
+
 def memory_mb() -> float | None:
     """Memory this process holds now (its peak where there is no /proc)."""
     try:
@@ -136,6 +148,7 @@ class Console:
         self._ma: float | None = None  # as of the last row in which an episode ended
         self._pending: str | None = None  # the last batch line that the pipe's pace held back
         self._last_line = float("-inf")
+        self._last_workers = time.monotonic()
         self._panel: _Panel | None = None
         self._display: Any = None  # rich.live.Live
 
@@ -183,6 +196,15 @@ class Console:
                 self._flush()
         if "eval/return_mean" in point:
             self._print(eval_line(point))
+
+    def workers(self, rows: list[dict[str, Any]]) -> None:
+        """The state of each worker: rows of the panel, or a line from time to time."""
+        now = time.monotonic()
+        if self._panel is not None:
+            self._panel.workers = rows
+        elif now - self._last_workers >= WORKERS_SECONDS:
+            self._last_workers = now
+            self._print("Workers | " + " | ".join(map(worker_text, rows)))
 
     def event(self, text: str) -> None:
         self._print(text)
@@ -242,6 +264,7 @@ class _Panel:
         self.best: float | None = None
         self.evaluated = 0  # the update of the last evaluation
         self.returns: deque[float] = deque(maxlen=40)
+        self.workers: list[dict[str, Any]] = []
         self._marks: deque[tuple[float, float]] = deque(maxlen=60)  # (time, done) of recent points, for the time left
 
     def update(self, point: Mapping[str, Any], ma: float | None, best: float | None) -> None:
@@ -332,7 +355,25 @@ class _Panel:
             parts.append(text)
         if len(self.returns) > 1:
             parts.append(Text.assemble(("returns ", "dim"), (sparkline(self.returns), "green")))
+        if self.workers:
+            parts.append(self.worker_table())
         yield Panel(Group(*parts), title="training", title_align="left", border_style="dim")
+
+    def worker_table(self) -> Any:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        names = ("worker", "state", "steps", "steps/s", "heartbeat", "restarts", "waiting for")
+        for name in names:
+            table.add_column(justify="left" if name in ("state", "waiting for") else "right", no_wrap=True)
+        table.add_row(*names, style="dim")
+        rows = sorted(self.workers, key=lambda r: (-r["heartbeat_age"] // 5, -r["restarts"], r["worker"]))
+        for row in sorted(rows[:MANY_WORKERS], key=lambda r: r["worker"]):
+            steps, speed = count(row["env_steps"]), count(round(row["steps_per_second"]))
+            age = f"{row['heartbeat_age']:.0f} s ago"
+            waiting = row["waiting_for"]
+            table.add_row(str(row["worker"]), row["state"], steps, speed, age, str(row["restarts"]), waiting)
+        return table
 
 
 def sparkline(values) -> str:

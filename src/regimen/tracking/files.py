@@ -66,6 +66,7 @@ class RunFiles:
         self._log = Appender(self.path / "log.txt")
         self._progress = Table(self.path / "progress.csv", PROGRESS_COLUMNS)
         self._episodes = Table(self.path / "episodes.csv")
+        self._workers = Table(self.path / "workers.csv")
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any], command: str) -> Self:
@@ -185,6 +186,11 @@ class RunFiles:
         rest = [name for name in rows if name not in known and name not in rewards]
         self._episodes.append({name: cells_of(rows[name]) for name in (*known, *rewards, *rest)})
 
+    def workers(self, updates: int, seconds: float, rows: list[dict[str, Any]]) -> None:
+        """The state of each worker at one moment."""
+        stamped = [{"updates": updates, "wall_seconds": round(seconds, 2)} | row for row in rows]
+        self._workers.append({name: [cell(row[name]) for row in stamped] for name in stamped[0]} if rows else {})
+
     def event(self, text: str) -> None:
         self._log.write(f"{utc_now()} {' '.join(text.splitlines())}\n".encode())
 
@@ -204,7 +210,8 @@ class RunFiles:
                 lines = [line for line, row in json_lines(path) if keep(row, "updates")]
             self._metrics.close()
             write_atomic(path, b"".join(lines))
-        for table, counter in ((self._progress, "updates"), (self._episodes, "update")):
+        tables = (self._progress, "updates"), (self._episodes, "update"), (self._workers, "updates")
+        for table, counter in tables:
             if not table.path.exists():
                 continue
             table.close()
@@ -214,7 +221,7 @@ class RunFiles:
         self._attach()
 
     def close(self) -> None:
-        for file in (self._metrics, self._log, self._progress, self._episodes):
+        for file in (self._metrics, self._log, self._progress, self._episodes, self._workers):
             file.close()
         self.unlock()
 
