@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
+from regimen.loops import device_count, gather_over_devices
 from regimen.types import Array, Record, pytree_dataclass
 
 
@@ -21,13 +22,23 @@ class RunningStats(Record):
 
     @classmethod
     def of(cls, x: Array, valid: Array | None = None) -> RunningStats:
-        """Statistics of a batch [..., *shape], over the rows where `valid` [...] is True."""
+        """Statistics of a batch [..., *shape], over the rows where `valid` [...] is True; of all devices' rows."""
         weight = jnp.ones(x.shape) if valid is None else jnp.broadcast_to(_expand(valid, x), x.shape).astype(x.dtype)
         lead = tuple(range(x.ndim if valid is None else valid.ndim))
         count = weight.sum(lead)
         mean = (x * weight).sum(lead) / jnp.maximum(count, 1)
         m2 = (jnp.square(x - mean) * weight).sum(lead)
-        return cls(count.reshape(-1)[0], mean, m2)
+        return cls(count.reshape(-1)[0], mean, m2).pooled()
+
+    def pooled(self) -> RunningStats:
+        """The statistics of all devices together, exactly."""
+        if device_count() == 1:
+            return self
+        each = gather_over_devices(self)  # [D, ...]
+        total = each.count.sum()
+        count = each.count.reshape(-1, *(1,) * self.mean.ndim)
+        mean = (count * each.mean).sum(0) / jnp.maximum(total, 1)
+        return RunningStats(total, mean, (each.m2 + count * jnp.square(each.mean - mean)).sum(0))
 
     def merge(self, other: RunningStats) -> RunningStats:
         count = self.count + other.count

@@ -1,7 +1,8 @@
 """The regimen: when to collect (`Steps`, `Episodes`) and how a batch is turned into minibatches.
 
 Every valid row is used exactly once per epoch, in balanced minibatches of about `size` rows and never padding: M rows
-make ceil(M / size) minibatches whose sizes differ by at most one.
+make ceil(M / size) minibatches whose sizes differ by at most one. With several devices M counts the rows of all of
+them; each takes that share of its own rows to every minibatch, and gradients are means over the rows of all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from regimen.loops import compact, sync
+from regimen.loops import (
+    compact,
+    device_count,
+    device_index,
+    gather_over_devices,
+    own_key,
+    sum_over_devices,
+    sync,
+)
 from regimen.types import Array, PyTree
 
 ROUNDS = 6  # of the shuffle's bijection; fewer show in small permutations
@@ -122,7 +131,8 @@ def pack(tree: PyTree, valid: Array, all_valid: bool) -> Packed:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Positions [start, stop) of one epoch's shuffle. `gradient` sums a per-row loss over them, in pieces if asked."""
+    """Positions [start, stop) of one epoch's shuffle, on this device. `gradient` sums a per-row loss over them, in
+    pieces if asked."""
 
     rows: Packed
     words: Array  # of the epoch's shuffle
@@ -133,23 +143,23 @@ class Minibatch:
     micro: int | None
 
     def gradient(self, loss: Callable[[Array, Any], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
-        """Gradient and metrics of the mean of `loss(params, rows) -> ([W], {name: [W]})` over this minibatch."""
-        count = (self.stop - self.start).astype(jnp.float32)
+        """Gradient and metrics of the mean of `loss(params, rows) -> ([W], {name: [W]})` over this minibatch,
+        its rows on other devices included."""
 
         def piece(params: Array, lo: Array, width: int, exact: bool) -> tuple[Array, PyTree]:
             positions = lo + jnp.arange(width)
             weight = jnp.full(width, 1.0) if exact else (positions < self.stop).astype(jnp.float32)
             data = self.rows.take(shuffle(self.words, positions, self.rows.count))
             per_row, metrics = loss(params, data)
-            total = jnp.sum(per_row * weight) / count
-            return total, jax.tree.map(lambda m: jnp.sum(m * weight) / count, metrics)
+            return jnp.sum(per_row * weight), jax.tree.map(lambda m: jnp.sum(m * weight), metrics)
 
         grad = jax.grad(piece, has_aux=True)
         micro = self.micro if self.micro is not None and self.micro < self.width else None
-        if micro is None and not self.full and self.width > BLOCK:
-            micro = BLOCK
+        block = min(BLOCK, -(-2 * self.width // device_count()))
+        if micro is None and not self.full and self.width > block:
+            micro = block
         if micro is None:
-            return grad(params, self.start, self.width, self.full)
+            return self.mean(grad(params, self.start, self.width, self.full))
         shapes = jax.eval_shape(lambda: grad(params, self.start, micro, False))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         pieces = sync((self.stop - self.start + micro - 1) // micro)
@@ -157,7 +167,12 @@ class Minibatch:
         def body(i, total):
             return jax.tree.map(jnp.add, total, grad(params, self.start + i * micro, micro, False))
 
-        return lax.fori_loop(0, pieces, body, zero)
+        return self.mean(lax.fori_loop(0, pieces, body, zero))
+
+    def mean(self, sums: PyTree) -> PyTree:
+        """Sums over this device's rows as means over those of all devices."""
+        sums, count = sum_over_devices((sums, (self.stop - self.start).astype(jnp.float32)))
+        return jax.tree.map(lambda x: x / count, sums)
 
 
 def for_minibatches(
@@ -172,18 +187,23 @@ def for_minibatches(
     stopped: Callable[[PyTree], Array] | None = None,
 ) -> tuple[PyTree, Array]:
     """`carry = step(carry, minibatch)` for each minibatch of each epoch, until `stopped(carry)`; and how many ran."""
-    width = min(size, rows.matrix.shape[0])
-    static, full = isinstance(rows.count, int), False
-    per_epoch = (rows.count + width - 1) // width
-    if isinstance(rows.count, int) and rows.count % int(per_epoch) == 0:
-        full, width = True, rows.count // int(per_epoch)
+    capacity, devices = rows.matrix.shape[0], device_count()
+    size = min(size, capacity * devices)
+    width, full, static = min(size, capacity), False, isinstance(rows.count, int)
+    if isinstance(rows.count, int):
+        per_epoch = min(-(-rows.count * devices // size), rows.count)
+        full, width = rows.count % per_epoch == 0, -(-rows.count // per_epoch)
+    else:
+        counts = gather_over_devices(rows.count)
+        per_epoch = jnp.minimum((counts.sum() + size - 1) // size, counts.max())  # never a minibatch without a row
     base, extra = rows.count // per_epoch, rows.count % per_epoch
     total = sync(jnp.asarray(epochs * per_epoch, jnp.int32))
-    words = draw_words(key, (epochs,))
+    first = device_index() * per_epoch // devices  # devices do not all have their larger minibatches at once
+    words = draw_words(own_key(key), (epochs,))
 
     def body(state):
         i, ran, carry = state
-        epoch, j = i // per_epoch, i % per_epoch
+        epoch, j = i // per_epoch, (i + first) % per_epoch
         start = j * base + jnp.minimum(j, extra)
         stop = start + base + (j < extra)
         batch = Minibatch(rows, words[epoch], start, stop, width, full, micro)

@@ -38,6 +38,30 @@ def configure(device: str, native: bool) -> str:
     return f"{platform}: {name}"
 
 
+def choose(asked: int | None, num_envs: int, algo: Any) -> list[Any]:
+    """The devices to train on, each with an equal share of the environments: `asked`, or all that can share them."""
+    visible = jax.devices()
+    if jax.process_count() > 1:
+        if asked not in (None, len(visible)):
+            raise ConfigError(f"devices: {asked}, but all {len(visible)} of the processes take part; leave it unset")
+        asked = len(visible)
+    if not hasattr(algo, "by_env"):
+        if asked not in (None, 1):
+            raise ConfigError(f"devices: {type(algo).__name__} learns on one device only (it has no `by_env`); set 1")
+        return visible[:1]
+    count = asked or next(d for d in range(len(visible), 0, -1) if num_envs % d == 0)
+    if count > len(visible):
+        raise ConfigError(f"devices: {count} are asked for and {len(visible)} are visible")
+    if num_envs % count:
+        envs = [n for n in (num_envs - num_envs % count, num_envs - num_envs % count + count) if n]
+        below = max(d for d in range(1, count) if num_envs % d == 0)
+        raise ConfigError(
+            f"devices: {num_envs} environments cannot be shared equally by {count} devices; nearest valid: "
+            f"rollout.num_envs {' or '.join(map(str, envs))}, or devices {below}"
+        )
+    return visible[:count]
+
+
 def cache_dir() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "regimen" / "xla"
@@ -72,13 +96,20 @@ def available_memory(device: Any) -> int | None:
     return None
 
 
-def require_memory(needed: int) -> None:
-    """Refuse before allocating what cannot fit."""
-    free = available_memory(jax.devices()[0])
-    if free is not None and needed > free:
-        raise OutOfMemoryError(
-            f"this schedule needs about {needed / 1e9:,.1f} GB and {free / 1e9:.1f} GB are free; {REDUCE}"
-        )
+def require_memory(needed: float, replay: float, devices: list[Any]) -> None:
+    """Refuse before allocating what cannot fit, each device with its share: batches, and a replay of which two copies
+    exist while it is made. The devices of a CPU have one memory."""
+    shares = jax.process_count() if devices[0].platform == "cpu" else len(devices)
+    needed, replay = needed / shares, replay / shares
+    free = available_memory(jax.local_devices()[0])
+    if free is None or needed + 2 * replay <= free:
+        return
+    there = f"{free / 1e9:.1f} GB are free"
+    if needed > free:
+        raise OutOfMemoryError(f"this schedule needs about {needed / 1e9:,.1f} GB and {there}; {REDUCE}")
+    raise OutOfMemoryError(
+        f"this replay needs about {size(replay)}, twice that while it is made, and {there}; reduce algo.buffer_size"
+    )
 
 
 def size(count: float) -> str:
