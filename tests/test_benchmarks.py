@@ -79,6 +79,47 @@ def test_a_run_that_never_solves_is_reported(script, capsys):
     assert "0 of 1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_ray_scaling(script, monkeypatch, capsys):
+    pytest.importorskip("ray")
+    scaling = script("ray_scaling")
+    monkeypatch.setattr(sys, "argv", ["ray_scaling.py", "--seconds", "0", "--rounds", "1", "--num-envs", "2"])
+    scaling.main()
+    assert capsys.readouterr().out.count("| 2 workers, ppo |") == len(scaling.ENVS)
+
+
 def test_startup_seconds(script):
     taken = script("startup").seconds([sys.executable, "-c", "pass"], 2)
     assert len(taken) == 2 and np.all(np.array(taken) > 0)
+
+
+def test_offline_rows_and_verdicts(script, tmp_path):
+    """From a set in a .npz file: both learners, the returns beside Q, and what is said of them."""
+    import regimen
+
+    offline = script("offline")
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    data = regimen.collect("cartpole", tmp_path / "cartpole-random", episodes=4)
+    path = data.save_npz(folder / "cartpole-expert.npz")
+    small = {"rollout.steps": 4, "algo.batch_size": 8, "network.hidden": (8,)}
+    results = {("expert", name): offline.learn(path, name, 2, 8, 1, **small) for name in ("bc", "cql")}
+    rows = [offline.row(*key[:1], r) for key, r in results.items()]
+    assert all(len(row) == len(offline.HEAD) for row in rows)
+    assert results["expert", "cql"]["policy_return"].shape == (2,) and results["expert", "cql"]["steps"] == 8
+    assert any("Q on expert is at most" in line for line in offline.verdicts(results))
+
+
+def test_offline_state_is_what_the_observation_shows(script):
+    """The environment put into a row's state goes on as the data did."""
+    import jax
+
+    from regimen.envs.classic.pendulum import Pendulum
+
+    env, offline = Pendulum(), script("offline")
+    state, obs = env.reset(jax.random.key(0))
+    again = offline.state_of("Pendulum", obs)
+    action = np.ones(1, np.float32)
+    a, b = (env.step(jax.random.key(1), s, action)[1] for s in (state, again))
+    np.testing.assert_allclose(a.obs, b.obs, atol=1e-5)
+    np.testing.assert_allclose(a.reward, b.reward, atol=1e-5)

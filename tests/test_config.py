@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from regimen import config as config_module
-from regimen.config import ALGORITHMS, Count, PPOConfig, RewardConfig, RolloutConfig, TrainConfig, register_algorithm
+from regimen.config import ALGORITHMS, Count, RolloutConfig, TrainConfig, register_algorithm
 from regimen.errors import ConfigError
+from regimen.hyperparameters import PPOConfig, RewardConfig
 from regimen.settings import (
     build_config,
     describe,
@@ -29,7 +30,7 @@ ANY = "any:environment"  # no tuned settings: preset balanced
 class OtherConfig:
     """Another algorithm."""
 
-    tau: float = 0.005
+    kappa: float = 0.005
     """Target update rate."""
     lr: float = 1e-3
 
@@ -73,12 +74,12 @@ def test_file_names_env_algorithm_and_preset(tmp_path):
 
 
 def test_algorithm_read_first(other_algorithm, tmp_path):
-    config = build_config("cartpole", overrides={"algo": "other", "algo.tau": "0.1"})
-    assert config.algo == OtherConfig(tau=0.1)  # the preset's algo section was written for ppo
-    assert config.total_steps == build_config("cartpole").total_steps
-    file = write(tmp_path / "c.yaml", algorithm="other", algo={"tau": 0.2})
-    assert build_config("cartpole", config_file=file).algo == OtherConfig(tau=0.2)
-    assert build_config("cartpole", overrides={"algo": OtherConfig(tau=0.3)}).algorithm == "other"
+    config = build_config("cartpole", overrides={"algo": "other", "algo.kappa": "0.1"})
+    assert config.algo == OtherConfig(kappa=0.1)  # the preset's algo section was written for ppo
+    assert config.preset == "balanced"
+    file = write(tmp_path / "c.yaml", algorithm="other", algo={"kappa": 0.2})
+    assert build_config("cartpole", config_file=file).algo == OtherConfig(kappa=0.2)
+    assert build_config("cartpole", overrides={"algo": OtherConfig(kappa=0.3)}).algorithm == "other"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_more_spellings():
         ({"eval.gamma": 1}, ["'eval.gamma'", "'algo.gamma'"]),
         ({"minibatchsize": 1}, ["'algo.minibatch_size'"]),
         ({"zzzzqqqq": 1}, ["unknown setting 'zzzzqqqq'", "--help"]),
-        ({"algo.tau": 1}, ["'algo.tau'", "a setting of --algo other"]),
+        ({"algo.kappa": 1}, ["'algo.kappa'", "a setting of --algo other"]),
         ({"every": 1}, ["ambiguous", "eval.every", "log.every", "checkpoint.every"]),
         ({"episodes": 1}, ["ambiguous", "rollout.episodes", "eval.episodes"]),
         ({"lr": 1, "algo.lr": 2}, ["algo.lr: set twice"]),
@@ -297,8 +298,10 @@ def test_large_numbers_in_yaml(tmp_path):
 
 SECTIONS = {type(getattr(TrainConfig(), f.name)): f.name + "." for f in dataclasses.fields(TrainConfig)}
 SECTIONS[RewardConfig] = "algo.reward."
+OWN = {entry.config: name for name, entry in ALGORITHMS.items()}  # hyper-parameters, by the algorithm that has them
+SECTIONS |= dict.fromkeys(OWN, "algo.")
 OUTSIDE = [
-    (SECTIONS.get(owner, "") + name, value)
+    (OWN.get(owner, "ppo"), SECTIONS.get(owner, "") + name, value)
     for owner, table in RANGES.items()
     for name, allowed in table.items()
     for value in [
@@ -308,23 +311,25 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), OUTSIDE)
-def test_out_of_range(key, value):
+@pytest.mark.parametrize(("algo", "key", "value"), OUTSIDE)
+def test_out_of_range(algo, key, value):
     base = {"rollout.episodes": "none"} if key == "rollout.steps" else {}
     with pytest.raises(ConfigError) as error:
-        build_config(ANY, overrides=base | {key: value})
+        build_config(ANY, algo=algo, overrides=base | {key: value})
     assert str(error.value).startswith(f"{key}: ") and "must be" in str(error.value)
     assert f"{value:g}" in str(error.value) or str(value) in str(error.value)
 
 
-def test_every_number_has_a_range():
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_number_has_a_range(algo):
     """A new hyper-parameter is given a range, or named here as one that any finite number suits."""
     free = {"stop.target_return", "stop.above", "stop.below"}
-    free |= {"algo.ent_floor_discrete", "algo.ent_floor_continuous"}
-    ranged = {SECTIONS.get(owner, "") + name for owner, table in RANGES.items() for name in table}
+    free |= {"algo.ent_floor_discrete", "algo.ent_floor_continuous"} if algo == "ppo" else set()
+    others = set(OWN) - {ALGORITHMS[algo].config}
+    ranged = {SECTIONS.get(o, "") + name for o, table in RANGES.items() if o not in others for name in table}
     numbers = {
         key
-        for key, hint in leaf_types("ppo").items()
+        for key, hint in leaf_types(algo).items()
         if any(hint in (t, t | None) for t in (int, float)) or hint == tuple[int, ...]
     }
     assert numbers - ranged == free

@@ -43,6 +43,39 @@ def test_normal_matches_scipy(mean, log_std, action):
     np.testing.assert_allclose(dist.kl(p, q), expected, rtol=1e-3, atol=1e-3)
 
 
+INVERTED = {
+    "discrete": spaces.Discrete(4, start=2),
+    "multi discrete": spaces.MultiDiscrete([2, 3], start=[1, -1]),
+    "multi binary": spaces.MultiBinary(3),
+    "box": spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64),
+    "matrix": spaces.Box(-1, 3, (2, 2), np.float32),
+    "half bounded": spaces.Box(np.array([0.0, -np.inf]), np.array([np.inf, np.inf]), dtype=np.float32),
+    "hybrid": spaces.Dict({"choice": spaces.Discrete(3), "arm": spaces.Tuple([spaces.Box(-3, 3, (2,), np.float32)])}),
+}
+
+
+@pytest.mark.parametrize("bounded", ["clip", "tanh"])
+@pytest.mark.parametrize("space", INVERTED.values(), ids=INVERTED)
+def test_from_env_undoes_to_env(space, bounded):
+    dist = for_space(space, bounded=bounded, state_std=True)
+    space.seed(0)
+    members = [space.sample() for _ in range(50)]
+    actions = jax.tree.map(lambda *x: np.stack(x), *members)
+    stored = dist.from_env(actions)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), stored) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), dist.zeros((50,))
+    )
+    for a, b in zip(jax.tree.leaves(dist.to_env(stored)), jax.tree.leaves(actions)):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_squashed_actions_at_their_bounds_stay_finite():
+    dist = for_space(spaces.Box(-2, 2, (1,), np.float32), bounded="tanh", state_std=True)
+    stored = dist.from_env(np.array([[-2.0], [2.0], [1.9]], np.float32))
+    assert np.isfinite(stored).all() and abs(float(stored[0, 0])) < 10
+    assert float(stored[2, 0]) == pytest.approx(np.arctanh(0.95), abs=1e-4)
+
+
 @pytest.mark.parametrize(
     "space",
     [spaces.Discrete(3), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2), spaces.Box(-2, 2, (2,), np.float32)],

@@ -17,8 +17,9 @@ from regimen import errors, presets, settings
 from regimen.cli import main as cli
 from regimen.cli.flags import field_docs, parse
 from regimen.cli.train import read
-from regimen.config import ALGORITHMS, PPOConfig, TrainConfig
+from regimen.config import ALGORITHMS, TrainConfig
 from regimen.envs import registry
+from regimen.hyperparameters import CQLConfig, SACConfig
 from regimen.networks import NETWORKS
 from regimen.spaces import describe
 from regimen.validation import coerce, field_types
@@ -66,12 +67,14 @@ REGIMEN = [(page.name, line) for page, line in SHELL if line.startswith("regimen
 
 @pytest.fixture
 def placeholders(tmp_path, monkeypatch):
-    """A directory with what the pages' commands refer to: RUN, my.yaml."""
+    """A directory with what the pages' commands refer to: RUN, DATASET, my.yaml."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "RUN").mkdir()
     config = settings.to_dict(settings.build_config("cartpole"))
     (tmp_path / "RUN" / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "DATASET" / "data").mkdir(parents=True)
+    (tmp_path / "DATASET" / "data" / "metadata.json").write_text('{"regimen": {"env": "pendulum"}}')
     (tmp_path / "my.yaml").write_text("settings: {total_episodes: 20}\n")
 
 
@@ -217,14 +220,27 @@ def test_examples(name, tmp_path, monkeypatch, capsys):
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_ppo_options_and_defaults():
-    types, shown = field_types(PPOConfig), {}
-    for name, default, *_ in table(ROOT / "docs" / "algorithms" / "ppo.md", "Options"):
+@pytest.mark.parametrize("algo", ["ppo", "sac", "impala"])
+def test_options_and_defaults(algo):
+    config = ALGORITHMS[algo].config
+    types, shown = field_types(config), {}
+    for name, default, *_ in table(ROOT / "docs" / "algorithms" / f"{algo}.md", "Options"):
         field = name.strip("`")
         if not dataclasses.is_dataclass(types[field]):
             shown[field] = coerce(None if default in ("off", "none") else default.strip("`"), types[field], field)
-    fields = [f for f in dataclasses.fields(PPOConfig) if not dataclasses.is_dataclass(types[f.name])]
+    fields = [f for f in dataclasses.fields(config) if not dataclasses.is_dataclass(types[f.name])]
     assert shown == {f.name: f.default for f in fields}
+
+
+def test_cql_options_and_defaults():
+    """What it has of its own, and where its defaults are not SAC's."""
+    types, shown = field_types(CQLConfig), {}
+    for name, default, *_ in table(ROOT / "docs" / "algorithms" / "cql.md", "Options"):
+        field = name.strip("`")
+        shown[field] = coerce(None if default == "off" else default.strip("`"), types[field], field)
+    theirs = {f.name: f.default for f in dataclasses.fields(SACConfig)}
+    own = {f.name: f.default for f in dataclasses.fields(CQLConfig)}
+    assert shown == {k: v for k, v in own.items() if k not in theirs or theirs[k] != v}
 
 
 def test_settings_of_the_schedule():

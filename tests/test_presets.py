@@ -60,13 +60,17 @@ def test_tuned():
         "durotaxis",
         "durotaxis/ratio",
     ]
-    assert sorted(presets.list_tuned()) == sorted(classic + hybrid)
+    assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, "cartpole/positions", "lunar_lander"])
+    assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["cartpole"]
+    assert build_config("gym:CartPole-v1", algo="appo").algo.epochs == 4
     assert build_config("durotaxis/ratio").network.name == "graph"
     assert build_config("cartpole", preset="tuned") == build_config("cartpole")
     assert build_config("gym:Pendulum-v1").preset == build_config("gymnax:Pendulum-v1").preset == "tuned"
     assert presets.tuned_for("gym:CartPole-v9") is None
     assert presets.tuned_for("../fast") is None
-    with pytest.raises(ConfigError, match="'any:environment' has no tuned settings; these have: acrobot, cartpole"):
+    with pytest.raises(
+        ConfigError, match="'any:environment' has no tuned settings for ppo; these have: acrobot, cartpole"
+    ):
         build_config(ANY, preset="tuned")
 
 

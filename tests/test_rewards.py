@@ -11,8 +11,8 @@ import pytest
 
 from regimen import rewards
 from regimen.cli.main import main
-from regimen.config import RewardConfig
 from regimen.errors import ConfigError
+from regimen.hyperparameters import RewardConfig
 from regimen.normalize import RunningStats
 from regimen.rewards import Weighting, parse_task, parse_weights
 from regimen.schedule import pack

@@ -222,7 +222,9 @@ def test_an_outlier_multiplies_one_episode_of_the_batch_only():
     @jax.jit
     def batch_of(factor):
         env = Injected(engine.env, factor)
-        return source.next(env, engine.algo, source.init(env, jax.random.key(0)), params, jax.random.key(1))[1:]
+        return source.next(
+            env, engine.algo, source.init(env, engine.algo, jax.random.key(0)), params, jax.random.key(1)
+        )[1:]
 
     (plain, rows), (hit, hit_rows) = jax.device_get((batch_of(1.0), batch_of(50.0)))
     expected = plain.reward.copy()

@@ -16,11 +16,13 @@ __version__ = "0.1.0"
 # name -> module; imported when first used, so that `import regimen` and the command line start at once
 _LAZY = {
     "PPO": "regimen.algorithms.ppo",
+    "SAC": "regimen.algorithms.sac",
     "Policy": "regimen.training.policy",
     "Result": "regimen.training.result",
     "TimeStep": "regimen.types",
     "Trainer": "regimen.training.python",
     "TrajectoryBuffer": "regimen.buffer",
+    "collect": "regimen.training.collect",
     "evaluate": "regimen.training.api",
     "load_policy": "regimen.training.policy",
     "make_env": "regimen.envs.registry",
@@ -32,11 +34,13 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from regimen.algorithms.ppo import PPO
+    from regimen.algorithms.sac import SAC
     from regimen.buffer import TrajectoryBuffer
     from regimen.config import register_algorithm
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
     from regimen.training.api import evaluate, resume
+    from regimen.training.collect import collect
     from regimen.training.policy import Policy, load_policy
     from regimen.training.python import Trainer
     from regimen.training.result import Result
@@ -44,11 +48,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PPO",
+    "SAC",
     "Policy",
     "Result",
     "TimeStep",
     "Trainer",
     "TrajectoryBuffer",
+    "collect",
     "evaluate",
     "load_policy",
     "make_env",

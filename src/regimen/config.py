@@ -1,4 +1,5 @@
-"""Every hyper-parameter as a frozen, jax-free dataclass. The docstring under a field is its `--help` text."""
+"""Every setting of a run as a frozen, jax-free dataclass, and the registry of algorithms. The docstring under a field
+is its `--help` text. The algorithms' own hyper-parameters are in `hyperparameters.py`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from regimen.errors import ConfigError
+from regimen.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, SACConfig
 
 UNITS = ("updates", "steps", "episodes")
 
@@ -53,6 +55,8 @@ class RolloutConfig:
     """Whole episodes per update, exactly; setting it clears `steps`. `num_envs` must divide it."""
     num_envs: int | None = None
     """Environments stepped in parallel; chosen to fit when not set."""
+    lag: int = 0
+    """Act with a policy this many updates old (native environments): what asynchronous workers do, made repeatable."""
 
 
 @dataclass(frozen=True)
@@ -65,122 +69,10 @@ class NetworkConfig:
     """Width of each hidden layer of the actor and of the critic."""
     activation: Literal["tanh", "relu", "gelu", "silu", "elu"] = "tanh"
     """Activation between layers."""
-
-
-@dataclass(frozen=True)
-class RewardConfig:
-    """Rewards with named components; without effect where there is one."""
-
-    heads: bool = True
-    """One critic head, and advantages of its own, for each component; else only their sum is learned from."""
-    scale: Literal["none", "return_std", "episode_sum"] = "return_std"
-    """Across episodes: bring components to a like scale by the running deviation of their discounted return, or of
-    their episode sums, relative to the median component, within 0.1 to 10. With fixed weights only critics see it."""
-    warmup: int = 10
-    """Episodes before `scale` begins."""
-    norm: Literal["none", "zscore", "minmax", "adaptive"] = "none"
-    """Standardise each component. Weights then weigh standardised components."""
-    norm_over: Literal["batch", "episode"] = "batch"
-    """`batch`: advantages over the whole batch. `episode`: rewards within each episode, which removes what tells good
-    episodes from bad ones; for comparison."""
-    weighting: Literal["fixed", "uniform", "learned"] = "fixed"
-    """How components are weighed: by `weights` in the reward's own units, all alike after scaling, or learned."""
-    weights: str = ""
-    """`goal=1 effort=0.2`; components not named weigh 1. Where `weighting` is learned, its start and its anchor."""
-    task: str = ""
-    """Components that are the true task (`goal`, `goal,safety`), whose return learned weights serve; by default all."""
-    attention: bool = True
-    """Let learned weights depend on the magnitudes of the components' advantages."""
-    weight_lr: float = 0.05
-    """Learning rate of learned weights."""
-    weight_reg: float = 0.001
-    """Pull of learned weights towards `weights`."""
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347)."""
-
-    lr: float = 3e-4
-    """Adam's learning rate at the start."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate moves to `lr_end` over `horizon`."""
-    lr_end: float = 0.0
-    """Learning rate at the end of the schedule."""
-    clip_eps: float = 0.2
-    """The policy ratio is clipped to [1 - clip_eps, 1 + clip_eps]."""
-    clip_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How `clip_eps` moves to `clip_end` over `horizon`."""
-    clip_end: float = 0.0
-    """Clip range at the end of the schedule."""
-    ent_coef: float = 0.01
-    """Weight of the entropy bonus at the start."""
-    ent_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How `ent_coef` moves to `ent_end` over `horizon`."""
-    ent_end: float = 0.0
-    """Weight of the entropy bonus at the end of the schedule."""
-    ent_discrete: float = 1.0
-    """Factor of the entropy bonus for discrete choices."""
-    ent_continuous: float = 1.0
-    """Factor of the entropy bonus for continuous dimensions."""
-    ent_floor_discrete: float | None = None
-    """In states where the mean entropy of a discrete part's choices is below this many nats, the shortfall is added to
-    the loss; off when not set."""
-    ent_floor_continuous: float | None = None
-    """The same for continuous dimensions, in nats per dimension in units of half its range (uniform: 0.69)."""
-    ent_floor_coef: float = 1.0
-    """Weight of the shortfall."""
-    horizon: str | None = None
-    """Length of the schedules (`100000 steps`, `500 updates`, `1000 episodes`); by default the budget at the first
-    start. It is saved with the run and a resume with a larger budget does not change it."""
-    gamma: float = 0.99
-    """Discount per step."""
-    gae_lambda: float = 0.95
-    """Trace decay of generalised advantage estimation; 1 is Monte Carlo with a baseline, 0 is one-step TD."""
-    returns: Literal["gae", "n_step", "monte_carlo", "monte_carlo_z"] = "gae"
-    """What the critic is trained on and advantages are measured from: lambda-returns, n-step returns, discounted sums
-    of rewards, or those sums z-scored over the batch."""
-    n_step: int = 5
-    """Steps before bootstrapping when `returns` is `n_step`."""
-    epochs: int = 4
-    """Passes over each batch."""
-    minibatch_size: int = 64
-    """Env steps per gradient step; more than the batch holds means the full batch."""
-    micro_batch_size: int | None = None
-    """Split each minibatch into pieces of this size and add up their gradients: less memory, the same step."""
-    vf_coef: float = 0.5
-    """Weight of the value loss."""
-    vf_clip: float | None = None
-    """Keep new values within this absolute distance of the old ones in the value loss; off when not set."""
-    max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm; 0 turns it off."""
-    target_kl: float | None = None
-    """Skip the rest of an update's epochs once the approximate KL to the rollout policy passes 1.5 times this."""
-    kl_coef: float = 0.0
-    """Initial weight of a KL penalty beside clipping; it adapts to hold the KL near `kl_target`. 0 turns it off."""
-    kl_target: float = 0.01
-    """KL per update that the adaptive penalty aims at."""
-    normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over the whole batch."""
-    normalize_obs: bool = False
-    """Shift and scale observations by running statistics, saved with the policy and frozen in evaluation."""
-    normalize_reward: bool = False
-    """Divide rewards by the running deviation of the discounted return (logged returns stay raw)."""
-    log_std_init: float = 0.0
-    """Initial log standard deviation of continuous actions, in units of half the action range."""
-    state_std: bool = False
-    """Let the deviation of continuous actions depend on the observation."""
-    bounded: Literal["auto", "clip", "tanh"] = "auto"
-    """How continuous actions meet their bounds: clipped on their way to the environment, or squashed by tanh with its
-    change of variables in the density. auto: tanh in hybrid spaces, clip elsewhere."""
-    ratio: Literal["joint", "per_leaf", "per_element"] = "joint"
-    """What is clipped in an action of several parts: one ratio of the whole action, one for each part, or one for each
-    element (a node of a graph with all its parameters), whose number then does not matter."""
-    balance_gradients: bool = False
-    """In hybrid spaces, scale the gradients of discrete and continuous heads to like running norms."""
-    balance_warmup: int = 100
-    """Gradient steps before that begins."""
-    reward: RewardConfig = field(default_factory=RewardConfig)
+    memory: Literal["none", "gru"] = "none"
+    """Let the policy remember what it has seen: a recurrent layer in front of the actor and the critic."""
+    memory_size: int = 64
+    """Width of that layer."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +151,34 @@ class TrackConfig:
 
 
 @dataclass(frozen=True)
+class EngineConfig:
+    """Where experience is collected. All but `name` is about `ray`."""
+
+    name: Literal["local", "ray"] = "local"
+    """`local`: in this process. `ray`: in worker processes, on this machine or on a Ray cluster (`--engine ray`)."""
+    workers: int = 2
+    """Worker processes; `rollout.num_envs` is shared equally among them. 0: without Ray."""
+    address: str | None = None
+    """A running Ray cluster to join: `auto` or `host:port`; by default one is started and ended with this run."""
+    step_timeout: float | None = None
+    """A worker whose environment is in one `step` or `reset` for more than these seconds is replaced; off when not set.
+    Compiled environments are not looked into."""
+    restarts: int = 10
+    """How many times in all a worker may be replaced before the run ends with an error."""
+    queue: int = 2
+    """How many rollouts a worker of an asynchronous algorithm may be ahead of the learner; then it waits."""
+    cpus: float = 1.0
+    """CPUs that Ray reserves for each worker, which uses one thread."""
+    verbose: bool = False
+    """Print what workers print, environments included (`--verbose`)."""
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there are workers."""
+        return self.name == "ray" and self.workers > 0
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run, fully resolved; `config.yaml` holds exactly this."""
 
@@ -284,8 +204,14 @@ class TrainConfig:
     """Budget in episodes; setting it alone clears `total_steps`."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train. `auto`: a GPU when there is one and the environment is native, else the CPU."""
+    devices: int | None = None
+    """How many devices to train a native environment on, each with its share of `rollout.num_envs`; by default as many
+    of the visible ones as divide it."""
     out: str | None = None
     """Run directory; by default `runs/<env>-<algo>-s<seed>-<time>`."""
+    data: str | None = None
+    """Learn offline from this: a Minari dataset (a folder or `minari:ID`), or a run, whose experience is collected
+    first. Steps then are gradient steps. `regimen train DATASET` sets it with the dataset's own environment."""
     init_from: str | None = None
     """Start from this run's policy and normaliser, with fresh optimisers."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -296,6 +222,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     track: TrackConfig = field(default_factory=TrackConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
 
     def replace(self, **changes) -> TrainConfig:
         return dataclasses.replace(self, **changes)
@@ -312,6 +239,10 @@ class AlgorithmEntry:
     description: str = ""
     when: str = ""
     """When to use it, in one line."""
+    offline: bool = False
+    """Can learn from a dataset: its class has a method `fit`."""
+    online: bool = True
+    """Can learn from an environment: its class has a method `update`. Else data is collected first."""
 
     def load(self) -> type:
         """The algorithm's class, imported now."""
@@ -327,7 +258,42 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "regimen.algorithms.ppo:PPO",
         "Proximal policy optimisation: clipped policy gradient with a learned value function.",
         "The default: discrete or continuous actions, an environment that can be stepped in parallel.",
-    )
+    ),
+    "impala": AlgorithmEntry(
+        IMPALAConfig,
+        "regimen.algorithms.impala:IMPALA",
+        "Actor-critic with V-trace: learns from batches of a somewhat older policy.",
+        "Many workers that must not wait for the learner: --engine ray, slow environments.",
+    ),
+    "appo": AlgorithmEntry(
+        APPOConfig,
+        "regimen.algorithms.appo:APPO",
+        "PPO's clipped loss with V-trace and a target policy, on batches of a somewhat older policy.",
+        "As IMPALA, where several passes over each batch pay: steps are dear, the learner has time.",
+    ),
+    "sac": AlgorithmEntry(
+        SACConfig,
+        "regimen.algorithms.sac:SAC",
+        "Soft actor-critic: off-policy, from a replay, with learned temperatures.",
+        "Few env steps matter more than wall time: continuous, discrete or hybrid actions.",
+        offline=True,
+    ),
+    "cql": AlgorithmEntry(
+        CQLConfig,
+        "regimen.algorithms.cql:CQL",
+        "Conservative Q-learning: SAC on a dataset, with critics held down where it has no actions.",
+        "There is data and no environment to explore, or online learning should start from data.",
+        offline=True,
+        online=False,
+    ),
+    "bc": AlgorithmEntry(
+        BCConfig,
+        "regimen.algorithms.bc:BC",
+        "Behaviour cloning: supervised learning of the actions in a dataset.",
+        "A baseline beside CQL, and enough where the data is of an expert.",
+        offline=True,
+        online=False,
+    ),
 }
 
 

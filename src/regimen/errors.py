@@ -43,6 +43,12 @@ class OutOfMemoryError(RegimenError):
     exit_code = 7
 
 
+class LostProcessError(RegimenError):
+    """Another process of a run on several is gone or never came."""
+
+    exit_code = 8
+
+
 def nearest(name: str, choices) -> str:
     """`; did you mean 'x'?` for the closest choice, or the list of choices when none is close."""
     import difflib

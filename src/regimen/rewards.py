@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from regimen.config import RewardConfig
 from regimen.errors import ConfigError, nearest
+from regimen.hyperparameters import RewardConfig
+from regimen.loops import device_count, max_over_devices, mean_over_devices, own_key, sum_over_devices
 from regimen.normalize import RunningStats
 from regimen.schedule import Packed, draw_words, shuffle
 from regimen.types import Array, Batch, PyTree
@@ -111,11 +112,11 @@ def _standardize(x: Array, ids: Array, valid: Array, method: str, segments: int,
 
     def total(v: Array) -> Array:
         v = jnp.where(ok, v, 0.0)
-        return v.sum(0, keepdims=True) if segments == 1 else jax.ops.segment_sum(v, ids, segments)
+        return sum_over_devices(v.sum(0, keepdims=True)) if segments == 1 else jax.ops.segment_sum(v, ids, segments)
 
     def most(v: Array) -> Array:
         v = jnp.where(ok, v, -jnp.inf)
-        return v.max(0, keepdims=True) if segments == 1 else jax.ops.segment_max(v, ids, segments)
+        return max_over_devices(v.max(0, keepdims=True)) if segments == 1 else jax.ops.segment_max(v, ids, segments)
 
     count = jnp.maximum(total(jnp.ones_like(flat)), 1.0)
     mean = total(flat) / count
@@ -197,24 +198,26 @@ class Weighting:
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), {"params": params, "opt": opt}, state)
 
 
-def alignments(log_prob: Callable, params: Array, train: Any, held: Any) -> Array:
+def alignments(log_prob: Callable, params: Array, train: Any, held: Any, rows: Any = 1.0) -> Array:
     """d [K] = <grad of the task's surrogate on `held`, g_k on `train`>. Rows have `advantage` [W, K] and `task` [W];
     `log_prob(params, rows) -> [W]`. Both are centred, as the loss does it: what critics have not learned yet would
-    drown the difference between actions."""
+    drown the difference between actions. A device counts by its `rows`, of which those given are a sample."""
+    centre, centres = mean_over_devices((held.task.mean(), train.advantage.mean(0)), rows)
 
     def task(params: Array) -> Array:
-        return jnp.mean(log_prob(params, held) * (held.task - held.task.mean()))
+        return jnp.mean(log_prob(params, held) * (held.task - centre))
 
     def components(params: Array) -> Array:
-        return jnp.mean(log_prob(params, train)[:, None] * (train.advantage - train.advantage.mean(0)), axis=0)
+        return jnp.mean(log_prob(params, train)[:, None] * (train.advantage - centres), axis=0)
 
-    return jax.jvp(components, (params,), (jax.grad(task)(params),))[1]
+    gradient = mean_over_devices(jax.grad(task)(params), rows)
+    return mean_over_devices(jax.jvp(components, (params,), (gradient,))[1], rows)
 
 
 def two_halves(packed: Packed, key: Array) -> tuple[Any, Any]:
-    """Rows to take the components' gradients on, and other rows to hold out, at most META_ROWS each."""
-    number = min(META_ROWS, max(packed.matrix.shape[0] // 2, 1))
-    words, count = draw_words(key), jnp.asarray(packed.count)
+    """Rows to take the components' gradients on, and other rows to hold out; over all devices about META_ROWS each."""
+    number = min(-(-META_ROWS // device_count()), max(packed.matrix.shape[0] // 2, 1))
+    words, count = draw_words(own_key(key)), jnp.asarray(packed.count)
     half = jnp.clip(count // 2, 1, number)  # where there are fewer rows, they are taken more than once
     positions = jnp.arange(number) % half
     return packed.take(shuffle(words, positions, count)), packed.take(shuffle(words, positions + half, count))
@@ -225,4 +228,5 @@ def moments(advantage: Array, valid: Array) -> tuple[Array, Array]:
     mean = RunningStats.of(jnp.abs(advantage), valid).mean
     centred = jnp.where(valid[..., None], advantage - RunningStats.of(advantage, valid).mean, 0.0)
     centred = centred.reshape(-1, centred.shape[-1])
-    return mean / jnp.maximum(mean.sum(), 1e-12), centred.T @ centred / jnp.maximum(valid.sum(), 1)
+    products, count = sum_over_devices((centred.T @ centred, valid.sum(dtype=jnp.float32)))
+    return mean / jnp.maximum(mean.sum(), 1e-12), products / jnp.maximum(count, 1)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regimen import presets
+from regimen import datasets, presets
 from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig
 from regimen.errors import ConfigError, nearest
 from regimen.training.curriculum import PRESET
@@ -27,7 +27,8 @@ ALIASES = {"tracking_uri": "track.uri"}
 SCALARS = {
     "algo": "algorithm",
     "track": "track.enabled",
-}  # a section's name with a plain value: algo="ppo", track=False
+    "engine": "engine.name",
+}  # a section's name with a plain value: algo="ppo", track=False, engine="ray"
 OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
 MAX_NATIVE_ENVS, MAX_HOST_ENVS, STEP_ENVS = 64, 8, 8
 
@@ -55,14 +56,15 @@ def build_config(
     env = str(coerce(env or _peek(overrides, "env") or _peek(file, "env"), str | None, "env") or "")
     if not env:
         raise ConfigError("no environment named; see `regimen envs`")
+    env, of_dataset = dataset_env(env, _peek(overrides, "data"))
     check_env_name(env)
     algorithm = algo or _peek_algorithm(overrides) or _peek_algorithm(file)
     device = _peek(overrides, "device") or _peek(file, "device") or "auto"
     device = coerce(device, field_types(TrainConfig)["device"], "device")
     named = preset or _peek(overrides, "preset")
     if named is None and not is_complete(file, algorithm):  # a run's own config.yaml needs no preset below it
-        named = _peek(file, "preset") or (presets.TUNED if presets.tuned_for(env) else presets.DEFAULT)
-    source = presets.load_preset(coerce(named, str, "preset"), env) if named is not None else None
+        named = _peek(file, "preset") or presets.default_for(env, check_algorithm(algorithm or "ppo"))
+    source = presets.load_preset(coerce(named, str, "preset"), env, algorithm or "ppo") if named is not None else None
     if source is not None:
         algorithm = algorithm or _peek_algorithm(source.settings)
     algorithm = check_algorithm(algorithm or "ppo")
@@ -70,6 +72,7 @@ def build_config(
     flat = dict(BASE)
     if source is not None:
         flat = merge(flat, preset_layer(source, algorithm, device, env), f"preset '{source.name}': ")
+    flat = merge(flat, of_dataset)
     flat = merge(flat, flatten(file, algorithm, file_where), file_where)
     flat = merge(flat, flatten(overrides, algorithm))
     flat |= {"env": env, "algorithm": algorithm}
@@ -253,12 +256,27 @@ def check_algorithm(name: str) -> str:
     return name
 
 
+def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
+    """The environment to train on and, where it was given by a dataset, the settings that come with it."""
+    from regimen.envs.registry import ENVS
+
+    path = None if env in ENVS else datasets.locate(env)
+    if path is None:
+        return env, {}
+    if data is not None:
+        raise ConfigError(f"data: '{env}' is a dataset already; give one of them")
+    name, args = datasets.environment(path)
+    return name, {"data": env} | {f"env_args.{key}": value for key, value in args.items()}
+
+
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
     from regimen.envs.registry import ENVS, suggestion
 
     if ":" not in env and env not in ENVS:
         hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
+        if os.path.isdir(env):
+            hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"
         raise ConfigError(f"unknown environment '{env}'{hint} (or gym:ID, gymnax:ID, module:factory)")
 
 
@@ -343,16 +361,46 @@ def resolve_rollout(rollout: RolloutConfig, native: bool) -> tuple[str, int, int
         return kind, n, next(d for d in range(min(limit, n), 0, -1) if n % d == 0)
     e = rollout.num_envs
     if n % e:
-        divisors = {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
-        below = max(d for d in divisors if d <= e)
-        above = min((d for d in divisors if d > e), default=None)
-        envs = f"{below} or {above}" if above else f"{below}"
         counts = f"{n - n % e} or {n - n % e + e}" if n > e else f"{e}"
         raise ConfigError(
             f"rollout.{kind}: {n} cannot be shared equally by rollout.num_envs {e}; "
-            f"nearest valid: num_envs {envs}, or {kind} {counts}"
+            f"nearest valid: num_envs {neighbours(e, divisors(n))}, or {kind} {counts}"
         )
     return kind, n, e
+
+
+def divisors(n: int) -> set[int]:
+    return {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
+
+
+def neighbours(value: int, valid: Iterable[int]) -> str:
+    """The valid values next to one that is not: `8 or 12`."""
+    valid = set(valid)
+    near = [max((d for d in valid if d < value), default=None), min((d for d in valid if d > value), default=None)]
+    return " or ".join(str(d) for d in near if d is not None)
+
+
+def share_rollout(config: TrainConfig, native: bool) -> TrainConfig:
+    """The configuration with a `num_envs` that its workers share equally; unchanged where there are none."""
+    workers = config.engine.workers
+    if not config.engine.distributed:
+        return config
+    kind, n, e = resolve_rollout(config.rollout, native)
+    valid = [d for d in divisors(n) if d % workers == 0]
+    if not valid:
+        counts = f"{n - n % workers} or {n - n % workers + workers}" if n > workers else f"{workers}"
+        raise ConfigError(
+            f"rollout.{kind}: {n} cannot be shared equally by engine.workers {workers}; "
+            f"nearest valid: workers {neighbours(workers, divisors(n))}, or {kind} {counts}"
+        )
+    if config.rollout.num_envs is None:
+        e = max((d for d in valid if d <= max(e, workers)), default=min(valid))
+    elif e % workers:
+        raise ConfigError(
+            f"rollout.num_envs: {e} cannot be shared equally by engine.workers {workers}; "
+            f"nearest valid: num_envs {neighbours(e, valid)}, or workers {neighbours(workers, divisors(e))}"
+        )
+    return config.replace(rollout=dataclasses.replace(config.rollout, num_envs=e))
 
 
 def describe(config: TrainConfig, kind: str, n: int, num_envs: int, max_episode_steps: int | None = None) -> str:
@@ -361,6 +409,9 @@ def describe(config: TrainConfig, kind: str, n: int, num_envs: int, max_episode_
     def many(count: int, noun: str) -> str:
         return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
+    if config.data is not None:
+        size = getattr(config.algo, "batch_size", None)
+        return f"{many(n, 'gradient step')} per update" + (f", batches of {size:,}" if size else "")
     if kind == "episodes":
         most = n * max_episode_steps if max_episode_steps else None
         when = "update every episode" if n == 1 else f"update every {n:,} episodes"
@@ -369,6 +420,14 @@ def describe(config: TrainConfig, kind: str, n: int, num_envs: int, max_episode_
         most = n
         when = f"update every {many(n, 'step')}"
         when += f", {n // num_envs:,} in each of {num_envs:,} environments" if num_envs > 1 else ""
+    c: Any = config.algo
+    if (replay := getattr(c, "buffer_size", None)) is not None:
+        ratio = c.update_ratio * n
+        each = f" in each of {num_envs:,} environments" if num_envs > 1 else ""
+        often = many(int(ratio), "gradient step") if ratio == int(ratio) else f"{ratio:g} gradient steps on average"
+        start = f"; the first {c.learning_starts:,} steps are random" if c.learning_starts else ""
+        what = f"{often} of {c.batch_size:,} rows from a replay of {replay:,}"
+        return f"collect {many(n // num_envs, 'step')}{each}, then {what}{start}"
     size, epochs = getattr(config.algo, "minibatch_size", None), getattr(config.algo, "epochs", None)
     if size is None or epochs is None:
         return when

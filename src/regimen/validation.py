@@ -16,16 +16,16 @@ from regimen.config import (
     ALGORITHMS,
     CheckpointConfig,
     Count,
+    EngineConfig,
     EvalConfig,
     LogConfig,
     NetworkConfig,
-    PPOConfig,
-    RewardConfig,
     RolloutConfig,
     StopConfig,
     TrainConfig,
 )
 from regimen.errors import ConfigError, nearest
+from regimen.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, RewardConfig, SACConfig
 from regimen.training import curriculum
 
 TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
@@ -176,15 +176,34 @@ class Range:
 
 POSITIVE, NOT_NEGATIVE, FRACTION, AT_LEAST_1 = Range(0, open=True), Range(0), Range(0, 1), Range(1)
 
+IMPALA_RANGES = {
+    "lr": POSITIVE,
+    "lr_end": NOT_NEGATIVE,
+    "ent_coef": NOT_NEGATIVE,
+    "ent_end": NOT_NEGATIVE,
+    "gamma": FRACTION,
+    "trace_lambda": FRACTION,
+    "rho_clip": POSITIVE,
+    "c_clip": POSITIVE,
+    "pg_rho_clip": POSITIVE,
+    "max_lag": NOT_NEGATIVE,
+    "minibatch_size": AT_LEAST_1,
+    "sequence_length": AT_LEAST_1,
+    "vf_coef": NOT_NEGATIVE,
+    "max_grad_norm": NOT_NEGATIVE,
+    "log_std_init": Range(-20, 5),
+}
+
 RANGES: dict[type, dict[str, Range]] = {
     TrainConfig: {
         "seed": Range(0, 2**31 - 1),
         "seeds": Range(1, 10_000),
         "total_steps": AT_LEAST_1,
         "total_episodes": AT_LEAST_1,
+        "devices": AT_LEAST_1,
     },
-    RolloutConfig: {"steps": AT_LEAST_1, "episodes": AT_LEAST_1, "num_envs": AT_LEAST_1},
-    NetworkConfig: {"hidden": AT_LEAST_1},
+    RolloutConfig: {"steps": AT_LEAST_1, "episodes": AT_LEAST_1, "num_envs": AT_LEAST_1, "lag": Range(0, 1000)},
+    NetworkConfig: {"hidden": AT_LEAST_1, "memory_size": AT_LEAST_1},
     PPOConfig: {
         "lr": POSITIVE,
         "lr_end": NOT_NEGATIVE,
@@ -198,6 +217,7 @@ RANGES: dict[type, dict[str, Range]] = {
         "epochs": AT_LEAST_1,
         "minibatch_size": AT_LEAST_1,
         "micro_batch_size": AT_LEAST_1,
+        "sequence_length": AT_LEAST_1,
         "vf_coef": NOT_NEGATIVE,
         "vf_clip": POSITIVE,
         "max_grad_norm": NOT_NEGATIVE,
@@ -210,7 +230,36 @@ RANGES: dict[type, dict[str, Range]] = {
         "ent_floor_coef": NOT_NEGATIVE,
         "balance_warmup": NOT_NEGATIVE,
     },
+    IMPALAConfig: IMPALA_RANGES,
+    APPOConfig: IMPALA_RANGES
+    | {"clip_eps": POSITIVE, "is_clip": AT_LEAST_1, "target_every": AT_LEAST_1, "epochs": AT_LEAST_1},
+    SACConfig: {
+        "lr": POSITIVE,
+        "critic_lr": POSITIVE,
+        "alpha_lr": POSITIVE,
+        "gamma": FRACTION,
+        "tau": FRACTION,
+        "batch_size": AT_LEAST_1,
+        "buffer_size": AT_LEAST_1,
+        "update_ratio": NOT_NEGATIVE,
+        "learning_starts": NOT_NEGATIVE,
+        "n_step": AT_LEAST_1,
+        "policy_delay": AT_LEAST_1,
+        "alpha": POSITIVE,
+        "target_entropy_continuous": Range(-20, 0.69),
+        "target_entropy_discrete": FRACTION,
+        "exact_choices": AT_LEAST_1,
+        "max_grad_norm": NOT_NEGATIVE,
+    },
     RewardConfig: {"warmup": NOT_NEGATIVE, "weight_lr": NOT_NEGATIVE, "weight_reg": NOT_NEGATIVE},
+    BCConfig: {
+        "lr": POSITIVE,
+        "lr_end": NOT_NEGATIVE,
+        "batch_size": AT_LEAST_1,
+        "max_grad_norm": NOT_NEGATIVE,
+        "ent_coef": NOT_NEGATIVE,
+        "behaviour_steps": AT_LEAST_1,
+    },
     EvalConfig: {"episodes": AT_LEAST_1},
     CheckpointConfig: {"keep": AT_LEAST_1, "keep_best": AT_LEAST_1},
     StopConfig: {
@@ -220,11 +269,30 @@ RANGES: dict[type, dict[str, Range]] = {
         "no_improvement": AT_LEAST_1,
         "max_seconds": POSITIVE,
     },
+    EngineConfig: {
+        "workers": Range(0, 4096),
+        "step_timeout": NOT_NEGATIVE,
+        "restarts": NOT_NEGATIVE,
+        "queue": AT_LEAST_1,
+        "cpus": NOT_NEGATIVE,
+    },
+}
+RANGES[CQLConfig] = RANGES[SACConfig] | {
+    "min_q_weight": NOT_NEGATIVE,
+    "cql_samples": AT_LEAST_1,
+    "lagrange": Range(-1e6, 1e6),
+    "bc_steps": NOT_NEGATIVE,
+    "reward_scale": POSITIVE,
+    "behaviour_steps": AT_LEAST_1,
+    "online_steps": NOT_NEGATIVE,
+    "online_q_weight": NOT_NEGATIVE,
 }
 """Ranges of the numbers, by dataclass; `register_algorithm` users add their own here or give a `validate` method."""
 
 COUNTS: dict[type, tuple[str, ...]] = {
     PPOConfig: ("horizon",),
+    IMPALAConfig: ("horizon",),
+    BCConfig: ("horizon",),
     EvalConfig: ("every",),
     LogConfig: ("every",),
     CheckpointConfig: ("every",),
@@ -268,10 +336,19 @@ def validate(config: TrainConfig) -> TrainConfig:
 
 def _validate_rules(config: TrainConfig) -> None:
     stop, rollout = config.stop, config.rollout
+    _validate_data(config)
     curriculum.read(config.curriculum)
     if rollout.steps is not None and rollout.episodes is not None:
         raise ConfigError(
             f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"
+        )
+    most = getattr(config.algo, "max_lag", None)
+    if most is not None and rollout.lag > most:
+        raise ConfigError(f"rollout.lag: {rollout.lag} is more than algo.max_lag {most}: every batch would be dropped")
+    if hasattr(config.algo, "buffer_size") and rollout.steps is None:
+        raise ConfigError(
+            f"rollout.episodes: {config.algorithm} learns from a replay of steps, not from whole episodes; set "
+            "rollout.steps instead"
         )
     if config.total_steps is None and config.total_episodes is None and stop.max_seconds is None:
         raise ConfigError("no budget: set total_steps, total_episodes or stop.max_seconds")
@@ -285,3 +362,21 @@ def _validate_rules(config: TrainConfig) -> None:
     if stop.metric is not None and len(thresholds) != 1:
         what = "both are" if thresholds else "neither is"
         raise ConfigError(f"stop.metric: '{stop.metric}' needs exactly one of stop.above and stop.below; {what} set")
+
+
+def _validate_data(config: TrainConfig) -> None:
+    """What learning from a dataset cannot do."""
+    if config.data is None:
+        return
+    if not ALGORITHMS[config.algorithm].offline:
+        able = ", ".join(name for name, entry in ALGORITHMS.items() if entry.offline)
+        raise ConfigError(f"data: {config.algorithm} learns from its own rollouts; these learn from a dataset: {able}")
+    if config.curriculum:
+        raise ConfigError("curriculum: there is no environment to change while learning from a dataset")
+    online = getattr(config.algo, "online_steps", 0)
+    if online and (config.total_steps is None or config.total_steps <= online):
+        raise ConfigError(f"algo.online_steps: {online} are the last of total_steps, which must be more")
+    if config.total_episodes is not None:
+        raise ConfigError("total_episodes: a dataset has no new episodes; give total_steps, in gradient steps")
+    if config.rollout.episodes is not None:
+        raise ConfigError("rollout.episodes: a dataset has no new episodes; give rollout.steps, in gradient steps")

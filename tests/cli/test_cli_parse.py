@@ -266,12 +266,12 @@ def test_flag_of_another_algorithm(calls, capsys):
 
     from regimen.config import ALGORITHMS, register_algorithm
 
-    register_algorithm("other", "a:B", make_dataclass("Other", [("tau", float, 0.1)], frozen=True))
+    register_algorithm("other", "a:B", make_dataclass("Other", [("kappa", float, 0.1)], frozen=True))
     try:
-        assert main(["train", "cartpole", "--algo.tau", "0.2"]) == 2
-        assert "unknown flag '--algo.tau'" in (err := capsys.readouterr().err) and "--algo other" in err
-        config, _ = trained(calls, "cartpole", "--algo", "other", "--algo.tau", "0.2")
-        assert config.algo.tau == 0.2
+        assert main(["train", "cartpole", "--algo.kappa", "0.2"]) == 2
+        assert "unknown flag '--algo.kappa'" in (err := capsys.readouterr().err) and "--algo other" in err
+        config, _ = trained(calls, "cartpole", "--algo", "other", "--algo.kappa", "0.2")
+        assert config.algo.kappa == 0.2
     finally:
         del ALGORITHMS["other"]
 

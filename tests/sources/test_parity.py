@@ -51,7 +51,7 @@ def test_same_batch_from_both_sources(env, schedule):
     params = algo.actor_params(algo.init(jax.random.key(0)))
 
     scan = ScanSource(schedule, num_envs)
-    carry = scan.init(env, START)
+    carry = scan.init(env, algo, START)
     _, expected, rows = jax.jit(scan.next)(env, algo, carry, params, KEY)
 
     first = jax.random.split(START if isinstance(schedule, Steps) else RolloutKeys.of(KEY).reset, num_envs)

@@ -18,7 +18,7 @@ def rollouts(schedule, num_envs, env, n=3):
     algo = PPO(network=NetworkConfig(hidden=(8,))).bind(spec)
     params = algo.actor_params(algo.init(jax.random.key(0)))
     source = ScanSource(schedule, num_envs)
-    carry = source.init(env, jax.random.key(1))
+    carry = source.init(env, algo, jax.random.key(1))
     step = jax.jit(source.next)
     for i in range(n):
         carry, batch, rows = step(env, algo, carry, params, jax.random.key(i + 2))

@@ -80,6 +80,18 @@ def test_rows_are_means_since_the_last_row():
     assert row["wall_seconds"] <= last["wall_seconds"]
 
 
+def test_rows_keep_extremes_and_counts():
+    run = make_run(log="3")
+    done = progress([(10, []), (10, []), (10, [])])
+    done.metrics |= {name: np.array([2.0, 5.0, 3.0]) for name in ("lag_min", "lag_max", "lag_mean", "restarts")}
+    done.metrics["time/waiting"] = np.array([1.0, 2.0, 3.0])
+    run.record(done)
+    row = run.close_row()
+    assert [row[f"train/{name}"] for name in ("lag_min", "lag_max", "restarts")] == [2.0, 5.0, 3.0]
+    assert row["train/lag_mean"] == pytest.approx(10 / 3)
+    assert row["time/waiting"] == 2.0
+
+
 def test_what_has_no_data_is_absent():
     run = make_run()
     run.record(progress([(10, [])], loss=np.nan))

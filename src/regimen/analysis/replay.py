@@ -73,6 +73,7 @@ def drawing_env(name: str, args: dict[str, Any]) -> gymnasium.Env:
 def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """One greedy episode: a row per step, and the frames."""
     obs, info = env.reset(seed=seed)
+    policy.reset()
     draws = env.render_mode == "rgb_array"
     frames = [np.asarray(env.render())] if draws else []
     rows, over = [], False

@@ -11,9 +11,10 @@ from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments, one line)
     "Train": {
-        "train": ("ENV", "train a policy"),
+        "train": ("ENV|DATASET", "train a policy"),
         "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget"),
         "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy"),
+        "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline"),
         "study": ("STUDY ENV", "measure what collecting more episodes per update buys"),
     },
     "Look at runs": {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from regimen.cli.flags import parse, positional, ranged
+from regimen.cli.flags import join_others, parse, positional, ranged
 from regimen.validation import AT_LEAST_1
 
 
@@ -34,25 +34,44 @@ class ResumeArgs:
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
     """Print no progress."""
+    devices: int | None = ranged(None, AT_LEAST_1)
+    """How many devices to train on; by default as in RUN."""
+    distributed: str | None = None
+    """Continue as one of several processes that meet at HOST:PORT, where process 0 listens and has RUN."""
+    process_id: int = 0
+    """Which of them this is."""
+    num_processes: int = 1
+    """How many there are."""
+    hosts: int | None = ranged(None, AT_LEAST_1)
+    """Continue as one on this many workers of a Ray cluster (Ray Train's JaxTrainer)."""
+    address: str | None = None
+    """The cluster of `--hosts`: `auto` or HOST:PORT; by default one on this machine."""
 
 
 def run(argv: list[str]) -> int:
     args = parse(ResumeArgs, argv, "resume")
+    arguments = {
+        "checkpoint": args.checkpoint,
+        "total_steps": args.total_steps,
+        "total_episodes": args.total_episodes,
+        "out": args.out,
+        "device_name": args.device,
+        "devices": args.devices,
+        "env_args": args.env_args,
+        "command": shlex.join(["regimen", "resume", *argv]),
+    }
+    if args.hosts is not None:
+        from regimen.training.hosts import resume_on_hosts
 
-    from regimen.tracking.console import Console
-    from regimen.training.api import resume
+        result = resume_on_hosts(args.run, args.hosts, args.address, args.quiet or args.json, **arguments)
+    else:
+        quiet = join_others(args, args.device or "auto") or args.quiet
 
-    result = resume(
-        Path(args.run),
-        checkpoint=args.checkpoint,
-        total_steps=args.total_steps,
-        total_episodes=args.total_episodes,
-        out=args.out,
-        device_name=args.device,
-        env_args=args.env_args,
-        command=shlex.join(["regimen", "resume", *argv]),
-        console=Console(quiet=args.quiet, file=sys.stderr if args.json else None),
-    )
-    if args.json:
+        from regimen.tracking.console import Console
+        from regimen.training.api import resume
+
+        console = Console(quiet=quiet, file=sys.stderr if args.json else None)
+        result = resume(Path(args.run), console=console, **arguments)
+    if args.json and not args.process_id:
         print(json_lib.dumps(result.summary, indent=2))
     return result.exit_code

@@ -8,13 +8,14 @@ import shlex
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from regimen import settings
 from regimen.cli.flags import (
     Row,
     Tokens,
     field_docs,
+    join_others,
     positional,
     print_help,
     read_tokens,
@@ -39,9 +40,11 @@ class TrainFlags:
     """Flags of the command line that are not settings of the run, or short for one."""
 
     env: str = positional("ENV", default="")
-    """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`."""
+    """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`; or a Minari dataset to learn from."""
     algo: str = "ppo"
     """A name of `regimen algorithms`."""
+    engine: Literal["local", "ray"] = "local"
+    """Collect in this process, or in Ray workers: `--engine ray --workers 4` (`--engine.name`)."""
     config: str | None = None
     """YAML file of settings, for example the config.yaml of another run."""
     no_track: bool = False
@@ -54,9 +57,19 @@ class TrainFlags:
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
     """Print no progress."""
+    distributed: str | None = None
+    """Train as one of several processes that meet at HOST:PORT, where process 0 listens; for native environments."""
+    process_id: int = 0
+    """Which of them this is; process 0 writes the run."""
+    num_processes: int = 1
+    """How many there are."""
+    hosts: int | None = None
+    """Train as one on this many workers of the Ray cluster at `--address` (Ray Train's JaxTrainer)."""
 
 
-ONLY_FLAGS = ("config", "json", "quiet", "no_track")
+OTHERS = ("distributed", "process_id", "num_processes", "hosts")
+ONLY_FLAGS = ("config", "json", "quiet", "no_track", *OTHERS)
+SHORT = {"algo": "algorithm", "engine": "engine.name"}
 
 
 def run(argv: list[str]) -> int:
@@ -65,12 +78,24 @@ def run(argv: list[str]) -> int:
         return 0
     config, flags = read(argv)
 
+    command = shlex.join(["regimen", "train", *argv])
+    if flags.hosts is not None:
+        from regimen.training.hosts import train_on_hosts
+
+        result = train_on_hosts(config, flags.hosts, config.engine.address, command, flags.quiet or flags.json)
+        return show(result, flags)
+    quiet = join_others(flags, config.device) or flags.quiet
+
     from regimen.tracking.console import Console
     from regimen.training.api import train
 
-    console = Console(quiet=flags.quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
-    result = train(config, command=shlex.join(["regimen", "train", *argv]), console=console)
-    if flags.json:
+    console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
+    return show(train(config, command=command, console=console), flags)
+
+
+def show(result: Any, flags: Any) -> int:
+    """The summary, if asked for; the exit code."""
+    if flags.json and not flags.process_id:
         print(json.dumps(result.summary, indent=2))
     return result.exit_code
 
@@ -91,8 +116,8 @@ def tokenize(argv: list[str]) -> Tokens:
     def find(key: str) -> tuple[str, Any] | None:
         if key in only:
             return key, only[key]
-        if key == "algo":
-            return "algorithm", str
+        if key in SHORT:
+            return SHORT[key], str
         for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name
             found = settings.resolve_key(key, algorithm)
             if found is not None:
@@ -100,7 +125,7 @@ def tokenize(argv: list[str]) -> Tokens:
         return None
 
     tokens = read_tokens(
-        argv, find, lambda key: settings.suggest(key, algorithms[0], extra=(*ONLY_FLAGS, "algo"), dash="--")
+        argv, find, lambda key: settings.suggest(key, algorithms[0], extra=(*ONLY_FLAGS, *SHORT), dash="--")
     )
     if len(tokens.positionals) > 1:
         raise UsageError(f"unexpected argument '{tokens.positionals[1]}'; see `regimen train --help`")
@@ -141,8 +166,9 @@ def show_help(argv: list[str]) -> None:
     mine = rows_of(TrainFlags)
     at = {row.name: row for row in mine}
     at["algo"] = dataclasses.replace(at["algo"], default=config.algorithm)
+    at["engine"] = dataclasses.replace(at["engine"], default=config.engine.name)
     docs = field_docs(TrainConfig)
-    top, sections = [at["ENV"], at["algo"]], {}
+    top, sections = [at["ENV"], at["algo"], at["engine"]], {}
     for name, hint in field_types(TrainConfig).items():
         value = getattr(config, name)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -154,5 +180,5 @@ def show_help(argv: list[str]) -> None:
             top.append(Row("curriculum.FIELD", str, docs[name], metavar="SCHEDULE"))
         elif name not in ("env", "algorithm"):
             top.append(Row(name.replace("_", "-"), hint, docs.get(name, ""), value))
-    top += [row for row in mine if row.name not in ("ENV", "algo")]
+    top += [row for row in mine if row.name not in ("ENV", *SHORT)]
     print_help("regimen train", DESCRIPTION, top, sections)

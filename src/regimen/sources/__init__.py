@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
+from regimen.loops import device_count, env_numbers
 from regimen.types import Array, PyTree
 
 NOISE_BLOCK = 64  # steps drawn at once when the number of steps is not known beforehand
 
 
 class RolloutKeys(NamedTuple):
-    """The keys of one rollout, from the update's own."""
+    """The keys of one rollout, from the update's own. What an environment draws depends on its number among all, not on
+    the device that has it."""
 
     actions: Array
     envs: Array
@@ -24,11 +28,24 @@ class RolloutKeys(NamedTuple):
 
     def action_noise(self, algo: Any, start: Array | int, steps: int, num_envs: int) -> PyTree:
         """Noise [steps, E, ...] of the actions from time `start` on."""
-        return algo.noise(at(self.actions, start), (steps, num_envs))
+        return env_noise(algo, at(self.actions, start), env_numbers(num_envs), steps)
 
     def env_keys(self, start: Array | int, steps: int, num_envs: int) -> Array:
         """Keys [steps, E] of the environments' steps, and of the resets that follow them."""
-        return jax.random.split(at(self.envs, start), (steps, num_envs))
+        time = jnp.arange(steps)[:, None] * (num_envs * device_count())
+        return numbered(at(self.envs, start), time + env_numbers(num_envs))
+
+
+@partial(jax.jit, static_argnames="steps")  # one call a block instead of a dozen, for what is stepped in Python
+def env_noise(algo: Any, key: Array, numbers: Array, steps: int) -> PyTree:
+    """Noise [steps, E, ...] for the environments with these numbers."""
+    return jax.vmap(lambda key: algo.noise(key, (steps,)), out_axes=1)(numbered(key, numbers))
+
+
+def numbered(key: Array, numbers: Array) -> Array:
+    """The keys [...] with these numbers among those that `jax.random.split(key, n)` gives for any n."""
+    flat = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers.reshape(-1))
+    return flat.reshape(numbers.shape)
 
 
 def at(key: Array, start: Array | int) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import gymnasium
@@ -57,7 +58,13 @@ class HostSource:
         self.single = len(reward_components) == 1
         self.act: Any = None
         self.like: PyTree = None  # parameters of the policy, for their shapes
+        self.shapes: dict[Any, PyTree] = {}  # of what is kept of an action: tracing the policy takes milliseconds
+        self.memory: PyTree = ()  # [E, ...] what the policy carries from step to step
+        self.blank: PyTree = ()  # and at the start of an episode
+        self.remembers = False
         self.env_width = sum(math.prod(s.shape) for s in spaces.leaves(self.action_space).values())
+        self.doing = ("wait", -1, monotonic())  # what, in which environment, since when: for whoever watches
+        self.steps_taken = 0  # ever
 
     def init(self, seed: int) -> None:
         """Seed and reset every environment: the only time seeds are given, so that episodes keep differing."""
@@ -70,30 +77,31 @@ class HostSource:
 
     def next(self, algo: Any, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
         """One rollout: the batch, the episodes that ended in it, and the env steps taken."""
-        flat, unravel = ravel_pytree(params)  # one argument instead of a dozen: half the cost of a call
-        if self.act is None:
-            self.like = params
-            self.act = jax.jit(lambda flat, *args: packed_act(algo, self.action_space, unravel(flat), *args))
+        self.doing = ("act", -1, monotonic())
         episodic = isinstance(self.schedule, Episodes)
         share = self.schedule.n // self.num_envs  # of steps, or of episodes
+        block = NOISE_BLOCK if episodic else share
+        if self.act is None:
+            self.prepare(algo, params, block)
+        flat = self.flatten(params)
         left = np.full(self.num_envs, share)
         if episodic:
             for i in [i for i, n in enumerate(self.length) if n]:  # whole episodes only: start every share fresh
                 self.reset(i)
         rows = self.buffer(share * self.limit if episodic else share, algo)
-        block = NOISE_BLOCK if episodic else share
-        noise, ended, total, t, random = None, [], 0, 0, RolloutKeys.of(key)
+        noise, ended, total, t = None, [], 0, 0
         active = list(range(self.num_envs))
         while active:
             if self.stop_requested():
                 raise Interrupted
             if t % block == 0:
-                noise = jax.tree.map(np.asarray, random.action_noise(algo, t, block, self.num_envs))
+                noise = jax.tree.map(np.asarray, self.draw(key, t))
             if t == len(rows["valid"]):
                 rows = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x)]), rows)
             actions = self.decide(rows, t, flat, row_of(noise, t % block))
             done = self.step(rows, t, actions, active)
             total += len(active)
+            self.steps_taken += len(active)
             for i, success in done:
                 terminated = bool(rows["terminated"][t, i])
                 ended.append((total, self.reward[i].copy(), self.length[i], terminated, success, self.metrics[i]))
@@ -104,16 +112,21 @@ class HostSource:
                 active = [i for i in active if left[i]]
             elif t == share:
                 break
+        self.doing = ("wait", -1, monotonic())
         return self.batch(rows, t if episodic else None, algo), self.finished(ended), total
 
     def decide(self, rows: dict, t: int, flat: Array, noise: PyTree) -> list:
         """Record observations and the policy's choice in row t; the actions as the environments take them."""
+        self.doing = ("act", -1, monotonic())
         set_row(rows["obs"], t, self.obs)
         if self.mask is not None:
             if not spaces.allows(self.action_space, self.mask):
                 raise EnvError("info['action_mask'] allows no action at all; at least one must be allowed")
             rows["mask"][t] = self.mask
-        packed = np.asarray(self.act(flat, self.obs, self.mask, noise))
+        packed, memory = self.act(flat, self.obs, self.mask, self.memory, noise)
+        packed = np.asarray(packed)
+        if self.remembers:
+            self.memory = jax.tree.map(np.array, memory)
         rows["packed"][t] = packed[:, self.env_width :]
         return to_members(self.action_space, packed[:, : self.env_width])
 
@@ -121,6 +134,7 @@ class HostSource:
         """Step the active environments into row t: those whose episode ended, and whether they say they succeeded."""
         done, observations, rewards, limit = [], [], [], self.limit or 1 << 62
         for i in active:  # the hot loop of host training: plain Python values, arrays are written once below
+            self.doing = ("step", i, monotonic())
             try:
                 obs, reward, terminated, truncated, info = self.envs[i].step(actions[i])
             except Exception as e:
@@ -147,21 +161,43 @@ class HostSource:
         self.reward[some] += row
         new = self.stack(self.obs, observations, "step")
         set_row(rows["next_obs"], (t, some), new)
+        if "next_mask" in rows:  # an evaluation keeps none
+            rows["next_mask"][t] = self.mask
         set_row(self.obs, some, new)
         return done
 
     def reset(self, i: int, seed: int | None = None) -> None:
+        self.doing = ("reset", i, monotonic())
         try:
             obs, info = self.envs[i].reset(seed=seed)
         except Exception as e:
             raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
         set_row(self.obs, [i], self.stack(self.obs, [obs], "reset"))
         self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}
+        if self.remembers:
+            set_row(self.memory, [i], self.blank)
         if "action_mask" in info and self.mask is None:
             size = sum(spaces.logits(s) for s in spaces.leaves(self.action_space).values())
             self.mask = np.ones((self.num_envs, size), bool)
         if self.mask is not None:
             self.note_mask(i, info)
+
+    def prepare(self, algo: Any, params: PyTree, block: int) -> None:
+        """Compile the policy and the draw of its noise."""
+        unravel = ravel_pytree(params)[1]
+        self.like = params
+        self.flatten = jax.jit(lambda tree: ravel_pytree(tree)[0])  # one argument instead of a dozen: half the cost
+        self.act = jax.jit(lambda flat, *args: packed_act(algo, self.action_space, unravel(flat), *args))
+        first = jax.jit(lambda key: RolloutKeys.of(key).action_noise(algo, 0, block, self.num_envs))
+        later = jax.jit(lambda key, t: RolloutKeys.of(key).action_noise(algo, t, block, self.num_envs))
+        self.draw = lambda key, t: later(key, t) if t else first(key)
+        self.remember(algo)
+
+    def remember(self, algo: Any) -> None:
+        """Start the policy's own carry, for every environment."""
+        self.memory = jax.tree.map(np.array, algo.initial_carry((self.num_envs,)))
+        self.blank = jax.tree.map(np.array, algo.initial_carry((1,)))
+        self.remembers = bool(jax.tree.leaves(self.blank))
 
     def note_metrics(self, i: int, info: dict) -> None:
         """One more value of each metric the environment declares."""
@@ -212,7 +248,8 @@ class HostSource:
             "packed": np.zeros((*lead, width), np.float32),
             "reward": np.zeros((*lead, len(self.components)), np.float32),
         }
-        return rows if self.mask is None else rows | {"mask": np.zeros((*lead, self.mask.shape[1]), bool)}
+        masks = {} if self.mask is None else dict.fromkeys(("mask", "next_mask"), (*lead, self.mask.shape[1]))
+        return rows | {name: np.zeros(shape, bool) for name, shape in masks.items()}
 
     def batch(self, rows: dict, length: int | None, algo: Any) -> Batch:
         """The rows as a batch; with `length`, T is a capacity so that the update compiles once."""
@@ -220,23 +257,27 @@ class HostSource:
         like, structure = jax.tree.flatten(self.stored(algo, packed.shape[:2]))
         columns = np.split(packed, np.cumsum([x.size // packed[..., 0].size for x in like])[:-1], axis=-1)
         leaves = [c.reshape(x.shape).astype(x.dtype) for c, x in zip(columns, like)]
-        action, log_prob = jax.tree.unflatten(structure, leaves)
-        extras = {"log_prob": log_prob} | ({"mask": rows["mask"]} if "mask" in rows else {})
+        action, extras = jax.tree.unflatten(structure, leaves)
+        extras |= {name: rows[name] for name in ("mask", "next_mask") if name in rows}
         fields = {name: rows[name] for name in ("obs", "reward", "terminated", "truncated", "next_obs", "valid")}
         used = None if length is None else jnp.int32(length)
         return Batch(**fields, action=action, extras=extras, length=used)
 
     def stored(self, algo: Any, lead: tuple[int, ...]) -> PyTree:
-        """Shapes of what is kept of an action: as sampled, and its log-probability."""
+        """Shapes of what is kept of an action: as sampled, and what the policy says of it."""
+        key = (lead, self.mask is None)
+        if key in self.shapes:
+            return self.shapes[key]
 
         def make() -> PyTree:
             noise = algo.noise(jax.random.key(0), lead)
             obs = spaces.zeros(self.observation_space, lead)
             mask = None if self.mask is None else jnp.ones((*lead, self.mask.shape[1]), bool)
-            action, _, extras = algo.act(self.like, obs, (), noise, mask=mask)
-            return action, extras["log_prob"]
+            action, _, extras = algo.act(self.like, obs, algo.initial_carry(lead), noise, mask=mask)
+            return action, extras
 
-        return jax.eval_shape(make)
+        self.shapes[key] = jax.eval_shape(make)
+        return self.shapes[key]
 
     def finished(self, ended: list[tuple]) -> EpisodeRows:
         n = len(ended)
@@ -285,11 +326,14 @@ def set_row(tree: PyTree, index: Any, value: PyTree) -> None:
         jax.tree.map(lambda x, v: x.__setitem__(index, v), tree, value)
 
 
-def packed_act(algo: Any, space: Any, params: PyTree, obs: PyTree, mask: Array | None, noise: PyTree) -> Array:
-    """Action for the environment, action as sampled and log-probability as one array [E, D]: one transfer per step."""
-    action, _, extras = algo.act(params, obs, (), noise, mask=mask)
-    parts = (*spaces.split(space, algo.to_env(action)).values(), *jax.tree.leaves((action, extras["log_prob"])))
-    return jnp.concatenate([x.reshape(x.shape[0], -1).astype(jnp.float32) for x in parts], axis=1)
+def packed_act(
+    algo: Any, space: Any, params: PyTree, obs: PyTree, mask: Array | None, memory: PyTree, noise: PyTree
+) -> tuple[Array, PyTree]:
+    """Action for the environment, action as sampled and what is kept of it as one array [E, D], which is one transfer
+    per step; and the policy's carry."""
+    action, memory, extras = algo.act(params, obs, memory, noise, mask=mask)
+    parts = (*spaces.split(space, algo.to_env(action)).values(), *jax.tree.leaves((action, extras)))
+    return jnp.concatenate([x.reshape(x.shape[0], -1).astype(jnp.float32) for x in parts], axis=1), memory
 
 
 def to_members(space: Any, packed: np.ndarray) -> list:

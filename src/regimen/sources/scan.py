@@ -6,7 +6,7 @@ final observation), and the sums an episode is reported by.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from regimen.envs.protocol import mask_row
-from regimen.loops import compact, sync
+from regimen.loops import compact, device_count, env_numbers, sum_over_devices, sync
 from regimen.schedule import Episodes, Schedule, Steps
-from regimen.sources import NOISE_BLOCK, RolloutKeys
+from regimen.sources import NOISE_BLOCK, RolloutKeys, numbered
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
@@ -32,6 +32,7 @@ class EnvCarry(Record):
     reward: Array  # [E, K] sums over the running episode
     length: Array  # [E] int32
     metrics: dict[str, Array]  # [E] reductions over the running episode
+    memory: PyTree = ()  # [E, ...] what the policy carries from step to step
 
 
 @pytree_dataclass
@@ -51,9 +52,14 @@ class ScanSource:
     schedule: Schedule
     num_envs: int
 
-    def init(self, env: Any, key: Array) -> EnvCarry:
-        state, obs = jax.vmap(env.reset)(jax.random.split(key, self.num_envs))
-        return fresh(env, state, obs)
+    def share(self, devices: int) -> ScanSource:
+        """What each of several devices collects."""
+        schedule = replace(self.schedule, n=self.schedule.n // devices)
+        return ScanSource(schedule, self.num_envs // devices)
+
+    def init(self, env: Any, algo: Any, key: Array) -> EnvCarry:
+        state, obs = jax.vmap(env.reset)(numbered(key, env_numbers(self.num_envs)))
+        return fresh(env, state, obs, algo.initial_carry((self.num_envs,)))
 
     def rows(self, env: Any) -> int:
         """Time rows of a batch."""
@@ -87,7 +93,7 @@ class ScanSource:
         assert isinstance(self.schedule, Episodes)
         share, capacity = self.schedule.n // self.num_envs, self.rows(env)
         block, random = NOISE_BLOCK, RolloutKeys.of(key)
-        carry = self.init(env, random.reset)
+        carry = self.init(env, algo, random.reset)
         noise, keys = draw(algo, random, 0, block, self.num_envs)
         first = jax.eval_shape(lambda: advance(env, algo, params, carry, row_of(noise, 0), keys[0])[0])
         buffer = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), first)
@@ -124,19 +130,19 @@ def row_of(tree: PyTree, t: Array | int) -> PyTree:
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, keepdims=False), tree)
 
 
-def fresh(env: Any, state: PyTree, obs: PyTree) -> EnvCarry:
+def fresh(env: Any, state: PyTree, obs: PyTree, memory: PyTree) -> EnvCarry:
     num_envs = jax.tree.leaves(obs)[0].shape[0]
     zero = jnp.zeros(num_envs)
     start = {"min": jnp.inf, "max": -jnp.inf}
     metrics = {name: zero + start.get(how, 0.0) for name, how in env.metric_reductions.items()}
     reward = jnp.zeros((num_envs, len(env.reward_components)))
-    return EnvCarry(state, obs, reward, jnp.zeros(num_envs, jnp.int32), metrics)
+    return EnvCarry(state, obs, reward, jnp.zeros(num_envs, jnp.int32), metrics, memory)
 
 
 def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array):
     """One step of every environment: the row to keep, and the carry with finished environments reset."""
     mask = jax.vmap(partial(mask_row, env))(carry.state)
-    action, _, extras = algo.act(params, carry.obs, (), noise, mask=mask)
+    action, memory, extras = algo.act(params, carry.obs, carry.memory, noise, mask=mask)
     state, ts = jax.vmap(env.step)(keys, carry.state, algo.to_env(action))
     shape = carry.length.shape
     reward = jnp.reshape(ts.reward, carry.reward.shape).astype(jnp.float32)
@@ -149,14 +155,16 @@ def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree,
         name: reduce(env.metric_reductions[name], carry.metrics[name], ts.metrics[name].astype(jnp.float32), length)
         for name in carry.metrics
     }
-    extras = extras if mask is None else extras | {"mask": mask}
+    if mask is not None:
+        extras = extras | {"mask": mask, "next_mask": jax.vmap(partial(mask_row, env))(state)}
     valid = jnp.ones(shape, bool)
     batch = Batch(carry.obs, action, reward, terminated, truncated, ts.obs, valid, extras)
     row = Rollout(batch, totals, length, metrics)
-    going = EnvCarry(state, ts.obs, totals, length, metrics)
+    going = EnvCarry(state, ts.obs, totals, length, metrics, memory)
 
     def reset() -> EnvCarry:
-        new = fresh(env, *jax.vmap(env.reset)(keys))
+        start, obs = jax.vmap(env.reset)(keys)
+        new = fresh(env, start, obs, algo.initial_carry(shape))
         return jax.tree.map(lambda a, b: select(done, a, b), new, going)
 
     if done.size >= MANY_ENVS:
@@ -183,7 +191,8 @@ def reduce(how: str, old: Array, new: Array, length: Array) -> Array:
 
 
 def finished(rollout: Rollout, done: Array, most: int) -> EpisodeRows:
-    """The episodes that ended in a rollout, in order of their end. `done` is flat [T * E]."""
+    """The episodes that ended in a rollout, in order of their end. `done` is flat [T * E]. Their `step` counts those of
+    all devices, as if they went in step."""
     indices, count = compact(done)
     indices = indices[:most]
     num_envs = rollout.length.shape[1]
@@ -193,9 +202,9 @@ def finished(rollout: Rollout, done: Array, most: int) -> EpisodeRows:
 
     valid = rollout.batch.valid
     if rollout.batch.length is None and most == done.size:
-        steps = (indices // num_envs + 1) * num_envs
+        steps = (indices // num_envs + 1) * (num_envs * device_count())
     else:
-        steps = jnp.cumsum(valid.sum(1))[indices // num_envs]
+        steps = jnp.cumsum(sum_over_devices(valid.sum(1)))[indices // num_envs]
     return EpisodeRows(
         count=count,
         update=jnp.zeros(most, jnp.int32),

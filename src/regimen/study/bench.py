@@ -18,6 +18,7 @@ import numpy as np
 from regimen import presets, settings
 from regimen.config import RolloutConfig, TrainConfig
 from regimen.envs import registry
+from regimen.loops import device_index
 from regimen.sources.scan import ScanSource
 from regimen.study.curves import Curve
 from regimen.study.gradients import changed
@@ -89,8 +90,11 @@ class OutlierSource:
 
     inner: ScanSource
 
-    def init(self, env: Injected, key: Array) -> PyTree:
-        return self.inner.init(env.env, key)
+    def share(self, devices: int) -> OutlierSource:
+        return OutlierSource(self.inner.share(devices))
+
+    def init(self, env: Injected, algo: Any, key: Array) -> PyTree:
+        return self.inner.init(env.env, algo, key)
 
     def rows(self, env: Injected) -> int:
         return self.inner.rows(env.env)
@@ -102,7 +106,7 @@ class OutlierSource:
         carry, batch, rows = self.inner.next(env.env, algo, carry, params, key)
         done = (batch.terminated | batch.truncated)[:, 0]
         done = done.reshape(done.shape[0], -1).any(1).astype(jnp.int32)
-        first = jnp.cumsum(done) - done == 0  # [T]
+        first = (jnp.cumsum(done) - done == 0) & (device_index() == 0)  # [T]
         factor = jnp.where(first, jnp.asarray(env.factor, jnp.float32), 1.0)
         scaled = batch.reward[:, 0] * factor.reshape(-1, *(1,) * (batch.reward.ndim - 2))
         return carry, batch.replace(reward=batch.reward.at[:, 0].set(scaled)), rows

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from regimen import settings, spaces
-from regimen.config import Count, TrainConfig
+from regimen import datasets, settings, spaces
+from regimen.config import ALGORITHMS, Count, StopConfig, TrainConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
 from regimen.sources.host import Interrupted
@@ -23,7 +23,7 @@ from regimen.tracking.console import Console
 from regimen.tracking.files import RunFiles, read_config
 from regimen.tracking.mlflow import resolve_model_uri
 from regimen.tracking.storage import plain, read_json, write_atomic
-from regimen.training import curriculum, device
+from regimen.training import curriculum, device, multihost
 from regimen.training.evaluate import Evaluation, baseline_evaluator, make_evaluator
 from regimen.training.learner import Learner, compare, initial_from
 from regimen.training.policy import Policy, load_policy, read_policy
@@ -33,6 +33,7 @@ from regimen.training.trainer import Callback, Session, make_engine
 from regimen.validation import validate
 
 OBJECT = "python:"  # begins the id of an environment object that only the user's program can make again
+BEHAVIOUR = 10_000  # env steps of the run that collects data for an algorithm that does not say how many
 SCHEDULES = ("lr_schedule", "clip_schedule", "ent_schedule")
 
 
@@ -51,6 +52,7 @@ class Job:
 # --- train -----------------------------------------------------------------------------------------------------------
 
 
+@multihost.together
 def train(
     config: TrainConfig,
     command: str = "",
@@ -66,18 +68,22 @@ def train(
     where = device.configure(config.device, handle.native is not None if handle else registry.is_native(config.env))
     handle = handle or registry.resolve(config.env, config.env_args)
     settings.resolve_rollout(config.rollout, handle.native is not None)
+    config = settings.share_rollout(config, handle.native is not None)
     config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
-    job = Job(handle, path, where, command, callback, console or Console(quiet=True))
+    console = console or Console(quiet=True)
+    config = provide_data(config, handle, path, console)
+    job = Job(handle, path, where, command, callback, console)
     if config.seeds is None:
         return accepted(train_runs(job, config, [path], [config.seed], begun)[0])
     return accepted(group_result(path, train_seeds(job, config, begun), job.console))
 
 
 def train_seeds(job: Job, config: TrainConfig, begun: float) -> list[Result]:
-    """Native: all seeds in one program. Gymnasium: one after the other, until one is interrupted."""
+    """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
     paths = [job.path / f"seed-{seed}" for seed in seeds]
-    if job.handle.native is not None:
+    offline = config.data is not None and not getattr(config.algo, "online_steps", 0)
+    if offline or (job.handle.native is not None and not config.engine.distributed):
         return train_runs(job, config, paths, seeds, begun)
     results: list[Result] = []
     for path, seed in zip(paths, seeds):
@@ -94,6 +100,7 @@ def train_runs(job: Job, config: TrainConfig, paths: list[Path], seeds: list[int
         adopt = {}
         if config.init_from:
             adopt["adopt"] = initial_from(Path(config.init_from), config, job.handle, job.console.event)
+        multihost.begin(config, seeds)
         engine = make_engine(config, job.handle, seeds, signals.is_requested, **adopt)
         files = []
         for path, seed in zip(paths, seeds):
@@ -135,6 +142,33 @@ def run(session: Session, where: str) -> list[Result]:
     if not session.group:
         console.event(f"stopped: {results[0].summary['stop_detail']}")
     return results
+
+
+def provide_data(config: TrainConfig, handle: registry.EnvHandle, path: Path, console: Console) -> TrainConfig:
+    """The configuration with a dataset to learn from, where the algorithm needs one: collected from the run that `data`
+    names, or from a short run of SAC on the environment. It stays beside the run, as `<run>-data`."""
+    algo, found = config.algo, None if config.data is None else datasets.locate(config.data)
+    if config.data is None and ALGORITHMS[config.algorithm].online:
+        return config
+    if found is not None:
+        named = str(config.data).startswith(datasets.PREFIX)  # else the path as it is from anywhere
+        return config if named else config.replace(data=str(found.resolve()))
+    from regimen.training.collect import gather
+
+    out = path.with_name(f"{path.name}-data")
+    if config.data is None:
+        steps, source = getattr(algo, "behaviour_steps", BEHAVIOUR), path.with_name(f"{path.name}-behaviour")
+        console.event(f"no data given: SAC acts on {handle.id} for {steps:,} env steps first ({source})")
+        shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(source)}
+        quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
+        behaviour = settings.build_config(config.env, algo="sac", overrides=shared | quiet | {"total_steps": steps})
+        train(behaviour.replace(stop=StopConfig()), console=Console(quiet=True), handle=handle)
+    else:
+        source = RunFiles.open(Path(config.data)).path
+        console.event(f"collecting what {source} has seen into {out}")
+    data = gather(handle, source, out, policy="replay", report=lambda text: None)
+    console.event(data.summary())
+    return validate(config.replace(data=str(out.resolve())))
 
 
 def accepted(result: Result) -> Result:
@@ -223,6 +257,7 @@ def copy_run(source: RunFiles, target: Path) -> RunFiles:
 # --- resume ----------------------------------------------------------------------------------------------------------
 
 
+@multihost.together
 def resume(
     run_dir: str | Path,
     checkpoint: str = "latest",
@@ -230,6 +265,7 @@ def resume(
     total_episodes: int | None = None,
     out: str | Path | None = None,
     device_name: str | None = None,
+    devices: int | None = None,
     env_args: dict[str, Any] | None = None,
     command: str = "",
     console: Console | None = None,
@@ -243,7 +279,8 @@ def resume(
     config = settings.from_dict(read_config(source.path))
     if total_steps is not None or total_episodes is not None:
         config = config.replace(total_steps=total_steps, total_episodes=total_episodes)
-    config = config.replace(device=device_name or config.device, env_args=config.env_args | (env_args or {}))
+    config = config.replace(device=device_name or config.device, devices=devices or config.devices)
+    config = config.replace(env_args=config.env_args | (env_args or {}))
     config = validate(config)
     refuse_object(config.env, env, f"regimen.resume('{run_dir}', env=...)")
     where = device.configure(config.device, registry.is_native(config.env if env is None else env))
@@ -258,6 +295,7 @@ def resume_run(job: Job, config: TrainConfig, files: RunFiles, checkpoint: str, 
     """One session, from a checkpoint. A copy that cannot be continued is removed again."""
     with Signals() as signals, closing([files]):
         try:
+            multihost.begin(config, [config.seed])
             engine = make_engine(config, job.handle, [config.seed], signals.is_requested)
             args = (config, job.handle, engine, [files], [config.seed], job.path, job.console, job.callback, signals)
             session = Session(*args)

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from regimen.errors import StorageError
@@ -209,4 +210,8 @@ def checkpointer() -> Any:
     import orbax.checkpoint as ocp  # half a second, at the first checkpoint instead of at the start
 
     logging.getLogger("absl").setLevel(logging.ERROR)
-    return ocp.PyTreeCheckpointer()
+    if jax.process_count() == 1:
+        return ocp.PyTreeCheckpointer()
+    alone = ocp.options.MultiprocessingOptions(active_processes={0}, barrier_sync_key_prefix="alone")  # as it is
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)

@@ -290,6 +290,7 @@ class Curriculum:
         rule = self.rule
         if rule is None:
             return course
+        rows = newest(rows, rule.window)
         success = rows.metrics["success"] > 0.5 if self.threshold is None else rows.reward.sum(-1) >= self.threshold
         recent = lax.dynamic_slice_in_dim(jnp.concatenate([course["recent"], success]), rows.count, rule.window)
         seen = jnp.minimum(course["seen"] + rows.count, rule.window)
@@ -333,3 +334,23 @@ class Curriculum:
         values = [f"{f} {s.values[level - 1]:g}" for f, s in self.schedules.items() if isinstance(s, Levels)]
         way = "up" if level > before else "down"
         return f"{way} to level {level} of {self.rule.levels}, {', '.join(values)}"
+
+
+def newest(rows: EpisodeRows, most: int) -> EpisodeRows:
+    """The rows of all devices in the order in which they finished, of each device at most its newest `most`."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    from regimen.loops import device_count, gather_over_devices
+
+    if device_count() == 1:
+        return rows
+    size = min(most, rows.step.shape[0])
+    start, count = jnp.maximum(rows.count - size, 0), jnp.minimum(rows.count, size)
+    last = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), dataclasses.replace(rows, count=rows.step))
+    counts = gather_over_devices(count)
+    every = jax.tree.map(lambda x: gather_over_devices(x).reshape(-1, *x.shape[1:]), last)
+    real = (jnp.arange(size) < counts[:, None]).reshape(-1)
+    order = jnp.argsort(jnp.where(real, every.step, jnp.iinfo(jnp.int32).max), stable=True)
+    return dataclasses.replace(jax.tree.map(lambda x: x[order], every), count=counts.sum())

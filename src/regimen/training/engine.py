@@ -1,8 +1,8 @@
 """Engines: `advance` the learners by some updates and hand over what happened. The loop above does not know which.
 
 `NativeEngine` compiles source and update into one chunk: a loop of updates with buffers for their metrics and finished
-episodes. `HostEngine` steps Gymnasium environments between compiled updates. Results never depend on how many updates
-one `advance` covers.
+episodes, run by every device on its share of the environments. `HostEngine` steps Gymnasium environments between
+compiled updates. Results never depend on how many updates one `advance` covers.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from regimen.loops import SEEDS, sync
+from regimen.loops import DEVICES, SEEDS, all_devices, device_count, gather_over_devices, sync
+from regimen.sources import lagged
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
 from regimen.training import trees
 from regimen.training.curriculum import Curriculum
-from regimen.types import Array, EpisodeRows, PyTree, Record, State, pytree_dataclass
+from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, State, pytree_dataclass
 
-Carry = Any  # EnvCarry; with a curriculum {"envs": EnvCarry, "curriculum": its course}
+Carry = Any  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curriculum": its course, "history": policies}
 FOREVER = 2**30  # steps or episodes: no limit; room above it, so that 32-bit counters of one advance cannot overflow
 CHUNK = 256  # the most updates one compiled call runs
 EPISODE_ROWS = 8192  # finished episodes a chunk can hold, at least
@@ -67,13 +70,14 @@ class Buffers(Record):
 
     steps: Array  # [CHUNK + 1]
     metrics: Any  # [CHUNK + 1, M] while running, one column per metric; in the end by name
-    episodes: EpisodeRows
+    episodes: EpisodeRows  # of each device
 
 
 def finite(metrics: dict[str, Array], state: State) -> Array:
     """Whether an update can be trusted: its loss, its gradient, every parameter and every normaliser."""
     kept = ([m.params for m in state.models.values()], state.norm)
-    checked = [metrics[name] for name in ("loss", "grad_norm") if name in metrics]
+    learned = metrics.get("gradient_steps", 1.0) > 0  # an update without a gradient step has no loss
+    checked = [jnp.where(learned, metrics[name], 0.0) for name in ("loss", "grad_norm") if name in metrics]
     return jnp.all(jnp.isfinite(ravel_pytree((checked, kept))[0]))
 
 
@@ -81,68 +85,92 @@ def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
+def applied_state(condition: Array, new: State, old: State) -> State:
+    """`new` where the update counts. A replay is taken as it is: its cursor (in `aux`) says how far it counts, and the
+    next update writes the same rows again; choosing between two copies of it would cost more than learning."""
+    return where(condition, new.replace(replay=()), old.replace(replay=())).replace(replay=new.replay)
+
+
 def one_update(algo: Any, state: State, batch: Any, episodes: Array, steps: Array):
     """The state after an update, whether it is finite, and its metrics."""
     new, metrics = algo.update(state, batch)
+    if batch.lag is not None:
+        metrics |= {"lag_min": batch.lag.min(), "lag_mean": batch.lag.mean(), "lag_max": batch.lag.max()}
     new = new.replace(clock=state.clock.advance(steps, episodes))
     return new, finite(metrics, new), metrics
 
 
 def chunk(
-    source: ScanSource, curriculum: Curriculum | None, algo: Any, env: Any, state: State, carry: Carry, limits: Limits
+    source: ScanSource,
+    curriculum: Curriculum | None,
+    lag: int,
+    algo: Any,
+    env: Any,
+    state: State,
+    carry: Carry,
+    limits: Limits,
 ):
     """Updates until a limit: (state, carry, updates, diverged, Buffers). `limits` differ between seeds; a seed that has
-    reached its own waits, unchanged, for the others."""
+    reached its own waits, unchanged, for the others. `source` and `carry` are one device's; everything is counted over
+    all devices, which therefore go on and end together."""
     most = source.max_episodes(env)
-    capacity = max(EPISODE_ROWS, 4 * most)
+    capacity = max(EPISODE_ROWS // device_count(), 4 * most)
 
     def collect(state: State, carry: Carry, key: Array):
         """The carry behind one rollout, its Batch and EpisodeRows, and what the curriculum says of it."""
-        params = algo.actor_params(state)
-        if curriculum is None:
-            envs, batch, rows = source.next(env, algo, carry, params, key)
-            return envs, batch, rows, {}
-        played, values = curriculum.apply(env, state.clock, carry["curriculum"])
-        envs, batch, rows = source.next(played, algo, carry["envs"], params, key)
-        return {"envs": envs, "curriculum": curriculum.after(carry["curriculum"], rows)}, batch, rows, values
+        params, played, values, new, age = algo.actor_params(state), env, {}, {}, None
+        if lag:
+            params, new["history"], age = lagged.swap(carry["history"], params, state.clock.updates, lag)
+        if curriculum is not None:
+            played, values = curriculum.apply(env, state.clock, carry["curriculum"])
+        plain = curriculum is None and not lag
+        envs, batch, rows = source.next(played, algo, carry if plain else carry["envs"], params, key)
+        if age is not None:
+            batch = batch.replace(lag=jnp.full(batch.valid.shape[1], age))
+        if curriculum is not None:
+            new["curriculum"] = curriculum.after(carry["curriculum"], rows)
+        return envs if plain else new | {"envs": envs}, batch, rows, values
 
     def rollout_and_update(state: State, carry: Carry):
         key = jax.random.fold_in(state.key, state.clock.updates)
         new_carry, batch, rows, values = collect(state, carry, key)
         steps = jnp.int32(batch.valid.size) if batch.length is None else batch.valid.sum(dtype=jnp.int32)
-        new, ok, metrics = one_update(algo, state, batch, rows.count, steps)
-        return new, new_carry, ok, steps, metrics | values, rows
+        steps, ended = gather_over_devices((steps, rows.count))
+        new, ok, metrics = one_update(algo, state, batch, ended.sum(), steps.sum())
+        return new, new_carry, all_devices(ok), steps.sum(), ended, metrics | values, rows
 
     def going(x) -> Array:
-        i, steps, ok, _, _, buffers = x
-        count = buffers.episodes.count
-        reached = (i >= limits.updates) | (steps >= limits.steps) | (count >= limits.episodes)
-        return ok & ~reached & (count + most <= capacity)
+        i, steps, ended, ok, _, _, _ = x
+        reached = (i >= limits.updates) | (steps >= limits.steps) | (ended.sum() >= limits.episodes)
+        return ok & ~reached & (ended.max() + most <= capacity)
 
     def body(x):
-        i, total, still_ok, state, carry, buffers = x
+        i, total, all_ended, still_ok, state, carry, buffers = x
         active = going(x)
-        new, new_carry, ok, steps, metrics, rows = rollout_and_update(state, carry)
+        new, new_carry, ok, steps, ended, metrics, rows = rollout_and_update(state, carry)
         applied = active & ok  # an update that is not finite is not applied
-        new, new_carry = where(applied, (new, new_carry), (state, carry))
+        new, new_carry = applied_state(applied, new, state), where(applied, new_carry, carry)
         rows = replace(rows, update=rows.update + i, step=rows.step + total)
         kept = Buffers(
             steps=buffers.steps.at[i].set(steps),
             metrics=buffers.metrics.at[i].set(jnp.stack([metrics[k].astype(jnp.float32) for k in names])),
             episodes=append(buffers.episodes, rows, applied),
         )
-        return i + applied, total + jnp.where(applied, steps, 0), still_ok & (ok | ~active), new, new_carry, kept
+        counts = i + applied, total + jnp.where(applied, steps, 0), all_ended + jnp.where(applied, ended, 0)
+        return *counts, still_ok & (ok | ~active), new, new_carry, kept
 
-    metric_shapes, row_shapes = jax.eval_shape(lambda: rollout_and_update(state, carry)[4:])
+    metric_shapes, row_shapes = jax.eval_shape(lambda: rollout_and_update(state, carry)[5:])
     names = sorted(metric_shapes)
     buffers = Buffers(  # with room for a seed that waits: it writes behind its last row, and that is never read
         steps=jnp.zeros(CHUNK + 1, jnp.int32),
         metrics=jnp.zeros((CHUNK + 1, len(names))),
         episodes=empty_rows(row_shapes, capacity + most),
     )
-    start = (jnp.int32(0), jnp.int32(0), jnp.bool_(True), state, carry, buffers)
-    i, _, ok, state, carry, buffers = lax.while_loop(lambda x: sync(going(x)), body, start)
-    return state, carry, i, ~ok, buffers.replace(metrics={k: buffers.metrics[:, j] for j, k in enumerate(names)})
+    none = jnp.zeros(device_count(), jnp.int32)
+    start = (jnp.int32(0), jnp.int32(0), none, jnp.bool_(True), state, carry, buffers)
+    i, _, _, ok, state, carry, buffers = lax.while_loop(lambda x: sync(going(x)), body, start)
+    metrics, rows = {k: buffers.metrics[:, j] for j, k in enumerate(names)}, buffers.episodes
+    return state, carry, i, ~ok, buffers.replace(metrics=metrics, episodes=replace(rows, count=rows.count[None]))
 
 
 def empty_rows(shapes: EpisodeRows, capacity: int) -> EpisodeRows:
@@ -169,8 +197,12 @@ class Engine:
     algo: Any
     learners: int
     curriculum: Curriculum | None = None
+    device_count: int = 1
+    notes: tuple[str, ...] = ()  # what the start of a run says of it
+    about: dict[str, Any] = {}  # noqa: RUF012 - what its summary says
     compile_seconds: float = 0.0
     compiling: bool = False
+    on_signal: Callable[[int], None]  # of one that another process of the run has received
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
         raise NotImplementedError
@@ -186,6 +218,20 @@ class Engine:
     def actor_params(self, k: int) -> PyTree:
         raise NotImplementedError
 
+    def words(self) -> str:
+        """How experience is collected, where that needs saying."""
+        return ""
+
+    def watch(self, tell: Callable[[str], None], show: Callable[[list[dict[str, Any]]], None]) -> None:
+        """Where to say what happens within an advance: events, and the state of each worker."""
+
+    def summary(self) -> dict[str, Any]:
+        """What it adds to summary.json."""
+        return self.about
+
+    def abandon(self) -> None:
+        """The process is about to end without `close`."""
+
     def close(self) -> None: ...
 
     @contextlib.contextmanager
@@ -200,7 +246,11 @@ class Engine:
 
 
 class NativeEngine(Engine):
-    """K learners on a native environment, in one program. `init(key)` makes a learner's first state."""
+    """K learners on a native environment, in one program over `devices`. `init(key)` makes a learner's first state.
+
+    Environments are split over the devices along their axis; what is learned is the same on all of them. So a snapshot
+    does not depend on their number, and another number can go on from it.
+    """
 
     def __init__(
         self,
@@ -210,8 +260,12 @@ class NativeEngine(Engine):
         seeds: list[int],
         init: Callable[[Array], State],
         curriculum: Curriculum | None = None,
+        lag: int = 0,
+        devices: list[Any] | None = None,
     ):
-        self.env, self.algo, self.source, self.curriculum = env, algo, source, curriculum
+        self.env, self.algo, self.source, self.curriculum, self.lag = env, algo, source, curriculum, lag
+        self.mesh = Mesh(np.array(devices or jax.local_devices()[:1]), (DEVICES,))
+        self.device_count = self.mesh.size
         self.learners = len(seeds)
         self.speed = 0.0  # updates per second, to size a host wake
         self.program: Callable[..., Any] | None = None
@@ -220,26 +274,49 @@ class NativeEngine(Engine):
         for seed in seeds:  # one by one: initialisation runs on the host
             key = jax.random.key(seed)
             states.append(init(jax.random.fold_in(key, 0)))
-            if curriculum is None:
-                carries.append(reset(env, jax.random.fold_in(key, 1)))
-            else:
-                course = curriculum.start()
-                first, _ = curriculum.apply(env, states[-1].clock, course)
-                carries.append({"envs": reset(first, jax.random.fold_in(key, 1)), "curriculum": course})
-        self.state, self.carry = self.stack(states), self.stack(carries)
+            extra, first = {}, env
+            if lag:
+                extra["history"] = lagged.start(algo.actor_params(states[-1]), lag)
+            if curriculum is not None:
+                extra["curriculum"] = curriculum.start()
+                first, _ = curriculum.apply(env, states[-1].clock, extra["curriculum"])
+            envs = reset(first, algo, jax.random.fold_in(key, 1))
+            carries.append(extra | {"envs": envs} if extra else envs)
+        self.place(self.stack(states), self.stack(carries))
 
     def stack(self, items: list[PyTree]) -> PyTree:
         if self.learners == 1:
-            return jax.tree.map(jnp.copy, items[0])  # no aliases: the buffers are donated
+            return items[0]
         return jax.tree.map(lambda *x: jnp.stack(x), *items)
 
     def at(self, tree: PyTree, k: int) -> PyTree:
         return tree if self.learners == 1 else jax.tree.map(lambda x: x[k], tree)
 
+    def specs(self, state: State) -> tuple[Any, Any]:
+        """How a state and a carry lie on the devices: rows of environments are split, the rest is on all of them."""
+        everywhere, by_env = P(), P(DEVICES) if self.learners == 1 else P(None, DEVICES)
+        split = getattr(self.algo, "by_env", ())
+        aux = {name: by_env if name in split else everywhere for name in state.aux}
+        columns = P(None, DEVICES) if self.learners == 1 else P(None, None, DEVICES)  # a replay is [time, rows, ...]
+        common = State(everywhere, everywhere, everywhere, everywhere, aux, columns)  # type: ignore[arg-type]
+        if self.curriculum is None and not self.lag:
+            return common, by_env
+        extra = {"curriculum": self.curriculum is not None, "history": bool(self.lag)}
+        return common, {"envs": by_env} | {name: everywhere for name, there in extra.items() if there}
+
+    def place(self, state: State, carry: Carry) -> None:
+        """Take up a state and a carry, as copies: the buffers are donated, and aliases among them would be refused."""
+        specs = self.specs(state)
+        self.state, self.carry = (on_mesh(tree, self.mesh, spec) for tree, spec in zip((state, carry), specs))
+
     def compile(self) -> Callable[..., Any]:
-        run = partial(chunk, self.source, self.curriculum)
+        run = partial(chunk, self.source.share(self.device_count), self.curriculum, self.lag)
         if self.learners > 1:
             run = jax.vmap(run, in_axes=(None, None, 0, 0, 0), axis_name=SEEDS)
+        state, carry = self.specs(self.state)
+        rows: Any = P(DEVICES) if self.learners == 1 else P(None, DEVICES)
+        given, back = (P(), P(), state, carry, P()), (state, carry, P(), P(), Buffers(P(), P(), rows))  # type: ignore[arg-type]
+        run = jax.shard_map(run, mesh=self.mesh, in_specs=given, out_specs=back, check_vma=False)
         limits = self.device_limits([Limits()] * self.learners)
         jitted = jax.jit(run, donate_argnums=(2, 3))
         with self.compilation():
@@ -256,10 +333,13 @@ class NativeEngine(Engine):
         return Limits(field("updates"), field("steps"), field("episodes"))
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
+        return self.run_chunk(self.device_limits(limits))
+
+    def run_chunk(self, limits: Limits) -> list[Progress]:
         program = self.program = self.program or self.compile()
         start = time.monotonic()
-        out = program(self.algo, self.env, self.state, self.carry, self.device_limits(limits))
-        self.state, self.carry, updates, diverged, buffers = out
+        self.state, self.carry, *told = program(self.algo, self.env, self.state, self.carry, limits)
+        updates, diverged, buffers = self.local(told)
         updates, diverged = np.asarray(updates), np.asarray(diverged)
         seconds = max(time.monotonic() - start, 1e-6)
         self.speed = float(np.max(updates)) / seconds or self.speed
@@ -268,10 +348,12 @@ class NativeEngine(Engine):
             for k in range(self.learners)
         ]
 
+    def local(self, tree: PyTree) -> PyTree:
+        """Arrays that this process can read: all of them, where it is alone."""
+        return tree
+
     def read(self, buffers: Buffers, updates: int, diverged: bool, seconds: float) -> Progress:
-        count = int(buffers.episodes.count)
-        episodes = replace(buffers.episodes, count=buffers.episodes.update)
-        rows = jax.tree.map(lambda x: host_prefix(x, count), episodes)
+        rows = in_order(buffers.episodes)
         metrics = {k: np.asarray(v)[: updates + diverged] for k, v in buffers.metrics.items()}
         return Progress(np.asarray(buffers.steps)[:updates], metrics, rows, seconds, diverged)
 
@@ -281,10 +363,43 @@ class NativeEngine(Engine):
     def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
         assert self.learners == 1
         tree = trees.unflatten(self.snapshot(0), arrays, what)
-        self.state, self.carry = jax.tree.map(jnp.copy, (tree["state"], tree["carry"]))
+        self.place(tree["state"], tree["carry"])
 
     def actor_params(self, k: int) -> PyTree:
-        return self.algo.actor_params(self.at(self.state, k))
+        """On one device: that is where policies are evaluated."""
+        return self.algo.actor_params(self.at(jax.tree.map(lambda x: x.addressable_data(0), self.state), k))
+
+
+def on_mesh(tree: PyTree, mesh: Mesh, spec: Any) -> PyTree:
+    """A copy of the tree on the devices of a mesh, by the specs of its parts."""
+
+    def put(x: Array, sharding: NamedSharding) -> Array:
+        if sharding.is_fully_addressable:
+            return jax.device_put(jnp.copy(x), sharding)
+        if trees.is_key(x):
+            return jax.random.wrap_key_data(put(jax.random.key_data(x), sharding))
+        whole = np.asarray(x)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    def place(spec: P, part: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: put(x, NamedSharding(mesh, spec)), part)
+
+    return jax.tree.map(place, spec, tree, is_leaf=lambda x: isinstance(x, P))
+
+
+def in_order(rows: EpisodeRows) -> Any:
+    """The rows of all devices on the host, by update and by the env step at which they ended."""
+    counts = np.asarray(rows.count)
+    columns = replace(rows, count=rows.update)  # type: ignore[arg-type]
+    if len(counts) == 1:
+        return jax.tree.map(lambda x: host_prefix(x, int(counts[0])), columns)
+
+    def real(x: Array) -> np.ndarray:
+        return np.concatenate([part[:n] for part, n in zip(np.split(np.asarray(x), len(counts)), counts)])
+
+    columns = jax.tree.map(real, columns)
+    order = np.lexsort((columns.step, columns.update))
+    return jax.tree.map(lambda x: x[order], columns)
 
 
 def host_prefix(x: Array, count: int) -> np.ndarray:
@@ -297,7 +412,7 @@ def host_prefix(x: Array, count: int) -> np.ndarray:
 def gated_update(algo: Any, state: State, *args: Any):
     """The update, applied only if it is finite; whether it was; and its metrics."""
     new, ok, metrics = one_update(algo, state, *args)
-    return where(ok, new, state), ok, metrics
+    return applied_state(ok, new, state), ok, metrics
 
 
 class HostEngine(Engine):
@@ -325,13 +440,17 @@ class HostEngine(Engine):
     def collect_and_update(self) -> Progress:
         start = time.monotonic()
         key = jax.random.fold_in(self.state.key, self.state.clock.updates)
-        batch, rows, steps = self.source.next(self.algo, self.algo.actor_params(self.state), key)
+        return self.learn(start, *self.source.next(self.algo, self.algo.actor_params(self.state), key))
+
+    def learn(self, start: float, batch: Batch, rows: EpisodeRows, steps: int) -> Progress:
+        """One update on a batch whose collection began at `start`."""
         with self.compilation() if self.compiling else contextlib.nullcontext():
             counts = jnp.int32(rows.count), jnp.int32(steps)
             self.state, ok, metrics = self.update(self.algo, self.state, batch, *counts)
         metrics = {k: np.asarray(v)[None] for k, v in metrics.items()}
         if not ok:
-            return Progress(np.zeros(0, np.int64), metrics, self.source.finished([]), time.monotonic() - start, True)
+            none: Any = jax.tree.map(lambda x: x[:0], replace(rows, count=rows.update))
+            return Progress(np.zeros(0, np.int64), metrics, none, time.monotonic() - start, True)
         return Progress(np.array([steps]), metrics, rows, time.monotonic() - start)
 
     def snapshot(self, k: int) -> PyTree:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,13 @@ from regimen.sources.host import HostSource, Interrupted, to_members
 from regimen.sources.scan import EnvCarry, fresh, reduce, select
 from regimen.types import Array, PyTree
 
-# env, params, key, state [E, ...], obs [E, ...], mask -> actions as the environment takes them [E, ...]
-Actor = Callable[..., PyTree]
+
+class Actor(NamedTuple):
+    """A policy that plays: `act(env, params, key, state [E, ...], obs [E, ...], mask, memory [E, ...])` gives actions
+    in the environment's own form and the memory for the next step; `start(E)` is the memory of a new episode."""
+
+    act: Callable[..., tuple[PyTree, PyTree]]
+    start: Callable[[int], PyTree] = lambda n: ()
 
 
 @dataclass
@@ -107,7 +112,7 @@ def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> t
     """One episode in each of `episodes` environments: their sums (an EnvCarry), and which terminated."""
     start_key, key = jax.random.split(key)
     state, obs = jax.vmap(env.reset)(jax.random.split(start_key, episodes))
-    carry = fresh(env, state, obs)
+    carry = fresh(env, state, obs, actor.start(episodes))
     flags = jnp.zeros(episodes, bool)
 
     def going(x):
@@ -117,7 +122,7 @@ def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> t
         t, carry, over, terminated = x
         act_key, step_key = jax.random.split(jax.random.fold_in(key, t))
         mask = jax.vmap(partial(mask_row, env))(carry.state)
-        action = actor(env, params, act_key, carry.state, carry.obs, mask)
+        action, memory = actor.act(env, params, act_key, carry.state, carry.obs, mask, carry.memory)
         state, ts = jax.vmap(env.step)(jax.random.split(step_key, episodes), carry.state, action)
         length = carry.length + 1
         metrics = {
@@ -125,26 +130,27 @@ def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> t
             for name in carry.metrics
         }
         reward = carry.reward + jnp.reshape(ts.reward, carry.reward.shape)
-        new = EnvCarry(state, ts.obs, reward, length, metrics)
+        new = EnvCarry(state, ts.obs, reward, length, metrics, memory)
         new = jax.tree.map(lambda a, b: select(over, b, a), new, carry)
         ended = jnp.broadcast_to(ts.terminated, over.shape)
         cut = jnp.broadcast_to(ts.truncated, over.shape) | (length >= env.max_episode_steps)
         return t + 1, new, over | ended | cut, terminated | (ended & ~over)
 
     _, carry, _, terminated = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags))
-    return replace(carry, state=(), obs=()), terminated
+    return replace(carry, state=(), obs=(), memory=()), terminated
 
 
-def greedy(algo: Any, params: PyTree, obs: PyTree, mask: PyTree) -> PyTree:
-    """The algorithm's own greedy policy, from `actor_params`."""
-    return algo.to_env(algo.act(params, obs, (), None, mask=mask, greedy=True)[0])
+def greedy(algo: Any, params: PyTree, obs: PyTree, mask: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
+    """The algorithm's own greedy policy, from `actor_params`: actions, and what it carries on."""
+    action, memory, _ = algo.act(params, obs, memory, None, mask=mask, greedy=True)
+    return algo.to_env(action), memory
 
 
 def greedy_actor(algo: Any) -> Actor:
-    def actor(env, params, key, state, obs, mask):
-        return greedy(algo, params, obs, mask)
+    def act(env, params, key, state, obs, mask, memory):
+        return greedy(algo, params, obs, mask, memory)
 
-    return actor
+    return Actor(act, lambda n: algo.initial_carry((n,)))
 
 
 def random_actor(space: Any) -> Actor:
@@ -160,25 +166,25 @@ def random_actor(space: Any) -> Actor:
         uniform = low + (high - low) * jax.random.uniform(key, (n, *space.shape))
         return jnp.where(bounded, uniform, jax.random.normal(key, (n, *space.shape)))
 
-    def actor(env, params, key, state, obs, mask):
+    def act(env, params, key, state, obs, mask, memory):
         n, leaves, values, start = jax.tree.leaves(obs)[0].shape[0], spaces.leaves(space), {}, 0
         for own, (name, sub) in zip(jax.random.split(key, len(leaves)), leaves.items()):
             stop = start + spaces.logits(sub)
             values[name] = leaf(own, sub, n, None if mask is None else mask[..., start:stop])
             start = stop
-        return spaces.build(space, values)
+        return spaces.build(space, values), memory
 
-    return actor
+    return Actor(act)
 
 
 def baseline_actor(function: Any) -> Actor:
     """A registered baseline: `fn(env, key, state, obs) -> action`, for one environment."""
 
-    def actor(env, params, key, state, obs, mask):
+    def act(env, params, key, state, obs, mask, memory):
         keys = jax.random.split(key, jax.tree.leaves(obs)[0].shape[0])
-        return jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs)
+        return jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs), memory
 
-    return actor
+    return Actor(act)
 
 
 class NativeEvaluator:
@@ -222,14 +228,22 @@ class NativeEvaluator:
 class HostEvaluator:
     """Plays on Gymnasium environments, several at a time; episode j starts from seed + j whatever their number.
 
-    `act(params, obs, mask) -> actions` takes batches; None draws actions from the space.
+    `act(params, obs, mask, memory) -> (actions, memory)` takes batches; None draws actions from the space. `algo` is
+    what the memory belongs to.
     """
 
     compiling = False
     compile_seconds = 0.0
 
-    def __init__(self, handle: Any, act: Any, num_envs: int = 8, stop_requested: Callable[[], bool] = lambda: False):
-        self.handle, self.act, self.num_envs = handle, act, num_envs
+    def __init__(
+        self,
+        handle: Any,
+        act: Any,
+        num_envs: int = 8,
+        stop_requested: Callable[[], bool] = lambda: False,
+        algo: Any = None,
+    ):
+        self.handle, self.act, self.num_envs, self.algo = handle, act, num_envs, algo
         self.stop_requested = stop_requested
         self.source: HostSource | None = None
 
@@ -266,13 +280,18 @@ class HostEvaluator:
             h = self.handle
             args = (h.make_host, Episodes(n), n, h.reward_components, h.max_episode_steps)
             self.source = HostSource(*args, metric_reductions=h.metric_reductions)
+            if self.algo is not None:
+                self.source.remember(self.algo)
         return self.source
 
     def actions(self, src: HostSource, params: PyTree) -> list:
         space = self.handle.action_space
         if self.act is None:
             return [spaces.sample(space, None if src.mask is None else src.mask[i]) for i in range(src.num_envs)]
-        out = spaces.split(space, self.act(params, src.obs, src.mask)).values()
+        actions, memory = self.act(params, src.obs, src.mask, src.memory)
+        if src.remembers:
+            src.memory = jax.tree.map(np.array, memory)
+        out = spaces.split(space, actions).values()
         return to_members(space, np.concatenate([np.asarray(x).reshape(src.num_envs, -1) for x in out], axis=1))
 
     def close(self) -> None:
@@ -323,7 +342,7 @@ def make_evaluator(handle: Any, algo: Any, stop_requested: Callable[[], bool] = 
     """For a learned policy: call with (actor params, seed, episodes)."""
     if handle.native is not None:
         return NativeEvaluator(handle, greedy_actor(algo))
-    return HostEvaluator(handle, jax.jit(partial(greedy, algo)), stop_requested=stop_requested)
+    return HostEvaluator(handle, jax.jit(partial(greedy, algo)), stop_requested=stop_requested, algo=algo)
 
 
 def baseline_evaluator(handle: Any, name: str) -> NativeEvaluator | HostEvaluator:
@@ -337,9 +356,9 @@ def baseline_evaluator(handle: Any, name: str) -> NativeEvaluator | HostEvaluato
     if function is None:
         return HostEvaluator(handle, None)
 
-    def act(_: PyTree, obs: PyTree, mask: PyTree) -> PyTree:
+    def act(_: PyTree, obs: PyTree, mask: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
         n = jax.tree.leaves(obs)[0].shape[0]
         actions = [function(jax.tree.map(lambda x, i=i: x[i], obs)) for i in range(n)]
-        return jax.tree.map(lambda *x: np.stack(x), *actions)
+        return jax.tree.map(lambda *x: np.stack(x), *actions), memory
 
     return HostEvaluator(handle, act)

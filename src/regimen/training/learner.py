@@ -161,7 +161,7 @@ class Learner:
             "stop_detail": run.stop.reason if run.stop else None,
             "converged": bool(run.stop and run.stop.converged),
             "solved_at": run.solved_at,
-        }
+        } | self.engine.summary()
         if not self.evaluations:
             return out
         best, final = self.evaluations["best"], self.evaluations["final"]
@@ -185,7 +185,8 @@ def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
         "algorithm": config.algorithm,
         "observation space": spaces.describe(handle.observation_space),
         "action space": spaces.describe(handle.action_space),
-        "network": f"{net.name} {list(net.hidden)} {net.activation}",
+        "network": f"{net.name} {list(net.hidden)} {net.activation}"
+        + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}"),
         "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
         "curriculum": "; ".join(course) or "none",
     }
@@ -210,7 +211,10 @@ def initial_from(source: Path, config: TrainConfig, handle: Any, warn: Callable[
         prefixes = ("state/norm/", *(f"state/models/{name}/params/" for name in fresh.models))
         wanted = {k: v for k, v in arrays.items() if k.startswith(prefixes)}
         new = trees.unflatten({"state": parts}, wanted, what)["state"]
-        models = {name: replace(m, params=new["models"][name]["params"]) for name, m in fresh.models.items()}
+        models = {}
+        for name, m in fresh.models.items():
+            params = new["models"][name]["params"]
+            models[name] = replace(m, params=params, target=() if m.target == () else params)
         return replace(fresh, models=models, norm=new["norm"])
 
     return adopt

@@ -15,8 +15,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from regimen import spaces
-from regimen.config import ALGORITHMS, NetworkConfig
-from regimen.errors import StorageError, nearest
+from regimen.config import ALGORITHMS, NetworkConfig, TrainConfig
+from regimen.errors import ConfigError, StorageError, nearest
+from regimen.settings import resolve_rollout
 from regimen.training.checkpoint import Checkpoints, digest, verify
 from regimen.training.trees import flatten, unflatten
 from regimen.types import PyTree, Spec
@@ -31,8 +32,26 @@ def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
     return ALGORITHMS[name].load()(config, network)
 
 
+def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int = 1) -> Any:
+    """The algorithm of a run, for its environment."""
+    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
+    spec = Spec(
+        handle.observation_space,
+        handle.action_space,
+        handle.reward_components,
+        num_envs=num_envs,
+        workers=workers,
+        rollout_rows=n // num_envs if kind == "steps" else 0,
+        max_episode_steps=handle.max_episode_steps,
+        env=handle.native,
+        action_conditions=handle.action_conditions,
+    )
+    return make_algorithm(config.algorithm, config.algo, config.network).bind(spec)
+
+
 class Policy:
-    """Acts on observations, greedily by default. Made by `regimen.load_policy`."""
+    """Acts on observations, greedily by default. Made by `regimen.load_policy`. A recurrent policy remembers what it
+    has seen: call `reset` where an episode begins."""
 
     def __init__(self, algo: Any, params: PyTree, meta: dict[str, Any]):
         self.algo, self.params, self.meta = algo, params, meta
@@ -40,10 +59,17 @@ class Policy:
         self.action_space = algo.bound.spec.action_space
         self.key = jax.random.key(0)
 
-        def act(params: PyTree, obs: PyTree, mask: PyTree, noise: PyTree) -> PyTree:
-            return algo.to_env(algo.act(params, obs, (), noise, mask=mask, greedy=noise is None)[0])
+        self.memory: PyTree = None  # [N, ...] of the observations acted on last
+
+        def act(params: PyTree, obs: PyTree, mask: PyTree, memory: PyTree, noise: PyTree) -> tuple[PyTree, PyTree]:
+            action, memory, _ = algo.act(params, obs, memory, noise, mask=mask, greedy=noise is None)
+            return algo.to_env(action), memory
 
         self._act = jax.jit(act)
+
+    def reset(self) -> None:
+        """Forget: the next observations are the first of their episodes. Without effect on a feed-forward policy."""
+        self.memory = None
 
     def act(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
         """The action for one observation, in the environment's own form (an int, or an array)."""
@@ -58,11 +84,15 @@ class Policy:
         [N, L] has a row over the options of every discrete part."""
         obs = spaces.cast(self.observation_space, obs)
         mask = None if mask is None else jnp.asarray(mask, bool)
-        noise = None
+        noise, lead = None, (jax.tree.leaves(obs)[0].shape[0],)
         if not greedy:
             self.key, key = jax.random.split(self.key)
-            noise = self.algo.noise(key, (jax.tree.leaves(obs)[0].shape[0],))
-        out = spaces.split(self.action_space, self._act(self.params, obs, mask, noise))
+            noise = self.algo.noise(key, lead)
+        memory = self.algo.initial_carry(lead) if self.memory is None else self.memory
+        if any(x.shape[0] != lead[0] for x in jax.tree.leaves(memory)):
+            raise ConfigError(f"{lead[0]} observations after another number of them; call reset() where episodes begin")
+        actions, self.memory = self._act(self.params, obs, mask, memory, noise)
+        out = spaces.split(self.action_space, actions)
         leaves = spaces.leaves(self.action_space)
         return spaces.build(self.action_space, {k: np.asarray(v).astype(leaves[k].dtype) for k, v in out.items()})
 

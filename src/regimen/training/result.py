@@ -13,7 +13,7 @@ import numpy as np
 from regimen.analysis.plots import plot_group, try_plot_run
 from regimen.analysis.report import write_report
 from regimen.analysis.statistics import bootstrap_interval, iqm
-from regimen.errors import ConfigError, RegimenError
+from regimen.errors import RegimenError
 from regimen.tracking.console import Console
 from regimen.tracking.files import read_episodes, read_metrics
 from regimen.tracking.mlflow import registry_name
@@ -143,7 +143,7 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
         )
         try:
             plot_group([r.run_dir for r in results], path)
-        except ConfigError as e:
+        except RegimenError as e:  # no matplotlib, or no return in so short a run
             console.event(str(e))
     console.event(f"run directories {path}/seed-*")
     if code == 0:

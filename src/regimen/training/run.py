@@ -23,6 +23,7 @@ from regimen.training.stopping import Rules, Stop
 
 Row = dict[str, Any]
 KEYS = ("episode", "update", "env_steps")  # columns of an episode that say which it is
+COUNTS = ("restarts", "dropped_batches")  # metrics that count since the beginning
 UNLOGGED = ("return", "length", "terminated", "truncated")  # columns without a metric of their own name
 
 
@@ -169,8 +170,7 @@ class Run:
         }
         row |= self.rollout_metrics()
         for name, values in self.pending.items():
-            now = name.startswith(curriculum.METRICS)  # what holds now; anything else is averaged
-            row[f"train/{name}"] = values[-1] if now else sum(values) / len(values)
+            row[name if name.startswith("time/") else f"train/{name}"] = reduced(name, values)
         taken = seconds - self.last_row_seconds
         if taken > 0 and c.steps > self.last_row_steps:
             row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken
@@ -225,3 +225,12 @@ class Run:
         self.last_row_steps, self.solved_at = saved["last_row_steps"], saved["solved_at"]
         self.rules.restore(saved["rules"], saved["stopped"])
         self.seconds_before = self.last_row_seconds = seconds
+
+
+def reduced(name: str, values: list[float]) -> float:
+    """A metric of several updates as one number: their mean, unless its name says otherwise."""
+    if name.startswith(curriculum.METRICS) or name in COUNTS:  # what holds now
+        return values[-1]
+    if name.endswith(("_min", "_max")):
+        return min(values) if name.endswith("_min") else max(values)
+    return sum(values) / len(values)

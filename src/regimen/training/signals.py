@@ -52,6 +52,10 @@ class Signals:
     def is_requested(self) -> bool:
         return bool(self.requested)
 
+    def ask(self, number: int) -> None:
+        """As if this process had received the signal."""
+        self.requested = self.requested or number
+
     def note(self, number: int, frame: object) -> None:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt  # asked twice: leave without saving

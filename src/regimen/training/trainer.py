@@ -7,35 +7,41 @@ Gymnasium environments is in the engine.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from regimen.config import TrainConfig
 from regimen.envs.check import check_env
-from regimen.errors import EnvError, OutOfMemoryError, RegimenError, StorageError, nearest
+from regimen.errors import ConfigError, EnvError, OutOfMemoryError, RegimenError, StorageError, nearest
 from regimen.schedule import Episodes, Steps
 from regimen.settings import describe, describe_budget, resolve_rollout
 from regimen.sources.host import HostSource, Interrupted
 from regimen.sources.scan import ScanSource
 from regimen.tracking.console import Console, memory_mb
 from regimen.tracking.files import COUNTERS, RunFiles
-from regimen.training import curriculum, device
+from regimen.training import curriculum, device, offline
 from regimen.training.checkpoint import checkpointer
+from regimen.training.cluster import require_ray
 from regimen.training.engine import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
 from regimen.training.evaluate import make_evaluator
 from regimen.training.learner import Learner
-from regimen.training.policy import make_algorithm
+from regimen.training.multihost import SharedEngine
+from regimen.training.policy import bind_algorithm
 from regimen.training.run import Row
 from regimen.training.signals import Signals
 from regimen.training.stopping import Stop
-from regimen.types import Spec, State
+from regimen.types import State
 
 Callback = Callable[[dict[str, Any]], Any]
+WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
 UNKNOWN_LENGTH = 1000  # steps of an episode, for the memory estimate of an environment without a limit
 NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
 
@@ -51,26 +57,37 @@ def make_engine(
     state (`--init-from`)."""
     native = handle.native is not None
     kind, n, num_envs = resolve_rollout(config.rollout, native)
-    device.require_memory(memory_needed(config, handle) * len(seeds))
+    if config.data is not None:
+        return offline.make_engine(config, handle, seeds, partial(make_engine, stop_requested=stop_requested), adopt)
     course = curriculum.make(config.curriculum, handle)
-    spec = Spec(
-        handle.observation_space,
-        handle.action_space,
-        handle.reward_components,
-        num_envs=num_envs,
-        max_episode_steps=handle.max_episode_steps,
-        env=handle.native,
-        action_conditions=handle.action_conditions,
-    )
-    algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec)
+    workers = config.engine.workers if config.engine.distributed else 1
+    algo = bind_algorithm(config, handle, num_envs, workers)
     schedule = Steps(n) if kind == "steps" else Episodes(n)
+    if not native and config.devices not in (None, 1):
+        raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
+    devices = device.choose(config.devices, num_envs, algo) if native else jax.local_devices()[:1]
+    device.require_memory(memory_needed(config, handle) * len(seeds), replay_needed(algo) * len(seeds), devices)
 
     def init(key: Any) -> State:
         return adopt(algo.init(key))
 
+    if config.engine.distributed:
+        if course is not None:
+            raise ConfigError("curriculum: workers do not follow one; use --engine local")
+        if config.rollout.lag:
+            raise ConfigError("rollout.lag: workers have a lag of their own; set it to 0")
+        require_ray()
+        from regimen.training.ray_engine import RayEngine
+
+        bytes_ahead = (config.engine.queue + 2) * memory_needed(config, handle)
+        return RayEngine(config, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
     with blaming_the_env(handle):
         if native:
-            return NativeEngine(handle.native, algo, ScanSource(schedule, num_envs), seeds, init, course)
+            source, lag = ScanSource(schedule, num_envs), config.rollout.lag
+            kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
+            return kind_of(handle.native, algo, source, seeds, init, course, lag, devices)
+        if config.rollout.lag:
+            raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
         components, limit = handle.reward_components, handle.max_episode_steps
         metrics = handle.metric_reductions
         source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics)
@@ -82,6 +99,11 @@ def memory_needed(config: TrainConfig, handle: Any) -> int:
     kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
     steps = n if kind == "steps" else n * (handle.max_episode_steps or UNKNOWN_LENGTH)
     return device.batch_bytes(handle.observation_space, steps, 4 * n if handle.native is not None else n, copies=2.5)
+
+
+def replay_needed(algo: Any) -> int:
+    """Bytes of one learner's replay; 0 where it has none."""
+    return algo.bound.replay_bytes() if hasattr(algo.bound, "replay_bytes") else 0
 
 
 @contextlib.contextmanager
@@ -120,7 +142,10 @@ class Session:
         self.evaluate = make_evaluator(handle, engine.algo, signals.is_requested)
         self.ending = False  # everything is saved: a signal ends the process at once
         self.warned_of: set[str] = set()
+        self.workers_written = (-math.inf, 0)  # when, and their restarts then
         signals.busy, signals.last_words = self.busy, self.last_words
+        engine.watch(lambda text: self.tell(self.learners[0], text), self.show_workers)
+        engine.on_signal = signals.ask
 
     @property
     def group(self) -> bool:
@@ -138,22 +163,39 @@ class Session:
         learner.files.event(text)
         self.console.event(self.name(learner) + text)
 
+    def show_workers(self, rows: list[dict[str, Any]]) -> None:
+        """The state of each worker: about once a second here, and more rarely in the files."""
+        self.console.workers(rows)
+        run, restarts = self.learners[0].run, sum(row["restarts"] for row in rows)
+        written, before = self.workers_written
+        if run.seconds - written >= WORKERS_SECONDS or restarts > before:
+            self.workers_written = run.seconds, restarts
+            self.learners[0].files.workers(run.counters.updates, run.seconds, rows)
+
     def header(self, where: str) -> None:
         c, h = self.config, self.handle
         kind, n, num_envs = resolve_rollout(c.rollout, h.native is not None)
         world = "native" if h.native is not None else "Gymnasium"
         first, count = self.learners[0].seed, len(self.learners)
         seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
-        needed = device.size(memory_needed(c, h) * count)
+        needed = f"{device.size(memory_needed(c, h) * count)} for batches"
+        if replay := replay_needed(self.engine.algo):
+            needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {device.size(replay * count)}"
+        shared = self.engine.device_count
+        envs = f"{num_envs} envs" if shared == 1 else f"{shared} devices, {num_envs // shared} environments each"
+        envs = "offline" if c.data is not None else envs
         lines = [
-            f"{h.id} ({world}) with {c.algorithm}, {seeds}, {num_envs} envs: "
+            f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: "
             + describe(c, kind, n, num_envs, h.max_episode_steps),
-            f"budget {describe_budget(c)}; device {where}; memory about {needed} for batches, "
+            *self.engine.notes,
+            f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
             f"{device.size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
         ]
         if self.engine.curriculum is not None:
             lines.insert(1, self.engine.curriculum.words())
+        if words := self.engine.words():
+            lines.insert(1, words)
         if self.group:
             lines.append("the figures below are means over the seeds still training")
         self.console.header(lines)
@@ -350,6 +392,7 @@ class Session:
 
     def last_words(self, number: int) -> None:
         """The process is about to be ended by the signal's thread: the last checkpoint stays as it is."""
+        self.engine.abandon()
         if self.ending:
             return
         name = signal.Signals(number).name
@@ -359,6 +402,7 @@ class Session:
         self.console.event(f"interrupted by {name}; the last checkpoint in {self.path} is as it was")
 
     def close(self) -> None:
+        self.workers_written = (-math.inf, 0)  # the last state is kept
         self.evaluate.close()
         self.engine.close()
 
