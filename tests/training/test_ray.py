@@ -251,11 +251,13 @@ def test_batches_as_they_come(cluster, eager, monkeypatch):
     monkeypatch.setattr("regimen.training.ray_engine.put", lambda weights: puts.append(1) or put(weights))
     engine = engine_for(FRAGILE, eager, **{"engine.queue": 3})
     try:
-        for _ in range(12):
+        updates = 0
+        while updates < 12 or {int(b.worker) for b in engine.batches} != {0, 1}:  # one may be slow to start
             (progress,) = engine.advance(ANY)
             assert progress.steps == 16  # a worker's share
-        assert len(puts) == 13  # the first weights, and those of each update
-        assert {int(b.worker) for b in engine.batches} == {0, 1}
+            updates += 1
+            assert updates < 20_000
+        assert len(puts) == updates + 1  # the first weights, and those of each update
         for i, batch in enumerate(engine.batches):
             assert batch.lag.shape == (2,) and batch.lag.min() >= 0 and batch.lag.max() <= i
         assert progress.metrics["lag_max"] == engine.batches[-1].lag.max()

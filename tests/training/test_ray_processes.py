@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,19 +24,14 @@ TESTS = Path(__file__).parents[1]
 LISTENING = "0A"
 
 
-def folders() -> list[Path]:
-    """Those of clusters that Regimen started."""
-    return list(Path(tempfile.gettempdir()).glob("regimen-*"))
-
-
 class Command:
     """Python in a process group of its own; its descendants are known by a variable they inherit."""
 
     def __init__(self, *argv: str):
         self.mark = f"REGIMEN_TEST={uuid.uuid4()}"
-        self.before = set(folders())
+        self.folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # of its own: other tests start clusters, too
         name, _, value = self.mark.partition("=")
-        environment = {**os.environ, name: value, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, name: value, "PYTHONUNBUFFERED": "1", "TMPDIR": str(self.folder)}
         environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             [sys.executable, *argv],
@@ -73,7 +69,8 @@ class Command:
         while self.pids() and time.monotonic() < end:
             time.sleep(0.1)
         assert self.pids() == set()
-        assert set(folders()) <= self.before
+        assert list(self.folder.glob("regimen-*")) == []
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def train(env: str, *flags: str, **settings) -> Command:
