@@ -3,9 +3,8 @@ is asked for, acting, and learning from rows or from sequences of rows."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,8 @@ from jax.flatten_util import ravel_pytree
 
 from regimen import distributions, spaces
 from regimen.algorithms import own_loop
-from regimen.algorithms.shared import Horizon, next_values, optimizer, values
+from regimen.algorithms.base import Algorithm
+from regimen.algorithms.shared import next_values, optimizer, values
 from regimen.config import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import Shape, make_core, make_net
@@ -54,32 +54,13 @@ class Parts:
         self.critic = make_net(network, Shape(seen, ((1, heads),)), 1.0)
 
 
-class ActorCritic:
-    """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
+class ActorCritic(Algorithm):
+    """A policy and a value network, and what is learned with them."""
 
-    config_class: type
-    asynchronous = False  # whether batches of an older policy can be learned from
     by_env: tuple[str, ...] = ()  # entries of `aux` with a row for every environment; the rest is common to all devices
-
-    def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides):
-        self.config = dataclasses.replace(config or self.config_class(), **overrides)
-        self.network = network or NetworkConfig()
-        self.horizon = Horizon.parse(self.config.horizon)
-        self.parts: Any = None
-
-    def bind(self, spec: Spec) -> Self:
-        """This algorithm for one environment's spaces."""
-        bound = type(self)(self.config, self.network)
-        bound.parts = self.build(spec)
-        return bound
 
     def build(self, spec: Spec) -> Parts:
         return Parts(spec, self.network, self.config)
-
-    @property
-    def bound(self) -> Any:
-        assert self.parts is not None, "call bind(spec) first"
-        return self.parts
 
     def init(self, key: Array) -> State:
         parts, c = self.bound, self.config
@@ -123,16 +104,6 @@ class ActorCritic:
     def policy(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
         """The distribution's parameters at features [..., D]."""
         return self.bound.dist.params(self.bound.actor.apply(params["actor"], x), params.get("log_std", FIXED), mask)
-
-    def to_env(self, action: PyTree) -> PyTree:
-        """Actions as the environment takes them; numpy from numpy."""
-        out = self.bound.dist.to_env(action)
-        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
-        return jax.tree.map(np.asarray, out) if on_host else out
-
-    def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
-        x = spaces.flatten(self.bound.spec.observation_space, obs)
-        return x if norm is None else norm.normalize(x)
 
     def log_probs(self, out: PyTree, action: PyTree, mask: Array | None) -> tuple[Array, Array | None]:
         """Log-probability of the action, one number [...] or by element [..., M] with 0 for what does not matter; and
@@ -235,41 +206,3 @@ def sequences(x: Array, length: int) -> Array:
     pad = -x.shape[0] % length
     x = jnp.concatenate([x, jnp.zeros((pad, *x.shape[1:]), x.dtype)]) if pad else x
     return jnp.swapaxes(x.reshape(-1, length, *x.shape[1:]), 1, 2)
-
-
-def register(cls: type[ActorCritic]) -> type[ActorCritic]:
-    """Float hyper-parameters, also of sections within, and the length of the schedules are data of the pytree: another
-    value does not compile anew."""
-    jax.tree_util.register_pytree_node(cls, _flatten, lambda static, leaves: _unflatten(cls, static, leaves))
-    return cls
-
-
-def floats(config: Any) -> dict[str, Any]:
-    """Field -> value of the float fields, those of nested sections as a dict."""
-    out = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if "float" in str(f.type) and value is not None:
-            out[f.name] = value
-        elif dataclasses.is_dataclass(value):
-            out[f.name] = floats(value)
-    return out
-
-
-def with_floats(config: Any, values: dict[str, Any]) -> Any:
-    new = {k: with_floats(getattr(config, k), v) if isinstance(v, dict) else v for k, v in values.items()}
-    return dataclasses.replace(config, **new)
-
-
-def _flatten(algo: ActorCritic):
-    data = floats(algo.config)
-    blank = with_floats(algo.config, jax.tree.map(lambda _: 0.0, data))
-    length, unit = algo.horizon or (None, None)
-    return (data, length), (dataclasses.replace(blank, horizon=None), algo.network, algo.parts, unit)
-
-
-def _unflatten(cls: type[ActorCritic], static, children) -> ActorCritic:
-    (config, network, parts, unit), (data, length) = static, children
-    algo = cls(with_floats(config, data), network)
-    algo.horizon, algo.parts = None if unit is None else Horizon(length, unit), parts
-    return algo

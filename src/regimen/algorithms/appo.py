@@ -11,7 +11,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from regimen.algorithms.actor_critic import register
+from regimen.algorithms.base import register
 from regimen.algorithms.impala import IMPALA, Sample
 from regimen.hyperparameters import APPOConfig
 from regimen.types import Array, Model, PyTree, State

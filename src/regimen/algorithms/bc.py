@@ -7,7 +7,6 @@ observation. Rewards are not looked at.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -17,7 +16,8 @@ import optax
 from jax import lax
 
 from regimen import distributions, spaces
-from regimen.algorithms.shared import Horizon, optimizer, scheduled
+from regimen.algorithms.base import Algorithm, register
+from regimen.algorithms.shared import optimizer, scheduled
 from regimen.config import NetworkConfig
 from regimen.hyperparameters import BCConfig
 from regimen.networks import Shape, make_net
@@ -26,31 +26,18 @@ from regimen.sources.dataset import Data
 from regimen.sources.replay import Sample
 from regimen.types import Array, Clock, Model, PyTree, Spec, State
 
-FLOATS = tuple(f.name for f in dataclasses.fields(BCConfig) if "float" in str(f.type))
 FREE = np.zeros(0, np.float32)  # deviations are outputs of the network
 
 
-class BC:
-    """Holds its hyper-parameters and, once bound to a `Spec`, its network. Methods are pure."""
+@register
+class BC(Algorithm):
+    """A policy alone."""
 
-    asynchronous = False
+    config_class = BCConfig
+    default_network = NetworkConfig(hidden=(256, 256), activation="relu")
 
-    def __init__(self, config: BCConfig | None = None, network: NetworkConfig | None = None, **overrides):
-        self.config = dataclasses.replace(config or BCConfig(), **overrides)
-        self.network = network or NetworkConfig(hidden=(256, 256), activation="relu")
-        self.horizon = Horizon.parse(self.config.horizon)
-        self.parts: Parts | None = None
-
-    def bind(self, spec: Spec) -> BC:
-        """This algorithm for one environment's spaces."""
-        bound = BC(self.config, self.network)
-        bound.parts = Parts(spec, self.network)
-        return bound
-
-    @property
-    def bound(self) -> Parts:
-        assert self.parts is not None, "call bind(spec) first"
-        return self.parts
+    def build(self, spec: Spec) -> Parts:
+        return Parts(spec, self.network)
 
     def init(self, key: Array) -> State:
         actor_key, root = jax.random.split(key)
@@ -73,16 +60,6 @@ class BC:
         dist = self.bound.dist
         out = self.distribution(params["actor"], self.features(obs, params.get("norm")), mask)
         return dist.mode(out) if greedy else dist.sample(out, noise), carry, {}
-
-    def to_env(self, action: PyTree) -> PyTree:
-        """Actions as the environment takes them; numpy from numpy."""
-        out = self.bound.dist.to_env(action)
-        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
-        return jax.tree.map(np.asarray, out) if on_host else out
-
-    def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
-        x = spaces.flatten(self.bound.spec.observation_space, obs)
-        return x if norm is None else norm.normalize(x)
 
     def distribution(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
         return self.bound.dist.params(self.bound.actor.apply(params, x), FREE, mask)
@@ -140,21 +117,3 @@ class Parts:
         self.obs_size = spaces.flat_size(spec.observation_space)
         heads = tuple(d.head_shape for d in self.elements.leaves.values())
         self.actor = make_net(network, Shape(spec.observation_space, heads), 0.01)
-
-
-def _flatten(algo: BC):
-    blank = {name: None if getattr(algo.config, name) is None else 0.0 for name in FLOATS}
-    leaves = tuple(getattr(algo.config, name) for name in FLOATS)
-    length, unit = algo.horizon or (None, None)
-    return (leaves, length), (dataclasses.replace(algo.config, **blank, horizon=None), algo.network, algo.parts, unit)
-
-
-def _unflatten(static, children) -> BC:
-    (config, network, parts, unit), (leaves, length) = static, children
-    algo = BC(dataclasses.replace(config, **dict(zip(FLOATS, leaves))), network)
-    algo.horizon, algo.parts = None if unit is None else Horizon(length, unit), parts
-    return algo
-
-
-# Float hyper-parameters and the length of the schedule are data: another value does not compile anew.
-jax.tree_util.register_pytree_node(BC, _flatten, _unflatten)

@@ -21,17 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regimen.algorithms.base import register
 from regimen.algorithms.branches import Policy
 from regimen.algorithms.offline import log_likelihood
 from regimen.algorithms.sac import SAC, Models, Parts, mean
-from regimen.config import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.hyperparameters import CQLConfig
 from regimen.normalize import RunningStats
 from regimen.sources.replay import Sample
 from regimen.types import Array, Model, PyTree, Spec, State, pytree_dataclass
 
-FLOATS = tuple(f.name for f in dataclasses.fields(CQLConfig) if "float" in str(f.type))
 LARGEST = 1e6  # of the Lagrange multiplier
 
 
@@ -44,24 +43,21 @@ class Drawn(Sample):
     cloning: Array | None = None  # whether the policy is still being cloned
 
 
+@register
 class CQL(SAC):
-    """SAC with a conservative critic. Holds its hyper-parameters and, once bound, its networks. Methods are pure."""
+    """SAC with a conservative critic."""
 
+    config_class = CQLConfig
     asynchronous = False
-    config: CQLConfig
 
-    def __init__(self, config: CQLConfig | None = None, network: NetworkConfig | None = None, **overrides):
-        super().__init__(dataclasses.replace(config or CQLConfig(), **overrides), network)
-
-    def bind(self, spec: Spec) -> CQL:
-        bound = CQL(self.config, self.network)
-        bound.parts = Parts(spec, self.network, self.config)
-        if not bound.parts.branches.exact:
+    def build(self, spec: Spec) -> Parts:
+        parts = super().build(spec)
+        if not parts.branches.exact:
             raise ConfigError(
-                f"algo.exact_choices: the action has {bound.parts.branches.number} joint choices, and the conservative "
-                f"term sums over them all; allow so many, or use another algorithm"
+                f"algo.exact_choices: the action has {parts.branches.number} joint choices, and the conservative term "
+                f"sums over them all; allow so many, or use another algorithm"
             )
-        return bound
+        return parts
 
     def init(self, key: Array) -> State:
         state = super().init(key)
@@ -172,20 +168,3 @@ class CQL(SAC):
             capped = {"log": jnp.minimum(moved.params["log"], math.log(LARGEST))}
             models = models | {"lagrange": moved.replace(params=capped)}
         return models, metrics
-
-
-def _flatten(algo: CQL):
-    blank = {name: None if getattr(algo.config, name) is None else 0.0 for name in FLOATS}
-    leaves = tuple(getattr(algo.config, name) for name in FLOATS)
-    return leaves, (dataclasses.replace(algo.config, **blank), algo.network, algo.parts)
-
-
-def _unflatten(static, leaves) -> CQL:
-    config, network, parts = static
-    algo = CQL(dataclasses.replace(config, **dict(zip(FLOATS, leaves))), network)
-    algo.parts = parts
-    return algo
-
-
-# Float hyper-parameters are data: another value does not compile anew.
-jax.tree_util.register_pytree_node(CQL, _flatten, _unflatten)

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from regimen.algorithms.actor_critic import ActorCritic, register
+from regimen.algorithms.actor_critic import ActorCritic
+from regimen.algorithms.base import register
 from regimen.algorithms.shared import explained, optimizer, scheduled
 from regimen.hyperparameters import IMPALAConfig
 from regimen.normalize import RunningStats

@@ -20,7 +20,8 @@ from jax.flatten_util import ravel_pytree
 
 from regimen import rewards
 from regimen.algorithms import balance, own_loop
-from regimen.algorithms.actor_critic import FIXED, ActorCritic, Parts, register
+from regimen.algorithms.actor_critic import FIXED, ActorCritic, Parts
+from regimen.algorithms.base import register
 from regimen.algorithms.shared import adapt, explained, optimizer, scheduled
 from regimen.config import NetworkConfig
 from regimen.errors import ConfigError

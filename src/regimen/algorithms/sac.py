@@ -21,6 +21,7 @@ from jax import lax
 
 from regimen import distributions, spaces
 from regimen.algorithms import offline
+from regimen.algorithms.base import Algorithm, register
 from regimen.algorithms.branches import Branches, Policy
 from regimen.config import NetworkConfig
 from regimen.errors import ConfigError
@@ -32,33 +33,22 @@ from regimen.normalize import RunningStats
 from regimen.sources.replay import Replay, Sample
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
-FLOATS = tuple(f.name for f in dataclasses.fields(SACConfig) if "float" in str(f.type))
 FREE = np.zeros(0, np.float32)  # deviations are outputs of the network: none is a free parameter
 CRITICS = 2
 Models = dict[str, Model]
 
 
-class SAC:
-    """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
+@register
+class SAC(Algorithm):
+    """A policy, twin critics with slow copies, and a temperature for each part of an action."""
 
+    config_class = SACConfig
+    default_network = NetworkConfig(hidden=(256, 256), activation="relu")
     asynchronous = True  # learns from what any earlier policy collected
     by_env = ()  # several devices have a replay of their own environments each, and one policy
 
-    def __init__(self, config: SACConfig | None = None, network: NetworkConfig | None = None, **overrides):
-        self.config = dataclasses.replace(config or SACConfig(), **overrides)
-        self.network = network or NetworkConfig(hidden=(256, 256), activation="relu")
-        self.parts: Parts | None = None
-
-    def bind(self, spec: Spec) -> SAC:
-        """This algorithm for one environment's spaces."""
-        bound = type(self)(self.config, self.network)
-        bound.parts = Parts(spec, self.network, self.config)
-        return bound
-
-    @property
-    def bound(self) -> Parts:
-        assert self.parts is not None, "call bind(spec) first"
-        return self.parts
+    def build(self, spec: Spec) -> Parts:
+        return Parts(spec, self.network, self.config)
 
     def init(self, key: Array) -> State:
         parts, c = self.bound, self.config
@@ -113,16 +103,6 @@ class SAC:
             white = self.bound.with_numbers(white, value)
         action, anything = dist.sample(out, white), self.bound.uniform(white, mask, x.shape[:-1])
         return jax.tree.map(lambda a, b: jnp.where(params["random"] > 0, a, b), anything, action), carry, {}
-
-    def to_env(self, action: PyTree) -> PyTree:
-        """Actions as the environment takes them; numpy from numpy."""
-        out = self.bound.dist.to_env(action)
-        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
-        return jax.tree.map(np.asarray, out) if on_host else out
-
-    def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
-        x = spaces.flatten(self.bound.spec.observation_space, obs)
-        return x if norm is None else norm.normalize(x)
 
     def distribution(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
         return self.bound.dist.params(self.bound.actor.apply(params, x), FREE, mask)
@@ -354,20 +334,3 @@ class Parts:
             spread = jnp.arctanh(jnp.clip(lax.erf(own[name] / math.sqrt(2)), -1 + 1e-6, 1 - 1e-6))
             own[name] = jnp.where(d.squashed, spread, own[name])
         return own if elements.hybrid else next(iter(own.values()))
-
-
-def _flatten(algo: SAC):
-    blank = {name: None if getattr(algo.config, name) is None else 0.0 for name in FLOATS}
-    leaves = tuple(getattr(algo.config, name) for name in FLOATS)
-    return leaves, (dataclasses.replace(algo.config, **blank), algo.network, algo.parts)
-
-
-def _unflatten(static, leaves) -> SAC:
-    config, network, parts = static
-    algo = SAC(dataclasses.replace(config, **dict(zip(FLOATS, leaves))), network)
-    algo.parts = parts
-    return algo
-
-
-# Float hyper-parameters are data: another value does not compile anew.
-jax.tree_util.register_pytree_node(SAC, _flatten, _unflatten)
