@@ -190,6 +190,35 @@ def resumed(eight):
     }
 
 
+def sac_engine(devices, starts):
+    given = {"rollout.steps": 32, "rollout.num_envs": 16, "network.hidden": (8,), "total_steps": 10**6}
+    algo = {"algo.buffer_size": 256, "algo.batch_size": 32, "algo.learning_starts": starts, "algo.update_ratio": 0.25}
+    config = settings.build_config("pendulum", algo="sac", overrides={**given, **algo, "devices": devices})
+    return make_engine(config, registry.resolve("pendulum"), [0], lambda: False)
+
+
+def replayed():
+    """Random actions fill the same replay on one device and on eight; what eight learn from it is one policy."""
+    one, eight = sac_engine(1, 10**6), sac_engine(8, 10**6)
+    one.advance([Limits(3)]), eight.advance([Limits(3)])
+    learner = sac_engine(8, 32)
+    before = arrays(learner)
+    learner.advance([Limits(3)])
+    middle = arrays(learner)
+    learner.advance([Limits(2)])
+    end = arrays(learner)
+    learner.restore(middle, "the snapshot")
+    learner.advance([Limits(2)])
+    copies = [np.asarray(s.data) for s in learner.state.models["actor"].params["head"]["kernel"].addressable_shards]
+    return {
+        "off": off(arrays(one), arrays(eight)),
+        "rows": int(eight.state.aux["ring"].count[0]),
+        "moved": off(before, end, "state/models/actor/params"),
+        "alike": all(np.array_equal(copies[0], c) for c in copies) and len(copies) == 8,
+        "exact": all(np.array_equal(end[name], x) for name, x in arrays(learner).items()),
+    }
+
+
 def refused(**overrides):
     try:
         engine_of(**overrides)
@@ -217,6 +246,7 @@ def quick(folder):
     yield "steps", result
     yield "resumed", resumed(eight)
     yield "episodes", one_and_eight(**EPISODIC | {"rollout.episodes": 16, "rollout.num_envs": 8})[1]
+    yield "sac", replayed()
     yield "not_shared", refused(devices=8, **{"rollout.num_envs": 12, "rollout.steps": 24})
     yield "too_many", refused(devices=9)
     yield "by_default", engine_of(None, **{"rollout.num_envs": 12, "rollout.steps": 24}).device_count

@@ -65,6 +65,13 @@ def test_components_are_standardised_over_all_rows(checks):
     assert checks["standardized"]["covariance"] < 1e-4
 
 
+def test_sac_has_one_replay_and_one_policy(checks):
+    found = checks["sac"]
+    assert found["off"] < 1e-6 and found["rows"] == 6
+    assert found["moved"] > 1e-4 and found["alike"]
+    assert found["exact"], "a snapshot holds the replay of every device"
+
+
 @pytest.mark.parametrize("case", ["minibatches_even", "minibatches_uneven", "minibatches_tiny"])
 def test_every_row_is_used_once_an_epoch(checks, case):
     found = checks[case]
