@@ -39,6 +39,7 @@ def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int
         handle.observation_space,
         handle.action_space,
         handle.reward_components,
+        agents=handle.agents,
         num_envs=num_envs,
         workers=workers,
         rollout_rows=n // num_envs if kind == "steps" else 0,
