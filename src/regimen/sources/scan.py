@@ -186,8 +186,8 @@ def step_all(env: Any, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Ar
         for name in carry.metrics
     }
     going = EnvCarry(state, side_by_side(env, ts.obs), carry.reward + total, length, metrics, memory)
-    rows = side_by_side(env, (reward, terminated, truncated, acted))
-    return Stepped(going, *rows, over, ended)
+    reward, terminated, truncated, acted = side_by_side(env, (reward, terminated, truncated, acted))
+    return Stepped(going, reward, terminated, truncated, acted, over, ended)
 
 
 def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array):

@@ -140,7 +140,7 @@ def from_space(space: Any, x: Any) -> Any:
 
 
 def register_with_gymnasium() -> list[str]:
-    """Register every native environment of one agent as `regimen/<name>`, a slash in a name becoming a dot; returns the ids.
+    """Register every native environment of one agent as `regimen/<name>`, a slash becoming a dot; returns the ids.
 
     After it `gymnasium.make("regimen/cartpole", gravity=3.7)`, `gymnasium.make("regimen/probe.action")` and
     `gymnasium.make("regimen/moving", render_mode="rgb_array")` work.
