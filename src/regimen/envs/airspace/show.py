@@ -52,9 +52,12 @@ def no_op(scenario: str, reward: str = "compat") -> Outcome:
 
     first, last, (north, east, separation, paid, over) = jax.device_get(play(env))
     t = int(np.sum(~over))
-    track = (np.concatenate([row[None], rows[:t]]) for row, rows in ((first.north, north), (first.east, east)))
-    separation = np.concatenate([first.min_sep[None], separation[:t]])
-    return Outcome(env, last, *track, separation, paid.sum(axis=0))
+
+    def track(start: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([start[None], rows[:t]])
+
+    tracks = track(first.north, north), track(first.east, east), track(first.min_sep, separation)
+    return Outcome(env, last, tracks[0], tracks[1], tracks[2], paid.sum(axis=0))
 
 
 def report(scenario: str) -> tuple[list[str], Outcome]:
