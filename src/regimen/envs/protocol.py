@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, dataclass_transform, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +87,7 @@ def alive_in(env: Any, state: PyTree) -> Array:
     return env.alive(state) if getattr(env, "alive", None) else jnp.ones(len(agents_of(env)), bool)
 
 
+@dataclass_transform(frozen_default=True)
 def native_env(cls):
     """Frozen dataclass and pytree: `float` fields are data (curricula and sweeps change them without recompiling),
     every other field is part of the program."""

@@ -135,8 +135,8 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
 
 
 def locate(env: Any) -> tuple[str, Any]:
-    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `module:factory`,
-    `file.py:factory` or an object.
+    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `airspace:FILE.json`,
+    `module:factory`, `file.py:factory` or an object.
 
     The target is an object, or for the three prefixes that very string.
     """
@@ -145,6 +145,10 @@ def locate(env: Any) -> tuple[str, Any]:
     target = ENVS[env].target if env in ENVS else env
     if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:")):
         return env, target
+    if target.startswith("airspace:"):
+        from regimen.envs.airspace.env import Airspace
+
+        return env, Airspace(scenario=target.removeprefix("airspace:"))
     if ":" in target:
         return env, load(target)
     others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory"
