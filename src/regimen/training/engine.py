@@ -58,6 +58,7 @@ class Progress:
     episodes: Any  # EpisodeRows of numpy arrays; `update` in 0..n-1, `step` from the advance's start
     seconds: float  # it took, without compilation
     diverged: bool = False  # the update after the last one was not finite and has not been applied
+    agent_steps: np.ndarray | None = None  # [n] steps of all agents that acted; None: as `steps`
 
     @property
     def updates(self) -> int:

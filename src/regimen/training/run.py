@@ -29,11 +29,12 @@ UNLOGGED = ("return", "length", "terminated", "truncated")  # columns without a 
 
 @dataclass
 class Counters:
-    """Since the run began, resumes included."""
+    """Since the run began, resumes included. `agent_steps` counts every agent's steps: `steps` with one agent."""
 
     updates: int = 0
     steps: int = 0
     episodes: int = 0
+    agent_steps: int = 0
 
     def due(self, before: Counters, every: Count | None) -> bool:
         """Whether a multiple of `every` lies between `before` and here."""
@@ -53,7 +54,7 @@ class Run:
 
     def __init__(self, config: TrainConfig, handle: Any, seed: int):
         self.config, self.handle, self.seed = config, handle, seed
-        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes)
+        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metric_reductions)
         self.every = {
             "log": Count.parse(config.log.every, "log.every"),
             "eval": Count.parse(config.eval.every, "eval.every"),
@@ -111,23 +112,26 @@ class Run:
         table = self.episode_table(progress)
         columns = {name: values.tolist() for name, values in table.items() if name not in KEYS}
         bounds = np.searchsorted(progress.episodes.update, np.arange(n + 1))
+        acted = progress.steps if progress.agent_steps is None else progress.agent_steps
         due: set[str] = set()
         for j in range(n):
             if "log" in due:  # the row of the update before
                 rows.append(self.close_row(seconds=start + progress.seconds * j / n))
             before = replace(self.counters)
             ended = slice(bounds[j], bounds[j + 1])
-            self.count(int(progress.steps[j]), {name: values[ended] for name, values in columns.items()})
+            episodes = {name: values[ended] for name, values in columns.items()}
+            self.count(int(progress.steps[j]), episodes, int(acted[j]))
             for name, values in progress.metrics.items():
                 if math.isfinite(values[j]):
                     self.pending.setdefault(name, []).append(float(values[j]))
             due = {name for name, every in self.every.items() if self.counters.due(before, every)}
         return rows, table, due
 
-    def count(self, steps: int, episodes: dict[str, list[float]]) -> None:
+    def count(self, steps: int, episodes: dict[str, list[float]], agent_steps: int) -> None:
         """One update more, and the episodes that ended in it."""
         self.counters.updates += 1
         self.counters.steps += steps
+        self.counters.agent_steps += agent_steps
         self.counters.episodes += len(episodes["return"])
         self.recent.extend(episodes["return"])
         self.rules.episodes(episodes["return"])
@@ -163,7 +167,7 @@ class Run:
         seconds = self.seconds if seconds is None else seconds
         row: Row = {
             "env_steps": c.steps,
-            "agent_steps": c.steps,
+            "agent_steps": c.agent_steps,
             "updates": c.updates,
             "episodes": c.episodes,
             "wall_seconds": round(seconds, 4),
@@ -176,6 +180,7 @@ class Run:
             row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken
         if (memory := memory_mb()) is not None:
             row["time/memory_mb"] = memory
+        row["time/unix_time"] = round(time.time() - (self.seconds - seconds), 3)
         self.pending, self.pending_episodes = {}, {}
         self.last_row_steps, self.last_row_seconds = c.steps, seconds
         return row | (extra or {})
@@ -218,7 +223,8 @@ class Run:
         }
 
     def restore(self, saved: dict[str, Any], seconds: float) -> None:
-        self.counters = Counters(**saved["counters"])
+        counters = saved["counters"]
+        self.counters = Counters(**({"agent_steps": counters["steps"]} | counters))  # older ones have one agent
         self.pending, self.pending_episodes = saved["pending"], saved["pending_episodes"]
         self.recent.extend(saved["recent"])
         self.best, self.best_step = saved["best"], saved["best_step"]
