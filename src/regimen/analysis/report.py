@@ -112,7 +112,12 @@ def _show(name: str, value: Any) -> str:
 
 def _evaluation(summary: Mapping[str, Any], points: list[dict[str, Any]]) -> str:
     """The final evaluation, and the best and last ones during training."""
-    final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_")}
+    final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_") and not _mapping(v)}
+    between = _mapping(summary.get("eval_metrics_ci95"))
+    for name, value in _mapping(summary.get("eval_metrics")).items():
+        if name != "return_mean":
+            ends = between.get(name)
+            final[name] = _show(name, value) + (f" (95% interval {ends[0]:.4g} to {ends[1]:.4g})" if ends else "")
     during = [p for p in points if isinstance(p.get("eval/return_mean"), (int, float))]
     if during:
         best = max(during, key=lambda p: p["eval/return_mean"])

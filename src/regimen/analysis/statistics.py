@@ -73,6 +73,21 @@ def mean_interval(x: ArrayLike, level: float = 0.95) -> Interval:
     return (mean - half, mean + half)
 
 
+def interval_from_moments(mean: float, std: float, n: int, level: float = 0.95) -> list[float] | None:
+    """`mean_interval` of n values whose mean and (population) deviation are known; None for fewer than two."""
+    if n < 2:
+        return None
+    half = t_quantile(0.5 + level / 2, n - 1) * std / math.sqrt(n - 1)
+    return [mean - half, mean + half]
+
+
+def sample_interval(x: ArrayLike, level: float = 0.95) -> Interval:
+    """Interval of the mean over episodes: Wilson's where every value is 0 or 1, else Student's t."""
+    x = np.asarray(x, np.float64).ravel()
+    rate = bool(np.isin(x, (0.0, 1.0)).all())
+    return wilson(float(x.sum()), x.size, level) if rate and x.size else mean_interval(x, level)
+
+
 def t_quantile(p: float, df: int) -> float:
     """Quantile of Student's t distribution.
 

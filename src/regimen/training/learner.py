@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from regimen import spaces
+from regimen.analysis.statistics import sample_interval
 from regimen.config import TrainConfig
 from regimen.errors import StorageError
 from regimen.settings import resolve_rollout, to_dict
@@ -20,7 +21,7 @@ from regimen.tracking.storage import read_json
 from regimen.training import curriculum, trees
 from regimen.training.checkpoint import Checkpoints
 from regimen.training.engine import Engine, Progress
-from regimen.training.evaluate import Evaluation
+from regimen.training.evaluate import Evaluation, interval
 from regimen.training.policy import read_policy, save_policy
 from regimen.training.run import Row, Run
 from regimen.training.stopping import Stop
@@ -150,7 +151,9 @@ class Learner:
             "env_args": self.config.env_args,
             "algo": self.config.algorithm,
             "seed": self.seed,
+            "agents": getattr(self.handle.native, "num_agents", 0) or getattr(self.handle, "num_agents", 0) or 1,
             "env_steps": c.steps,
+            "agent_steps": c.agent_steps,
             "updates": c.updates,
             "episodes": c.episodes,
             "wall_seconds": round(run.seconds, 3),
@@ -161,7 +164,9 @@ class Learner:
             "stop_detail": run.stop.reason if run.stop else None,
             "converged": bool(run.stop and run.stop.converged),
             "solved_at": run.solved_at,
-        } | self.engine.summary()
+            "return_threshold": self.handle.return_threshold,
+        }
+        out |= self.engine.summary() | run.rules.columns()
         if not self.evaluations:
             return out
         best, final = self.evaluations["best"], self.evaluations["final"]
@@ -173,8 +178,21 @@ class Learner:
             "final_return_mean": float(final.returns.mean()),
             "final_return_std": float(final.returns.std()),
             "solved": None if threshold is None else mean >= threshold,
-        }
+        } | final_metrics(best)
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
+
+
+def final_metrics(played: Evaluation) -> dict[str, dict[str, Any]]:
+    """Everything an evaluation measured, named as its `eval/` metrics: means over its episodes, and their intervals."""
+    samples = {"return_mean": played.returns, "length_mean": played.lengths}
+    if played.success is not None:
+        samples["success_rate"] = played.success
+    if len(played.components) > 1:
+        samples |= {f"reward/{name}": x for name, x in played.components.items()}
+    samples |= {name: x for name, x in played.metrics.items() if name != "success"}
+    means = {name: float(np.mean(x)) for name, x in samples.items()}
+    between = {name: interval(sample_interval(x)) for name, x in samples.items()}
+    return {"eval_metrics": means, "eval_metrics_ci95": between}
 
 
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:

@@ -257,12 +257,15 @@ class Rules:
 
     def evaluation(self, point: Mapping[str, Any]) -> dict[str, int]:
         """A row that has an evaluation; returns what the rules add to it."""
-        rules = [rule for name, rule in self.named().items() if name != "convergence"]
-        columns: dict[str, int] = {}
-        for rule in rules:
-            rule.evaluation(point)
-            columns |= rule.columns() if hasattr(rule, "columns") else {}
-        return columns
+        for name, rule in self.named().items():
+            if name != "convergence":
+                rule.evaluation(point)
+        return self.columns()
+
+    def columns(self) -> dict[str, int]:
+        """Streaks and bands as they stand."""
+        counted = [rule for rule in (self.zero_conflict, self.perfect, self.bands) if rule is not None]
+        return {name: value for rule in counted for name, value in rule.columns().items()}
 
     def fired(self) -> Stop | None:
         """The first rule that says stop."""

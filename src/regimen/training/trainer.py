@@ -202,6 +202,7 @@ class Session:
         for learner in self.learners:
             for line in lines:
                 learner.files.event(line)
+            learner.files.status(device=where)
             self.note_blind_rules(learner)
 
     def start_mirrors(self) -> None:
