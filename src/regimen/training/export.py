@@ -16,16 +16,8 @@ from regimen.training.policy import Policy, load_policy
 
 SCHEMA = 1
 STREAKS = ("zero_conflict_streak", "perfect_streak")
-OF_THE_RUN = (
-    "env_steps",
-    "agent_steps",
-    "updates",
-    "episodes",
-    "wall_seconds",
-    "stop_reason",
-    "stop_detail",
-    "converged",
-)
+COUNTS = ("env_steps", "agent_steps", "updates", "episodes", "wall_seconds")
+OF_THE_RUN = (*COUNTS, "stop_reason", "stop_detail", "converged", *STREAKS)
 
 
 def export_policy(run: str | Path, out: str | Path | None = None, checkpoint: str = "best") -> Path:
