@@ -23,6 +23,7 @@ _LAZY = {
     "Trainer": "regimen.training.python",
     "TrajectoryBuffer": "regimen.buffer",
     "collect": "regimen.training.collect",
+    "compare": "regimen.analysis.comparison",
     "evaluate": "regimen.training.api",
     "load_policy": "regimen.training.policy",
     "make_env": "regimen.envs.registry",
@@ -35,6 +36,7 @@ _LAZY = {
 if TYPE_CHECKING:
     from regimen.algorithms.ppo import PPO
     from regimen.algorithms.sac import SAC
+    from regimen.analysis.comparison import compare
     from regimen.buffer import TrajectoryBuffer
     from regimen.config import register_algorithm
     from regimen.envs.registry import make_env, register_env
@@ -55,6 +57,7 @@ __all__ = [
     "Trainer",
     "TrajectoryBuffer",
     "collect",
+    "compare",
     "evaluate",
     "load_policy",
     "make_env",

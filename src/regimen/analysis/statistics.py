@@ -56,6 +56,35 @@ def stratified_bootstrap(
     return (float(low), float(high))
 
 
+def improvement(x: ArrayLike, y: ArrayLike) -> float:
+    """Probability that a run of `x` beats one of `y`, ties counting half: the Mann-Whitney statistic over its most."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    return float(_wins(x[None], y[None])[0])
+
+
+def improvement_interval(
+    pairs: Sequence[tuple[ArrayLike, ArrayLike]], n: int = 2000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Percentile bootstrap interval of the mean `improvement` over tasks, a pair (x, y) each; both sides are resampled
+    within their task. (nan, nan) where no side has two runs."""
+    sides = [tuple(np.asarray(v, np.float64).ravel() for v in pair) for pair in pairs]
+    if not any(v.size > 1 for pair in sides for v in pair):
+        return (math.nan, math.nan)
+    rng = np.random.default_rng(seed)
+    wins = np.zeros(n)
+    for x, y in sides:
+        wins += _wins(*(v[rng.integers(0, v.size, (n, v.size))] for v in (x, y)))
+    tail = (1 - level) / 2
+    low, high = np.quantile(wins / len(sides), [tail, 1 - tail])
+    return (float(low), float(high))
+
+
+def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Share of the pairs that x wins, for samples x [n, a] and y [n, b]."""
+    a, b = x[:, :, None], y[:, None, :]
+    return ((a > b) + 0.5 * (a == b)).mean((1, 2))
+
+
 def _parameters(function: Callable) -> Sequence[str]:
     try:
         return list(inspect.signature(function).parameters)
