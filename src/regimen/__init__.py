@@ -72,7 +72,12 @@ __all__ = [
 def train(env: Any = "cartpole", algo: Any = "ppo", callback: Any = None, **overrides: Any) -> Result:
     """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`,
     `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
-    update; returning True stops the run."""
+    update; returning True stops the run. `NAME/all` and `algo="all"` train several; their results are in
+    `runs`."""
+    from regimen.training import several
+
+    if several.asked(env, algo):
+        return several.train_all(several.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
     from regimen.training.python import Trainer
 
     return Trainer(env, algo, **overrides).train(callback)

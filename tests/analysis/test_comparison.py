@@ -145,6 +145,13 @@ def test_one_run_has_the_interval_of_its_episodes_and_a_running_one_its_last_eva
     assert compare(tmp_path / "run").tasks[0].groups[0].scores.tolist() == [4.0]
 
 
+def test_equal_groups_share_their_rank(tmp_path):
+    for algo, end in (("ppo", 1.0), ("sac", 1.0), ("impala", 0.0)):
+        make(tmp_path / algo, algo=algo, curve=(end, end))
+    task = compare(tmp_path).tasks[0]
+    assert [(g.label, task.rank(g)) for g in task.groups] == [("ppo", 1), ("sac", 1), ("impala", 3)]
+
+
 def test_runs_are_found_once_and_data_runs_are_not_compared(runs):
     assert len(expand([runs])) == 16
     assert len(expand([runs, runs / "pendulum-ppo", runs / "pendulum-ppo" / "seed-0"])) == 16

@@ -154,6 +154,10 @@ class Task:
     goal: float | None = None  # what efficiency is measured against
     goal_is: str = "best"  # or the environment's return threshold
 
+    def rank(self, group: Group) -> int:
+        """1 is best; equal groups have the same."""
+        return 1 + [g.iqm.value for g in self.groups].index(group.iqm.value)
+
     def to_dict(self) -> dict[str, Any]:
         better = [[None if e is None else e.to_dict() for e in row] for row in self.better]
         out = {"env": self.env, "start": self.start, "goal": self.goal, "goal_is": self.goal_is}

@@ -18,7 +18,7 @@ from regimen.analysis.report import figure as embedded
 from regimen.analysis.report import page, section
 from regimen.analysis.statistics import iqm
 from regimen.errors import RegimenError
-from regimen.tracking.console import clock, count, score
+from regimen.tracking.console import aligned, clock, count, score
 from regimen.tracking.storage import write_atomic, write_json
 
 MANY = 4  # with more environments the plot has only their curves
@@ -63,8 +63,8 @@ def ranking(c: Comparison) -> Table:
     head += [f"steps to {f:.0%}" for f in FRACTIONS] + ["steps", "time"]
     rows = []
     for task in c.tasks:
-        for place, g in enumerate(task.groups, 1):
-            row = [task.env, str(place), g.label, str(len(g.runs)), shown(g.iqm), number(float(g.scores.mean()))]
+        for g in task.groups:
+            row = [task.env, str(task.rank(g)), g.label, str(len(g.runs)), shown(g.iqm), number(float(g.scores.mean()))]
             row += [shown(g.area), *(reach(g, f) for f in FRACTIONS), count(round(g.env_steps)), clock(g.wall_seconds)]
             rows.append(row)
     order = "smaller is better" if c.lower else "larger is better"
@@ -103,15 +103,14 @@ def lines(c: Comparison) -> list[str]:
     """Aligned columns for a terminal or a pipe."""
     out: list[str] = []
     for title, head, rows in tables(c):
-        widths = [max(map(len, column)) for column in zip(head, *rows)]
         out += ["", title] if out else [title]
-        out += ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
+        out += [f"  {line}" for line in aligned(head, rows)]
     out += ["", *(f"note: {note}" for note in explanations(c))]
     return out
 
 
 def explanations(c: Comparison) -> list[str]:
-    goals = {t.goal_is for t in c.tasks if t.goal is not None}
+    goals = {t.goal_is for t in c.tasks if any(g.area is not None for g in t.groups)}
     said = "the environment's return threshold" if goals == {"threshold"} else "the best evaluation of any run"
     said = "the environment's return threshold, else the best evaluation of any run" if len(goals) > 1 else said
     way = [
@@ -156,9 +155,9 @@ def csv_text(c: Comparison) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
     for task in c.tasks:
-        for place, g in enumerate(task.groups, 1):
+        for g in task.groups:
             s = g.scores
-            row: list[Any] = [task.env, g.label, place, c.metric, len(g.runs), *ends(g.iqm)]
+            row: list[Any] = [task.env, g.label, task.rank(g), c.metric, len(g.runs), *ends(g.iqm)]
             row += [float(s.mean()), float(s.std()), float(s.min()), float(s.max()), *ends(g.area)]
             row += [middle(x.get(f)) for x in (g.steps_to, g.seconds_to) for f in FRACTIONS]
             row += [g.env_steps, g.wall_seconds, *(cell for name in names for cell in ends(g.metrics.get(name)))]

@@ -23,7 +23,7 @@ from regimen.tracking.console import Console
 from regimen.tracking.files import RunFiles, read_config
 from regimen.tracking.mlflow import resolve_model_uri
 from regimen.tracking.storage import plain, read_json, write_atomic
-from regimen.training import curriculum, device, multihost
+from regimen.training import curriculum, device, multihost, several
 from regimen.training.evaluate import Evaluation, baseline_evaluator, make_evaluator
 from regimen.training.learner import Learner, compare, initial_from
 from regimen.training.policy import Policy, load_policy, read_policy
@@ -202,11 +202,11 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
 # --- run directories -------------------------------------------------------------------------------------------------
 
 
-def default_path(config: TrainConfig) -> Path:
+def default_path(config: TrainConfig, title: str | None = None) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    name = "".join(c if c.isalnum() or c in "._" else "-" for c in config.env.rsplit("/", 1)[-1])
+    name = title or f"{several.short(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
-    base = Path("runs") / f"{name}-{config.algorithm}-{seeds}-{stamp}"
+    base = Path("runs") / f"{name}-{seeds}-{stamp}"
     path, n = base, 1
     while path.exists():
         n += 1

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from regimen import spaces
-from regimen.analysis.statistics import sample_interval
+from regimen.analysis.statistics import mean_interval, sample_interval
 from regimen.config import TrainConfig
 from regimen.errors import StorageError
 from regimen.settings import resolve_rollout, to_dict
@@ -191,7 +191,8 @@ def final_metrics(played: Evaluation) -> dict[str, dict[str, Any]]:
         samples |= {f"reward/{name}": x for name, x in played.components.items()}
     samples |= {name: x for name, x in played.metrics.items() if name != "success"}
     means = {name: float(np.mean(x)) for name, x in samples.items()}
-    between = {name: interval(sample_interval(x)) for name, x in samples.items()}
+    plain = ("return_mean", "length_mean")  # never rates, though each value may be 0 or 1
+    between = {n: interval(mean_interval(x) if n in plain else sample_interval(x)) for n, x in samples.items()}
     return {"eval_metrics": means, "eval_metrics_ci95": between}
 
 
