@@ -133,7 +133,7 @@ def html(c: Comparison, picture: Path | None) -> str:
     def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
-        return f"<div style='overflow-x:auto'><table>\n<tr>{top}</tr>\n{body}</table></div>\n"
+        return f"<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:.9rem'>\n<tr>{top}</tr>\n{body}</table></div>\n"
 
     sections = [section(title, table(head, rows)) for title, head, rows in tables(c)]
     if picture is not None:
@@ -190,12 +190,15 @@ def plot(c: Comparison, path: Path) -> Path:
                 draw_intervals(right, task, c, colors)
         else:
             across = 3 if len(tasks) <= 9 else 4
-            rows = -(-len(tasks) // across)
+            rows = -(-(len(tasks) + bool(c.overall)) // across)
             figure = Figure(figsize=(4.6 * across, 3.3 * rows), layout="constrained")
             axes = list(figure.subplots(rows, across, squeeze=False).flat)
             for task, ax in zip(tasks, axes):
                 draw_curves(ax, task, c, colors)
-            for ax in axes[len(tasks) :]:
+            if c.overall:
+                marks = [(o.label, o.iqm, np.zeros(0)) for o in c.overall]
+                draw_marks(axes[len(tasks)], marks, colors, "All environments", "scaled score (IQM, 95%)")
+            for ax in axes[len(tasks) + bool(c.overall) :]:
                 ax.set_axis_off()
         return plots._save(figure, path)
 
@@ -223,20 +226,28 @@ def draw_curves(ax: Any, task: Task, c: Comparison, colors: dict[str, str]) -> N
 
 
 def draw_intervals(ax: Any, task: Task, c: Comparison, colors: dict[str, str]) -> None:
-    """The final evaluation: a dot for each run, the interquartile mean and its interval."""
-    for i, g in enumerate(task.groups):
-        at, color = -i, colors[g.label]
-        spread = np.linspace(-0.12, 0.12, len(g.scores)) if len(g.scores) > 1 else [0.0]
-        ax.scatter(g.scores, at + np.asarray(spread), s=22, color=color, alpha=0.35, linewidths=0)
-        if g.iqm.low is not None and g.iqm.high is not None:
-            ax.plot([g.iqm.low, g.iqm.high], [at, at], color=color, linewidth=7, alpha=0.3, solid_capstyle="butt")
-        ax.plot(g.iqm.value, at, marker="|", markersize=18, markeredgewidth=2.5, color=color)
-    ax.set_yticks([-i for i in range(len(task.groups))], [g.label for g in task.groups])
-    ax.set_ylim(0.6 - len(task.groups), 0.6)
+    """The final evaluation."""
+    marks = [(g.label, g.iqm, g.scores) for g in task.groups]
+    label = c.metric.replace("_", " ") + (" (smaller is better)" if c.lower else "")
+    draw_marks(ax, marks, colors, "Final evaluation: interquartile mean, 95%", label)
+
+
+def draw_marks(
+    ax: Any, marks: Sequence[tuple[str, Estimate, np.ndarray]], colors: dict[str, str], title: str, label: str
+) -> None:
+    """A row for each group: a dot for each run, the interquartile mean and its interval."""
+    for i, (name, e, scores) in enumerate(marks):
+        spread = np.linspace(-0.12, 0.12, len(scores)) if len(scores) > 1 else np.zeros(len(scores))
+        ax.scatter(scores, spread - i, s=22, color=colors[name], alpha=0.35, linewidths=0)
+        if e.low is not None and e.high is not None:
+            ax.plot([e.low, e.high], [-i, -i], color=colors[name], linewidth=7, alpha=0.3, solid_capstyle="butt")
+        ax.plot(e.value, -i, marker="|", markersize=18, markeredgewidth=2.5, color=colors[name])
+    ax.set_yticks([-i for i in range(len(marks))], [name for name, *_ in marks])
+    ax.set_ylim(0.4 - len(marks), 0.6)
     ax.grid(axis="y", visible=False)
     ax.margins(x=0.08)
-    ax.set_title("Final evaluation: interquartile mean, 95%")
-    ax.set_xlabel(c.metric.replace("_", " ") + (" (smaller is better)" if c.lower else ""))
+    ax.set_title(title)
+    ax.set_xlabel(label)
 
 
 def save(c: Comparison, folder: Path) -> list[Path]:

@@ -98,6 +98,8 @@ def eval_line(point: Mapping[str, Any]) -> str:
         parts.append(f"episodes {int(point['eval/episodes'])}")
     if "eval/success_rate" in point:
         parts.append(f"success {point['eval/success_rate']:.2f}")
+    counted = {"zero_conflict_streak": "no conflict", "perfect_streak": "perfect", "good_bands": "good bands"}
+    parts += [f"{words} {point[name]:g} in a row" for name, words in counted.items() if name in point]
     return " | ".join(parts)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regimen import settings
+from regimen import datasets, settings
 from regimen.config import TrainConfig
 from regimen.envs.catalogue import ENVS
 from regimen.errors import ConfigError, RegimenError, StorageError, nearest
@@ -181,8 +181,9 @@ def train_one(job: Job, folder: Path, rows: Mapping[str, Any], command: str, con
     if job.data_from is not None:
         if rows[job.data_from]["state"] != "finished":
             raise ConfigError(f"{config.algorithm} learns from the data of {job.data_from}, which did not finish")
-        source = folder / job.data_from
-        config = config.replace(data=str(source if config.seeds is None else source / f"seed-{config.seed}"))
+        source, collected = folder / job.data_from, path.with_name(f"{path.name}-data")
+        source = source if config.seeds is None else source / f"seed-{config.seed}"
+        config = config.replace(data=str(collected if datasets.locate(collected) else source))
     if not path.exists() or not any(path.iterdir()):
         return train(config.replace(out=str(path)), command, callback, console)
     if config.seeds is None:

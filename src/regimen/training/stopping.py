@@ -138,7 +138,7 @@ class Bands:
         if band != self.band:
             self.judge()
             self.band = band
-        self.free += round((1.0 - point[CONFLICT]) * episodes)
+        self.free += round((1.0 - point.get(CONFLICT, 1.0)) * episodes)
         self.total += episodes
         if steps == band * self.size:
             self.judge()
