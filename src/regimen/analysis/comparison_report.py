@@ -133,7 +133,8 @@ def html(c: Comparison, picture: Path | None) -> str:
     def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
-        return f"<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:.9rem'>\n<tr>{top}</tr>\n{body}</table></div>\n"
+        style = "white-space:nowrap;font-size:.9rem"
+        return f"<div style='overflow-x:auto'><table style='{style}'>\n<tr>{top}</tr>\n{body}</table></div>\n"
 
     sections = [section(title, table(head, rows)) for title, head, rows in tables(c)]
     if picture is not None:
