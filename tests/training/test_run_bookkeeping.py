@@ -9,10 +9,10 @@ import pytest
 
 from regimen.config import CheckpointConfig as Saves
 from regimen.config import Count, EvalConfig, LogConfig, StopConfig, TrainConfig
-from regimen.training.engine import FOREVER, Limits, Progress
+from regimen.training.engine import AGENT_STEPS, FOREVER, Limits, Progress
 from regimen.training.run import Counters, Run
 
-HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metric_reductions={})
+HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metric_reductions={}, agents=())
 
 
 def make_run(log="1", evaluate="never", checkpoint="never", **more) -> Run:
@@ -96,9 +96,11 @@ def test_steps_of_all_agents_are_counted():
     run, done = make_run(), progress([(10, []), (10, [])])
     run.record(done)
     assert run.close_row()["agent_steps"] == 20
-    done.agent_steps = np.array([40, 35])
+    run.handle = SimpleNamespace(**{**vars(HANDLE), "agents": ("a", "b", "c", "d")})
+    done.metrics[AGENT_STEPS] = np.array([40, 35])
     run.record(done)
-    assert run.close_row()["agent_steps"] == 95
+    row = run.close_row()
+    assert row["agent_steps"] == 95 and f"train/{AGENT_STEPS}" not in row
     old = run.state()
     del old["counters"]["agent_steps"]
     run.restore(old, 0.0)

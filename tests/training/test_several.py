@@ -68,6 +68,18 @@ def test_hyper_parameters_go_to_the_algorithms_that_have_them():
         several.plan("pair/crossing", overrides={"algorithm": "all", "rollout.episodes": 4})
 
 
+def test_all_algorithms_train_on_the_same_environment():
+    """PPO's preset sets arguments of the environment; the others have no preset for it."""
+    jobs = several.plan("airspace/head_on", overrides={"algorithm": "all", "env_args": {"position_jitter": 0.25}}).jobs
+    assert len(jobs[0].config.env_args) > 1 and jobs[0].config.env_args["position_jitter"] == 0.25
+    assert all(job.config.env_args == jobs[0].config.env_args for job in jobs)
+
+
+def test_the_airspace_family_is_its_fourteen_scenarios():
+    names = several.family("airspace/all")
+    assert len(names) == 14 and not {"airspace/mixed", "airspace/random"} & set(names)
+
+
 def test_the_command_line_reads_the_first():
     config, _ = read(["pair/all", "--total-steps", "64"])
     assert (config.env, config.total_steps) == ("pair/crossing", 64)

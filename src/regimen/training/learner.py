@@ -151,7 +151,7 @@ class Learner:
             "env_args": self.config.env_args,
             "algo": self.config.algorithm,
             "seed": self.seed,
-            "agents": getattr(self.handle.native, "num_agents", 0) or getattr(self.handle, "num_agents", 0) or 1,
+            "agents": len(self.handle.agents) or 1,
             "env_steps": c.steps,
             "agent_steps": c.agent_steps,
             "updates": c.updates,
@@ -208,7 +208,7 @@ def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
         + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}"),
         "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
         "curriculum": "; ".join(course) or "none",
-    }
+    } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
 
 
 def compare(theirs: dict[str, str], mine: dict[str, str], what: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from regimen.config import Count, TrainConfig
 from regimen.tracking.console import memory_mb
 from regimen.training import curriculum
-from regimen.training.engine import Limits, Progress
+from regimen.training.engine import AGENT_STEPS, Limits, Progress
 from regimen.training.evaluate import success_of
 from regimen.training.stopping import Rules, Stop
 
@@ -29,12 +29,12 @@ UNLOGGED = ("return", "length", "terminated", "truncated")  # columns without a 
 
 @dataclass
 class Counters:
-    """Since the run began, resumes included. `agent_steps` counts every agent's steps: `steps` with one agent."""
+    """Since the run began, resumes included."""
 
     updates: int = 0
     steps: int = 0
     episodes: int = 0
-    agent_steps: int = 0
+    agent_steps: int = 0  # transitions; with several agents, of each that acted
 
     def due(self, before: Counters, every: Count | None) -> bool:
         """Whether a multiple of `every` lies between `before` and here."""
@@ -112,26 +112,25 @@ class Run:
         table = self.episode_table(progress)
         columns = {name: values.tolist() for name, values in table.items() if name not in KEYS}
         bounds = np.searchsorted(progress.episodes.update, np.arange(n + 1))
-        acted = progress.steps if progress.agent_steps is None else progress.agent_steps
         due: set[str] = set()
         for j in range(n):
             if "log" in due:  # the row of the update before
                 rows.append(self.close_row(seconds=start + progress.seconds * j / n))
             before = replace(self.counters)
             ended = slice(bounds[j], bounds[j + 1])
-            episodes = {name: values[ended] for name, values in columns.items()}
-            self.count(int(progress.steps[j]), episodes, int(acted[j]))
+            steps = int(progress.steps[j])
+            self.count(steps, {name: values[ended] for name, values in columns.items()})
+            self.counters.agent_steps += int(progress.metrics[AGENT_STEPS][j]) if self.handle.agents else steps
             for name, values in progress.metrics.items():
-                if math.isfinite(values[j]):
+                if name != AGENT_STEPS and math.isfinite(values[j]):
                     self.pending.setdefault(name, []).append(float(values[j]))
             due = {name for name, every in self.every.items() if self.counters.due(before, every)}
         return rows, table, due
 
-    def count(self, steps: int, episodes: dict[str, list[float]], agent_steps: int) -> None:
+    def count(self, steps: int, episodes: dict[str, list[float]]) -> None:
         """One update more, and the episodes that ended in it."""
         self.counters.updates += 1
         self.counters.steps += steps
-        self.counters.agent_steps += agent_steps
         self.counters.episodes += len(episodes["return"])
         self.recent.extend(episodes["return"])
         self.rules.episodes(episodes["return"])
@@ -223,8 +222,7 @@ class Run:
         }
 
     def restore(self, saved: dict[str, Any], seconds: float) -> None:
-        counters = saved["counters"]
-        self.counters = Counters(**({"agent_steps": counters["steps"]} | counters))  # older ones have one agent
+        self.counters = Counters(**({"agent_steps": saved["counters"]["steps"]} | saved["counters"]))
         self.pending, self.pending_episodes = saved["pending"], saved["pending_episodes"]
         self.recent.extend(saved["recent"])
         self.best, self.best_step = saved["best"], saved["best_step"]

@@ -76,10 +76,13 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
     algorithms = ALGORITHMS if algo == ALL else (algo,)
     jobs = []
     for name in envs:
+        shared: dict[str, Any] = {}  # one environment for all algorithms: the first's preset may set arguments of it
         for algorithm in algorithms:
             mine = {k: v for k, v in rest.items() if len(algorithms) == 1 or applies(k, algorithm)}
+            mine = {k: v for k, v in mine.items() if not (shared and is_argument(k))} | shared
             mine |= {} if algorithm is None else {"algorithm": algorithm}
             config = build(name, config_file, mine, algorithm)
+            shared = {"env_args": config.env_args} if config.env_args else {}
             parts = [short(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
             learns = config.algorithm == "cql" and algo == ALL and config.data is None
             source = "-".join([*parts[:-1], "ppo"]) if learns else None
@@ -92,6 +95,11 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
 def short(env: str) -> str:
     """An environment's name as a folder's: `airspace/head_on` is `head_on`."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
+
+
+def is_argument(key: str) -> bool:
+    """Whether a setting is an argument of the environment."""
+    return settings.normalize_key(key).partition(".")[0] == "env_args"
 
 
 def applies(key: str, algorithm: str | None) -> bool:
