@@ -127,6 +127,7 @@ def test_arguments_of_an_environment_make_another_task_unless_compared(tmp_path)
     for name in ("clean", "compat"):
         make(tmp_path / name, env_args={"reward": name})
     assert [t.env for t in compare(tmp_path).tasks] == ["pendulum (reward clean)", "pendulum (reward compat)"]
+    assert [t.env for t in compare(tmp_path / "clean").tasks] == ["pendulum"], "the same in all: not worth saying"
     found = compare(tmp_path, by="env.reward")
     assert [t.env for t in found.tasks] == ["pendulum"] and len(found.tasks[0].groups) == 2
 

@@ -235,9 +235,7 @@ def compare(
     kept = [run for run in evaluated if metric in run.values]
     keys = resolve_keys(by, kept)
     lower = metric in LOWER if lower is None else lower
-    tasks: dict[str, list[Measured]] = {}
-    for run in kept:
-        tasks.setdefault(task_of(run, keys), []).append(run)
+    tasks = by_task(kept, keys)
     result = Comparison(metric, lower, keys, [], notes=notes)
     for env, members in tasks.items():
         result.tasks.append(make_task(env, members, keys, metric, lower, notes))
@@ -297,11 +295,17 @@ def resolve_keys(by: str | Sequence[str] | None, runs: Sequence[Measured]) -> tu
     return tuple(out)
 
 
-def task_of(run: Measured, keys: Sequence[str]) -> str:
-    """The environment with the arguments that make it another task, without those that are compared."""
-    args = {k.removeprefix("env_args."): v for k, v in run.flat.items() if k.startswith("env_args.") and k not in keys}
-    text = ", ".join(f"{k} {v}" for k, v in sorted(args.items()))
-    return f"{run.flat.get('env')}" + (f" ({text})" if text else "")
+def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Measured]]:
+    """Runs by environment; one whose arguments differ is another task, unless it is they that are compared."""
+    out: dict[str, list[Measured]] = {}
+    for run in runs:
+        args = [key for key in run.flat if key.startswith("env_args.")]
+        peers = [other for other in runs if other.flat.get("env") == run.flat.get("env")]
+        names = dict.fromkeys(key for other in peers for key in other.flat if key.startswith("env_args."))
+        told = [k for k in names if k not in keys and len({str(other.flat.get(k)) for other in peers}) > 1]
+        text = ", ".join(f"{k.removeprefix('env_args.')} {shown(run.flat[k])}" for k in told if k in args)
+        out.setdefault(f"{run.flat.get('env')}" + (f" ({text})" if text else ""), []).append(run)
+    return out
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

@@ -43,13 +43,13 @@ def shown(e: Estimate | None) -> str:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def tables(c: Comparison) -> list[Table]:
+def tables(c: Comparison, details: bool = True) -> list[Table]:
     """Everything that is said, as text."""
     out = [ranking(c)]
     if c.overall:
         out.append(("All environments (0: worst run, 1: best run)", ["group", "IQM"], overall_rows(c)))
         out.append(improvement_table("All environments", [o.label for o in c.overall], c.overall_better))
-    out.append(metric_table(c))
+    out.append(metric_table(c, details))
     out += [improvement_table(t.env, [g.label for g in t.groups], t.better) for t in c.tasks if len(t.groups) > 1]
     return out
 
@@ -86,12 +86,18 @@ def reach(g: Group, fraction: float) -> str:
     return text if there == len(steps) else f"{text} ({there} of {len(steps)})"
 
 
-def metric_table(c: Comparison) -> Table:
-    names = list(dict.fromkeys(name for t in c.tasks for g in t.groups for name in g.metrics))
+def metric_table(c: Comparison, details: bool = True) -> Table:
+    """A row for each environment and metric, a column for each group. Without details: no reward components, nor what
+    is numbered by agent."""
+    labels = list(dict.fromkeys(g.label for t in c.tasks for g in t.groups))
     rows = []
     for task in c.tasks:
-        rows += [[task.env, g.label, *(shown(g.metrics.get(name)) for name in names)] for g in task.groups]
-    return "Evaluation: means and 95% intervals", *without_env(c, ["environment", "group", *names], rows)
+        groups = {g.label: g for g in task.groups}
+        for name in dict.fromkeys(name for g in task.groups for name in g.metrics):
+            if details or not (name.startswith("reward/") or name.rpartition("_")[2].isdigit()):
+                found = [groups[label].metrics.get(name) if label in groups else None for label in labels]
+                rows.append([task.env, name, *map(shown, found)])
+    return "Evaluation: means and 95% intervals", *without_env(c, ["environment", "metric", *labels], rows)
 
 
 def improvement_table(env: str, labels: Sequence[str], better: list[list[Estimate | None]]) -> Table:
@@ -102,7 +108,7 @@ def improvement_table(env: str, labels: Sequence[str], better: list[list[Estimat
 def lines(c: Comparison) -> list[str]:
     """Aligned columns for a terminal or a pipe."""
     out: list[str] = []
-    for title, head, rows in tables(c):
+    for title, head, rows in tables(c, details=False):
         out += ["", title] if out else [title]
         out += [f"  {line}" for line in aligned(head, rows)]
     out += ["", *(f"note: {note}" for note in explanations(c))]

@@ -149,4 +149,6 @@ def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
     centre = rate + z * z / (2 * n)
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     shrink = 1 + z * z / n
-    return (max(0.0, (centre - half) / shrink), min(1.0, (centre + half) / shrink))
+    low = 0.0 if successes <= 0 else max(0.0, (centre - half) / shrink)  # exact at the ends
+    high = 1.0 if successes >= n else min(1.0, (centre + half) / shrink)
+    return (low, high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,22 +178,23 @@ class Learner:
             "final_return_mean": float(final.returns.mean()),
             "final_return_std": float(final.returns.std()),
             "solved": None if threshold is None else mean >= threshold,
-        } | final_metrics(best)
+        } | final_metrics(best, self.handle.metric_reductions)
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
 
 
-def final_metrics(played: Evaluation) -> dict[str, dict[str, Any]]:
+def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Everything an evaluation measured, named as its `eval/` metrics: means over its episodes, and their intervals."""
     samples = {"return_mean": played.returns, "length_mean": played.lengths}
-    if played.success is not None:
-        samples["success_rate"] = played.success
     if len(played.components) > 1:
         samples |= {f"reward/{name}": x for name, x in played.components.items()}
-    samples |= {name: x for name, x in played.metrics.items() if name != "success"}
-    means = {name: float(np.mean(x)) for name, x in samples.items()}
-    plain = ("return_mean", "length_mean")  # never rates, though each value may be 0 or 1
-    between = {n: interval(mean_interval(x) if n in plain else sample_interval(x)) for n, x in samples.items()}
-    return {"eval_metrics": means, "eval_metrics_ci95": between}
+    shares = {} if played.success is None else {"success_rate": played.success}
+    for name, x in played.metrics.items():
+        if name != "success":
+            (samples if reductions.get(name) == "sum" else shares)[name] = x  # a count is no rate
+    means = {name: float(np.mean(x)) for name, x in (samples | shares).items()}
+    between = {name: mean_interval(x) for name, x in samples.items()}
+    between |= {name: sample_interval(x) for name, x in shares.items()}
+    return {"eval_metrics": means, "eval_metrics_ci95": {name: interval(x) for name, x in between.items()}}
 
 
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
