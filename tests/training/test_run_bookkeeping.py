@@ -96,7 +96,6 @@ def test_steps_of_all_agents_are_counted():
     run, done = make_run(), progress([(10, []), (10, [])])
     run.record(done)
     assert run.close_row()["agent_steps"] == 20
-    run.handle = SimpleNamespace(**{**vars(HANDLE), "agents": ("a", "b", "c", "d")})
     done.metrics[AGENT_STEPS] = np.array([40, 35])
     run.record(done)
     row = run.close_row()

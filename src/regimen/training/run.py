@@ -112,6 +112,7 @@ class Run:
         table = self.episode_table(progress)
         columns = {name: values.tolist() for name, values in table.items() if name not in KEYS}
         bounds = np.searchsorted(progress.episodes.update, np.arange(n + 1))
+        acted = progress.metrics.get(AGENT_STEPS, progress.steps)  # of one agent, and from a dataset: the same
         due: set[str] = set()
         for j in range(n):
             if "log" in due:  # the row of the update before
@@ -120,7 +121,7 @@ class Run:
             ended = slice(bounds[j], bounds[j + 1])
             steps = int(progress.steps[j])
             self.count(steps, {name: values[ended] for name, values in columns.items()})
-            self.counters.agent_steps += int(progress.metrics[AGENT_STEPS][j]) if self.handle.agents else steps
+            self.counters.agent_steps += int(acted[j])
             for name, values in progress.metrics.items():
                 if name != AGENT_STEPS and math.isfinite(values[j]):
                     self.pending.setdefault(name, []).append(float(values[j]))
