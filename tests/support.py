@@ -105,7 +105,7 @@ def assert_same_run(a: Path, b: Path) -> None:
 def progress(run: Path) -> list[dict]:
     with open(Path(run) / "progress.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    hidden = ("wall_seconds", "steps_per_second", "time/memory_mb")
+    hidden = ("wall_seconds", "steps_per_second", "unix_time", "time/memory_mb")
     return [{k: v for k, v in row.items() if k not in hidden} for row in rows]
 
 

@@ -23,6 +23,7 @@ _LAZY = {
     "Trainer": "regimen.training.python",
     "TrajectoryBuffer": "regimen.buffer",
     "collect": "regimen.training.collect",
+    "compare": "regimen.analysis.comparison",
     "evaluate": "regimen.training.api",
     "load_policy": "regimen.training.policy",
     "make_env": "regimen.envs.registry",
@@ -35,6 +36,7 @@ _LAZY = {
 if TYPE_CHECKING:
     from regimen.algorithms.ppo import PPO
     from regimen.algorithms.sac import SAC
+    from regimen.analysis.comparison import compare
     from regimen.buffer import TrajectoryBuffer
     from regimen.config import register_algorithm
     from regimen.envs.registry import make_env, register_env
@@ -55,6 +57,7 @@ __all__ = [
     "Trainer",
     "TrajectoryBuffer",
     "collect",
+    "compare",
     "evaluate",
     "load_policy",
     "make_env",
@@ -69,7 +72,12 @@ __all__ = [
 def train(env: Any = "cartpole", algo: Any = "ppo", callback: Any = None, **overrides: Any) -> Result:
     """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`,
     `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
-    update; returning True stops the run."""
+    update; returning True stops the run. `NAME/all` and `algo="all"` train several; their results are in
+    `runs`."""
+    from regimen.training import several
+
+    if several.asked(env, algo):
+        return several.train_all(several.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
     from regimen.training.python import Trainer
 
     return Trainer(env, algo, **overrides).train(callback)

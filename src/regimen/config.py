@@ -95,6 +95,10 @@ class LogConfig:
     """Write `episodes.csv`, one row per finished episode."""
     trace: bool = False
     """Also print every batch line while the live panel is shown."""
+    trajectories: bool = False
+    """Write what every agent did in each evaluation, step by step (environments that have trajectories)."""
+    alerts: bool = False
+    """Write the conflict detector's columns beside them."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,18 @@ class StopConfig:
     """Threshold of `metric` from above (inclusive)."""
     streak: int = 1
     """Evaluations in a row."""
+    zero_conflict_streak: int | None = None
+    """Stop after so many evaluations in a row in which no episode had a conflict (the environment's metric `los`)."""
+    perfect_streak: int | None = None
+    """Stop after so many evaluations in a row in which every episode succeeded and none had a conflict."""
+    band_steps: int | None = None
+    """Judge training in bands of so many env steps: good is one with enough evaluation episodes without conflict."""
+    band_share: float = 0.95
+    """Share of a band's evaluation episodes that must be without conflict."""
+    bands: int = 2
+    """Stop after so many good bands in a row."""
+    min_bands: int = 3
+    """But not before so many bands have been judged."""
     no_improvement: int | None = None
     """Stop after so many evaluations without a new best evaluation return."""
     max_seconds: float | None = None

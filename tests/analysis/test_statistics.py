@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from regimen.analysis.statistics import (
     bootstrap_interval,
+    interval_from_moments,
     iqm,
     mean_interval,
+    sample_interval,
     stratified_bootstrap,
     t_quantile,
     wilson,
@@ -84,3 +86,12 @@ def test_wilson_agrees_with_scipy(k, n):
     expected = scipy.stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
     assert wilson(k, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_intervals_of_episodes():
+    x = np.random.default_rng(0).normal(3, 2, 30)
+    assert interval_from_moments(x.mean(), x.std(), 30) == pytest.approx(mean_interval(x))
+    assert interval_from_moments(1.0, 0.0, 1) is None
+    assert sample_interval(x) == mean_interval(x)
+    assert sample_interval([0, 0, 1, 0]) == wilson(1, 4)
+    assert sample_interval(np.zeros(0)) == pytest.approx((np.nan, np.nan), nan_ok=True)

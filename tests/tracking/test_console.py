@@ -83,6 +83,8 @@ def test_eval_line_exactly():
         eval_line({"updates": 3, "eval/return_mean": -5.0, "eval/success_rate": 0.5})
         == "Eval 3 | R -5.0 | success 0.50"
     )
+    streaks = {"zero_conflict_streak": 4, "perfect_streak": 0}
+    assert eval_line({"eval/return_mean": 1.0, **streaks}).endswith("| no conflict 4 in a row | perfect 0 in a row")
 
 
 def test_moving_average_and_best():

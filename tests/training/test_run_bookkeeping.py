@@ -9,10 +9,10 @@ import pytest
 
 from regimen.config import CheckpointConfig as Saves
 from regimen.config import Count, EvalConfig, LogConfig, StopConfig, TrainConfig
-from regimen.training.engine import FOREVER, Limits, Progress
+from regimen.training.engine import AGENT_STEPS, FOREVER, Limits, Progress
 from regimen.training.run import Counters, Run
 
-HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0)
+HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metric_reductions={}, agents=())
 
 
 def make_run(log="1", evaluate="never", checkpoint="never", **more) -> Run:
@@ -90,6 +90,20 @@ def test_rows_keep_extremes_and_counts():
     assert [row[f"train/{name}"] for name in ("lag_min", "lag_max", "restarts")] == [2.0, 5.0, 3.0]
     assert row["train/lag_mean"] == pytest.approx(10 / 3)
     assert row["time/waiting"] == 2.0
+
+
+def test_steps_of_all_agents_are_counted():
+    run, done = make_run(), progress([(10, []), (10, [])])
+    run.record(done)
+    assert run.close_row()["agent_steps"] == 20
+    done.metrics[AGENT_STEPS] = np.array([40, 35])
+    run.record(done)
+    row = run.close_row()
+    assert row["agent_steps"] == 95 and f"train/{AGENT_STEPS}" not in row
+    old = run.state()
+    del old["counters"]["agent_steps"]
+    run.restore(old, 0.0)
+    assert run.counters.agent_steps == 40, "a checkpoint of one agent"
 
 
 def test_what_has_no_data_is_absent():

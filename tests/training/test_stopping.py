@@ -6,7 +6,8 @@ import math
 import pytest
 
 from regimen.config import StopConfig
-from regimen.training.stopping import Budget, Convergence, MetricStreak, NoImprovement, Rules
+from regimen.errors import ConfigError
+from regimen.training.stopping import Bands, Budget, Condition, Convergence, NoImprovement, Rules, Streak, check_rules
 
 
 def feed(rule: Convergence, *returns: float) -> Convergence:
@@ -57,12 +58,93 @@ def test_convergence_without_patience_fires_at_the_target():
     ],
 )
 def test_metric_streak(above, below, values, fires):
-    rule = MetricStreak("train/x", above, below, streak=2)
+    rule = Streak([Condition("train/x", above, below)], streak=2)
     for value in values:
         rule.evaluation({} if value is None else {"train/x": value})
     assert (rule.fired is not None) == fires
     if rule.fired is not None:
         assert rule.fired.code == "metric" and "train/x" in rule.fired.reason and "2 evaluations" in rule.fired.reason
+
+
+def streaks(**stop) -> Rules:
+    return Rules.of(StopConfig(**stop), None, None, ("los", "reached", "success"))
+
+
+def test_a_conflict_in_one_episode_ends_both_streaks_and_a_miss_only_the_perfect_one():
+    rules = streaks(zero_conflict_streak=3, perfect_streak=2)
+    seen = []
+    for los, success in ((0.0, 1.0), (0.1, 0.9), (0.0, 0.9), (0.0, 1.0), (0.0, 0.9)):
+        seen.append(rules.evaluation({"eval/los": los, "eval/success_rate": success}))
+    assert [c["zero_conflict_streak"] for c in seen] == [1, 0, 1, 2, 3]
+    assert [c["perfect_streak"] for c in seen] == [1, 0, 0, 1, 0]
+    assert rules.fired().code == "zero_conflict" and rules.fired().converged
+    assert "no evaluation episode had a conflict for 3 evaluations" in rules.fired().reason
+
+
+def test_a_perfect_streak_fires_at_its_number():
+    rules = streaks(perfect_streak=2)
+    perfect = {"eval/los": 0.0, "eval/success_rate": 1.0}
+    rules.evaluation(perfect)
+    assert rules.fired() is None
+    rules.evaluation(perfect)
+    assert rules.fired().code == "perfect"
+
+
+def test_streaks_are_counted_where_no_rule_is_set_and_absent_where_there_are_no_conflicts():
+    rules = streaks()
+    for _ in range(50):
+        columns = rules.evaluation({"eval/los": 0.0, "eval/success_rate": 1.0})
+    assert columns == {"zero_conflict_streak": 50, "perfect_streak": 50} and rules.fired() is None
+    assert Rules.of(StopConfig(), None, None, ("chosen",)).evaluation({"eval/return_mean": 1.0}) == {}
+
+
+def judged(bands: Bands, *evaluations: tuple[int, float], episodes: int = 20) -> Bands:
+    for steps, los in evaluations:
+        bands.evaluation({"env_steps": steps, "eval/los": los, "eval/episodes": episodes})
+    return bands
+
+
+def test_a_band_is_judged_at_its_end_by_the_share_of_its_episodes():
+    bands = judged(Bands(100, share=0.95, needed=2, least=3), (50, 0.05), (100, 0.05))
+    assert (bands.band, bands.good, bands.judged) == (1, 1, 1), "38 of 40 are just enough"
+    judged(bands, (150, 0.0), (200, 0.15))
+    assert (bands.band, bands.good, bands.judged) == (2, 0, 2), "37 of 40 are too few"
+    judged(bands, (300, 0.0))
+    assert (bands.good, bands.judged, bands.fired) == (1, 3, None)
+    judged(bands, (400, 0.0))
+    assert bands.fired is not None and bands.fired.code == "bands" and "2 bands of 100 steps" in bands.fired.reason
+
+
+def test_bands_wait_for_the_least_number_of_them():
+    bands = judged(Bands(100, share=1.0, needed=1, least=3), (100, 0.0), (200, 0.0))
+    assert bands.good == 2 and bands.fired is None
+    assert judged(bands, (300, 0.0)).fired is not None
+
+
+def test_bands_are_judged_late_where_no_evaluation_meets_their_end_and_passed_over_without_one():
+    bands = judged(Bands(100, share=1.0, needed=2, least=2), (30, 0.0), (130, 0.0))
+    assert (bands.band, bands.judged) == (2, 1)
+    judged(bands, (730, 0.5))
+    assert (bands.band, bands.judged, bands.good) == (8, 2, 2) and bands.fired is not None
+
+
+def test_bands_can_fire_however_rarely_a_run_is_evaluated():
+    assert judged(Bands(8_200, 0.95, 2, 3), *[(i * 50_000, 0.0) for i in range(1, 5)]).fired is not None
+
+
+@pytest.mark.parametrize(
+    ("stop", "metrics", "text"),
+    [
+        ({"zero_conflict_streak": 20}, (), "stop.zero_conflict_streak: cartpole does not report the metric 'los'"),
+        ({"perfect_streak": 5}, ("los",), "'success' (its metrics: los)"),
+        ({"band_steps": 5}, ("chosen",), "--stop.band-steps none"),
+    ],
+)
+def test_rules_about_conflicts_are_refused_where_there_are_none(stop, metrics, text):
+    with pytest.raises(ConfigError) as error:
+        check_rules(StopConfig(**stop), "cartpole", metrics)
+    assert text in str(error.value)
+    check_rules(StopConfig(**stop), "airspace", ("los", "success"))
 
 
 def test_no_improvement_counts_evaluations_since_the_best():
@@ -94,14 +176,19 @@ def make_rules() -> Rules:
         above=9,
         streak=2,
         no_improvement=4,
+        zero_conflict_streak=3,
+        band_steps=30,
     )
-    return Rules.of(stop, 10, None)
+    return Rules.of(stop, 10, None, ("los", "success"))
 
 
 def test_rules_continue_where_they_were_saved():
     whole, first = make_rules(), make_rules()
     returns = [0.1 * i % 3 for i in range(12)]
-    points = [{"eval/return_mean": v} for v in (9.5, 1.0, 2.0, 9.1, 9.2)]
+    points = [
+        {"eval/return_mean": v, "env_steps": 20 * (i + 1), "eval/los": 0.1 * (i == 1), "eval/episodes": 10}
+        for i, v in enumerate((9.5, 1.0, 2.0, 9.1, 9.2))
+    ]
     for rules in (whole, first):
         rules.episodes(returns[:7])
         for point in points[:4]:
@@ -112,6 +199,7 @@ def test_rules_continue_where_they_were_saved():
         rules.episodes(returns[7:])
         rules.evaluation(points[4])
     assert whole.state() == second.state()
+    assert (whole.zero_conflict.run, whole.bands.judged, whole.bands.good) == (3, 3, 3)
     assert whole.metric.fired is not None and whole.fired() == second.fired()
 
 
@@ -126,7 +214,7 @@ def test_a_rule_that_fired_but_was_not_yet_asked_is_saved():
 def test_a_run_that_a_rule_ended_goes_on_until_the_rule_holds_anew():
     rules, again = make_rules(), make_rules()
     rules.episodes([2.0] * 10)
-    rules.evaluation({"eval/return_mean": 3.0})
+    rules.evaluation({"eval/return_mean": 3.0, "env_steps": 10, "eval/los": 1.0, "eval/episodes": 10})
     again.restore(rules.state(), stopped=True)
     assert again.fired() is None
     assert again.no_improvement.best == 3.0, "the others keep their waits"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -65,27 +65,29 @@ def write_report(run_dir: Path) -> Path:
     shown = {**counters, **summary, "state": status.get("state", "unknown")}
     shown = {k: v for k, v in shown.items() if k != "stop_reason" and not k.startswith("eval_")}
     sections = [
-        _section("Summary", _table(shown)),
-        _section("Evaluation", _evaluation(summary, points)),
-        _section("Curves", _pictures(path / "plots")),
-        _section("Command", _pre(_read(path / "command.txt"))),
-        _section("Configuration", _pre(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))),
-        _section("Versions", _table({**_mapping(status.get("versions")), "git revision": status.get("git_revision")})),
+        section("Summary", _table(shown)),
+        section("Evaluation", _evaluation(summary, points)),
+        section("Curves", _pictures(path / "plots")),
+        section("Command", _pre(_read(path / "command.txt"))),
+        section("Configuration", _pre(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))),
+        section("Versions", _table({**_mapping(status.get("versions")), "git revision": status.get("git_revision")})),
     ]
-    page = (
-        "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n<p class='stop'>Stopped: {escape(str(stop))}</p>\n"
-        + "".join(sections)
-        + "</body>\n</html>\n"
-    )
     out = path / "report.html"
-    write_atomic(out, page)
+    write_atomic(out, page(title, f"Stopped: {stop}", sections))
     return out
 
 
-def _section(title: str, body: str) -> str:
+def page(title: str, below: str, sections: Iterable[str]) -> str:
+    """A page that needs nothing but itself."""
+    return (
+        "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n<p class='stop'>{escape(below)}</p>\n" + "".join(sections) + "</body>\n</html>\n"
+    )
+
+
+def section(title: str, body: str) -> str:
     return f"<section>\n<h2>{escape(title)}</h2>\n{body}</section>\n" if body else ""
 
 
@@ -112,7 +114,12 @@ def _show(name: str, value: Any) -> str:
 
 def _evaluation(summary: Mapping[str, Any], points: list[dict[str, Any]]) -> str:
     """The final evaluation, and the best and last ones during training."""
-    final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_")}
+    final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_") and not _mapping(v)}
+    between = _mapping(summary.get("eval_metrics_ci95"))
+    for name, value in _mapping(summary.get("eval_metrics")).items():
+        if name != "return_mean":
+            ends = between.get(name)
+            final[name] = _show(name, value) + (f" (95% interval {ends[0]:.4g} to {ends[1]:.4g})" if ends else "")
     during = [p for p in points if isinstance(p.get("eval/return_mean"), (int, float))]
     if during:
         best = max(during, key=lambda p: p["eval/return_mean"])
@@ -124,14 +131,15 @@ def _evaluation(summary: Mapping[str, Any], points: list[dict[str, Any]]) -> str
 def _pictures(folder: Path) -> str:
     found = {p.stem: p for p in sorted(folder.glob("*.png"))} if folder.is_dir() else {}
     names = [n for n in CAPTIONS if n in found] + [n for n in found if n not in CAPTIONS]
-    figures = [_figure(found[name], CAPTIONS.get(name, name.replace("_", " "))) for name in names]
+    figures = [figure(found[name], CAPTIONS.get(name, name.replace("_", " "))) for name in names]
     if not figures:
         return ""
     first = figures.pop(0) if names[0] == "overview" else ""
     return first + (f"<div class='pictures'>\n{''.join(figures)}</div>\n" if figures else "")
 
 
-def _figure(path: Path, caption: str) -> str:
+def figure(path: Path, caption: str) -> str:
+    """A picture inside the page."""
     try:
         data = base64.b64encode(path.read_bytes()).decode("ascii")
     except OSError as error:

@@ -56,6 +56,35 @@ def stratified_bootstrap(
     return (float(low), float(high))
 
 
+def improvement(x: ArrayLike, y: ArrayLike) -> float:
+    """Probability that a run of `x` beats one of `y`, ties counting half: the Mann-Whitney statistic over its most."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    return float(_wins(x[None], y[None])[0])
+
+
+def improvement_interval(
+    pairs: Sequence[tuple[ArrayLike, ArrayLike]], n: int = 2000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Percentile bootstrap interval of the mean `improvement` over tasks, a pair (x, y) each; both sides are resampled
+    within their task. (nan, nan) where no side has two runs."""
+    sides = [tuple(np.asarray(v, np.float64).ravel() for v in pair) for pair in pairs]
+    if not any(v.size > 1 for pair in sides for v in pair):
+        return (math.nan, math.nan)
+    rng = np.random.default_rng(seed)
+    wins = np.zeros(n)
+    for x, y in sides:
+        wins += _wins(*(v[rng.integers(0, v.size, (n, v.size))] for v in (x, y)))
+    tail = (1 - level) / 2
+    low, high = np.quantile(wins / len(sides), [tail, 1 - tail])
+    return (float(low), float(high))
+
+
+def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Share of the pairs that x wins, for samples x [n, a] and y [n, b]."""
+    a, b = x[:, :, None], y[:, None, :]
+    return ((a > b) + 0.5 * (a == b)).mean((1, 2))
+
+
 def _parameters(function: Callable) -> Sequence[str]:
     try:
         return list(inspect.signature(function).parameters)
@@ -71,6 +100,21 @@ def mean_interval(x: ArrayLike, level: float = 0.95) -> Interval:
     half = t_quantile(0.5 + level / 2, x.size - 1) * float(x.std(ddof=1)) / math.sqrt(x.size)
     mean = float(x.mean())
     return (mean - half, mean + half)
+
+
+def interval_from_moments(mean: float, std: float, n: int, level: float = 0.95) -> list[float] | None:
+    """`mean_interval` of n values whose mean and (population) deviation are known; None for fewer than two."""
+    if n < 2:
+        return None
+    half = t_quantile(0.5 + level / 2, n - 1) * std / math.sqrt(n - 1)
+    return [mean - half, mean + half]
+
+
+def sample_interval(x: ArrayLike, level: float = 0.95) -> Interval:
+    """Interval of the mean over episodes: Wilson's where every value is 0 or 1, else Student's t."""
+    x = np.asarray(x, np.float64).ravel()
+    rate = bool(np.isin(x, (0.0, 1.0)).all())
+    return wilson(float(x.sum()), x.size, level) if rate and x.size else mean_interval(x, level)
 
 
 def t_quantile(p: float, df: int) -> float:
@@ -105,4 +149,6 @@ def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
     centre = rate + z * z / (2 * n)
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     shrink = 1 + z * z / n
-    return (max(0.0, (centre - half) / shrink), min(1.0, (centre + half) / shrink))
+    low = 0.0 if successes <= 0 else max(0.0, (centre - half) / shrink)  # exact at the ends
+    high = 1.0 if successes >= n else min(1.0, (centre + half) / shrink)
+    return (low, high)

@@ -9,7 +9,8 @@ from regimen.cli.flags import parse, positional
 
 @dataclass(frozen=True)
 class ExportArgs:
-    """Write a run's policy to a folder of its own: safetensors and JSON, all that `regimen.load_policy` needs."""
+    """Write a run's policy to a folder of its own: safetensors and JSON, all that `regimen.load_policy` needs, with
+    metadata.json and a README.md that say what it is, how it was trained and how good it is."""
 
     run: str = positional("RUN")
     """Run directory."""
@@ -22,7 +23,7 @@ class ExportArgs:
 def run(argv: list[str]) -> int:
     args = parse(ExportArgs, argv, "export")
 
-    from regimen.training.policy import export_policy
+    from regimen.training.export import export_policy
 
     print(export_policy(args.run, args.out, args.checkpoint))
     return 0

@@ -24,6 +24,7 @@ from regimen.cli.flags import (
 )
 from regimen.config import ALGORITHMS, TrainConfig
 from regimen.errors import RegimenError, UsageError
+from regimen.training import several
 from regimen.validation import coerce, field_types
 
 DESCRIPTION = """Train a policy. The defaults shown are those of this environment, preset and configuration file;
@@ -40,9 +41,10 @@ class TrainFlags:
     """Flags of the command line that are not settings of the run, or short for one."""
 
     env: str = positional("ENV", default="")
-    """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`; or a Minari dataset to learn from."""
+    """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`; or a Minari dataset to learn from; or
+    NAME/all: a run for every environment of a family."""
     algo: str = "ppo"
-    """A name of `regimen algorithms`."""
+    """A name of `regimen algorithms`; or `all`: a run for each of ppo, sac, impala, appo and cql, then compared."""
     engine: Literal["local", "ray"] = "local"
     """Collect in this process, or in Ray workers: `--engine ray --workers 4` (`--engine.name`)."""
     config: str | None = None
@@ -76,9 +78,11 @@ def run(argv: list[str]) -> int:
     if wants_help(argv):
         show_help([token for token in argv if token not in ("-h", "--help")])
         return 0
-    config, flags = read(argv)
-
+    plan, flags = planned(checked(argv))
     command = shlex.join(["regimen", "train", *argv])
+    if plan.title is not None:
+        return run_several(plan, flags, command)
+    config = plan.jobs[0].config
     if flags.hosts is not None:
         from regimen.training.hosts import train_on_hosts
 
@@ -93,6 +97,16 @@ def run(argv: list[str]) -> int:
     return show(train(config, command=command, console=console), flags)
 
 
+def run_several(plan: several.Plan, flags: TrainFlags, command: str) -> int:
+    if flags.hosts is not None or flags.distributed is not None:
+        raise UsageError("--hosts and --distributed train one run; name one environment and one algorithm")
+
+    from regimen.tracking.console import Console
+
+    trace, file = plan.jobs[0].config.log.trace, sys.stderr if flags.json else None
+    return show(several.train_all(plan, command, lambda: Console(flags.quiet, trace=trace, file=file)), flags)
+
+
 def show(result: Any, flags: Any) -> int:
     """The summary, if asked for; the exit code."""
     if flags.json and not flags.process_id:
@@ -101,11 +115,15 @@ def show(result: Any, flags: Any) -> int:
 
 
 def read(argv: list[str]) -> tuple[TrainConfig, TrainFlags]:
-    """The run's configuration, and the flags that are not part of it."""
+    """The run's configuration (of several, the first's), and the flags that are not part of it."""
+    return build(checked(argv))
+
+
+def checked(argv: list[str]) -> Tokens:
     tokens = tokenize(argv)
     if not tokens.positionals and "config" not in tokens.values and "env" not in tokens.values:
         raise UsageError("regimen train needs an environment: `regimen train ENV`; `regimen envs` lists them")
-    return build(tokens)
+    return tokens
 
 
 def tokenize(argv: list[str]) -> Tokens:
@@ -133,6 +151,12 @@ def tokenize(argv: list[str]) -> Tokens:
 
 
 def build(tokens: Tokens) -> tuple[TrainConfig, TrainFlags]:
+    plan, flags = planned(tokens)
+    return plan.jobs[0].config, flags
+
+
+def planned(tokens: Tokens) -> tuple[several.Plan, TrainFlags]:
+    """The runs that a command stands for, mostly one."""
     types = field_types(TrainFlags)
     only = {n: coerce(tokens.values[n], types[n], "--" + n) for n in ONLY_FLAGS if n in tokens.values}
     overrides = {k: v for k, v in tokens.values.items() if k not in ONLY_FLAGS}
@@ -144,13 +168,13 @@ def build(tokens: Tokens) -> tuple[TrainConfig, TrainFlags]:
     if env is not None and "env" in overrides:
         raise UsageError(f"the environment is named twice: '{env}' and --env {overrides['env']}")
     try:
-        config = settings.build_config(env, config_file=only.get("config"), overrides=overrides)
+        plan = several.plan(env, only.get("config"), overrides)
     except settings.UnknownSettingError as error:
         if error.key in overrides:
             hint = str(error).partition("'; ")[2]
             raise UsageError(f"unknown flag '--{error.key.replace('_', '-')}'; {hint}") from None
         raise
-    return config, TrainFlags(**only)
+    return plan, TrainFlags(**only)
 
 
 def show_help(argv: list[str]) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
@@ -39,6 +39,12 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines of equal columns."""
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
 
 
 def focus(point: Mapping[str, Any]) -> str | None:
@@ -92,6 +98,8 @@ def eval_line(point: Mapping[str, Any]) -> str:
         parts.append(f"episodes {int(point['eval/episodes'])}")
     if "eval/success_rate" in point:
         parts.append(f"success {point['eval/success_rate']:.2f}")
+    counted = {"zero_conflict_streak": "no conflict", "perfect_streak": "perfect", "good_bands": "good bands"}
+    parts += [f"{words} {point[name]:g} in a row" for name, words in counted.items() if name in point]
     return " | ".join(parts)
 
 

@@ -43,6 +43,7 @@ PROGRESS_NAMES = {
     "rollout/length_mean": "episode_length_mean",
     "rollout/success_rate": "success_rate",
     "time/steps_per_second": "steps_per_second",
+    "time/unix_time": "unix_time",
 }
 COUNTERS = ("env_steps", "agent_steps", "updates", "episodes", "wall_seconds")
 PROGRESS_COLUMNS = COUNTERS + tuple(PROGRESS_NAMES.values())

@@ -23,12 +23,13 @@ from regimen.tracking.console import Console
 from regimen.tracking.files import RunFiles, read_config
 from regimen.tracking.mlflow import resolve_model_uri
 from regimen.tracking.storage import plain, read_json, write_atomic
-from regimen.training import curriculum, device, multihost
+from regimen.training import curriculum, device, multihost, several
 from regimen.training.evaluate import Evaluation, baseline_evaluator, make_evaluator
 from regimen.training.learner import Learner, compare, initial_from
 from regimen.training.policy import Policy, load_policy, read_policy
 from regimen.training.result import Result, announce, deliver, group_result, settle
 from regimen.training.signals import Signals
+from regimen.training.stopping import check_rules
 from regimen.training.trainer import Callback, Session, make_engine
 from regimen.validation import validate
 
@@ -70,6 +71,7 @@ def train(
     settings.resolve_rollout(config.rollout, handle.native is not None)
     config = settings.share_rollout(config, handle.native is not None)
     config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
+    check_rules(config.stop, handle.id, handle.metric_reductions)
     console = console or Console(quiet=True)
     config = provide_data(config, handle, path, console)
     job = Job(handle, path, where, command, callback, console)
@@ -200,11 +202,11 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
 # --- run directories -------------------------------------------------------------------------------------------------
 
 
-def default_path(config: TrainConfig) -> Path:
+def default_path(config: TrainConfig, title: str | None = None) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    name = "".join(c if c.isalnum() or c in "._" else "-" for c in config.env.rsplit("/", 1)[-1])
+    name = title or f"{several.short(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
-    base = Path("runs") / f"{name}-{config.algorithm}-{seeds}-{stamp}"
+    base = Path("runs") / f"{name}-{seeds}-{stamp}"
     path, n = base, 1
     while path.exists():
         n += 1
@@ -285,6 +287,7 @@ def resume(
     refuse_object(config.env, env, f"regimen.resume('{run_dir}', env=...)")
     where = device.configure(config.device, registry.is_native(config.env if env is None else env))
     handle = stored_env(config.env, config.env_args, env)
+    check_rules(config.stop, handle.id, handle.metric_reductions)
     files = source if out is None else copy_run(source, Path(out))
     files.lock()
     job = Job(handle, files.path, where, command, callback, console or Console(quiet=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from regimen import spaces
+from regimen.analysis.statistics import mean_interval, sample_interval
 from regimen.config import TrainConfig
 from regimen.errors import StorageError
 from regimen.settings import resolve_rollout, to_dict
@@ -20,7 +21,7 @@ from regimen.tracking.storage import read_json
 from regimen.training import curriculum, trees
 from regimen.training.checkpoint import Checkpoints
 from regimen.training.engine import Engine, Progress
-from regimen.training.evaluate import Evaluation
+from regimen.training.evaluate import Evaluation, interval
 from regimen.training.policy import read_policy, save_policy
 from regimen.training.run import Row, Run
 from regimen.training.stopping import Stop
@@ -150,7 +151,9 @@ class Learner:
             "env_args": self.config.env_args,
             "algo": self.config.algorithm,
             "seed": self.seed,
+            "agents": len(self.handle.agents) or 1,
             "env_steps": c.steps,
+            "agent_steps": c.agent_steps,
             "updates": c.updates,
             "episodes": c.episodes,
             "wall_seconds": round(run.seconds, 3),
@@ -161,7 +164,9 @@ class Learner:
             "stop_detail": run.stop.reason if run.stop else None,
             "converged": bool(run.stop and run.stop.converged),
             "solved_at": run.solved_at,
-        } | self.engine.summary()
+            "return_threshold": self.handle.return_threshold,
+        }
+        out |= self.engine.summary() | run.rules.columns()
         if not self.evaluations:
             return out
         best, final = self.evaluations["best"], self.evaluations["final"]
@@ -173,8 +178,23 @@ class Learner:
             "final_return_mean": float(final.returns.mean()),
             "final_return_std": float(final.returns.std()),
             "solved": None if threshold is None else mean >= threshold,
-        }
+        } | final_metrics(best, self.handle.metric_reductions)
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
+
+
+def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Everything an evaluation measured, named as its `eval/` metrics: means over its episodes, and their intervals."""
+    samples = {"return_mean": played.returns, "length_mean": played.lengths}
+    if len(played.components) > 1:
+        samples |= {f"reward/{name}": x for name, x in played.components.items()}
+    shares = {} if played.success is None else {"success_rate": played.success}
+    for name, x in played.metrics.items():
+        if name != "success":
+            (samples if reductions.get(name) == "sum" else shares)[name] = x  # a count is no rate
+    means = {name: float(np.mean(x)) for name, x in (samples | shares).items()}
+    between = {name: mean_interval(x) for name, x in samples.items()}
+    between |= {name: sample_interval(x) for name, x in shares.items()}
+    return {"eval_metrics": means, "eval_metrics_ci95": {name: interval(x) for name, x in between.items()}}
 
 
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:

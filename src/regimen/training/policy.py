@@ -187,15 +187,6 @@ def load_policy(source: str | Path, checkpoint: str = "best") -> Policy:
     return read_policy(folder / "policy")
 
 
-def export_policy(run: str | Path, out: str | Path | None = None, checkpoint: str = "best") -> Path:
-    """Copy a run's policy to a folder of its own; an existing one is left alone."""
-    path = Path(run) / "export" if out is None else Path(out)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
-    load_policy(run, checkpoint).save(path)
-    return path
-
-
 def read_policy(path: Path) -> Policy:
     """The policy in a folder of `save_policy`."""
     meta, arrays = read_files(path)

@@ -54,7 +54,7 @@ class Run:
 
     def __init__(self, config: TrainConfig, handle: Any, seed: int):
         self.config, self.handle, self.seed = config, handle, seed
-        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes)
+        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metric_reductions)
         self.every = {
             "log": Count.parse(config.log.every, "log.every"),
             "eval": Count.parse(config.eval.every, "eval.every"),
@@ -112,6 +112,7 @@ class Run:
         table = self.episode_table(progress)
         columns = {name: values.tolist() for name, values in table.items() if name not in KEYS}
         bounds = np.searchsorted(progress.episodes.update, np.arange(n + 1))
+        acted = progress.metrics.get(AGENT_STEPS, progress.steps)  # of one agent, and from a dataset: the same
         due: set[str] = set()
         for j in range(n):
             if "log" in due:  # the row of the update before
@@ -120,7 +121,7 @@ class Run:
             ended = slice(bounds[j], bounds[j + 1])
             steps = int(progress.steps[j])
             self.count(steps, {name: values[ended] for name, values in columns.items()})
-            self.counters.agent_steps += int(progress.metrics[AGENT_STEPS][j]) if self.handle.agents else steps
+            self.counters.agent_steps += int(acted[j])
             for name, values in progress.metrics.items():
                 if name != AGENT_STEPS and math.isfinite(values[j]):
                     self.pending.setdefault(name, []).append(float(values[j]))
@@ -179,6 +180,7 @@ class Run:
             row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken
         if (memory := memory_mb()) is not None:
             row["time/memory_mb"] = memory
+        row["time/unix_time"] = round(time.time() - (self.seconds - seconds), 3)
         self.pending, self.pending_episodes = {}, {}
         self.last_row_steps, self.last_row_seconds = c.steps, seconds
         return row | (extra or {})

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from regimen.config import StopConfig
+from regimen.errors import ConfigError
+
+CONFLICT, SUCCESS = "eval/los", "eval/success_rate"  # share of the evaluation episodes with a conflict; of successes
 
 
 @dataclass(frozen=True)
@@ -60,32 +64,108 @@ class Convergence:
         self.total, self.best, self.waited = saved["total"], saved["best"], saved["waited"]
 
 
-class MetricStreak:
-    """A logged metric is at least `above`, or at most `below`, for `streak` evaluations in a row."""
+@dataclass(frozen=True)
+class Condition:
+    """A logged metric is at least `above`, or at most `below`."""
 
-    def __init__(self, metric: str, above: float | None, below: float | None, streak: int):
-        self.metric, self.above, self.below, self.streak = metric, above, below, streak
+    metric: str
+    above: float | None = None
+    below: float | None = None
+
+    def met(self, point: Mapping[str, Any]) -> bool:
+        value = point.get(self.metric)
+        if value is None:
+            return False
+        return value >= self.above if self.above is not None else value <= self.below
+
+    def words(self, point: Mapping[str, Any]) -> str:
+        side = f"at least {self.above:g}" if self.above is not None else f"at most {self.below:g}"
+        return f"{self.metric} {point[self.metric]:.4g} is {side}"
+
+
+class Streak:
+    """Every condition holds for `streak` evaluations in a row. Without `streak` it counts and never fires. With a
+    `column` the count is logged. `text` is the reason in words, by default what the conditions say."""
+
+    def __init__(
+        self,
+        conditions: Sequence[Condition],
+        streak: int | None,
+        code: str = "metric",
+        column: str | None = None,
+        text: str | None = None,
+    ):
+        self.conditions, self.streak, self.code, self.column, self.text = conditions, streak, code, column, text
         self.run = 0
         self.fired: Stop | None = None
 
-    def met(self, value: float | None) -> bool:
-        if value is None:
-            return False
-        return value >= self.above if self.above is not None else value <= self.below  # type: ignore[operator]
-
-    def evaluation(self, point: dict[str, Any]) -> None:
-        value = point.get(self.metric)
-        self.run = self.run + 1 if self.met(value) else 0
-        if self.run >= self.streak and not self.fired:
-            side = f"at least {self.above:g}" if self.above is not None else f"at most {self.below:g}"
+    def evaluation(self, point: Mapping[str, Any]) -> None:
+        self.run = self.run + 1 if all(c.met(point) for c in self.conditions) else 0
+        if self.streak is not None and self.run >= self.streak and not self.fired:
+            what = self.text or " and ".join(c.words(point) for c in self.conditions)
             times = "" if self.streak == 1 else f" for {self.streak} evaluations in a row"
-            self.fired = Stop("metric", f"reached: {self.metric} {value:.4g} is {side}{times}", converged=True)
+            self.fired = Stop(self.code, f"reached: {what}{times}", converged=True)
+
+    def columns(self) -> dict[str, int]:
+        return {} if self.column is None else {self.column: self.run}
 
     def state(self) -> dict[str, Any]:
         return {"run": self.run}
 
     def restore(self, saved: dict[str, Any]) -> None:
         self.run = saved["run"]
+
+
+class Bands:
+    """Training is cut into bands of `size` env steps. A band is good if at least `share` of the evaluation episodes in
+    it had no conflict; `needed` good bands in a row end the run, once at least `least` bands have been judged.
+
+    Band i (from 1) holds the evaluations after step (i - 1) * size, up to and at step i * size. It is judged by the
+    first evaluation at or past its end. A band without an evaluation says nothing and is passed over, so the rule can
+    fire however rarely a run is evaluated.
+    """
+
+    def __init__(self, size: int, share: float, needed: int, least: int):
+        self.size, self.share, self.needed, self.least = size, share, needed, least
+        self.band = 0  # of the last evaluation
+        self.free = self.total = 0  # its evaluation episodes so far: without a conflict, and all
+        self.good = self.judged = 0
+        self.fired: Stop | None = None
+
+    def evaluation(self, point: Mapping[str, Any]) -> None:
+        steps, episodes = point["env_steps"], point["eval/episodes"]
+        band = -(-steps // self.size)
+        if band != self.band:
+            self.judge()
+            self.band = band
+        self.free += round((1.0 - point.get(CONFLICT, 1.0)) * episodes)
+        self.total += episodes
+        if steps == band * self.size:
+            self.judge()
+
+    def judge(self) -> None:
+        """The band has come to its end."""
+        if not self.total:
+            return
+        self.good = self.good + 1 if self.free >= self.share * self.total else 0
+        self.judged += 1
+        self.free = self.total = 0
+        if self.good >= self.needed and self.judged >= self.least and not self.fired:
+            text = (
+                f"reached: {self.good} bands of {self.size:,} steps in a row with at least {100 * self.share:g}% of "
+                "the evaluation episodes without conflict"
+            )
+            self.fired = Stop("bands", text, converged=True)
+
+    def columns(self) -> dict[str, int]:
+        return {"band": self.band, "good_bands": self.good}
+
+    def state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("band", "free", "total", "good", "judged")}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        for name in self.state():
+            setattr(self, name, saved[name])
 
 
 class NoImprovement:
@@ -137,22 +217,37 @@ class Rules:
 
     budget: Budget
     convergence: Convergence | None = None
-    metric: MetricStreak | None = None
+    metric: Streak | None = None
+    perfect: Streak | None = None
+    zero_conflict: Streak | None = None
+    bands: Bands | None = None
     no_improvement: NoImprovement | None = None
 
     @classmethod
-    def of(cls, stop: StopConfig, total_steps: int | None, total_episodes: int | None) -> Rules:
+    def of(cls, stop: StopConfig, total_steps: int | None, total_episodes: int | None, metrics: Any = ()) -> Rules:
+        """`metrics` are those that the environment declares: with `los` its streaks are counted and logged whether or
+        not they may end the run."""
         rules = cls(Budget(total_steps, total_episodes, stop.max_seconds))
         if stop.target_return is not None:
             rules.convergence = Convergence(stop.target_return, stop.convergence_window, stop.patience)
         if stop.metric is not None:
-            rules.metric = MetricStreak(stop.metric, stop.above, stop.below, stop.streak)
+            rules.metric = Streak([Condition(stop.metric, stop.above, stop.below)], stop.streak)
+        none, all_reach = Condition(CONFLICT, below=0.0), Condition(SUCCESS, above=1.0)
+        if "los" in metrics:
+            n, text = stop.zero_conflict_streak, "no evaluation episode had a conflict"
+            rules.zero_conflict = Streak([none], n, "zero_conflict", "zero_conflict_streak", text)
+        if "los" in metrics and "success" in metrics:
+            n, text = stop.perfect_streak, "every evaluation episode succeeded without conflict"
+            rules.perfect = Streak([none, all_reach], n, "perfect", "perfect_streak", text)
+        if stop.band_steps is not None:
+            rules.bands = Bands(stop.band_steps, stop.band_share, stop.bands, stop.min_bands)
         if stop.no_improvement is not None:
             rules.no_improvement = NoImprovement(stop.no_improvement)
         return rules
 
-    def named(self) -> dict[str, Convergence | MetricStreak | NoImprovement]:
-        rules = {name: getattr(self, name) for name in ("convergence", "metric", "no_improvement")}
+    def named(self) -> dict[str, Any]:
+        """Those there are, in the order in which they are asked."""
+        rules = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "budget"}
         return {name: rule for name, rule in rules.items() if rule is not None}
 
     def episodes(self, returns: list[float]) -> None:
@@ -160,11 +255,17 @@ class Rules:
             for value in returns:
                 self.convergence.episode(value)
 
-    def evaluation(self, point: dict[str, Any]) -> None:
-        """A logged row that has an evaluation."""
-        for rule in (self.metric, self.no_improvement):
-            if rule is not None:
+    def evaluation(self, point: Mapping[str, Any]) -> dict[str, int]:
+        """A row that has an evaluation; returns what the rules add to it."""
+        for name, rule in self.named().items():
+            if name != "convergence":
                 rule.evaluation(point)
+        return self.columns()
+
+    def columns(self) -> dict[str, int]:
+        """Streaks and bands as they stand."""
+        counted = [rule for rule in (self.zero_conflict, self.perfect, self.bands) if rule is not None]
+        return {name: value for rule in counted for name, value in rule.columns().items()}
 
     def fired(self) -> Stop | None:
         """The first rule that says stop."""
@@ -184,3 +285,22 @@ class Rules:
                 continue
             rule.restore(state)
             rule.fired = Stop(**state["fired"]) if state["fired"] else None
+
+
+def check_rules(stop: StopConfig, env: str, metrics: Any) -> None:
+    """Refuse rules about conflicts on an environment that knows none: they could never fire."""
+    wanted = {"zero_conflict_streak": ("los",), "perfect_streak": ("los", "success"), "band_steps": ("los",)}
+    for name, needed in wanted.items():
+        missing = [metric for metric in needed if metric not in metrics]
+        if getattr(stop, name) is not None and missing:
+            known = f"its metrics: {', '.join(metrics)}" if metrics else "it has no metrics"
+            raise ConfigError(
+                f"stop.{name}: {env} does not report the metric '{missing[0]}' ({known}); leave the rule out "
+                f"(`--stop.{name.replace('_', '-')} none`) or use stop.metric"
+            )
+
+
+def evaluation_rules(stop: StopConfig) -> list[str]:
+    """Settings of rules that only an evaluation can make fire."""
+    names = ("metric", "perfect_streak", "zero_conflict_streak", "band_steps", "no_improvement")
+    return [name for name in names if getattr(stop, name) is not None]

@@ -37,7 +37,7 @@ from regimen.training.multihost import SharedEngine
 from regimen.training.policy import bind_algorithm
 from regimen.training.run import Row
 from regimen.training.signals import Signals
-from regimen.training.stopping import Stop
+from regimen.training.stopping import Stop, evaluation_rules
 from regimen.types import State
 
 Callback = Callable[[dict[str, Any]], Any]
@@ -203,6 +203,7 @@ class Session:
         for learner in self.learners:
             for line in lines:
                 learner.files.event(line)
+            learner.files.status(device=where)
             self.note_blind_rules(learner)
 
     def start_mirrors(self) -> None:
@@ -266,10 +267,10 @@ class Session:
         row_due = bool(due & {"log", "eval"})
         if row_due:
             rows.append(run.close_row(point))
-        learner.log(rows)
         if point:
-            run.rules.evaluation(rows[-1])
+            rows[-1] |= run.rules.evaluation(rows[-1])
             self.note_unknown_metric(learner, rows[-1])
+        learner.log(rows)
         new_best = learner.note_best(point)
         stop = run.check(row_due)
         if progress.updates and self.called_back(learner, progress, rows, point):
@@ -322,15 +323,14 @@ class Session:
     # --- rules that could never fire ---------------------------------------------------------------------------------
 
     def note_blind_rules(self, learner: Learner) -> None:
-        rules = learner.run.rules
-        if learner.run.every["eval"] is None and (rules.metric or rules.no_improvement):
-            name = "stop.metric" if rules.metric else "stop.no_improvement"
-            self.warn_once(learner, f"{name} is checked at evaluations, and eval.every is 'never'")
+        blind = evaluation_rules(self.config.stop) if learner.run.every["eval"] is None else []
+        if blind:
+            self.warn_once(learner, f"stop.{blind[0]} is checked at evaluations, and eval.every is 'never'")
 
     def note_unknown_metric(self, learner: Learner, row: Row) -> None:
-        rule = learner.run.rules.metric
-        if rule is not None and rule.metric not in row and not rule.metric.startswith(NOT_EVERY_ROW):
-            where = f"'{rule.metric}' is not among the logged metrics{nearest(rule.metric, row)}"
+        name = self.config.stop.metric
+        if name is not None and name not in row and not name.startswith(NOT_EVERY_ROW):
+            where = f"'{name}' is not among the logged metrics{nearest(name, row)}"
             self.warn_once(learner, f"stop.metric: {where}")
 
     def warn_once(self, learner: Learner, text: str) -> None:
