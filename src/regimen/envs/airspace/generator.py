@@ -111,7 +111,8 @@ def cross(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array)
     back = between(u[8], 9.0, 20.0) + between(w[2], -1.5, 1.5) + 7.0 * (member // 4)
     off = between(w[3], -1.0, 1.0) * between(u[10], 0.5, 3.0)
     east = side * between(u[9], 9.0, 14.0)
-    return along(-off * jnp.sin(angle), east + off * jnp.cos(angle), angle, back, between(w[4], 0.0, 18.0) * u[11] + 2.0)
+    on = 2.0 + between(w[4], 0.0, 18.0) * u[11]
+    return along(-off * jnp.sin(angle), east + off * jnp.cos(angle), angle, back, on)
 
 
 def merge(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
