@@ -139,7 +139,9 @@ class Airspace(NativeEnv):
     entry_penalty: float = 5.0
     """violate_entry: when separation is lost."""
     depth_penalty: float = 2.0
-    """violate_step: per decision in violation, times the depth (1 at 0 NM, 0 at 5 NM)."""
+    """violate_step: per decision, times the depth: 1 at 0 NM, 0 at 5 NM plus margin."""
+    margin: float = 0.5
+    """violate_step: NM beyond 5 from which it is paid, so that a policy does not fly along the edge."""
     action_cost: float = 0.01
     """act_cost: per unit of heading and speed action."""
     time_cost: float = 0.01

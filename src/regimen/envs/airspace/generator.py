@@ -108,10 +108,11 @@ def cross(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array)
     side, member, size = groups(u[6], place, number)
     even = jnp.where(u[7] < 0.5, 2 * jnp.pi / size, jnp.pi / 2)
     angle = member * even + between(w[1], -0.35, 0.35)
-    back = between(u[8], 12.0, 20.0) + between(w[2], -1.5, 1.5) + 7.0 * (member // 4)
-    off = between(w[3], -1.5, 1.5)
+    back = between(u[8], 9.0, 20.0) + between(w[2], -1.5, 1.5) + 7.0 * (member // 4)
+    off = between(w[3], -1.0, 1.0) * between(u[10], 0.5, 3.0)
     east = side * between(u[9], 9.0, 14.0)
-    return along(-off * jnp.sin(angle), east + off * jnp.cos(angle), angle, back, between(w[4], 11.0, 20.0))
+    on = 2.0 + between(w[4], 0.0, 18.0) * u[11]
+    return along(-off * jnp.sin(angle), east + off * jnp.cos(angle), angle, back, on)
 
 
 def merge(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:

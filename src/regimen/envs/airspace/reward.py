@@ -13,9 +13,9 @@ COMPONENTS = ("progress", "drift", "violate_entry", "violate_step", "act_cost", 
 NM = 1.852  # km
 
 
-def depth(separation: Array) -> Array:
-    """How deep a loss of separation is, 0..1."""
-    return jnp.maximum(1.0 - separation / SEPARATION, 0.0)
+def depth(separation: Array, edge: Any = SEPARATION) -> Array:
+    """How deep within `edge` NM of another an aircraft is, 0..1."""
+    return jnp.maximum(1.0 - separation / edge, 0.0)
 
 
 # --- compat ----------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def clean(
         env.progress_reward * progress,
         nothing,
         jnp.where(lost & ~violated, -env.entry_penalty, 0.0),
-        -env.depth_penalty * depth(separation),
+        -env.depth_penalty * depth(separation, SEPARATION + env.margin),
         -env.action_cost * jnp.sum(jnp.abs(action), axis=-1),
         nothing - env.time_cost,
         jnp.where(reached, env.reach_reward, 0.0),
