@@ -96,6 +96,8 @@ class Airspace(NativeEnv):
     """Decisions of 10 s before an episode is cut short."""
     fly_on: bool = False
     """clean: aircraft that reached their waypoint stay in the others' way, as they do in compat."""
+    snap: bool = False
+    """Read an action within the dead-band, which commands nothing, as none: then it also costs nothing."""
     action_delay: int = 0
     """Decisions between an action and its command, besides the scenario's own."""
     aircraft: int = 4
@@ -313,6 +315,8 @@ class Airspace(NativeEnv):
         present, alive = scenario.present, self.alive(state)
         steered = present & ~state.reached
         given = jnp.clip(action, -1.0, 1.0)
+        if self.snap:
+            given = jnp.where(commanded(given) == 0.0, 0.0, given)
         applied, queue = delayed(given, state.queue, scenario.delay + self.action_delay)
         change = jnp.where(steered[:, None], commanded(applied), 0.0)
 
