@@ -5,7 +5,7 @@
 
 Policies are the greedy ones at the end of each run, nothing was selected. They are judged from the scenario's own start
 by the `clean` rules with finished aircraft still in the way, and by the `compat` reward, whose returns can be compared
-with those of doing nothing. The generic policy is judged on perturbed starts, 100 of each scenario, beside MVP.
+with those of doing nothing (`snap`: an action that commands nothing is none, so that it costs nothing). The generic policy is judged on perturbed starts, 100 of each scenario, beside MVP.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def learn(name: str, seeds: int, folder: Path, **settings: Any) -> list[str]:
     clean, compat = [], []
     for run in result.runs:
         policy = regimen.load_policy(run.run_dir, "final")
-        clean.append(judge({"fly_on": True, **NOMINAL}, name, policy, 1))
-        compat.append(judge({"reward": "compat", **NOMINAL}, name, policy, 1))
+        clean.append(judge({"fly_on": True, "snap": True, **NOMINAL}, name, policy, 1))
+        compat.append(judge({"reward": "compat", "snap": True, **NOMINAL}, name, policy, 1))
     nothing = judge({"reward": "compat", **NOMINAL}, name, "no_op", 1)
     safe = sum(1 for e in clean if e.metrics["los"].max() == 0)
     reached = sum(1 for e in clean if e.metrics["reached"].min() == 1)
@@ -85,7 +85,7 @@ def generic(seeds: int, episodes: int, folder: Path, **settings: Any) -> list[li
         rows.append(row)
         print(" | ".join(row), flush=True)
     ends = [[f"{a / b:.1%} ({wilson(a, b)[0]:.1%} to {wilson(a, b)[1]:.1%})", ""] for a, b in total.values()]
-    return [*rows, ["all", *sum(ends, [])]]
+    return [*rows, ["all", *(cell for pair in ends for cell in pair)]]
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Presets: named starting points as YAML. `NAME.yaml` fits any environment, `envs/NAME.yaml` is tuned for one with PPO,
-`envs/FAMILY.any.yaml` for all of a family, `envs/ALGORITHM/NAME.yaml` with another algorithm. `ALGORITHM.yaml` is where that algorithm starts from by default.
+`envs/FAMILY.any.yaml` for all of a family,
+`envs/ALGORITHM/NAME.yaml` with another algorithm. `ALGORITHM.yaml` is where that algorithm starts from by default.
 
 A file holds `description`, `settings` (the keys of `config.yaml`), and optionally `cpu` and `gpu`: settings on top for
 that device. A tuned file also lists `gym_ids`, the ids of the same task in Gymnasium and gymnax.

@@ -105,7 +105,7 @@ class Airspace(NativeEnv):
     min_aircraft: int = 2
     """random: fewest."""
     family: str = "any"
-    """random: any, or one of chase, cross, merge, head_on, free."""
+    """random: any, or one of chase, cross, streams, merge, head_on, free."""
     rotate: bool = True
     """random: turn and mirror the whole scene."""
     types: bool = False

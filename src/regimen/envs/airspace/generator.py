@@ -1,7 +1,7 @@
 """Random scenarios, drawn inside the compiled program: `airspace/random`, and the jitter of any start.
 
-Families: `chase` (in trail, in one or two lanes), `cross` (through one or two points), `merge` (to one or two
-waypoints), `head_on` (pairs that face each other), `free` (all in conflict with the first, by the angle of the tracks,
+Families: `chase` (in trail, in one or two lanes), `cross` (through one or two points), `streams` (two lines in trail
+that cross), `merge` (to one or two waypoints), `head_on` (pairs that face each other), `free` (all in conflict with the first, by the angle of the tracks,
 and distance and time at the closest approach). Which aircraft has which place changes from episode to episode.
 """
 
@@ -115,6 +115,16 @@ def cross(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array)
     return along(-off * jnp.sin(angle), east + off * jnp.cos(angle), angle, back, on)
 
 
+def streams(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+    """Two lines of aircraft in trail whose tracks cross."""
+    line, row = place % 2, place // 2
+    angle = line * between(u[6], 0.5, 2.6)
+    back = between(u[7], 9.0, 18.0) + line * between(u[8], -4.0, 4.0) + row * between(u[9], 5.6, 9.0)
+    off = between(w[1], -0.5, 0.5)
+    back, on = back + between(w[2], 0.0, 0.8), between(w[3], 8.0, 22.0)
+    return along(-off * jnp.sin(angle), off * jnp.cos(angle), angle, back, on)
+
+
 def merge(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
     side, member, size = groups(u[6], place, number)
     step = jnp.minimum(between(u[7], 8.0, 30.0), 150.0 / size) * dynamics.DEGREE
@@ -151,7 +161,14 @@ def free(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) 
     return along(jnp.where(first, 0.0, north), jnp.where(first, 0.0, east), angle, v * time, between(w[5], 8.0, 20.0))
 
 
-FAMILIES = {"chase": chase, "cross": cross, "merge": merge, "head_on": head_on, "free": free}
+FAMILIES = {
+    "chase": chase,
+    "cross": cross,
+    "streams": streams,
+    "merge": merge,
+    "head_on": head_on,
+    "free": free,
+}
 
 
 def turned(scene: Flights, angle: Array, mirror: Array) -> Flights:
