@@ -5,7 +5,8 @@
 
 Policies are the greedy ones at the end of each run, nothing was selected. They are judged from the scenario's own start
 by the `clean` rules with finished aircraft still in the way, and by the `compat` reward, whose returns can be compared
-with those of doing nothing (`snap`: an action that commands nothing is none, so that it costs nothing). The generic policy is judged on perturbed starts, 100 of each scenario, beside MVP.
+with those of doing nothing (`snap`: an action that commands nothing is none, so that it costs nothing). The generic
+policy is judged on perturbed starts, 100 of each scenario, beside MVP.
 """
 
 from __future__ import annotations

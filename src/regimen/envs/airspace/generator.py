@@ -1,8 +1,9 @@
 """Random scenarios, drawn inside the compiled program: `airspace/random`, and the jitter of any start.
 
 Families: `chase` (in trail, in one or two lanes), `cross` (through one or two points), `streams` (two lines in trail
-that cross), `merge` (to one or two waypoints), `head_on` (pairs that face each other), `free` (all in conflict with the first, by the angle of the tracks,
-and distance and time at the closest approach). Which aircraft has which place changes from episode to episode.
+that cross), `merge` (to one or two waypoints), `head_on` (pairs that face each other), `free` (all in conflict with the
+first, by the angle of the tracks, and distance and time at the closest approach). Which aircraft has which place
+changes from episode to episode.
 """
 
 from __future__ import annotations
