@@ -1,0 +1,1 @@
+"""Safety analysis of airspace policies: `analyse` and what it is made of."""
