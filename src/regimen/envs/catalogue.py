@@ -41,6 +41,27 @@ ENVS: dict[str, EnvEntry] = {
     "durotaxis/ratio": EnvEntry(
         "regimen.envs.durotaxis.env:DurotaxisRatio", "the same colony steered by one number, the share deleted"
     ),
+    **{
+        f"airspace/{name}": EnvEntry(f"regimen.envs.airspace.named:{name}", f"aircraft that must stay apart: {text}")
+        for name, text in {
+            "head_on": "two towards each other",
+            "parallel": "three in trail",
+            "t_formation": "two up the stem of a T, one along its arm",
+            "canonical_crossing": "four across one point",
+            "converging": "four to waypoints close to each other",
+            "chase_2x2": "two lanes of two in trail",
+            "chase_3p1": "three in trail, one far away",
+            "chase_4all": "four in trail",
+            "cross_2x2": "two crossings side by side",
+            "cross_3p1": "three across one point, one far away",
+            "cross_4all": "four across one point, from further away",
+            "merge_2x2": "two pairs that merge",
+            "merge_3p1": "three that merge, one far away",
+            "merge_4all": "four that merge",
+            "mixed": "one of the 14 scenarios in each episode",
+            "random": "a drawn scenario in each episode",
+        }.items()
+    },
     "probe/constant": EnvEntry("regimen.envs.probe:Constant", "one step, reward 1: the value is 1"),
     "probe/observation": EnvEntry("regimen.envs.probe:Observation", "one step, the reward is the observation"),
     "probe/two_step": EnvEntry("regimen.envs.probe:TwoStep", "the reward comes a step later: values gamma and 1"),

@@ -125,7 +125,8 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
 
 
 def locate(env: Any) -> tuple[str, Any]:
-    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `module:factory`, `file.py:factory` or an object.
+    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `airspace:FILE.json`, `module:factory`,
+    `file.py:factory` or an object.
 
     The target is an object, or for the two prefixes that very string.
     """
@@ -134,6 +135,10 @@ def locate(env: Any) -> tuple[str, Any]:
     target = ENVS[env].target if env in ENVS else env
     if not isinstance(target, str) or target.startswith(("gym:", "gymnax:")):
         return env, target
+    if target.startswith("airspace:"):
+        from regimen.envs.airspace.env import Airspace
+
+        return env, Airspace(scenario=target.removeprefix("airspace:"))
     if ":" in target:
         return env, load(target)
     raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or gym:ID, gymnax:ID, module:factory)")

@@ -1,0 +1,91 @@
+"""Geometry of every pair of aircraft: range, closest point of approach, and how dangerous it is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from regimen.types import Array
+
+FAR = 200.0  # NM, the separation of an aircraft that is alone
+PARKED = 1e4  # NM, where aircraft that do not count are put, each elsewhere
+HORIZON = 300.0  # s, how far ahead a closest approach is looked for
+MARGIN = 7.0  # NM, a predicted miss beyond it is not dangerous
+HOUR = 3600.0
+
+
+def park(north: Array, counts: Array) -> Array:
+    """Northings [..., N] with those that do not count far from everything, so that no pair needs a mask."""
+    n = north.shape[-1]
+    return jnp.where(counts, north, PARKED * (1.0 + jnp.arange(n, dtype=north.dtype)))
+
+
+def separation(north: Array, east: Array) -> Array:
+    """Smallest distance of each pair over the first axis: [S, N], [S, N] -> [N, N], infinite on the diagonal."""
+    dn, de = north[:, :, None] - north[:, None, :], east[:, :, None] - east[:, None, :]
+    least = jnp.min(dn * dn + de * de, axis=0)
+    return jnp.where(jnp.eye(north.shape[-1], dtype=bool), jnp.inf, jnp.sqrt(least))
+
+
+def nearest(separation: Array) -> Array:
+    """Each aircraft's smallest separation: [N]."""
+    return jnp.minimum(jnp.min(separation, axis=-1), FAR)
+
+
+class Pairs(NamedTuple):
+    """Of aircraft j as seen by i, [N, N] each; meaningless where not `valid`."""
+
+    valid: Array  # bool, j counts and is another
+    north: Array  # NM, of j from i
+    east: Array
+    range: Array  # NM
+    v_north: Array  # kt, of j relative to i
+    v_east: Array
+    speed: Array  # kt, relative
+    tcpa: Array  # s, within 0..HORIZON
+    dcpa: Array  # NM, at tcpa
+    danger: Array  # 0..1
+
+
+def relate(north: Array, east: Array, ground: Array, counts: Array) -> Pairs:
+    """All pairs; `danger` falls with the predicted miss and with the time until it."""
+    dn, de = north[None, :] - north[:, None], east[None, :] - east[:, None]
+    vn = ground[None, :, 0] - ground[:, None, 0]
+    ve = ground[None, :, 1] - ground[:, None, 1]
+    v2 = vn * vn + ve * ve
+    t = jnp.clip(-(dn * vn + de * ve) / jnp.maximum(v2, 1e-3), 0.0, HORIZON / HOUR)  # h
+    mn, me = dn + vn * t, de + ve * t
+    dcpa, tcpa = jnp.sqrt(mn * mn + me * me), t * HOUR
+    valid = counts[None, :] & ~jnp.eye(north.shape[0], dtype=bool)
+    danger = jnp.maximum(1.0 - dcpa / MARGIN, 0.0) * (1.0 - tcpa / HORIZON)
+    return Pairs(
+        valid=valid,
+        north=dn,
+        east=de,
+        range=jnp.sqrt(dn * dn + de * de),
+        v_north=vn,
+        v_east=ve,
+        speed=jnp.sqrt(v2),
+        tcpa=tcpa,
+        dcpa=dcpa,
+        danger=jnp.where(valid, danger, 0.0),
+    )
+
+
+def order(key: Array, valid: Array, k: int) -> Array:
+    """One-hot [N, K, N]: which j is i's k-th by `key`, smallest first; all zero past the last valid one.
+
+    Counting how many come before is faster than a sort for so few, and ties go to the lower index.
+    """
+    n = key.shape[-1]
+    key = jnp.where(valid, key, jnp.inf)
+    index = jnp.arange(n)
+    before = (key[:, None, :] < key[:, :, None]) | ((key[:, None, :] == key[:, :, None]) & (index < index[:, None]))
+    place = jnp.sum(before, axis=-1)  # [N, N]
+    return (place[:, None, :] == jnp.arange(k)[:, None]) & valid[:, None, :]
+
+
+def pick(chosen: Array, values: Array) -> Array:
+    """Values [N, N] of the chosen: [N, K], zero where there is none."""
+    return jnp.sum(jnp.where(chosen, values[:, None, :], 0.0), axis=-1)
