@@ -17,7 +17,8 @@ def spans(found, width):
 
 
 def test_runs():
-    assert spans(events.runs(flags("##..#", ".....", "#####", "....#")), 7) == [(0, 0, 2), (0, 4, 5), (2, 0, 5), (3, 4, 5)]
+    found = events.runs(flags("##..#", ".....", "#####", "....#"))
+    assert spans(found, 7) == [(0, 0, 2), (0, 4, 5), (2, 0, 5), (3, 4, 5)]
 
 
 def match(truth, alert, los=None, **kwargs):
@@ -100,6 +101,7 @@ def test_rounds_choose_what_one_at_a_time_does(seed, streams, steps):
     assert sorted(chosen.tolist()) == one_at_a_time(i, j, iou)
     counts = match(truth, alert, min_iou=0.0)
     assert counts.tp.sum() == len(chosen)
-    one_by_one = events.Counts.concatenate([match(truth[s : s + 1], alert[s : s + 1], min_iou=0.0) for s in range(streams)])
+    rows = [match(truth[s : s + 1], alert[s : s + 1], min_iou=0.0) for s in range(streams)]
+    one_by_one = events.Counts.concatenate(rows)
     assert np.array_equal(counts.tp, one_by_one.tp) and np.array_equal(counts.lead, one_by_one.lead)
     assert counts.rates(10)["precision"] == pytest.approx(one_by_one.rates(10)["precision"], nan_ok=True)

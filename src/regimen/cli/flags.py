@@ -162,9 +162,13 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     if tokens.env_args and "env_args" not in fields:
         raise UsageError(f"regimen {verb} takes no --env.{next(iter(tokens.env_args))}")
     values = dict(tokens.values)
-    for f, text in zip(places, tokens.positionals):
+    given = tokens.positionals
+    if places and typing.get_origin(hints[places[-1].name]) is tuple and len(given) >= len(places):
+        values[places[-1].name] = tuple(given[len(places) - 1 :])  # the last place takes the rest
+        given = given[: len(places) - 1]
+    for f, text in zip(places, given):
         values[f.name] = text
-    if len(tokens.positionals) > len(places):
+    if len(given) > len(places):
         raise UsageError(f"unexpected argument '{tokens.positionals[len(places)]}'; see `regimen {verb} --help`")
     for f in places:
         if f.name not in values and f.default is dataclasses.MISSING:
@@ -267,7 +271,7 @@ def print_help(prog: str, description: str, rows: list[Row], sections: dict[str,
             names = {int: "INT", float: "NUMBER", str: "TEXT"}
             metavar = row.metavar or names.get(kind)
             if typing.get_origin(kind) is tuple:
-                metavar = "INT ..."
+                metavar = row.metavar or "INT ..."
             marks: list[Any] = [
                 tyro.conf.arg(name=row.name, help=row.help or None, metavar=metavar, help_behavior_hint=row.note())
             ]

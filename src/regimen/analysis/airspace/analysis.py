@@ -16,7 +16,7 @@ import numpy as np
 from regimen.analysis.airspace import matrix as transfers
 from regimen.analysis.airspace import pilots, safety
 from regimen.analysis.airspace.detector import Detector
-from regimen.analysis.airspace.flight import BATCH, Flight, fly
+from regimen.analysis.airspace.flight import Flight, chunk_size, chunks, flight_of, joined
 from regimen.analysis.airspace.matrix import Cell
 from regimen.analysis.airspace.measure import Measures, fly_and_measure
 from regimen.analysis.airspace.pilots import Subject
@@ -80,6 +80,7 @@ class Analysis:
 
     def to_dict(self) -> dict[str, Any]:
         worst = sorted((s.row for s in self.shifts if s.shift is not BASELINE), key=lambda r: -r["los_rate"])[:10]
+        shown = ("policy", "scenario", "shift", "los_rate", "los_low", "los_high")
         return {
             "settings": self.settings,
             "notes": self.notes,
@@ -91,7 +92,7 @@ class Analysis:
             "shifts": {
                 "configurations": len(self.shifts),
                 "skipped": self.skipped,
-                "worst": [{k: r[k] for k in ("policy", "scenario", "shift", "los_rate", "los_low", "los_high")} for r in worst],
+                "worst": [{k: r[k] for k in shown} for r in worst],
             },
             "seconds": self.seconds,
             "out": None if self.out is None else str(self.out),
@@ -99,7 +100,8 @@ class Analysis:
 
     def lines(self) -> list[str]:
         """The summary as text."""
-        head = f"{'policy':<24} {'scenario':<19} {'LoS':>6}  {'95% interval':<15} {'min sep NM':>10} {'reached':>8} {'extra':>7}"
+        head = f"{'policy':<24} {'scenario':<19} {'LoS':>6}  {'95% interval':<15} "
+        head += f"{'median NM':>10} {'reached':>8} {'extra':>7}"
         lines = [*self.notes, head]
         for r in self.summary:
             between = f"{r['los_low']:.3f} to {r['los_high']:.3f}"
@@ -112,7 +114,8 @@ class Analysis:
         if changed:
             lines.append(f"{len(changed)} shifts, {len(self.skipped)} left out; the worst:")
             for r in sorted(changed, key=lambda r: (-r["los_rate"], r["min_separation_p50_nm"]))[:5]:
-                lines.append(f"  {r['scenario']} {r['shift']:<28} LoS {r['los_rate']:.3f} ({r['los_rate_change']:+.3f})")
+                change = f"{r['los_rate_change']:+.3f}"
+                lines.append(f"  {r['scenario']} {r['shift']:<28} LoS {r['los_rate']:.3f} ({change})")
         return lines
 
 
@@ -158,27 +161,28 @@ def analyse(
     differ = [f"starts perturbed ({spread})"] if spread.any else []
     differ += ["actions drawn from the policy"] if stochastic else []
     notes.append(f"{episodes} episodes of each configuration differ by: {' and '.join(differ) or 'nothing'}")
-    pilots_all = [*subjects, *(rule_pilots(subjects) if baselines else [])]
 
     at = time.monotonic()
-    cells = transfers.transfer(pilots_all, files, episodes, spread, seed, detector, say)
-    seconds = {"matrix": time.monotonic() - at}
-
-    at = time.monotonic()
+    cells: list[Cell] = []
     results: list[ShiftResult] = []
-    skipped: list[dict[str, Any]] = []
+    kept: list[Kept] = []
     grids = [grid(f, kinds, _names(targets), shift_range) for f in files] if kinds else []
     for subject in subjects if kinds else []:
         for file, g in zip(files, grids):
-            results += fly_shifts(subject, file, g, episodes, spread, seed, detector, say)
-    for file, g in zip(files, grids):
-        skipped += [{"scenario": file.name, "shift": s.name, "reason": why} for s, why in g.skipped]
-    if kinds:
-        seconds["shifts"] = time.monotonic() - at
+            shifted, own, seen = fly_shifts(subject, file, g, episodes, spread, seed, detector, say)
+            results += shifted
+            cells.append(own)
+            kept += seen
+    skipped = [
+        {"scenario": f.name, "shift": s.name, "reason": why} for f, g in zip(files, grids) for s, why in g.skipped
+    ]
+    seconds = {"shifts": time.monotonic() - at} if kinds else {}
 
     at = time.monotonic()
-    kept = keep(cells, results, subjects, spread, episodes, seed, say)
-    seconds["kept"] = time.monotonic() - at
+    others = [*([] if kinds else subjects), *(rule_pilots(subjects) if baselines else [])]
+    cells += transfers.transfer(others, files, episodes, spread, seed, detector, say)  # no shift: flown above if so
+    seconds["scenarios"] = time.monotonic() - at
+    kept = [Kept(c.policy, c.file, c.file.name, "baseline", e, f) for c in cells for e, f in c.kept.items()] + kept
     settings = {
         "policies": [s.name for s in subjects],
         "scenarios": [f.name for f in files],
@@ -233,7 +237,8 @@ def find_subjects(target: Any, checkpoint: str, stochastic: bool, env_args: dict
 
 
 def find_scenarios(scenarios: Any, subjects: Sequence[Subject], matrix: bool) -> list[ScenarioFile]:
-    names = _names(scenarios) if isinstance(scenarios, str) or scenarios is None else [str(s) for s in scenarios]
+    given = [] if scenarios is None else [scenarios] if isinstance(scenarios, (str, Path)) else list(scenarios)
+    names: list[str] | None = [n for one in given for n in str(one).split(",") if n] or None  # a path may hold spaces
     if names is None and not matrix:
         own = [s.scenario for s in subjects]
         names = list(dict.fromkeys(str(s) for s in own)) if all(s is not None for s in own) else None
@@ -283,20 +288,19 @@ def fly_shifts(
     seed: int,
     detector: Detector,
     say: Callable[[str, int, int], None],
-) -> list[ShiftResult]:
-    """Every shift of the grid, and how it differs from the baseline flown from the same perturbations."""
+) -> tuple[list[ShiftResult], Cell, list[Kept]]:
+    """Every shift of the grid and how it differs from the baseline flown from the same perturbations; the baseline as
+    a cell of the table of scenarios; and the worst episodes of the worst shifts, flown again in full detail."""
     scenarios, numbers = starts(g.files, episodes, jitter, seed)
-    what = f"shifts of {file.name}"
-    m = fly_and_measure(
-        subject.env,
-        subject.pilot,
-        scenarios,
-        jax.random.key(seed),
-        episodes=numbers,
-        batch=BATCH,
-        detector=detector,
-        progress=lambda done: say(what, done, len(numbers)),
-    )
+    key, what = jax.random.key(seed), f"shifts of {file.name}"
+    first = transfers.Look(episodes)
+
+    def look(where: slice, rows: Any, measures: Measures) -> None:
+        if where.start < episodes:
+            first(where, rows, measures)
+        say(what, where.stop, len(numbers))
+
+    m = fly_and_measure(subject.env, subject.pilot, scenarios, key, detector, episodes=numbers, look=look)
     base, out = m.take(slice(0, episodes)), []
     for k, (shift, made) in enumerate(zip(g.shifts, g.files)):
         own = m.take(slice(k * episodes, (k + 1) * episodes))
@@ -313,45 +317,23 @@ def fly_shifts(
         }
         row |= safety.summarise(own, detector, seed) | safety.differences(own, base, seed)
         out.append(ShiftResult(subject, made, file.name, shift, own, row))
-    return out
+    cell = transfers.Cell(
+        subject, file, base, transfers.describe(subject, file) | safety.summarise(base, detector, seed), first.kept(0)
+    )
 
-
-def keep(
-    cells: Sequence[Cell],
-    results: Sequence[ShiftResult],
-    subjects: Sequence[Subject],
-    jitter: Jitter,
-    episodes: int,
-    seed: int,
-    say: Callable[[str, int, int], None],
-) -> list[Kept]:
-    """Fly again what is worth looking at, in full detail: of every policy and scenario the first episode and the one
-    with the smallest separation, and the worst episodes of the worst shifts."""
-    wanted: dict[str, list[tuple[Subject, ScenarioFile, str, str, int]]] = {}
-
-    def want(subject: Subject, file: ScenarioFile, scenario: str, shift: str, m: Measures, *, first: bool) -> None:
-        worst = int(np.argmin(m.episode["min_separation_nm"]))
-        for episode in dict.fromkeys([0, worst] if first else [worst]):
-            wanted.setdefault(subject.name, []).append((subject, file, scenario, shift, episode))
-
-    for c in cells:
-        want(c.policy, c.file, c.file.name, "baseline", c.measures, first=c.policy in subjects)
-    changed = [r for r in results if r.shift is not BASELINE]
-    for r in sorted(changed, key=lambda r: (-r.row["los_rate"], r.row["min_separation_min_nm"]))[:WORST]:
-        want(r.subject, r.file, r.scenario, r.shift.name, r.measures, first=False)
-    kept: list[Kept] = []
-    for i, rows in enumerate(wanted.values()):
-        subject = rows[0][0]
-        aircraft = max(len(row[1].agents) for row in rows)
-        chosen = [starts([row[1]], episodes, jitter, seed, aircraft)[0] for row in rows]
-        picked = [jax.tree.map(lambda x, e=row[4]: x[e], one) for one, row in zip(chosen, rows)]
-        scenarios = jax.tree.map(lambda *xs: np.stack(xs), *picked)
-        numbers = [row[4] for row in rows]
-        flight = fly(subject.env, subject.pilot, scenarios, jax.random.key(seed), episodes=numbers)
-        for c, (_, file, scenario, shift, episode) in enumerate(rows):
-            kept.append(Kept(subject, file, scenario, shift, episode, flight.episode(c)))
-        say("episodes to look at", i + 1, len(wanted))
-    return kept
+    worst = sorted(range(1, len(out)), key=lambda k: (-out[k].row["los_rate"], out[k].row["min_separation_min_nm"]))
+    chosen = [k * episodes + int(np.argmin(out[k].measures.episode["min_separation_nm"])) for k in worst[:WORST]]
+    if not chosen:
+        return out, cell, []
+    some = jax.tree.map(lambda x: x[np.array(chosen)], scenarios)
+    size = chunk_size(len(numbers))  # the program of the grid serves
+    parts = chunks(subject.env, subject.pilot, some, key, episodes=numbers[chosen], size=size)
+    flight = joined([flight_of(rows, np.arange(where.stop - where.start)) for where, rows in parts])
+    kept = [
+        Kept(subject, out[k].file, file.name, out[k].shift.name, index % episodes, flight.episode(c))
+        for c, (k, index) in enumerate(zip(worst, chosen))
+    ]
+    return out, cell, kept
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

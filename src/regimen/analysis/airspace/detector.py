@@ -1,18 +1,17 @@
 """Conflicts by closest point of approach, and the alerts that a policy's commands amount to. Pure functions.
 
-Aircraft are the first axis and time the last, [N, ..., T], so that every pair is a plain array. A command belongs to the
-row at which it was decided: what a policy does is judged by what it could see. Definitions: docs/airspace_safety.md.
+Aircraft are the first axis and time the last, [N, ..., T], so that every pair is a plain array. A command belongs to
+the row at which it was decided: what a policy does is judged by what it could see. Numpy from numpy, jax from jax.
+Definitions: docs/airspace_safety.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
-from regimen.types import Array
+Array = Any  # of numpy or of jax
 
 GATES = ("gated", "ungated")
 
@@ -62,6 +61,11 @@ class Signals(NamedTuple):
     pair_alert: Array  # [2, P, ..., T] confirmed, between the aircraft that alerts and its intruder
 
 
+def namespace(x: Array) -> Any:
+    """The library that an array belongs to: numpy or jax.numpy."""
+    return x.__array_namespace__()
+
+
 def pairs(n: int) -> list[tuple[int, int]]:
     """The pairs of n aircraft: (0, 1), (0, 2), ..."""
     return list(combinations(range(n), 2))
@@ -69,49 +73,55 @@ def pairs(n: int) -> list[tuple[int, int]]:
 
 def cpa(north: Array, east: Array, v_north: Array, v_east: Array, horizon_s: float) -> tuple[Array, Array]:
     """Time [s] and distance [NM] of the closest approach of another aircraft within the horizon, from its relative
-    position [NM] and ground velocity [kt]. One that moves away is closest now; with equal velocities nothing changes."""
+    position [NM] and ground velocity [kt]. One that moves away is closest now, as is one of equal velocity."""
+    xp = namespace(north)
     v_north, v_east = v_north / 3600.0, v_east / 3600.0  # NM/s
     speed2 = v_north * v_north + v_east * v_east
     still = speed2 < 1e-12
-    time = -(north * v_north + east * v_east) / jnp.where(still, 1.0, speed2)
-    time = jnp.clip(jnp.where(still, 0.0, time), 0.0, horizon_s)
+    time = -(north * v_north + east * v_east) / xp.where(still, 1.0, speed2)
+    time = xp.clip(xp.where(still, 0.0, time), 0.0, horizon_s)
     north, east = north + v_north * time, east + v_east * time
-    return time, jnp.sqrt(north * north + east * east)
+    return time, xp.sqrt(north * north + east * east)
 
 
 def wrap(degrees: Array) -> Array:
     """An angle within -180 to 180."""
-    return degrees - 360.0 * jnp.round(degrees / 360.0)
+    xp = namespace(degrees)
+    return degrees - 360.0 * xp.round(degrees / 360.0)
 
 
 def navigation_turn(tracks: Tracks, margin_deg: float) -> Array:
     """Whether a turn brings the ground track closer to the waypoint by more than the margin: [N, ..., T]."""
+    xp = namespace(tracks.north)
     north, east = tracks.goal_north - tracks.north, tracks.goal_east - tracks.east
     cross = north * tracks.v_east - east * tracks.v_north  # of the bearing and the track: one arctangent for both
-    drift = jnp.degrees(jnp.arctan2(cross, north * tracks.v_north + east * tracks.v_east))
-    return jnp.abs(wrap(drift + tracks.turn)) + margin_deg < jnp.abs(drift)
+    drift = xp.degrees(xp.arctan2(cross, north * tracks.v_north + east * tracks.v_east))
+    return xp.abs(wrap(drift + tracks.turn)) + margin_deg < xp.abs(drift)
 
 
 def earlier(x: Array, steps: int) -> Array:
     """Values of `steps` decisions before, zero at first; time is the last axis."""
-    return jnp.concatenate([jnp.zeros_like(x[..., :steps]), x[..., : x.shape[-1] - steps]], -1)
+    xp = namespace(x)
+    return xp.concatenate([xp.zeros_like(x[..., :steps]), x[..., : x.shape[-1] - steps]], -1)
 
 
 def confirmed(raw: Array, confirm: int, window: int) -> Array:
     """Flags with at least `confirm` raw ones among the last `window` decisions."""
-    count = raw.astype(jnp.int8)
+    xp = namespace(raw)
+    count = raw.astype(xp.int8)
     for lag in range(1, min(window, raw.shape[-1])):
-        count = count + earlier(raw, lag).astype(jnp.int8)
+        count = count + earlier(raw, lag).astype(xp.int8)
     return count >= confirm
 
 
 def signals(tracks: Tracks, detector: Detector) -> Signals:
     """Conflicts and alerts at every decision."""
+    xp = namespace(tracks.north)
     t, n = tracks, tracks.flying.shape[0]
     one = t.flying[0]
-    none = jnp.full(one.shape, jnp.inf, jnp.float32)
+    none = xp.full(one.shape, xp.inf, xp.float32)
     threat_nm, threat_s, rank = ([none] * n for _ in range(3))
-    intruder = [jnp.full(one.shape, -1, jnp.int32)] * n
+    intruder = [xp.full(one.shape, -1, xp.int32)] * n
     conflict, together = {}, {}
     for i, j in pairs(n):
         both = t.flying[i] & t.flying[j]
@@ -123,17 +133,17 @@ def signals(tracks: Tracks, detector: Detector) -> Signals:
             detector.horizon_s,
         )
         together[i, j], conflict[i, j] = both, both & (distance < detector.separation_nm)
-        order = jnp.where(both, distance + 1e-5 * time, jnp.inf)  # the closest, of equal ones the first to come
+        order = xp.where(both, distance + 1e-5 * time, xp.inf)  # the closest, of equal ones the first to come
         for own, other in ((i, j), (j, i)):
             closer = order < rank[own]
-            rank[own] = jnp.where(closer, order, rank[own])
-            threat_nm[own] = jnp.where(closer, distance, threat_nm[own])
-            threat_s[own] = jnp.where(closer, time, threat_s[own])
-            intruder[own] = jnp.where(closer, other, intruder[own])
+            rank[own] = xp.where(closer, order, rank[own])
+            threat_nm[own] = xp.where(closer, distance, threat_nm[own])
+            threat_s[own] = xp.where(closer, time, threat_s[own])
+            intruder[own] = xp.where(closer, other, intruder[own])
 
-    turns = (jnp.abs(t.turn) >= detector.turn_deg - 1e-4) & ~navigation_turn(t, detector.navigation_deg)
-    manoeuvre = t.flying & (turns | (jnp.abs(t.speed) >= detector.speed_kt - 1e-4))
-    nearest = jnp.stack(threat_nm)
+    turns = (xp.abs(t.turn) >= detector.turn_deg - 1e-4) & ~navigation_turn(t, detector.navigation_deg)
+    manoeuvre = t.flying & (turns | (xp.abs(t.speed) >= detector.speed_kt - 1e-4))
+    nearest = xp.stack(threat_nm)
     raw = [manoeuvre & (nearest <= detector.gate_nm), manoeuvre]
 
     def between(flags: Array, i: int, j: int) -> Array:
@@ -143,43 +153,46 @@ def signals(tracks: Tracks, detector: Detector) -> Signals:
         return confirmed(flags, detector.confirm, detector.window)
 
     def stacked(rows: list[Array]) -> Array:
-        return jnp.stack(rows) if rows else jnp.zeros((0, *one.shape), bool)
+        return xp.stack(rows) if rows else xp.zeros((0, *one.shape), bool)
 
     pair_alert = [stacked([settled(between(r, *p)) & together[p] for p in pairs(n)]) for r in raw]
     return Signals(
         conflict=stacked(list(conflict.values())),
         threat_nm=nearest,
-        threat_s=jnp.stack(threat_s),
-        intruder=jnp.stack(intruder),
+        threat_s=xp.stack(threat_s),
+        intruder=xp.stack(intruder),
         manoeuvre=manoeuvre,
-        alert=jnp.stack([settled(r) & t.flying for r in raw]),
-        pair_alert=jnp.stack(pair_alert),
+        alert=xp.stack([settled(r) & t.flying for r in raw]),
+        pair_alert=xp.stack(pair_alert),
     )
 
 
 def closest_within(tracks: Tracks) -> Array:
     """The smallest distance of every pair [P, ..., T] between one decision and the next, on straight lines; inf where
     one of the two does not fly. The last row has the distance there."""
+    xp = namespace(tracks.north)
     t, out = tracks, []
     for i, j in pairs(t.flying.shape[0]):
         north, east = t.north[j] - t.north[i], t.east[j] - t.east[i]
-        dn, de = (jnp.concatenate([x[..., 1:] - x[..., :-1], jnp.zeros_like(x[..., :1])], -1) for x in (north, east))
+        dn, de = (xp.concatenate([x[..., 1:] - x[..., :-1], xp.zeros_like(x[..., :1])], -1) for x in (north, east))
         length2 = dn * dn + de * de
         still = length2 < 1e-12
-        at = -(north * dn + east * de) / jnp.where(still, 1.0, length2)
-        at = jnp.clip(jnp.where(still, 0.0, at), 0.0, 1.0)
+        at = -(north * dn + east * de) / xp.where(still, 1.0, length2)
+        at = xp.clip(xp.where(still, 0.0, at), 0.0, 1.0)
         north, east = north + dn * at, east + de * at
-        out.append(jnp.where(t.flying[i] & t.flying[j], jnp.sqrt(north * north + east * east), jnp.inf))
-    return jnp.stack(out) if out else jnp.zeros((0, *t.flying.shape[1:]))
+        out.append(xp.where(t.flying[i] & t.flying[j], xp.sqrt(north * north + east * east), xp.inf))
+    return xp.stack(out) if out else xp.zeros((0, *t.flying.shape[1:]))
 
 
 def units(flags: Array, pair_flags: Array) -> Array:
     """Flags by unit [1 + N + P, ...]: the scene (any aircraft), each aircraft, each pair."""
-    return jnp.concatenate([flags.any(0, keepdims=True), flags, pair_flags])
+    xp = namespace(flags)
+    return xp.concatenate([flags.any(0, keepdims=True), flags, pair_flags])
 
 
 def of_aircraft(pair_flags: Array, n: int) -> Array:
     """Flags of pairs [P, ...] as flags of the aircraft in them [N, ...]."""
+    xp = namespace(pair_flags)
     rows = [[flags for pair, flags in zip(pairs(n), pair_flags) if i in pair] for i in range(n)]
-    blank = jnp.zeros(pair_flags.shape[1:], bool)
-    return jnp.stack([jnp.stack([blank, *row]).any(0) for row in rows])
+    blank = xp.zeros(pair_flags.shape[1:], bool)
+    return xp.stack([xp.stack([blank, *row]).any(0) for row in rows])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,8 +15,22 @@ from jax import lax
 from regimen.types import Array, PyTree
 
 BATCH = 1024  # episodes in the air at once: their states fit the processor's cache, their rows 25 MB
-COMPACT = ("north", "east", "heading", "ground", "command", "reached", "min_sep", "waypoint_distance", "flown")
-DETAIL = (*COMPACT, "tas", "cas", "action", "parts")
+RECORDED = (
+    "north",
+    "east",
+    "heading",
+    "tas",
+    "cas",
+    "ground",
+    "command",
+    "action",
+    "reached",
+    "min_sep",
+    "waypoint_distance",
+    "flown",
+    "parts",
+)
+STARTED = ("present", "waypoint", "altitude")
 
 
 class Pilot(NamedTuple):
@@ -63,24 +77,22 @@ class Flight:
     def episode(self, c: int) -> Flight:
         """One episode, without the rows after its end."""
         stop = int(self.length[c]) + 1
-        timed = {f.name for f in fields(self)} - {"present", "waypoint", "altitude", "length"}
         values = {f.name: getattr(self, f.name)[c : c + 1] for f in fields(self)}
-        return Flight(**{k: v[:, :stop] if k in timed else v for k, v in values.items()})
+        return Flight(**{k: v if k in (*STARTED, "length") else v[:, :stop] for k, v in values.items()})
 
 
-@partial(jax.jit, static_argnames=("act", "start", "detail"))
-def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys: Array, detail: bool) -> Rows:
+@partial(jax.jit, static_argnames=("act", "start"))
+def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys: Array) -> Rows:
     """Fly one episode from each scenario [C, ...], with the randomness of its key."""
     state, obs = jax.vmap(env.start)(scenarios)
     present = scenarios.present
     episodes, aircraft = present.shape
     limit = env.max_episode_steps
-    names = DETAIL if detail else COMPACT
     # a row per decision, written in place
-    rows = {n: jnp.zeros((limit + 1, *getattr(state, n).shape), getattr(state, n).dtype) for n in names}
+    rows = {n: jnp.zeros((limit + 1, *getattr(state, n).shape), getattr(state, n).dtype) for n in RECORDED}
 
     def record(rows: dict[str, Array], t: Array, state: Any) -> dict[str, Array]:
-        return {n: lax.dynamic_update_index_in_dim(rows[n], getattr(state, n), t, 0) for n in names}
+        return {n: lax.dynamic_update_index_in_dim(rows[n], getattr(state, n), t, 0) for n in RECORDED}
 
     def body(x):
         t, state, obs, memory, length, rows = x
@@ -106,20 +118,24 @@ def episode_keys(key: Array, episodes: Any) -> Array:
 
 
 def chunks(
-    env: Any, pilot: Pilot, scenarios: Any, key: Array, *, episodes: Any = None, batch: int = BATCH, detail: bool = False
+    env: Any, pilot: Pilot, scenarios: Any, key: Array, *, episodes: Any = None, size: int | None = None
 ) -> Iterator[tuple[slice, Rows]]:
     """Which scenarios, and what was flown from them. All chunks have one size, so that one program serves: the last is
     filled up, and its slice says how many of its rows are real."""
     total = len(scenarios.present)
     episodes = np.arange(total) if episodes is None else np.asarray(episodes)
-    size = min(batch, total)
+    size = chunk_size(total) if size is None else size
     for begin in range(0, total, size):
         index = np.minimum(np.arange(begin, begin + size), total - 1)
         part = jax.tree.map(lambda x, index=index: jnp.asarray(np.asarray(x)[index]), scenarios)
         keys = episode_keys(key, episodes[index])
-        yield slice(begin, min(begin + size, total)), rollout(
-            env, pilot.act, pilot.start, pilot.params, part, keys, detail
-        )
+        rows = rollout(env, pilot.act, pilot.start, pilot.params, part, keys)
+        yield slice(begin, min(begin + size, total)), rows
+
+
+def chunk_size(total: int, batch: int = BATCH) -> int:
+    """Episodes in the air at once when so many are flown: equal chunks of at most `batch`."""
+    return -(-total // -(-total // batch))
 
 
 def fly(
@@ -128,22 +144,24 @@ def fly(
     """One episode from each of the stacked scenarios [C, ...], in full detail.
 
     `pilot` is a `Pilot`, or a function of observations and a key, `act(obs [R, D], key) -> actions [R, 2]`. `episodes`
-    [C] numbers the episodes: equal numbers draw equal noise.
+    [C] numbers the episodes: equal numbers draw equal noise. `batch` episodes are in the air at once.
     """
     if not isinstance(pilot, Pilot):
         pilot = Pilot(getattr(pilot, "__name__", "policy"), _rows_act(pilot))
-    parts = [
-        _flight(rows, where.stop - where.start)
-        for where, rows in chunks(env, pilot, scenarios, key, episodes=episodes, batch=batch, detail=True)
-    ]
+    size = chunk_size(len(scenarios.present), batch)
+    found = chunks(env, pilot, scenarios, key, episodes=episodes, size=size)
+    return joined([flight_of(rows, np.arange(where.stop - where.start)) for where, rows in found])
+
+
+def joined(parts: Sequence[Flight]) -> Flight:
+    """Flights of one number of aircraft as one, cut after the longest episode."""
     longest = max(int(p.length.max()) for p in parts) + 1
 
-    def joined(name: str) -> np.ndarray:
+    def column(name: str) -> np.ndarray:
         arrays = [getattr(p, name) for p in parts]
-        timed = name not in ("present", "waypoint", "altitude", "length")
-        return np.concatenate([a[:, :longest] if timed else a for a in arrays])
+        return np.concatenate([a if name in (*STARTED, "length") else a[:, :longest] for a in arrays])
 
-    return Flight(**{f.name: joined(f.name) for f in fields(Flight)})
+    return Flight(**{f.name: column(f.name) for f in fields(Flight)})
 
 
 def _rows_act(function: Callable) -> Callable:
@@ -161,9 +179,9 @@ def flying_rows(rows: Rows) -> Array:
     return going[..., None] & rows.scenario.present & ~rows.state["reached"]
 
 
-def _flight(rows: Rows, count: int) -> Flight:
-    values = {name: np.swapaxes(np.asarray(x), 0, 1)[:count] for name, x in rows.state.items()}
-    values["active"] = np.swapaxes(np.asarray(flying_rows(rows)), 0, 1)[:count]
-    for name in ("present", "waypoint", "altitude"):
-        values[name] = np.asarray(getattr(rows.scenario, name))[:count]
-    return Flight(length=np.asarray(rows.length)[:count], **values)
+def flight_of(rows: Rows, index: np.ndarray) -> Flight:
+    """Some of the episodes of a chunk."""
+    values = {name: np.swapaxes(np.asarray(x)[:, index], 0, 1) for name, x in rows.state.items()}
+    values["active"] = np.swapaxes(np.asarray(flying_rows(rows))[:, index], 0, 1)
+    values |= {name: np.asarray(getattr(rows.scenario, name))[index] for name in STARTED}
+    return Flight(length=np.asarray(rows.length)[index], **values)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
 from regimen.analysis.airspace.detector import Detector
-from regimen.analysis.airspace.flight import BATCH
+from regimen.analysis.airspace.flight import Flight, Rows, flight_of
 from regimen.analysis.airspace.measure import Measures, fly_and_measure
 from regimen.analysis.airspace.pilots import Subject
 from regimen.analysis.airspace.safety import summarise
@@ -26,6 +26,7 @@ class Cell:
     file: ScenarioFile
     measures: Measures
     row: dict[str, Any]
+    kept: dict[int, Flight] = field(default_factory=dict)  # episode -> in full detail: the first and the closest
 
 
 def transfer(
@@ -41,20 +42,40 @@ def transfer(
     scenarios, numbers = starts(files, episodes, jitter, seed)
     total, cells = len(numbers), []
     for i, subject in enumerate(subjects):
+        look = Look(episodes)
         m = fly_and_measure(
-            subject.env,
-            subject.pilot,
-            scenarios,
-            jax.random.key(seed),
-            episodes=numbers,
-            batch=BATCH,
-            detector=detector,
+            subject.env, subject.pilot, scenarios, jax.random.key(seed), detector, episodes=numbers, look=look
         )
         for k, file in enumerate(files):
             own = m.take(slice(k * episodes, (k + 1) * episodes))
-            cells.append(Cell(subject, file, own, describe(subject, file) | summarise(own, detector, seed)))
+            row = describe(subject, file) | summarise(own, detector, seed)
+            cells.append(Cell(subject, file, own, row, look.kept(k)))
         progress(subject.name, (i + 1) * total, len(subjects) * total)
     return cells
+
+
+class Look:
+    """Keeps the first episode of every group of `size` and the one with the smallest separation, as chunks go by."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self.first: dict[int, Flight] = {}
+        self.closest: dict[int, tuple[float, int, Flight]] = {}
+
+    def __call__(self, where: slice, rows: Rows, measures: Measures) -> None:
+        index = np.arange(where.start, where.stop)
+        apart = measures.episode["min_separation_nm"]
+        for group in range(index[0] // self.size, index[-1] // self.size + 1):
+            mine = np.flatnonzero(index // self.size == group)
+            if index[mine[0]] % self.size == 0:
+                self.first[group] = flight_of(rows, mine[:1])
+            at = mine[np.argmin(apart[mine])]
+            if group not in self.closest or apart[at] < self.closest[group][0]:
+                self.closest[group] = (float(apart[at]), int(index[at] % self.size), flight_of(rows, np.array([at])))
+
+    def kept(self, group: int) -> dict[int, Flight]:
+        _, episode, flight = self.closest[group]
+        return {0: self.first[group], episode: flight}
 
 
 def describe(subject: Subject, file: ScenarioFile) -> dict[str, Any]:

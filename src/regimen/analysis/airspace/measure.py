@@ -196,17 +196,14 @@ def fly_and_measure(
     pilot: Pilot,
     scenarios: Any,
     key: Array,
+    detector: Detector,
     *,
     episodes: Any = None,
-    batch: int,
-    detector: Detector,
-    progress: Callable[[int], None] = lambda done: None,
+    look: Callable[[slice, Rows, Measures], None] = lambda where, rows, measures: None,
 ) -> Measures:
-    """Measures of one episode from each scenario [C, ...]; `progress` hears how many are done."""
+    """Measures of one episode from each scenario [C, ...]; `look` sees every chunk while its rows are there."""
     parts = []
-    for where, rows in chunks(env, pilot, scenarios, key, episodes=episodes, batch=batch):
+    for where, rows in chunks(env, pilot, scenarios, key, episodes=episodes):
         parts.append(measure(rows, where.stop - where.start, detector))
-        progress(where.stop)
+        look(where, rows, parts[-1])
     return Measures.concatenate(parts)
-
-

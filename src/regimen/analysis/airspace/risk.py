@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
 
-import jax.numpy as jnp
 import numpy as np
 
-from regimen.analysis.airspace.detector import Tracks
-from regimen.types import Array
+from regimen.analysis.airspace.detector import Array, Tracks, namespace
 
 METRE = 1 / 1852  # NM
 
@@ -36,9 +34,8 @@ class Reich:
 
 REICH = Reich()
 DIRECTIONS = ("same", "opposite")
-ENCOUNTER_SUMS = ("flight_h",) + tuple(
-    f"{what}_{d}" for d in DIRECTIONS for what in ("encounter_h", "overlap_h", "along_nm", "across_nm")
-)
+KINDS = ("encounter_h", "overlap_h", "along_nm", "across_nm")
+ENCOUNTER_SUMS = ("flight_h", *(f"{what}_{d}" for d in DIRECTIONS for what in KINDS))
 
 
 def encounter_sums(tracks: Tracks, period_s: float = 10.0, model: Reich = REICH) -> dict[str, Array]:
@@ -48,24 +45,25 @@ def encounter_sums(tracks: Tracks, period_s: float = 10.0, model: Reich = REICH)
     it. `encounter_h` is the time of |x| < Sx, `overlap_h` that of |x| < Sx and |y| < Sy, `along_nm` and `across_nm` the
     integrals of |dx/dt| and |dy/dt| over the latter.
     """
+    xp = namespace(tracks.north)
     t, hours = tracks, period_s / 3600.0
-    speed = jnp.maximum(jnp.sqrt(t.v_north * t.v_north + t.v_east * t.v_east), 1e-3)
+    speed = xp.maximum(xp.sqrt(t.v_north * t.v_north + t.v_east * t.v_east), 1e-3)
     cos, sin = t.v_north / speed, t.v_east / speed
     out = {"flight_h": t.flying.sum((0, -1)) * hours}
-    out |= {name: jnp.zeros_like(out["flight_h"]) for name in ENCOUNTER_SUMS[1:]}
+    out |= {name: xp.zeros_like(out["flight_h"]) for name in ENCOUNTER_SUMS[1:]}
     for i, j in permutations(range(t.flying.shape[0]), 2):
         north, east = t.north[j] - t.north[i], t.east[j] - t.east[i]
         vn, ve = t.v_north[j] - t.v_north[i], t.v_east[j] - t.v_east[i]
-        near = t.flying[i] & t.flying[j] & (jnp.abs(north * cos[i] + east * sin[i]) < model.along_nm)
-        overlap = near & (jnp.abs(east * cos[i] - north * sin[i]) < model.across_nm)
-        along, across = jnp.abs(vn * cos[i] + ve * sin[i]), jnp.abs(ve * cos[i] - vn * sin[i])
+        near = t.flying[i] & t.flying[j] & (xp.abs(north * cos[i] + east * sin[i]) < model.along_nm)
+        overlap = near & (xp.abs(east * cos[i] - north * sin[i]) < model.across_nm)
+        along, across = xp.abs(vn * cos[i] + ve * sin[i]), xp.abs(ve * cos[i] - vn * sin[i])
         same = t.v_north[j] * cos[i] + t.v_east[j] * sin[i] > 0
         for name, which in zip(DIRECTIONS, (same, ~same)):
             inside = overlap & which
             out[f"encounter_h_{name}"] += (near & which).sum(-1) * hours
             out[f"overlap_h_{name}"] += inside.sum(-1) * hours
-            out[f"along_nm_{name}"] += jnp.where(inside, along, 0.0).sum(-1) * hours
-            out[f"across_nm_{name}"] += jnp.where(inside, across, 0.0).sum(-1) * hours
+            out[f"along_nm_{name}"] += xp.where(inside, along, 0.0).sum(-1) * hours
+            out[f"across_nm_{name}"] += xp.where(inside, across, 0.0).sum(-1) * hours
     return out
 
 
@@ -78,9 +76,7 @@ def risk(sums: Mapping[str, np.ndarray], model: Reich = REICH) -> dict[str, np.n
     out: dict[str, np.ndarray] = {}
     total = np.zeros_like(hours)
     for d in DIRECTIONS:
-        near, within, along, across = (
-            np.asarray(sums[f"{what}_{d}"], np.float64) for what in ("encounter_h", "overlap_h", "along_nm", "across_nm")
-        )
+        near, within, along, across = (np.asarray(sums[f"{what}_{d}"], np.float64) for what in KINDS)
         occupancy = ratio(near, hours)  # E
         lateral = ratio(within, near, empty=0.0) * model.width_nm / model.across_nm  # P_y
         dx, dy = ratio(along, within, empty=0.0), ratio(across, within, empty=0.0)  # kt

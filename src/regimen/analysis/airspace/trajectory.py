@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regimen.analysis.airspace import detector as detection
@@ -41,11 +39,10 @@ def episode_signals(flight: Flight, c: int, detector: Detector) -> tuple[detecti
         goal_north=one.waypoint[0, :, :1],
         goal_east=one.waypoint[0, :, 1:],
     )
-    tracks = jax.tree.map(jnp.asarray, tracks)
     signals = detection.signals(tracks, detector)
     own = tracks.flying & (decided(by_aircraft(one.min_sep[0]), np.inf) < detector.separation_nm)
     los = detection.units(own, detection.closest_within(tracks) < detector.separation_nm)
-    return detection.Signals(*(np.asarray(x) for x in signals)), np.asarray(los)
+    return signals, los
 
 
 def trajectory(
@@ -123,7 +120,7 @@ def trajectory(
     signals, _ = episode_signals(flight, c, detector)
     decides = one.active[0][pick]
     there = (i, t)
-    conflict = np.asarray(detection.of_aircraft(signals.conflict, one.present.shape[1]))[there]
+    conflict = detection.of_aircraft(signals.conflict, one.present.shape[1])[there]
     alert, free = signals.alert[0][there], signals.alert[1][there]
     nearest, soon = signals.threat_nm[there], signals.threat_s[there]
 
