@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Runs(NamedTuple):
-    """Runs of true flags of [S, T]. Time t of stream s is at s * (T + 2) + 1 + t, so runs of two streams never touch."""
+    """Runs of true flags of [S, T]; time t of stream s is at s * (T + 2) + 1 + t, so streams never touch."""
 
     start: np.ndarray  # [E] first position
     stop: np.ndarray  # [E] one past the last

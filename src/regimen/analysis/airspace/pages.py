@@ -93,7 +93,6 @@ def flight_data(kept: Any, detector: Any) -> dict[str, Any]:
     own = np.where(flying, one.min_sep[0, : steps + 1, :n], np.inf).min(1)
     known = [(i, j) for i, j in pairs(one.present.shape[1]) if i < n and j < n]
     index = {p: k for k, p in enumerate(pairs(one.present.shape[1]))}
-    first = 1 + one.present.shape[1]
 
     def rounded(x: np.ndarray, digits: int) -> list:
         return np.round(x.astype(np.float64), digits).T.tolist()
@@ -123,7 +122,6 @@ def flight_data(kept: Any, detector: Any) -> dict[str, Any]:
         "alert": flags(signals.alert[0][:n]),
         "ungated": flags(signals.alert[1][:n]),
         "los": flags(los[1 : 1 + n]),
-        "pairLos": flags(los[[first + index[p] for p in known]]) if known else [],
     }
 
 

@@ -14,6 +14,12 @@ from regimen.analysis.airspace.shifts import ALL, BASELINE
 from regimen.analysis.plots import CYCLE, GREY, _matplotlib, _save
 
 RED = "#c53030"
+LOST = ("los_rate", "los_low", "los_high")
+SEPARATION = ("min_separation_p50_nm", "min_separation_p05_nm", "min_separation_p95_nm")
+WORDS = {
+    LOST: ("episodes with a loss of separation", "95% Wilson intervals; dotted: no shift"),
+    SEPARATION: ("smallest separation, NM", "median and 5 to 95% of episodes; dotted: no shift, red: 5 NM"),
+}
 TITLES = {
     "position_lat": "Start moved north (deg)",
     "position_lon": "Start moved east (deg)",
@@ -42,6 +48,7 @@ def plot_all(found: Any, folder: Path) -> list[Path]:
             results = [s for s in found.shifts if (s.subject.name, s.scenario) == key]
             end = key[1] if len({s.subject.name for s in found.shifts}) == 1 else f"{key[0]}_{key[1]}"
             paths.append(degradation(Figure, key, results, folder / f"shifts_{end}.png"))
+            paths.append(degradation(Figure, key, results, folder / f"separation_{end}.png", SEPARATION))
             paths.append(by_aircraft(Figure, key, results, folder / f"aircraft_{end}.png"))
         if len({c.policy.name for c in cells}) > 1 or len({c.file.name for c in cells}) > 1:
             paths.append(heat_map(Figure, cells, folder / "matrix.png"))
@@ -62,7 +69,7 @@ def _step(ax: Any, values: np.ndarray, color: str, label: str, band: bool = True
 def survival(Figure: Any, scenario: str, cells: Sequence[Any], shifted: Sequence[Any], path: Path) -> Path:
     """Pr(smallest separation of an episode >= x): policies on the scenario, and the first of them under shifts."""
     changed = [s for s in shifted if s.shift is not BASELINE]
-    figure = Figure(figsize=(11 if changed else 7, 4.2), layout="constrained")
+    figure = Figure(figsize=(14 if changed else 8, 4.2), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, 2 if changed else 1, sharey=True))
     policies = cells[:10]
     for color, c in zip(CYCLE * 2, policies):
@@ -75,24 +82,28 @@ def survival(Figure: Any, scenario: str, cells: Sequence[Any], shifted: Sequence
     if changed:
         first = changed[0].subject
         mine = [s for s in changed if s.subject is first]
-        for color, kind in zip(CYCLE * 2, dict.fromkeys(s.shift.kind for s in mine)):
+        kinds = list(dict.fromkeys(s.shift.kind for s in mine))
+        for k, (color, kind) in enumerate(zip(CYCLE * 2, kinds)):
             rows = [s for s in mine if s.shift.kind == kind]
             values = np.concatenate([s.measures.episode["min_separation_nm"] for s in rows]).astype(np.float64)
             rate = float((values < 5).mean())
-            _step(axes[1], values, color, f"{kind}: {rate:.2f}", band=False)
+            _step(axes[1], values, color, f"{kind}: {rate:.2f}", band=False, linestyle="-" if k < len(CYCLE) else "--")
         axes[1].set_title(f"{first.name} under shifts, all of a kind together")
     for ax in axes:
         ax.axvline(5, color=RED, linewidth=1, linestyle=":")
         ax.set_xlabel("x, NM")
         ax.set_xlim(left=0)
         ax.set_ylim(0, 1.02)
-        ax.legend(loc="lower left", fontsize=8)
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     axes[0].set_ylabel("share of episodes with at least x")
     return _save(figure, path)
 
 
-def degradation(Figure: Any, key: tuple[str, str], results: Sequence[Any], path: Path) -> Path:
-    """Loss-of-separation rate with its Wilson interval against the size of each kind of shift, a line per target."""
+def degradation(
+    Figure: Any, key: tuple[str, str], results: Sequence[Any], path: Path, columns: tuple[str, str, str] = LOST
+) -> Path:
+    """A value with its interval against the size of each kind of shift, a line per target (of winds, per direction)."""
+    label, note = WORDS[columns]
     base = next(s for s in results if s.shift is BASELINE)
     kinds = list(dict.fromkeys(s.shift.kind for s in results if s.shift is not BASELINE))
     if not kinds:
@@ -103,17 +114,19 @@ def degradation(Figure: Any, key: tuple[str, str], results: Sequence[Any], path:
     axes = list(figure.subplots(rows, across, squeeze=False, sharey=True).flat)
     for ax, kind in zip(axes, kinds):
         mine = [s for s in results if s.shift.kind == kind]
-        _degradation_panel(ax, kind, mine, base)
+        _degradation_panel(ax, kind, mine, base, columns)
     for ax in axes[len(kinds) :]:
         ax.set_axis_off()
     for ax in axes[::across]:
-        ax.set_ylabel("episodes with a loss of separation")
-    figure.suptitle(f"{key[0]} on {key[1]}: dotted line, no shift", x=0.01, ha="left", fontsize=12, color="#2d3748")
+        ax.set_ylabel(label)
+    figure.suptitle(f"{key[0]} on {key[1]}: {note}", x=0.01, ha="left", fontsize=12, color="#2d3748")
     return _save(figure, path)
 
 
-def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any) -> None:
-    ax.axhline(base.row["los_rate"], color=GREY, linewidth=1.2, linestyle=":")
+def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any, columns: tuple[str, str, str]) -> None:
+    ax.axhline(base.row[columns[0]], color=GREY, linewidth=1.2, linestyle=":")
+    if columns != LOST:
+        ax.axhline(5, color=RED, linewidth=1, linestyle=":")
     signed = kind not in ("waypoint", "wind", "type", "wind_layered", "delay")
     named = kind in ("type", "wind_layered")
     groups: dict[str, list[Any]] = {}
@@ -123,17 +136,17 @@ def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any) -> No
     for k, ((group, rows), color) in enumerate(zip(groups.items(), CYCLE * 3)):
         if kind == "waypoint":  # the directions together: the mean over them at each distance
             values = sorted({s.shift.value for s in rows})
-            at = [[s.row["los_rate"] for s in rows if s.shift.value == v] for v in values]
+            at = [[s.row[columns[0]] for s in rows if s.shift.value == v] for v in values]
             ax.plot(values, [np.mean(a) for a in at], color=color, marker="o", markersize=3, label=group)
             ax.fill_between(values, [min(a) for a in at], [max(a) for a in at], color=color, alpha=0.12, linewidth=0)
             continue
         rows = sorted(rows, key=lambda s: s.shift.value)
         x = np.array([s.shift.value for s in rows], float) + (0.12 * (k - len(groups) / 2 + 0.5) if named else 0.0)
-        y, low, high = (np.array([s.row[c] for s in rows]) for c in ("los_rate", "los_low", "los_high"))
+        y, low, high = (np.array([s.row[c] for s in rows]) for c in columns)
         if signed:  # no shift is a point of the line
             at = int(np.searchsorted(x, 0.0))
-            x, y = np.insert(x, at, 0.0), np.insert(y, at, base.row["los_rate"])
-            low, high = np.insert(low, at, base.row["los_low"]), np.insert(high, at, base.row["los_high"])
+            x = np.insert(x, at, 0.0)
+            y, low, high = (np.insert(v, at, base.row[c]) for v, c in zip((y, low, high), columns))
         if named or kind in ("wind", "delay"):
             bars = [np.maximum(y - low, 0), np.maximum(high - y, 0)]
             style = {"linestyle": "none"} if named else {}
@@ -148,7 +161,7 @@ def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any) -> No
     if kind == "delay":
         ax.set_xticks([1, 2, 3])
     ax.set_title(TITLES.get(kind, kind))
-    ax.set_ylim(-0.03, 1.03)
+    ax.set_ylim(-0.03, 1.03) if columns == LOST else ax.set_ylim(bottom=0)
     ax.legend(loc="best", fontsize=7, ncols=2 if len(groups) > 3 else 1)
 
 

@@ -193,18 +193,18 @@ class Grid:
     skipped: tuple[tuple[Shift, str], ...] = ()
 
 
-def chosen_kinds(names: Iterable[str]) -> tuple[tuple[str, ...], bool]:
-    """The kinds that names stand for, and whether they were chosen one by one (`all` and groups are defaults)."""
+def chosen_kinds(names: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
+    """The kinds that names stand for, and those of them that were named themselves (not as `all` or as a group)."""
     out: list[str] = []
-    exact = False
+    exact: set[str] = set()
     for name in names:
         if name == ALL:
             out += KINDS
-        elif name in GROUPS:
+        elif name in GROUPS:  # `wind` is both
             out += GROUPS[name]
         elif name in KINDS:
             out.append(name)
-            exact = exact or name.startswith("position_")
+            exact.add(name)
         else:
             raise ConfigError(f"shifts: unknown shift '{name}'{nearest(name, [ALL, 'none', *GROUPS, *KINDS])}")
     return tuple(dict.fromkeys(out)), exact
@@ -218,7 +218,8 @@ def grid(
     guard_nm: float = GUARD_NM,
 ) -> Grid:
     """The shifts of a scenario: of its representative aircraft and of all together, or of the `targets` named (ids,
-    `each`, `all`); `only` keeps the micro or the macro ones."""
+    `each`, `all`); `only` keeps the micro or the macro ones. A kind named by itself is tried on every target; by default
+    some are for single aircraft only and some for all together."""
     wanted, exact = chosen_kinds(kinds)
     if only not in (None, "micro", "macro"):
         raise ConfigError(f"range: '{only}' is not one of micro, macro")
@@ -234,10 +235,9 @@ def grid(
     narrow = file.name.startswith(("merge", "chase"))
     found: list[Shift] = []
     for target in one:
-        found += [s for k in wanted if k in ONE and (k in BY_ONE or exact) for s in variants(k, target, narrow)]
+        found += [s for k in wanted if k in ONE and k in (*BY_ONE, *exact) for s in variants(k, target, narrow)]
     if together:
-        usual = named is None and not exact
-        found += [s for k in wanted if k in BY_ALL or (k in ONE and not usual) for s in variants(k, ALL, narrow)]
+        found += [s for k in wanted if k in (*BY_ALL, *exact) for s in variants(k, ALL, narrow)]
     shifts, files, skipped = [BASELINE], [file], []
     least = min(guard_nm, start_separation(file)) - 1e-3  # a scenario that starts closer is held to its own
     for shift in found:
