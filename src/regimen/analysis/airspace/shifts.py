@@ -218,8 +218,8 @@ def grid(
     guard_nm: float = GUARD_NM,
 ) -> Grid:
     """The shifts of a scenario: of its representative aircraft and of all together, or of the `targets` named (ids,
-    `each`, `all`); `only` keeps the micro or the macro ones. A kind named by itself is tried on every target; by default
-    some are for single aircraft only and some for all together."""
+    `each`, `all`); `only` keeps the micro or the macro ones. A kind named by itself is tried on every target; else some
+    are for single aircraft only and some for all together."""
     wanted, exact = chosen_kinds(kinds)
     if only not in (None, "micro", "macro"):
         raise ConfigError(f"range: '{only}' is not one of micro, macro")
