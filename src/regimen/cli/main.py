@@ -27,6 +27,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
     "What there is": {
         "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets"),
         "algorithms": ("[NAME]", "algorithms and their hyper-parameters"),
+        "scenario": ("ACTION [NAME]", "write, look at or list airspace scenarios"),
         "presets": ("[NAME]", "named starting points for a run"),
         "check-env": ("ENV", "find what is wrong with an environment before training"),
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, dataclass_transform, runtime_checkable
 
 import jax
 
@@ -64,6 +64,7 @@ def mask_row(env: Any, state: PyTree) -> Array | None:
     return spaces.mask_row(env.action_space, env.action_mask(state)) if getattr(env, "action_mask", None) else None
 
 
+@dataclass_transform(frozen_default=True)
 def native_env(cls):
     """Frozen dataclass and pytree: `float` fields are data (curricula and sweeps change them without recompiling),
     every other field is part of the program."""

@@ -1,7 +1,7 @@
 """How aircraft move: a point mass with bank-limited turns and limited acceleration, in steps of 1 s.
 
-Each second: airspeed, then heading, then position. Everything is elementwise over aircraft, and a decision's seconds are
-unrolled: one sine and cosine per decision, small rotations within it.
+Each second: airspeed, then heading, then position. There is one sine and cosine per decision and small rotations within
+it. The seconds are a loop: unrolled, the compiler computes the early ones again for each of the later ones.
 """
 
 from __future__ import annotations
@@ -51,43 +51,33 @@ def velocity(heading: Array, tas: Array, east: Array, wind: Array, convergence: 
     return jnp.stack([tas * jnp.cos(angle), tas * jnp.sin(angle)], axis=-1) + wind
 
 
-class Track(NamedTuple):
-    """Where a decision's seconds led."""
+class Motion(NamedTuple):
+    """Aircraft in the middle of a decision."""
 
-    north: Array  # [S, N] after each second
-    east: Array  # [S, N]
-    heading: Array  # [N] at the end
-    tas: Array  # [N]
-    flown: Array  # [S, N] NM, over the ground since the start of the decision
+    north: Array  # [N] NM
+    east: Array  # [N] NM
+    tas: Array  # [N] kt
+    left: Array  # [N] deg to the commanded heading, signed
+    cos: Array  # [N] of the heading in the map
+    sin: Array  # [N]
+    flown: Array  # [N] NM over the ground
 
 
-def fly(
-    north: Array,
-    east: Array,
-    heading: Array,
-    tas: Array,
-    turn: Array,
-    target: Array,
-    kind: Array,
-    wind: Array,
-    convergence: Array,
-    seconds: int = DECISION,
-) -> Track:
-    """`turn` degrees (the short way, signed) are left to the commanded heading, `target` is the commanded TAS."""
-    accel, rate = of_type(ACCEL, kind), of_type(TURN, kind)
+def begin(north: Array, east: Array, heading: Array, tas: Array, turn: Array, convergence: Array) -> Motion:
+    """`turn` degrees, the short way and signed, are left to the commanded heading."""
     angle = (heading - convergence * east) * DEGREE
-    c, s = jnp.cos(angle), jnp.sin(angle)
-    left, flown = turn, jnp.zeros_like(north)
-    norths, easts, lengths = [], [], []
-    for _ in range(seconds):
-        tas = tas + jnp.clip(target - tas, -accel, accel)
-        most = rate / tas
-        step = jnp.clip(left, -most, most)
-        left = left - step
-        x = step * DEGREE  # at most 0.07: two terms are exact to float32
-        sin_x, cos_x = x * (1.0 - x * x / 6), 1.0 - x * x * (0.5 - x * x / 24)
-        c, s = c * cos_x - s * sin_x, s * cos_x + c * sin_x
-        dn, de = (tas * c + wind[:, 0]) / HOUR, (tas * s + wind[:, 1]) / HOUR
-        north, east, flown = north + dn, east + de, flown + jnp.sqrt(dn * dn + de * de)
-        norths, easts, lengths = [*norths, north], [*easts, east], [*lengths, flown]
-    return Track(jnp.stack(norths), jnp.stack(easts), jnp.mod(heading + turn - left, 360.0), tas, jnp.stack(lengths))
+    return Motion(north, east, tas, turn, jnp.cos(angle), jnp.sin(angle), jnp.zeros_like(north))
+
+
+def second(motion: Motion, target: Array, kind: Array, wind: Array) -> Motion:
+    """One second on, towards the commanded TAS."""
+    north, east, tas, left, c, s, flown = motion
+    accel = of_type(ACCEL, kind)
+    tas = tas + jnp.clip(target - tas, -accel, accel)
+    most = of_type(TURN, kind) / tas
+    step = jnp.clip(left, -most, most)
+    x = step * DEGREE  # at most 0.07: these terms are exact to float32
+    sin_x, cos_x = x * (1.0 - x * x / 6), 1.0 - x * x * (0.5 - x * x / 24)
+    c, s = c * cos_x - s * sin_x, s * cos_x + c * sin_x
+    dn, de = (tas * c + wind[:, 0]) / HOUR, (tas * s + wind[:, 1]) / HOUR
+    return Motion(north + dn, east + de, tas, left - step, c, s, flown + jnp.sqrt(dn * dn + de * de))

@@ -6,7 +6,7 @@ The task, its formulas and how `compat` and `clean` differ are in docs/airspace.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,16 @@ class AirspaceState(Record):
     drift: Array  # [N] deg between heading and bearing of the waypoint
     first_los: Array  # int32, decision of the first loss of separation, -1 until then
     parts: Array  # [N, K] reward of the last decision
+
+
+class Decision(NamedTuple):
+    """What the seconds of a decision led to."""
+
+    motion: dynamics.Motion
+    squared: Array  # [N, N] NM^2, smallest squared distances of pairs that count
+    captured: Array  # [N] bool, within reach of its waypoint
+    distance: Array  # [N] NM to the waypoint, at the end or when captured
+    flown: Array  # [N] NM, until then
 
 
 @native_env
@@ -236,9 +246,10 @@ class Airspace(NativeEnv):
         tas = atmosphere.to_tas(cas, air)
         north, east = scenario.north, scenario.east
         if compat:
-            still = jnp.zeros_like(heading)
-            track = self.move(scenario, north, east, heading, tas, still, tas, PREROLL)
-            north, east = track.north[-1], track.east[-1]
+            motion = dynamics.begin(north, east, heading, tas, jnp.zeros_like(heading), scenario.convergence)
+            for _ in range(PREROLL):
+                motion = dynamics.second(motion, tas, scenario.kind, scenario.wind)
+            north, east = motion.north, motion.east
         zero, nothing = jnp.zeros((), jnp.int32), jnp.zeros((n, 2))
         state = AirspaceState(
             scenario=scenario,
@@ -267,7 +278,7 @@ class Airspace(NativeEnv):
             first_los=zero - 1,
             parts=jnp.zeros((n, len(rewards.COMPONENTS))),
         )
-        separation = pairs.separation(pairs.park(north, scenario.present)[None], east[None])
+        separation = pairs.separation(pairs.park(north, scenario.present), east)
         near = pairs.nearest(separation)
         team = jnp.stack([team_potential(separation, scenario.present), jnp.zeros(())])
         state = state.replace(min_sep=near, team=team)
@@ -277,10 +288,6 @@ class Airspace(NativeEnv):
         if not compat:  # an aircraft that starts in violation does not enter it
             state = state.replace(violating=near < SEPARATION, lost=separation < SEPARATION)
         return state, self.observe(state, seen, jnp.zeros(n), jnp.zeros(n))
-
-    def move(self, scenario: Scenario, north, east, heading, tas, turn, target, seconds) -> dynamics.Track:
-        s = scenario
-        return dynamics.fly(north, east, heading, tas, turn, target, s.kind, s.wind, s.convergence, seconds)
 
     def relate(self, state: AirspaceState) -> pairs.Pairs | None:
         """All pairs of a state, where they are observed or paid for."""
@@ -296,7 +303,7 @@ class Airspace(NativeEnv):
         else:
             assert seen is not None
             left = (self.max_episode_steps - state.time).astype(jnp.float32)
-            obs = observe.clean(state, seen, present, state.reached, left, dynamics.DECISION, self.neighbors)
+            obs = observe.clean(state, seen, left, dynamics.DECISION, self.neighbors)
         return jnp.where(present[:, None], obs, 0.0)
 
     def step(self, key: Array, state: AirspaceState, action: Array):
@@ -308,42 +315,26 @@ class Airspace(NativeEnv):
         change = jnp.where(steered[:, None], commanded(applied), 0.0)
 
         slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
-        wanted = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), state.cas + change[:, 1]], axis=-1)
-        wanted = wanted.at[:, 1].set(jnp.clip(wanted[:, 1], slowest, fastest))
+        speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
+        wanted = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
         target = jnp.where(steered[:, None], wanted, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
-        fastest_tas = atmosphere.to_tas(target[:, 1], state.air)
-        track = self.move(
-            scenario, state.north, state.east, state.heading, state.tas, turn, fastest_tas, dynamics.DECISION
-        )
-
-        away = distance(track.north, track.east, scenario.waypoint)  # [S, N]
-        if compat:
-            separation = pairs.separation(pairs.park(track.north[-1:], present), track.east[-1:])
-            reached = state.reached | (present & (away[-1] <= CAPTURE))
-            remaining, flown = away[-1], track.flown[-1]
-        else:
-            hit = away <= CAPTURE
-            before = earlier(hit)
-            counted = present & (self.fly_on | ~(state.reached | before))
-            separation = pairs.separation(pairs.park(track.north, counted), track.east)
-            reached = state.reached | (present & jnp.any(hit, axis=0))
-            first = hit & ~before
-            last = jnp.where(jnp.any(hit, axis=0), first, jnp.arange(away.shape[0])[:, None] == away.shape[0] - 1)
-            remaining = jnp.where(state.reached, state.waypoint_distance, jnp.sum(jnp.where(last, away, 0.0), axis=0))
-            flown = jnp.sum(jnp.where(last, track.flown, 0.0), axis=0)
+        end = self.fly(state, turn, atmosphere.to_tas(target[:, 1], state.air))
+        motion, separation = end.motion, jnp.sqrt(end.squared)
+        reached = state.reached | end.captured
+        remaining = end.distance if compat else jnp.where(state.reached, state.waypoint_distance, end.distance)
         near = pairs.nearest(separation)
         lost = separation < SEPARATION
         newly, now = reached & ~state.reached, state.time + 1
         any_lost = jnp.any(lost)
 
         after = state.replace(
-            north=track.north[-1],
-            east=track.east[-1],
-            heading=track.heading,
-            tas=track.tas,
-            cas=atmosphere.to_cas(track.tas, state.air),
-            ground=dynamics.velocity(track.heading, track.tas, track.east[-1], scenario.wind, scenario.convergence),
+            north=motion.north,
+            east=motion.east,
+            heading=jnp.mod(state.heading + turn - motion.left, 360.0),
+            tas=motion.tas,
+            cas=atmosphere.to_cas(motion.tas, state.air),
+            ground=motion.tas[:, None] * jnp.stack([motion.cos, motion.sin], axis=-1) + scenario.wind,
             target=target,
             queue=queue,
             reached=reached,
@@ -355,7 +346,7 @@ class Airspace(NativeEnv):
             action=given,
             min_sep=near,
             waypoint_distance=remaining,
-            flown=state.flown + jnp.where(steered, flown, 0.0),
+            flown=state.flown + jnp.where(steered, end.flown, 0.0),
             first_los=jnp.where(any_lost & (state.first_los < 0), now, state.first_los),
         )
         seen = self.relate(after)
@@ -376,6 +367,37 @@ class Airspace(NativeEnv):
         obs = self.observe(after, seen, progress, near - state.min_sep)
         metrics = self.measure(state, after, separation, alive)
         return after, TimeStep(obs, parts, terminated, jnp.zeros_like(terminated), alive, metrics)
+
+    def fly(self, state: AirspaceState, turn: Array, target: Array) -> Decision:
+        """The seconds of one decision. In `clean` separation and waypoints are checked each second, and an aircraft
+        leaves in the second after it reached its waypoint; in `compat` only the last second matters."""
+        scenario, compat = state.scenario, self.reward == "compat"
+        present = scenario.present
+        n = present.shape[0]
+
+        def check(now: Decision, motion: dynamics.Motion) -> Decision:
+            away = distance(motion.north, motion.east, scenario.waypoint)
+            counted = present if compat or self.fly_on else present & ~(state.reached | now.captured)
+            squared = pairs.squared(pairs.park(motion.north, counted), motion.east)
+            if compat:
+                return Decision(motion, squared, present & (away <= CAPTURE), away, motion.flown)
+            return Decision(
+                motion,
+                jnp.minimum(now.squared, squared),
+                now.captured | (present & (away <= CAPTURE)),
+                jnp.where(now.captured, now.distance, away),
+                jnp.where(now.captured, now.flown, motion.flown),
+            )
+
+        def second(now: Decision, _) -> tuple[Decision, None]:
+            motion = dynamics.second(now.motion, target, scenario.kind, scenario.wind)
+            return (now._replace(motion=motion) if compat else check(now, motion)), None
+
+        motion = dynamics.begin(state.north, state.east, state.heading, state.tas, turn, scenario.convergence)
+        still = jnp.zeros_like(state.north)
+        start = Decision(motion, jnp.full((n, n), jnp.inf), jnp.zeros(n, bool), still, still)
+        end, _ = jax.lax.scan(second, start, None, length=dynamics.DECISION)
+        return check(end, end.motion) if compat else end
 
     def pay_compat(self, state: AirspaceState, after: AirspaceState, separation, progress, applied):
         """(state with what the reward remembers, reward [N, K])."""
@@ -427,14 +449,6 @@ class Airspace(NativeEnv):
 def distance(north: Array, east: Array, waypoint: Array) -> Array:
     dn, de = north - waypoint[:, 0], east - waypoint[:, 1]
     return jnp.sqrt(dn * dn + de * de)
-
-
-def earlier(hit: Array) -> Array:
-    """Whether any row before was true: [S, N]."""
-    rows = [jnp.zeros_like(hit[0])]
-    for row in hit[:-1]:
-        rows.append(rows[-1] | row)
-    return jnp.stack(rows)
 
 
 def commanded(action: Array) -> Array:

@@ -58,7 +58,7 @@ def draw(env: Any, key: Array) -> Scenario:
         scene = turned(scene, 2 * jnp.pi * u[4], jnp.where(u[5] < 0.5, -1.0, 1.0))
 
     present = index < number
-    gaps = pairs.separation(pairs.park(scene.north, present)[None], scene.east[None])
+    gaps = pairs.separation(pairs.park(scene.north, present), scene.east)
     grow = jnp.clip(1.01 * START / jnp.min(gaps), 1.0, WIDEN)
     scene = Flights(*(grow * x for x in scene))
     present = present & apart(scene.north, scene.east, present)
@@ -161,7 +161,7 @@ def turned(scene: Flights, angle: Array, mirror: Array) -> Flights:
 
 def apart(north: Array, east: Array, present: Array) -> Array:
     """Which aircraft may start: each that is `START` away from all earlier ones that may."""
-    gaps = pairs.separation(north[None], east[None])
+    gaps = pairs.separation(north, east)
     keep = jnp.zeros_like(present)
     for i in range(north.shape[0]):
         keep = keep.at[i].set(present[i] & jnp.all(~keep | (gaps[i] >= START)))
@@ -175,7 +175,7 @@ def jitter(key: Array, scenario: Scenario, position: Any, heading: Any, speed: A
     share = jnp.array(SHRINK)[:, None]
     norths, easts = scenario.north + share * position * noise[0], scenario.east + share * position * noise[1]
     parked = pairs.park(norths, scenario.present)
-    gaps = jax.vmap(lambda a, b: jnp.min(pairs.separation(a[None], b[None])))(parked, easts)
+    gaps = jax.vmap(lambda a, b: jnp.min(pairs.separation(a, b)))(parked, easts)
     good = (gaps >= START).at[-1].set(True)
     chosen = jnp.argmax(good)  # the largest share that keeps them apart
     return scenario.replace(

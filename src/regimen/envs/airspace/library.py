@@ -205,6 +205,17 @@ def spread(flights: list[Flight]) -> list[Flight]:
     return flights
 
 
+def listing(family: str | None = None) -> list[str]:
+    """The families with their parameters, or one's, as lines."""
+    if family is not None:
+        return [f"{key:<14} {value}" for key, value in parameters(family).items()]
+    lines = []
+    for name, function in FAMILIES.items():
+        own = ", ".join(f"{k}={v:g}" for k, v in parameters(name).items() if k not in COMMON)
+        lines.append(f"{name:<20} {(function.__doc__ or '').strip():<62} {own}")
+    return [*lines, f"{'all of them':<20} {', '.join(COMMON)}"]
+
+
 def main() -> None:
     for name in NAMES:
         print(make(name).save(files.FOLDER / f"{name}.json"))

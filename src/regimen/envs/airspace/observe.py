@@ -51,7 +51,7 @@ NEIGHBOUR = (
     "cos_intent",
     "sin_intent",
 )
-BOUND = 3.0
+BOUND = 2.0
 COMPAT_LIMITS = (10.0, 1.0, 1.0, 1.0, 1.0)  # of the first five; then K * vx, K * vy, distance, K * x, K * y
 
 
@@ -69,25 +69,24 @@ def soft(x: Array, scale: float) -> Array:
     return x / (jnp.abs(x) + scale)
 
 
-def clean(state: Any, seen: Pairs, present: Array, finished: Array, time_left: Array, step_s: float, k: int) -> Array:
-    """[N, clean_size(k)] in the frame of the own heading.
+def clean(state: Any, seen: Pairs, time_left: Array, step_s: float, k: int) -> Array:
+    """[N, clean_size(k)] in the frame of the own heading: OWN, then each of NEIGHBOUR for the K others.
 
     Neighbours are sorted by threat: the predicted miss plus a share of the range. `priority` and `rank` (by index) let
     a shared deterministic policy tell twins apart; `miss` has the sign of the side on which the other will pass.
     """
-    scenario = state.scenario
+    scenario, finished = state.scenario, state.reached.astype(jnp.float32)
     angle = (state.heading - scenario.convergence * state.east) * dynamics.DEGREE
     c, s = jnp.cos(angle), jnp.sin(angle)
-    gap = scenario.waypoint - jnp.stack([state.north, state.east], axis=-1)
-    distance = jnp.maximum(state.waypoint_distance, 1e-3)
-    ahead, right = (gap[:, 0] * c + gap[:, 1] * s) / distance, (gap[:, 1] * c - gap[:, 0] * s) / distance
+    dn, de = scenario.waypoint[:, 0] - state.north, scenario.waypoint[:, 1] - state.east
+    vn, ve = state.ground[:, 0], state.ground[:, 1]
+    distance = jnp.sqrt(dn * dn + de * de) + 1e-3
+    ahead, right = (dn * c + de * s) / distance, (de * c - dn * s) / distance
     slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
-    speed = jnp.sqrt(jnp.sum(state.ground**2, axis=-1)) + 1e-3
-    sideways = (state.ground[:, 1] * c - state.ground[:, 0] * s) / speed
+    speed = jnp.sqrt(vn * vn + ve * ve) + 1e-3
     seconds = jnp.maximum(time_left * step_s, 1.0)
-    here = present & ~finished
-    n = present.shape[0]
-    rank = jnp.cumsum(here) - 1
+    n = state.north.shape[0]
+    index = jnp.arange(n, dtype=jnp.float32)
     own = [
         ahead,
         right,
@@ -95,41 +94,48 @@ def clean(state: Any, seen: Pairs, present: Array, finished: Array, time_left: A
         distance / 50.0,
         (state.tas * KT - 150.0) / 50.0,
         2 * (state.cas - slowest) / (fastest - slowest) - 1,
-        5.0 * sideways,
+        5.0 * (ve * c - vn * s) / speed,
         jnp.broadcast_to(time_left * step_s / 1500.0, distance.shape),
-        1 - 2 * distance / speed * HOUR / seconds,
-        2.0 * rank / max(n - 1, 1) - 1,
+        1 - 2 * HOUR * distance / (speed * seconds),
+        2.0 * index / max(n - 1, 1) - 1,
         jnp.sum(seen.danger, axis=-1),
-        finished.astype(jnp.float32),
+        finished,
     ]
 
+    # What the chosen others are is picked first and their features computed for K of them only.
     chosen = pairs.order(seen.dcpa + 0.25 * seen.range, seen.valid, k)
-    reach = jnp.maximum(seen.range, 1e-3)
-    cos, sin = c[:, None], s[:, None]
-    index = jnp.arange(n)
-    ones = jnp.ones_like(reach)
+    present = jnp.any(chosen, axis=-1)  # [N, K]
+    its = [pairs.pick(chosen, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
+    dn, de, vn, ve = (
+        its[0] - state.north[:, None],
+        its[1] - state.east[:, None],
+        its[2] - vn[:, None],
+        its[3] - ve[:, None],
+    )
+    c, s = c[:, None], s[:, None]
+    near = pairs.approach(dn, de, vn, ve)
+    reach = jnp.maximum(near.range, 1e-3)
     others = [
-        ones,
-        (seen.north * cos + seen.east * sin) / reach,
-        (seen.east * cos - seen.north * sin) / reach,
-        (seen.range - SEPARATION) / SEPARATION,
-        soft(seen.range, 20.0),
-        (seen.v_north * cos + seen.v_east * sin) / 300.0,
-        (seen.v_east * cos - seen.v_north * sin) / 300.0,
-        -(seen.north * seen.v_north + seen.east * seen.v_east) / reach / 300.0,
-        seen.tcpa / pairs.HORIZON,
-        (seen.dcpa - SEPARATION) / SEPARATION,
-        soft((seen.north * seen.v_east - seen.east * seen.v_north) / (seen.speed + 1.0), SEPARATION),
-        seen.danger,
-        jnp.where(index[None, :] < index[:, None], 1.0, -1.0) * ones,
-        finished[None, :] * ones,
-        (distance[:, None] - distance[None, :]) / 10.0,
-        ahead[None, :] * ones,
-        right[None, :] * ones,
+        jnp.ones_like(reach),
+        (dn * c + de * s) / reach,
+        (de * c - dn * s) / reach,
+        (reach - SEPARATION) / SEPARATION,
+        soft(reach, 20.0),
+        (vn * c + ve * s) / 300.0,
+        (ve * c - vn * s) / 300.0,
+        -(dn * vn + de * ve) / reach / 300.0,
+        near.tcpa / pairs.HORIZON,
+        (near.dcpa - SEPARATION) / SEPARATION,
+        soft((dn * ve - de * vn) / (near.speed + 1.0), SEPARATION),
+        near.danger,
+        jnp.where(its[8] < index[:, None], 1.0, -1.0),
+        its[7],
+        (distance[:, None] - its[4]) / 10.0,
+        its[5],
+        its[6],
     ]
-    rows = jnp.stack([pairs.pick(chosen, value) for value in others], axis=-1)  # [N, K, F]
-    rows = jnp.where(jnp.any(chosen, axis=-1)[:, :, None], jnp.clip(rows, -2.0, 2.0), 0.0)
-    return jnp.concatenate([jnp.clip(jnp.stack(own, axis=-1), -2.0, 2.0), rows.reshape(n, -1)], axis=-1)
+    columns = [*(x[:, None] for x in own), *(jnp.where(present, x, 0.0) for x in others)]
+    return jnp.clip(jnp.concatenate(columns, axis=1), -BOUND, BOUND)
 
 
 def compat(state: Any, present: Array, progress: Array, safety: Array, k: int) -> Array:
@@ -137,10 +143,14 @@ def compat(state: Any, present: Array, progress: Array, safety: Array, k: int) -
     vx_r, vy_r, wp_dist_norm, x_r, y_r. Offsets are north-up, velocities in NM/s over 32 and 66 with axes swapped."""
     scenario = state.scenario
     to_waypoint = dynamics.DEGREE * (bearing(state) - state.heading)
-    dn, de = state.north[None, :] - state.north[:, None], state.east[None, :] - state.east[:, None]
-    n = present.shape[0]
-    valid = present[None, :] & ~jnp.eye(n, dtype=bool)
-    chosen = pairs.order(dn * dn + de * de, valid, k)
+    valid = present[None, :] & ~jnp.eye(present.shape[0], dtype=bool)
+    chosen = pairs.order(pairs.squared(state.north, state.east), valid, k)
+    shown = jnp.any(chosen, axis=-1)
+
+    def offset(values: Array) -> Array:
+        return jnp.where(shown, pairs.pick(chosen, values) - values[:, None], 0.0)
+
+    dn, de = offset(state.north), offset(state.east)
     h, v = state.heading * dynamics.DEGREE, state.tas / HOUR  # NM/s
     vn, ve = v * jnp.cos(h), v * jnp.sin(h)
     angle = scenario.convergence * dynamics.DEGREE * state.east[:, None]  # offsets along the true axes at the own place
@@ -151,11 +161,11 @@ def compat(state: Any, present: Array, progress: Array, safety: Array, k: int) -
         jnp.tanh(progress / 2.0)[:, None],
         jnp.tanh(safety / 5.0)[:, None],
         jnp.sin(to_waypoint)[:, None],
-        jnp.clip(pairs.pick(chosen, vn[None, :] - vn[:, None]) / 32.0, -150.0, 150.0),
-        jnp.clip(pairs.pick(chosen, ve[None, :] - ve[:, None]) / 66.0, -150.0, 150.0),
+        jnp.clip(offset(vn) / 32.0, -150.0, 150.0),
+        jnp.clip(offset(ve) / 66.0, -150.0, 150.0),
         jnp.tanh(state.waypoint_distance / 20.0)[:, None],
-        jnp.clip(pairs.pick(chosen, east) * NM / 20.0, -12.0, 12.0),
-        jnp.clip(pairs.pick(chosen, north) * NM / 20.0, -12.0, 12.0),
+        jnp.clip(east * NM / 20.0, -12.0, 12.0),
+        jnp.clip(north * NM / 20.0, -12.0, 12.0),
     ]
     return jnp.concatenate(columns, axis=-1)
 

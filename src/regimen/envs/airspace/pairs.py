@@ -21,11 +21,15 @@ def park(north: Array, counts: Array) -> Array:
     return jnp.where(counts, north, PARKED * (1.0 + jnp.arange(n, dtype=north.dtype)))
 
 
+def squared(north: Array, east: Array) -> Array:
+    """Squared distance of each pair: [N] -> [N, N], infinite on the diagonal."""
+    dn, de = north[:, None] - north[None, :], east[:, None] - east[None, :]
+    return jnp.where(jnp.eye(north.shape[-1], dtype=bool), jnp.inf, dn * dn + de * de)
+
+
 def separation(north: Array, east: Array) -> Array:
-    """Smallest distance of each pair over the first axis: [S, N], [S, N] -> [N, N], infinite on the diagonal."""
-    dn, de = north[:, :, None] - north[:, None, :], east[:, :, None] - east[:, None, :]
-    least = jnp.min(dn * dn + de * de, axis=0)
-    return jnp.where(jnp.eye(north.shape[-1], dtype=bool), jnp.inf, jnp.sqrt(least))
+    """Distance of each pair: [N] -> [N, N], infinite on the diagonal."""
+    return jnp.sqrt(squared(north, east))
 
 
 def nearest(separation: Array) -> Array:
@@ -33,44 +37,43 @@ def nearest(separation: Array) -> Array:
     return jnp.minimum(jnp.min(separation, axis=-1), FAR)
 
 
-class Pairs(NamedTuple):
-    """Of aircraft j as seen by i, [N, N] each; meaningless where not `valid`."""
+class Approach(NamedTuple):
+    """How two aircraft come closest if both fly straight on."""
 
-    valid: Array  # bool, j counts and is another
-    north: Array  # NM, of j from i
-    east: Array
     range: Array  # NM
-    v_north: Array  # kt, of j relative to i
-    v_east: Array
     speed: Array  # kt, relative
     tcpa: Array  # s, within 0..HORIZON
     dcpa: Array  # NM, at tcpa
-    danger: Array  # 0..1
+    danger: Array  # 0..1, falls with the predicted miss and with the time until it
 
 
-def relate(north: Array, east: Array, ground: Array, counts: Array) -> Pairs:
-    """All pairs; `danger` falls with the predicted miss and with the time until it."""
-    dn, de = north[None, :] - north[:, None], east[None, :] - east[:, None]
-    vn = ground[None, :, 0] - ground[:, None, 0]
-    ve = ground[None, :, 1] - ground[:, None, 1]
+def approach(dn: Array, de: Array, vn: Array, ve: Array) -> Approach:
+    """Of relative positions (NM) and velocities (kt)."""
     v2 = vn * vn + ve * ve
     t = jnp.clip(-(dn * vn + de * ve) / jnp.maximum(v2, 1e-3), 0.0, HORIZON / HOUR)  # h
     mn, me = dn + vn * t, de + ve * t
     dcpa, tcpa = jnp.sqrt(mn * mn + me * me), t * HOUR
-    valid = counts[None, :] & ~jnp.eye(north.shape[0], dtype=bool)
     danger = jnp.maximum(1.0 - dcpa / MARGIN, 0.0) * (1.0 - tcpa / HORIZON)
-    return Pairs(
-        valid=valid,
-        north=dn,
-        east=de,
-        range=jnp.sqrt(dn * dn + de * de),
-        v_north=vn,
-        v_east=ve,
-        speed=jnp.sqrt(v2),
-        tcpa=tcpa,
-        dcpa=dcpa,
-        danger=jnp.where(valid, danger, 0.0),
-    )
+    return Approach(jnp.sqrt(dn * dn + de * de), jnp.sqrt(v2), tcpa, dcpa, danger)
+
+
+class Pairs(NamedTuple):
+    """Of aircraft j as seen by i, [N, N] each."""
+
+    valid: Array  # bool, j counts and is another
+    range: Array  # NM
+    dcpa: Array  # NM
+    danger: Array  # 0..1, zero where not valid
+
+
+def relate(north: Array, east: Array, ground: Array, counts: Array) -> Pairs:
+    """All pairs; `counts` [N] are the aircraft that others must stay away from."""
+    dn, de = north[None, :] - north[:, None], east[None, :] - east[:, None]
+    vn = ground[None, :, 0] - ground[:, None, 0]
+    ve = ground[None, :, 1] - ground[:, None, 1]
+    near = approach(dn, de, vn, ve)
+    valid = counts[None, :] & ~jnp.eye(north.shape[0], dtype=bool)
+    return Pairs(valid, near.range, near.dcpa, jnp.where(valid, near.danger, 0.0))
 
 
 def order(key: Array, valid: Array, k: int) -> Array:
@@ -87,5 +90,8 @@ def order(key: Array, valid: Array, k: int) -> Array:
 
 
 def pick(chosen: Array, values: Array) -> Array:
-    """Values [N, N] of the chosen: [N, K], zero where there is none."""
-    return jnp.sum(jnp.where(chosen, values[:, None, :], 0.0), axis=-1)
+    """Values [N] of the chosen: [N, K], zero where there is none. A chain of selects, because gathers are slow."""
+    out = jnp.zeros(chosen.shape[:2], values.dtype)
+    for j in range(values.shape[0]):
+        out = jnp.where(chosen[:, :, j], values[j], out)
+    return out

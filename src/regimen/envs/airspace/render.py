@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ def draw(env: Any, state: Any, tracks: tuple[np.ndarray, np.ndarray] | None = No
         goal = scenario.waypoint[i, 1], scenario.waypoint[i, 0]
         if tracks is not None:
             path = np.stack([tracks[1][:, i], tracks[0][:, i]], axis=-1)
-            for a, b in zip(path[:-1], path[1:]):
+            for a, b in itertools.pairwise(path):
                 canvas.line(a, b, color, 1.2 * unit)
         elif active[i]:
             canvas.line((state.east[i], state.north[i]), goal, PALE, 1.2 * unit)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -55,9 +57,12 @@ def from_file(file: ScenarioFile, n: int | None = None) -> Scenario:
     if n < count:
         raise ValueError(f"{file.name} has {count} aircraft, more than {n}")
 
-    def padded(values, fill=0.0, dtype=np.float32):
+    def padded(values: Any, fill: Any = 0.0, dtype: Any = np.float32) -> Any:
         rows = np.array(values, dtype)
         return np.concatenate([rows, np.full((n - count, *rows.shape[1:]), fill, dtype)])
+
+    def number(value: Any, dtype: Any = np.float32) -> Any:
+        return np.array(value, dtype)
 
     starts = np.array([from_latlon(file.center, a.lat, a.lon) for a in file.agents])
     return Scenario(
@@ -70,10 +75,10 @@ def from_file(file: ScenarioFile, n: int | None = None) -> Scenario:
         kind=padded([aircraft.index_of(a.type) for a in file.agents], 0, np.int32),
         waypoint=padded([from_latlon(file.center, *a.waypoint) for a in file.agents]),
         wind=padded([wind_at(file.wind, a.alt_ft) for a in file.agents]),
-        delay=np.int32(file.action_delay_steps),
-        speed_bounds=np.ones(2, np.float32),
-        convergence=np.float32(convergence(file.center)),
-    )  # type: ignore[arg-type]
+        delay=number(file.action_delay_steps, np.int32),
+        speed_bounds=number((1.0, 1.0)),
+        convergence=number(convergence(file.center)),
+    )
 
 
 def wind_at(layers: tuple[Layer, ...], alt_ft: float) -> tuple[float, float]:
@@ -88,6 +93,4 @@ def wind_at(layers: tuple[Layer, ...], alt_ft: float) -> tuple[float, float]:
 
 def stack(scenarios: list[Scenario]) -> Scenario:
     """Several of one size as one with a leading axis."""
-    import jax
-
     return jax.tree.map(lambda *rows: jnp.stack([jnp.asarray(row) for row in rows]), *scenarios)
