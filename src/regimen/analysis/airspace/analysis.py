@@ -30,6 +30,7 @@ from regimen.training import device
 from regimen.training.policy import Policy
 
 WORST = 12  # shifted configurations whose worst episode is kept to look at
+MOST = 48  # other episodes kept to look at
 
 
 @dataclass
@@ -182,7 +183,7 @@ def analyse(
     others = [*([] if kinds else subjects), *(rule_pilots(subjects) if baselines else [])]
     cells += transfers.transfer(others, files, episodes, spread, seed, detector, say)  # no shift: flown above if so
     seconds["scenarios"] = time.monotonic() - at
-    kept = [Kept(c.policy, c.file, c.file.name, "baseline", e, f) for c in cells for e, f in c.kept.items()] + kept
+    kept = kept_of(cells) + kept
     settings = {
         "policies": [s.name for s in subjects],
         "scenarios": [f.name for f in files],
@@ -334,6 +335,16 @@ def fly_shifts(
         for c, (k, index) in enumerate(zip(worst, chosen))
     ]
     return out, cell, kept
+
+
+def kept_of(cells: Sequence[Cell], most: int = MOST) -> list[Kept]:
+    """Episodes of the table to look at: those of a policy on its own scenario, then the closest of all."""
+    found = [Kept(c.policy, c.file, c.file.name, "baseline", e, f) for c in cells for e, f in c.kept.items()]
+    own = {(c.policy.name, c.file.name) for c in cells if c.row["own"]}
+    closest = [float(k.flight.min_sep[k.flight.active].min(initial=np.inf)) for k in found]
+    order = sorted(range(len(found)), key=lambda i: ((found[i].subject.name, found[i].scenario) not in own, closest[i]))
+    chosen = set(order[:most])
+    return [k for i, k in enumerate(found) if i in chosen]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -83,9 +83,9 @@ def describe(subject: Subject, file: ScenarioFile) -> dict[str, Any]:
     return {
         "policy": subject.name,
         "algorithm": subject.algorithm or "",
-        "trained_on": subject.scenario or "",
+        "trained_on": subject.trained_on,
         "scenario": file.name,
-        "own": subject.scenario == file.name,
+        "own": subject.trained_on == file.name,
     }
 
 

@@ -14,6 +14,7 @@ import jax
 from regimen import spaces
 from regimen.analysis.airspace.flight import Pilot
 from regimen.envs import registry
+from regimen.envs.airspace.files import load
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.tracking.files import read_config
 from regimen.training.policy import Policy, load_policy
@@ -30,9 +31,14 @@ class Subject:
     name: str
     pilot: Pilot
     env: Any
-    scenario: str | None = None  # it was trained on; None for a baseline, or of several
+    scenario: str | None = None  # it was trained on, a name or a path; None for a baseline, or of several
     path: Path | None = None  # its run directory
     algorithm: str | None = None
+
+    @property
+    def trained_on(self) -> str:
+        """The scenario's name; empty when it is not one."""
+        return "" if self.scenario is None else load(self.scenario).name
 
 
 def act_learned(env: Any, params: PyTree, keys: Array, state: Any, obs: PyTree, memory: PyTree):

@@ -119,6 +119,10 @@ def degradation(
         ax.set_axis_off()
     for ax in axes[::across]:
         ax.set_ylabel(label)
+    if columns == LOST:
+        axes[0].set_ylim(-0.03, 1.03)
+    else:
+        axes[0].set_ylim(0, min(axes[0].get_ylim()[1], 30))
     figure.suptitle(f"{key[0]} on {key[1]}: {note}", x=0.01, ha="left", fontsize=12, color="#2d3748")
     return _save(figure, path)
 
@@ -161,7 +165,6 @@ def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any, colum
     if kind == "delay":
         ax.set_xticks([1, 2, 3])
     ax.set_title(TITLES.get(kind, kind))
-    ax.set_ylim(-0.03, 1.03) if columns == LOST else ax.set_ylim(bottom=0)
     ax.legend(loc="best", fontsize=7, ncols=2 if len(groups) > 3 else 1)
 
 
