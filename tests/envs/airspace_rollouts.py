@@ -13,6 +13,16 @@ from regimen.envs.airspace.scenario import NAMES, load, stack
 COMPAT = {"reward": "compat"}
 
 
+@jax.jit
+def start(env, scenario):
+    return env.start(scenario)
+
+
+@jax.jit
+def step(env, state, action):
+    return env.step(jax.random.key(0), state, action)
+
+
 class Episode(NamedTuple):
     reward: np.ndarray  # [..., N, K]
     min_sep: np.ndarray  # [...]
@@ -56,4 +66,4 @@ def library(n=4):
 def no_op_table():
     """name -> Episode without commands under compat."""
     out = play(Airspace(scenario="mixed", **COMPAT), library(), "no_op")
-    return {name: jax.tree.map(lambda x: x[i], out) for i, name in enumerate(NAMES)}
+    return {name: Episode(*(x[i] for x in out)) for i, name in enumerate(NAMES)}

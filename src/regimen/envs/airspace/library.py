@@ -20,7 +20,7 @@ from regimen.errors import ConfigError, nearest
 from regimen.validation import coerce
 
 SEA, LAND = Center(52.0, 4.0), Center(51.0, 13.7)
-NUDGE, NUDGES = 1.06, 40  # starts that are too close are moved outwards by this factor, so often at most
+NUDGE, NUDGES = 1.06, 10  # starts that are too close are moved outwards by this factor, so often at most
 START = 5.1  # NM between starts
 Offset = tuple[float, float]
 
