@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Array = Any  # of numpy or of jax
 
 GATES = ("gated", "ungated")
@@ -114,56 +116,75 @@ def confirmed(raw: Array, confirm: int, window: int) -> Array:
     return count >= confirm
 
 
+def ends(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the second aircraft of every pair [P]."""
+    found = np.array(pairs(n), np.int32).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def own_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each aircraft, its pairs and who the other is: [N, N - 1] each."""
+    found = [[(k, i + j - own) for k, (i, j) in enumerate(pairs(n)) if own in (i, j)] for own in range(n)]
+    both = np.array(found, np.int32).reshape(n, n - 1, 2)
+    return both[..., 0], both[..., 1]
+
+
+def like(values: np.ndarray, flags: Array) -> np.ndarray:
+    """Values of the first axes with axes added to the end, to be compared with flags."""
+    return values.reshape(*values.shape, *(1,) * (flags.ndim - 1))
+
+
 def signals(tracks: Tracks, detector: Detector) -> Signals:
     """Conflicts and alerts at every decision."""
     xp = namespace(tracks.north)
     t, n = tracks, tracks.flying.shape[0]
-    one = t.flying[0]
-    none = xp.full(one.shape, xp.inf, xp.float32)
-    threat_nm, threat_s, rank = ([none] * n for _ in range(3))
-    intruder = [xp.full(one.shape, -1, xp.int32)] * n
-    conflict, together = {}, {}
-    for i, j in pairs(n):
-        both = t.flying[i] & t.flying[j]
-        time, distance = cpa(
-            t.north[j] - t.north[i],
-            t.east[j] - t.east[i],
-            t.v_north[j] - t.v_north[i],
-            t.v_east[j] - t.v_east[i],
-            detector.horizon_s,
-        )
-        together[i, j], conflict[i, j] = both, both & (distance < detector.separation_nm)
-        order = xp.where(both, distance + 1e-5 * time, xp.inf)  # the closest, of equal ones the first to come
-        for own, other in ((i, j), (j, i)):
-            closer = order < rank[own]
-            rank[own] = xp.where(closer, order, rank[own])
-            threat_nm[own] = xp.where(closer, distance, threat_nm[own])
-            threat_s[own] = xp.where(closer, time, threat_s[own])
-            intruder[own] = xp.where(closer, other, intruder[own])
+    first, second = ends(n)
+    both = t.flying[first] & t.flying[second]
+    relative = (x[second] - x[first] for x in (t.north, t.east, t.v_north, t.v_east))
+    time, distance = cpa(*relative, detector.horizon_s)
+    threat_nm, threat_s, intruder = threats(time, distance, both, n)
 
     turns = (xp.abs(t.turn) >= detector.turn_deg - 1e-4) & ~navigation_turn(t, detector.navigation_deg)
     manoeuvre = t.flying & (turns | (xp.abs(t.speed) >= detector.speed_kt - 1e-4))
-    nearest = xp.stack(threat_nm)
-    raw = [manoeuvre & (nearest <= detector.gate_nm), manoeuvre]
-
-    def between(flags: Array, i: int, j: int) -> Array:
-        return together[i, j] & ((flags[i] & (intruder[i] == j)) | (flags[j] & (intruder[j] == i)))
+    raw = [manoeuvre & (threat_nm <= detector.gate_nm), manoeuvre]
+    mutual = (intruder[first] == like(second, t.flying), intruder[second] == like(first, t.flying))
 
     def settled(flags: Array) -> Array:
         return confirmed(flags, detector.confirm, detector.window)
 
-    def stacked(rows: list[Array]) -> Array:
-        return xp.stack(rows) if rows else xp.zeros((0, *one.shape), bool)
+    def between(flags: Array) -> Array:
+        return both & ((flags[first] & mutual[0]) | (flags[second] & mutual[1]))
 
-    pair_alert = [stacked([settled(between(r, *p)) & together[p] for p in pairs(n)]) for r in raw]
     return Signals(
-        conflict=stacked(list(conflict.values())),
-        threat_nm=nearest,
-        threat_s=xp.stack(threat_s),
-        intruder=xp.stack(intruder),
+        conflict=both & (distance < detector.separation_nm),
+        threat_nm=threat_nm,
+        threat_s=threat_s,
+        intruder=intruder,
         manoeuvre=manoeuvre,
         alert=xp.stack([settled(r) & t.flying for r in raw]),
-        pair_alert=xp.stack(pair_alert),
+        pair_alert=xp.stack([settled(between(r)) & both for r in raw]),
+    )
+
+
+def threats(time: Array, distance: Array, both: Array, n: int) -> tuple[Array, Array, Array]:
+    """Of each aircraft, the distance and time of its most threatening intruder and who it is, [N, ...] each: the one
+    that comes closest, of equal ones the first to come."""
+    xp = namespace(time)
+    if n < 2:
+        alone = xp.full((n, *time.shape[1:]), xp.inf, xp.float32)
+        return alone, alone, xp.full(alone.shape, -1, xp.int32)
+    index, other = own_pairs(n)
+    rank = xp.where(both, distance + 1e-5 * time, xp.inf)[index]  # [N, N - 1, ...]
+    least = rank.min(1)
+    chosen = rank == least[:, None]
+    alone = ~xp.isfinite(least)
+    who = xp.where(chosen, like(other, both), n).min(1)
+    threat_nm, threat_s = (xp.where(chosen, x[index], xp.inf).min(1) for x in (distance, time))
+    inf = xp.float32(xp.inf)
+    return (
+        xp.where(alone, inf, threat_nm),
+        xp.where(alone, inf, threat_s),
+        xp.where(alone, -1, who).astype(xp.int32),
     )
 
 
@@ -171,17 +192,16 @@ def closest_within(tracks: Tracks) -> Array:
     """The smallest distance of every pair [P, ..., T] between one decision and the next, on straight lines; inf where
     one of the two does not fly. The last row has the distance there."""
     xp = namespace(tracks.north)
-    t, out = tracks, []
-    for i, j in pairs(t.flying.shape[0]):
-        north, east = t.north[j] - t.north[i], t.east[j] - t.east[i]
-        dn, de = (xp.concatenate([x[..., 1:] - x[..., :-1], xp.zeros_like(x[..., :1])], -1) for x in (north, east))
-        length2 = dn * dn + de * de
-        still = length2 < 1e-12
-        at = -(north * dn + east * de) / xp.where(still, 1.0, length2)
-        at = xp.clip(xp.where(still, 0.0, at), 0.0, 1.0)
-        north, east = north + dn * at, east + de * at
-        out.append(xp.where(t.flying[i] & t.flying[j], xp.sqrt(north * north + east * east), xp.inf))
-    return xp.stack(out) if out else xp.zeros((0, *t.flying.shape[1:]))
+    t = tracks
+    first, second = ends(t.flying.shape[0])
+    north, east = t.north[second] - t.north[first], t.east[second] - t.east[first]
+    dn, de = (xp.concatenate([x[..., 1:] - x[..., :-1], xp.zeros_like(x[..., :1])], -1) for x in (north, east))
+    length2 = dn * dn + de * de
+    still = length2 < 1e-12
+    at = -(north * dn + east * de) / xp.where(still, 1.0, length2)
+    at = xp.clip(xp.where(still, 0.0, at), 0.0, 1.0)
+    north, east = north + dn * at, east + de * at
+    return xp.where(t.flying[first] & t.flying[second], xp.sqrt(north * north + east * east), xp.inf)
 
 
 def units(flags: Array, pair_flags: Array) -> Array:
@@ -192,7 +212,4 @@ def units(flags: Array, pair_flags: Array) -> Array:
 
 def of_aircraft(pair_flags: Array, n: int) -> Array:
     """Flags of pairs [P, ...] as flags of the aircraft in them [N, ...]."""
-    xp = namespace(pair_flags)
-    rows = [[flags for pair, flags in zip(pairs(n), pair_flags) if i in pair] for i in range(n)]
-    blank = xp.zeros(pair_flags.shape[1:], bool)
-    return xp.stack([xp.stack([blank, *row]).any(0) for row in rows])
+    return pair_flags[own_pairs(n)[0]].any(1)

@@ -50,20 +50,24 @@ def encounter_sums(tracks: Tracks, period_s: float = 10.0, model: Reich = REICH)
     speed = xp.maximum(xp.sqrt(t.v_north * t.v_north + t.v_east * t.v_east), 1e-3)
     cos, sin = t.v_north / speed, t.v_east / speed
     out = {"flight_h": t.flying.sum((0, -1)) * hours}
-    out |= {name: xp.zeros_like(out["flight_h"]) for name in ENCOUNTER_SUMS[1:]}
-    for i, j in permutations(range(t.flying.shape[0]), 2):
-        north, east = t.north[j] - t.north[i], t.east[j] - t.east[i]
-        vn, ve = t.v_north[j] - t.v_north[i], t.v_east[j] - t.v_east[i]
-        near = t.flying[i] & t.flying[j] & (xp.abs(north * cos[i] + east * sin[i]) < model.along_nm)
-        overlap = near & (xp.abs(east * cos[i] - north * sin[i]) < model.across_nm)
-        along, across = xp.abs(vn * cos[i] + ve * sin[i]), xp.abs(ve * cos[i] - vn * sin[i])
-        same = t.v_north[j] * cos[i] + t.v_east[j] * sin[i] > 0
-        for name, which in zip(DIRECTIONS, (same, ~same)):
-            inside = overlap & which
-            out[f"encounter_h_{name}"] += (near & which).sum(-1) * hours
-            out[f"overlap_h_{name}"] += inside.sum(-1) * hours
-            out[f"along_nm_{name}"] += xp.where(inside, along, 0.0).sum(-1) * hours
-            out[f"across_nm_{name}"] += xp.where(inside, across, 0.0).sum(-1) * hours
+    i, j = np.array(list(permutations(range(t.flying.shape[0]), 2)), np.int32).reshape(-1, 2).T
+    north, east = t.north[j] - t.north[i], t.east[j] - t.east[i]
+    vn, ve = t.v_north[j] - t.v_north[i], t.v_east[j] - t.v_east[i]
+    c, s = cos[i], sin[i]
+    near = t.flying[i] & t.flying[j] & (xp.abs(north * c + east * s) < model.along_nm)
+    overlap = near & (xp.abs(east * c - north * s) < model.across_nm)
+    along, across = xp.abs(vn * c + ve * s), xp.abs(ve * c - vn * s)
+    same = t.v_north[j] * c + t.v_east[j] * s > 0
+
+    def total(x: Array) -> Array:
+        return x.sum((0, -1)) * hours
+
+    for name, which in zip(DIRECTIONS, (same, ~same)):
+        inside = overlap & which
+        out[f"encounter_h_{name}"] = total(near & which)
+        out[f"overlap_h_{name}"] = total(inside)
+        out[f"along_nm_{name}"] = total(xp.where(inside, along, 0.0))
+        out[f"across_nm_{name}"] = total(xp.where(inside, across, 0.0))
     return out
 
 
