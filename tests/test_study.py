@@ -224,7 +224,7 @@ def test_an_outlier_multiplies_one_episode_of_the_batch_only():
         env = Injected(engine.env, factor)
         return source.next(
             env, engine.algo, source.init(env, engine.algo, jax.random.key(0)), params, jax.random.key(1)
-        )[1:]
+        )[1:3]
 
     (plain, rows), (hit, hit_rows) = jax.device_get((batch_of(1.0), batch_of(50.0)))
     expected = plain.reward.copy()

@@ -214,6 +214,11 @@ class TrainConfig:
     first. Steps then are gradient steps. `regimen train DATASET` sets it with the dataset's own environment."""
     init_from: str | None = None
     """Start from this run's policy and normaliser, with fresh optimisers."""
+    policy_map: str = "shared"
+    """Which policy each of several agents has: `shared` (one for all), `independent` (one each), `role` (one for all
+    whose names differ only in their number), or by agent or role: `A1=lead,A2=wing,A3=wing`."""
+    frozen: str | None = None
+    """Policies of `policy_map` that do not learn, and the runs they are taken from: `wing=runs/first`."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     algo: PPOConfig = field(default_factory=PPOConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)

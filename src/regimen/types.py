@@ -1,6 +1,7 @@
 """The nouns every part shares: one dataclass each, all of them pytrees. Shapes are in the trailing comments.
 
-T time, E environments, A agents, B = E * A rows, K reward components.
+T time, E environments, A agents in each, B = E * A rows (the agents of one environment lie side by side), K reward
+components. With one agent B is E.
 """
 
 from __future__ import annotations
@@ -40,43 +41,33 @@ class Record:
 
 @pytree_dataclass
 class TimeStep(Record):
-    """What `Env.step` returns. `terminated` (the task ended) and `truncated` (it was cut short) are never merged."""
+    """What `Env.step` returns. `terminated` (the task ended) and `truncated` (it was cut short) are never merged. With
+    several agents `obs` and `reward` have them in front [A, ...], and flags may differ between them [A]."""
 
     obs: PyTree
     reward: Array  # [K], its components sum to the reward; a scalar counts as K = 1
     terminated: Array  # bool
     truncated: Array = False  # type: ignore[assignment]  # bool; the source adds the time limit
-    alive: Array = True  # type: ignore[assignment]  # bool, False for an agent that no longer acts
     metrics: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
 @pytree_dataclass
 class Batch(Record):
-    """One rollout, time-major. Rows past an environment's share of episodes, and dead agents, are not `valid`."""
+    """One rollout, time-major. Rows past an environment's share of episodes, and of agents that no longer act, are
+    not `valid`."""
 
-    obs: PyTree  # [T, E, ...]
-    action: PyTree  # [T, E, ...] as sampled, before any clipping
-    reward: Array  # [T, E, K]
-    terminated: Array  # [T, E]
-    truncated: Array  # [T, E]
-    next_obs: PyTree  # [T, E, ...] the true successor, also where the environment was reset
-    valid: Array  # [T, E]
+    obs: PyTree  # [T, B, ...]
+    action: PyTree  # [T, B, ...] as sampled, before any clipping
+    reward: Array  # [T, B, K]
+    terminated: Array  # [T, B]
+    truncated: Array  # [T, B]
+    next_obs: PyTree  # [T, B, ...] the true successor, also where the environment was reset
+    valid: Array  # [T, B]
     extras: dict[str, PyTree]  # what `act` says of its choice (log_prob, carry), and the action mask
-    length: Array | None = None  # rows of T in use; None: all of them, and every row is valid
-    lag: Array | None = None  # [E] int32, updates made since the policy that acted; None: none
+    length: Array | None = None  # rows of T in use, after which every episode has ended; None: all of them
+    lag: Array | None = None  # [B] int32, updates made since the policy that acted; None: none
     worker: Array | None = None  # int32, which of several workers collected it; None: there is one
-
-    def rows(self) -> Batch:
-        """Environments and agents as one axis: [T, E, A, ...] to [T, B, ...]."""
-        if self.valid.ndim == 2:
-            return self
-        lead = self.valid.shape
-
-        def flat(x):
-            return x.reshape(lead[0], lead[1] * lead[2], *x.shape[3:])
-
-        tree = jax.tree.map(flat, self.replace(length=None, lag=None, worker=None))
-        return tree.replace(length=self.length, lag=self.lag, worker=self.worker)
+    full: bool = static(default=True)  # every row is valid
 
 
 @pytree_dataclass
@@ -144,10 +135,15 @@ class Spec:
     observation_space: Any
     action_space: Any
     reward_components: tuple[str, ...] = ("total",)
-    num_agents: int = 1
+    agents: tuple[str, ...] = ()  # of one environment, by name; empty: there is one, without a name
     num_envs: int = 1  # over all workers
     workers: int = 1
     rollout_rows: int = 0  # env steps of one update in each environment; 0: whole episodes, or nothing is collected
     max_episode_steps: int = 0  # 0: unknown (a host environment without a limit)
     env: Any = None  # the native environment, for model-based algorithms
     action_conditions: Any = None  # part of a hybrid action -> (discrete part, choices for which it matters)
+
+    @property
+    def columns(self) -> int:
+        """B: rows of a batch at one time."""
+        return self.num_envs * max(1, len(self.agents))

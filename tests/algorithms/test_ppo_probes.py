@@ -30,7 +30,7 @@ def learn(env, updates=150, schedule=None, num_envs=8, **kwargs):
         def body(_, x):
             state, carry = x
             key = jax.random.fold_in(state.key, state.clock.updates)
-            carry, batch, rows = source.next(env, algo, carry, algo.actor_params(state), key)
+            carry, batch, rows, _ = source.next(env, algo, carry, algo.actor_params(state), key)
             state, _ = algo.update(state, batch)
             return state.replace(clock=state.clock.advance(128, rows.count)), carry
 

@@ -24,7 +24,7 @@ def rollout(env, schedule, num_envs=4, cls=PPO, **kwargs):
     algo = cls(network=GRU, **kwargs).bind(Spec(env.observation_space, env.action_space, num_envs=num_envs))
     state, source = algo.init(jax.random.key(0)), ScanSource(schedule, num_envs)
     carry = source.init(env, algo, jax.random.key(1))
-    carry, batch, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
+    carry, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
     return algo, state, carry, batch
 
 
@@ -111,7 +111,7 @@ def train_recall(cls, network, updates=120, **kwargs):
         def body(_, x):
             state, _ = x
             key = jax.random.fold_in(state.key, state.clock.updates)
-            _, batch, rows = source.next(env, algo, None, algo.actor_params(state), key)
+            _, batch, rows, _ = source.next(env, algo, None, algo.actor_params(state), key)
             state, _ = algo.update(state, batch)
             return state.replace(clock=state.clock.advance(256, rows.count)), rows.reward.mean()
 

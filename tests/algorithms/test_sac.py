@@ -517,7 +517,7 @@ def test_host_environments_compile_once_and_give_masks_of_both_states():
     algo = SAC(network=NETWORK, **BATCH).bind(spec)
     source, state = ScanSource(Steps(12), 4), algo.init(jax.random.key(0))
     carry = source.init(env, algo, jax.random.key(1))
-    _, batch, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
+    _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
     np.testing.assert_array_equal(batch.extras["mask"], batch.obs == 0)
     np.testing.assert_array_equal(batch.extras["next_mask"], batch.next_obs == 0)
 

@@ -39,7 +39,7 @@ def learn(env, updates=120, **kwargs):
         def body(_, x):
             state, carry = x
             key = jax.random.fold_in(state.key, state.clock.updates)
-            carry, batch, rows = source.next(env, algo, carry, algo.actor_params(state), key)
+            carry, batch, rows, _ = source.next(env, algo, carry, algo.actor_params(state), key)
             state, _ = algo.update(state, batch)
             return state.replace(clock=state.clock.advance(jnp.int32(T * E), rows.count)), carry
 

@@ -52,7 +52,7 @@ def test_same_batch_from_both_sources(env, schedule):
 
     scan = ScanSource(schedule, num_envs)
     carry = scan.init(env, algo, START)
-    _, expected, rows = jax.jit(scan.next)(env, algo, carry, params, KEY)
+    _, expected, rows, _ = jax.jit(scan.next)(env, algo, carry, params, KEY)
 
     first = jax.random.split(START if isinstance(schedule, Steps) else RolloutKeys.of(KEY).reset, num_envs)
     block = 32 if isinstance(schedule, Steps) else 64

@@ -68,7 +68,7 @@ def test_same_batch_from_both_sources(name, args, schedule, network, settings):
     algo = PPO(network=network, **settings).bind(spec)
     params = algo.actor_params(algo.init(jax.random.key(0)))
     scan = ScanSource(schedule, E)
-    _, expected, rows = jax.jit(lambda env, params: scan.next(env, algo, scan.init(env, algo, START), params, KEY))(
+    _, expected, rows, _ = jax.jit(lambda env, params: scan.next(env, algo, scan.init(env, algo, START), params, KEY))(
         env, params
     )
 

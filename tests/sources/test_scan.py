@@ -21,7 +21,7 @@ def rollouts(schedule, num_envs, env, n=3):
     carry = source.init(env, algo, jax.random.key(1))
     step = jax.jit(source.next)
     for i in range(n):
-        carry, batch, rows = step(env, algo, carry, params, jax.random.key(i + 2))
+        carry, batch, rows, _ = step(env, algo, carry, params, jax.random.key(i + 2))
         yield jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, rows)
 
 

@@ -119,7 +119,7 @@ class IMPALA(ActorCritic):
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """V-trace over the whole batch, then passes over minibatches."""
-        c, batch, model = self.config, batch.rows(), state.models["policy"]
+        c, model = self.config, state.models["policy"]
         rows, metrics = self.rows(state, batch)
         packed = self.pack(rows, batch)
         flat, unravel = ravel_pytree(model.params)

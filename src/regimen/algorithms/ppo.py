@@ -75,7 +75,7 @@ class PPO(ActorCritic):
         norm, aux = dict(state.norm), {}
         if c.normalize_reward:
             norm["return"] = RunningStats.zero()
-        sums = jnp.zeros((parts.spec.num_envs * parts.spec.num_agents, parts.heads))
+        sums = jnp.zeros((parts.spec.columns, parts.heads))
         if parts.scaled:
             norm["components"] = RunningStats.zero((parts.heads,))
         if parts.scaled and c.reward.scale == "episode_sum":
@@ -187,7 +187,7 @@ class PPO(ActorCritic):
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """One regimen's worth of learning: advantages over the whole batch, then epochs of minibatches."""
-        c, batch = self.config, batch.rows()
+        c = self.config
         model = state.models["policy"]
         state, packed, knobs, metrics = self.prepare(state, batch)
         flat, unravel = ravel_pytree(model.params)
@@ -248,7 +248,6 @@ class PPO(ActorCritic):
         """What the epochs work on: the batch as rows with advantages, what the loss holds fixed, and the state with its
         reward statistics and component weights brought up to date."""
         c, parts = self.config, self.bound
-        batch = batch.rows()
         params = state.models["policy"].params
         reward, factors, state = self.scaled_reward(state, batch)
         rows, metrics = self.advantages(params, state, batch, reward, factors)

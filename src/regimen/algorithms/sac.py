@@ -27,7 +27,7 @@ from regimen.config import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.exploration import Pink
 from regimen.hyperparameters import SACConfig
-from regimen.loops import device_count, mean_over_devices, own_key, sync
+from regimen.loops import device_count, each_seed, mean_over_devices, own_key, sync
 from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats
 from regimen.sources.replay import Replay, Sample
@@ -174,8 +174,7 @@ class SAC(Algorithm):
         assert parts.replay is not None, "Spec.rollout_rows: not known to the algorithm"
         devices = device_count()
         replay, size = parts.replay.share(devices), max(1, c.batch_size // devices)
-        steps = batch.valid.shape[0] * batch.valid.shape[1] * devices
-        batch = batch.rows()
+        steps = batch.valid.size * devices // max(1, len(parts.spec.agents))
         norm = dict(state.norm)
         if "obs" in norm:
             x = spaces.flatten(parts.spec.observation_space, batch.obs)
@@ -192,19 +191,15 @@ class SAC(Algorithm):
             sample = replay.sample(ring, rows, own_key(keys[0]), size, c.n_step, c.gamma)
             return self.gradient_step(models, sample, norm.get("obs"), [own_key(k) for k in keys[1:]], done + i)
 
-        trips = sync(due)
-
         def body(i, carry):
             models, totals = carry
-            new, metrics = step(i, models)
-            new = new, jax.tree.map(jnp.add, totals, metrics)
-            if trips is due:  # a single run: every turn is its own
-                return new
-            return jax.tree.map(lambda a, b: jnp.where(i < due, a, b), new, carry)
+            models, metrics = step(i, models)
+            return models, jax.tree.map(jnp.add, totals, metrics)
 
         shapes = jax.eval_shape(lambda: step(jnp.int32(0), state.models)[1])
         zeros = {name: jnp.zeros(()) for name in shapes}
-        models, totals = lax.fori_loop(0, trips, body, (state.models, zeros))
+        # seeds that still run have taken equally many env steps, and owe equally many: no turn needs a gate
+        models, totals = lax.fori_loop(0, sync(due), body, (state.models, zeros))
         metrics = mean_over_devices({name: x / due for name, x in totals.items()})  # not numbers where none was due
         metrics |= {"lr": jnp.float32(c.lr), "gradient_steps": due.astype(jnp.float32)}
         metrics["replay_size"] = ring.count.sum() * jnp.float32(parts.replay.columns // replay.workers)
@@ -219,7 +214,14 @@ class SAC(Algorithm):
     def gradient_step(
         self, models: Models, sample: Sample, norm: RunningStats | None, keys: Any, number: Array
     ) -> tuple[Models, dict[str, Array]]:
-        """Critics, then policy and temperatures, then the slow critics."""
+        """The gradient step with this number, of each seed on its own."""
+        improves = sync(number % self.config.policy_delay == 0)
+        return each_seed(type(self).descent)(self, models, sample, norm, keys, number, improves)
+
+    def descent(
+        self, models: Models, sample: Sample, norm: RunningStats | None, keys: Any, number: Array, improves: Array
+    ) -> tuple[Models, dict[str, Array]]:
+        """Critics, then policy and temperatures where it `improves` them, then the slow critics."""
         c = self.config
         x, next_x = self.features(sample.obs, norm), self.features(sample.next_obs, norm)
         target = self.target(models, sample, next_x, keys[0])
@@ -239,7 +241,7 @@ class SAC(Algorithm):
             models, metrics = improve()
         else:
             wait = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(improve)[1])
-            models, metrics = lax.cond(sync(number % c.policy_delay == 0), improve, lambda: (models, wait))
+            models, metrics = lax.cond(improves, improve, lambda: (models, wait))
             metrics = {name: c.policy_delay * m for name, m in metrics.items()}  # they are summed over all steps
         metrics |= found | {
             "loss": critic_loss + metrics["policy_loss"] + metrics.pop("alpha_loss"),
@@ -303,7 +305,7 @@ class Parts:
         self.critic = make_net(critic, Shape(reads, ((1, self.branches.heads),)), 0.01)
         drifts = c.exploration == "pink" and self.branches.size
         self.pink = Pink(self.branches.size, spec.max_episode_steps) if drifts else None
-        columns = spec.num_envs * spec.num_agents
+        columns = spec.columns
         self.replay = Replay(c.buffer_size, spec.rollout_rows, columns, spec.workers) if spec.rollout_rows else None
         can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
         options = sum(spaces.logits(s) for s in spaces.leaves(spec.action_space).values())

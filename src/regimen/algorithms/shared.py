@@ -72,10 +72,8 @@ def next_values(at: Callable[[Array], Array], batch: Batch, value: Array) -> Arr
     """V of each row's true successor [T, B, K]: the next row's value, or that of `next_obs` where the row was truncated
     or is the last (`at(flat row indices)` gives it [n, K]); 0 where it terminated."""
     shifted = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
-    cut = batch.truncated & batch.valid
-    if batch.length is None:
-        cut = cut.at[-1].set(True)
-    cut = (cut & ~batch.terminated).reshape(-1)
+    cut = batch.truncated if batch.length is not None else batch.truncated.at[-1].set(True)
+    cut = (cut & batch.valid & ~batch.terminated).reshape(-1)
     indices, count = compact(cut)
     width = min(max(64, batch.valid.shape[1]), cut.size)
 

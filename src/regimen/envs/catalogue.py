@@ -76,6 +76,7 @@ ENVS: dict[str, EnvEntry] = {
     "probe/truncation": EnvEntry("regimen.envs.probe:Truncation", "reward 1, cut short: the value is 1 / (1 - gamma)"),
     "probe/termination": EnvEntry("regimen.envs.probe:Termination", "reward 1 for 8 steps, then the task ends"),
     "probe/masked": EnvEntry("regimen.envs.probe:Masked", "the action that would pay most is not allowed"),
+    "probe/team": EnvEntry("regimen.envs.probe:Team", "three agents that finish one after the other, under one policy"),
     "probe/multi_discrete": EnvEntry("regimen.envs.probe:MultiDiscrete", "two choices, each with one right answer"),
     "probe/hybrid": EnvEntry("regimen.envs.probe:Hybrid", "the right choice of three, and the right amount for it"),
     "probe/dict": EnvEntry("regimen.envs.probe:DictObservation", "a Box, a Discrete and a MultiBinary part observed"),

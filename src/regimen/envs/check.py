@@ -5,8 +5,11 @@ Every message says what is wrong, where, and how to mend it. An error would stop
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import traceback
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +21,7 @@ from gymnasium import spaces as gym
 
 from regimen import distributions, spaces
 from regimen.envs.adapters.gymnasium import from_space, read_components, read_mask
-from regimen.envs.protocol import REDUCTIONS, mask_row
+from regimen.envs.protocol import REDUCTIONS, agents_of, mask_row
 from regimen.envs.registry import EnvHandle, one_line, resolve
 from regimen.errors import EnvError, RegimenError
 from regimen.types import Array, PyTree, TimeStep
@@ -187,6 +190,8 @@ def check_host(handle: EnvHandle, report: Report, steps: int, seed: int) -> None
         env = handle.make_host()
     except EnvError as e:
         return report.error("make", str(e))
+    if handle.agents:
+        return check_team(env, report, steps)
     try:
         first = play(env, handle, report, steps, seed)
         if not report.failed and not same(first, play(env, handle, Report(), min(steps, 50), seed)):
@@ -198,6 +203,23 @@ def check_host(handle: EnvHandle, report: Report, steps: int, seed: int) -> None
     finally:
         env.close()
     return None
+
+
+def check_team(team: Any, report: Report, steps: int) -> None:
+    """PettingZoo's own test of a parallel environment."""
+    from pettingzoo.test import parallel_api_test
+
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with contextlib.redirect_stdout(io.StringIO()):
+                parallel_api_test(team.env, num_cycles=steps)
+        for each in dict.fromkeys(str(w.message) for w in told):
+            report.warn(each, f"PettingZoo's test warns: {each}")
+    except Exception as e:
+        report.error("parallel_api_test", f"PettingZoo's test fails: {one_line(e)}{location(e)}")
+    finally:
+        team.close()
 
 
 def play(env: Any, handle: EnvHandle, report: Report, steps: int, seed: int) -> list[Any]:
@@ -313,6 +335,12 @@ def check_native(handle: EnvHandle, report: Report, steps: int, seed: int) -> No
         if mask is None or not check_mask(np.ones(mask.shape, bool), handle, "action_mask(state)", report):
             return
     one = from_space(handle.action_space, handle.action_space.sample())
+    if handle.agents:
+        one = jax.tree.map(lambda x: np.stack([x] * len(handle.agents)), one)
+        if getattr(env, "alive", None):
+            alive = attempt("alive", report, lambda: jax.eval_shape(lambda e, s: e.alive(s), env, state))
+            if alive is None or (alive.shape, alive.dtype) != ((len(handle.agents),), bool):
+                return report.error("alive", f"alive(state) must be one bool for each of {len(handle.agents)} agents")
     out = attempt("step", report, lambda: jax.eval_shape(lambda e, k, s, a: e.step(k, s, a), env, key, state, one))
     if out is None or not check_step(out, state, obs, handle, report):
         return
@@ -354,7 +382,12 @@ def check_reset(shapes: Any, handle: EnvHandle, report: Report) -> bool:
     if not isinstance(shapes, tuple) or len(shapes) != 2:
         report.error("reset", f"reset(key) returned a {type(shapes).__name__}; it must be (state, obs)")
         return False
-    zeros = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes[1])
+    zeros, count = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes[1]), len(handle.agents)
+    if count:
+        if any(x.shape[:1] != (count,) for x in jax.tree.leaves(zeros)):
+            report.error("agents", f"the observation of reset must have its {count} agents in front, [A, ...]")
+            return False
+        zeros = jax.tree.map(lambda x: x[0], zeros)
     abstract = Report()  # only structure, shape and type are known yet: zeros may well be out of bounds
     check_member(handle.observation_space, zeros, "the observation of reset", abstract, native=False)
     for kind, problem in abstract.found.items():
@@ -372,16 +405,18 @@ def check_step(out: Any, state: PyTree, obs: PyTree, handle: EnvHandle, report: 
         difference = first_difference(old, new)
         if difference:
             report.error(what, f"the {what} of step differs from that of reset: {difference}; they must be alike")
-    k = len(handle.reward_components)
-    if ts.reward.shape not in ([(k,), ()] if k == 1 else [(k,)]):
+    k, lead = len(handle.reward_components), (len(handle.agents),) if handle.agents else ()
+    if ts.reward.shape not in ([(*lead, k), lead] if k == 1 else [(*lead, k)]):
         names = ", ".join(handle.reward_components)
         report.error(
-            "reward", f"step's reward has shape {ts.reward.shape}; its components are {names}, so it must be ({k},)"
+            "reward",
+            f"step's reward has shape {ts.reward.shape}; its components are {names}, so it must be {(*lead, k)}",
         )
     for name in ("terminated", "truncated"):
         flag = getattr(ts, name)
-        if flag.shape != () or flag.dtype != bool:
-            report.error(name, f"step's {name} is {flag.dtype}{list(flag.shape)}; it must be one bool")
+        if flag.shape not in ((), lead) or flag.dtype != bool:
+            each = " or one for each agent" if lead else ""
+            report.error(name, f"step's {name} is {flag.dtype}{list(flag.shape)}; it must be one bool{each}")
     if set(ts.metrics) != set(handle.metric_reductions):
         both = f"{sorted(ts.metrics)}; metric_reductions names {sorted(handle.metric_reductions)}"
         report.error("metrics", f"step's metrics are {both}: they must be the same")
@@ -423,15 +458,17 @@ def check_purity(env: Any, key: Array, action: PyTree, report: Report) -> None:
 def rollout(env: Any, dist: Any, key: Array, rows: int):
     """(first obs, obs, reward, mask) of random allowed actions in vmapped copies that are reset as they end."""
     noise_key, key = jax.random.split(key)
-    noise = dist.noise(noise_key, (rows, NUM_ENVS))
+    agents = agents_of(env)
+    noise = dist.noise(noise_key, (rows, NUM_ENVS, len(agents)) if agents else (rows, NUM_ENVS))
     keys = jax.random.split(key, (rows + 1, NUM_ENVS))
 
     @jax.jit
     def run(env):
         def one(key, state, noise):
-            params = dist.params(jnp.zeros(dist.head_size), jnp.zeros(dist.free_size), mask_row(env, state))
+            head = jnp.zeros((len(agents), dist.head_size) if agents else dist.head_size)
+            params = dist.params(head, jnp.zeros(dist.free_size), mask_row(env, state))
             after, ts = env.step(key, state, dist.to_env(dist.sample(params, noise)))
-            done = ts.terminated | ts.truncated
+            done = jnp.all(ts.terminated | ts.truncated)
             fresh, _ = env.reset(key)
             carry = jax.tree.map(lambda a, b: jnp.where(done, a, b), fresh, after)
             return carry, (ts.obs, jnp.sum(ts.reward), mask_row(env, after))

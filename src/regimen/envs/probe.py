@@ -221,6 +221,46 @@ class Masked(Probe):
 
 
 @native_env
+class Team(Probe):
+    """Three agents, each of which sees a sign, drawn anew every step, and its own remaining time; repeating the sign
+    pays 1. The first is through after one step, the second after two, the third after three; `absent` (a probability)
+    leaves the first out altogether. The value is a geometric sum."""
+
+    absent: float = 0.0
+    max_episode_steps: int = 8
+    agents = ("one", "two", "three")
+    metric_reductions = {"acting": "sum"}  # noqa: RUF012
+
+    @property
+    def observation_space(self):
+        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def alive(self, state: dict[str, Array]) -> Array:
+        return state["left"] > 0
+
+    def observe(self, state: dict[str, Array]) -> Array:
+        seen = jnp.stack([state["sign"], state["left"] / 3], axis=-1)  # [A, 2]
+        return jnp.where(self.alive(state)[:, None], seen, 0.0)
+
+    def reset(self, key: Array):
+        one, other = jax.random.split(key)
+        left = jnp.array([1, 2, 3]).at[0].multiply(jax.random.uniform(other) >= self.absent)
+        state = {"sign": signs(one), "left": left.astype(jnp.int32)}
+        return state, self.observe(state)
+
+    def step(self, key: Array, state: dict[str, Array], action: Array):
+        acting = self.alive(state)
+        reward = jnp.where(acting & ((action == 1) == (state["sign"] > 0)), 1.0, 0.0)
+        new = {"sign": signs(key), "left": jnp.maximum(state["left"] - 1, 0)}
+        told = {"acting": acting.sum(dtype=jnp.float32)}
+        return new, TimeStep(obs=self.observe(new), reward=reward, terminated=new["left"] == 0, metrics=told)
+
+
+def signs(key: Array) -> Array:
+    return jnp.where(jax.random.bernoulli(key, 0.5, (3,)), 1.0, -1.0)
+
+
+@native_env
 class MultiDiscrete(Probe):
     """Two choices, of 2 and of 3; each pays 1/2 for its last option."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar, Protocol, dataclass_transform, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 from regimen import spaces
 from regimen.types import Array, PyTree, TimeStep
@@ -36,6 +38,11 @@ class NativeEnv:
     `render(state) -> [H, W, 3] uint8 array` (numpy, for pictures). `baselines` maps a policy's name to
     `fn(env, key, state, obs) -> action`, shown beside the learned policy by `regimen evaluate ENV --policy NAME`.
 
+    An environment of several agents names them in `agents`. They share one observation and one action space (of one
+    agent each), and lie in front of observations, actions, rewards, flags and masks [A, ...]; metrics are of the whole.
+    `alive(state) -> [A]` says which of them act next, where not all do: an agent whose own task has terminated, or that
+    is not there, does not. The episode is over when none is left.
+
     With a Dict or Tuple action space a mask has its structure, where a part may be missing or None (all allowed), and
     `action_conditions` says which parts matter when: part -> (the discrete part that decides, choices for which it
     matters). A part is named by its path, joined by '/'.
@@ -48,7 +55,9 @@ class NativeEnv:
     action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}
     render_fps: ClassVar[int] = 30  # pictures per second at which an episode is shown
     curricula: ClassVar[dict[str, dict[str, str]]] = {}  # name -> field -> schedule; `--curriculum NAME`
+    agents: ClassVar[tuple[str, ...]] = ()  # names, where there are several
     action_mask = None
+    alive = None
     max_episode_steps: int
 
     def replace(self, **changes):
@@ -60,8 +69,22 @@ class NativeEnv:
 
 
 def mask_row(env: Any, state: PyTree) -> Array | None:
-    """The action mask of one state as a row over the options of every discrete part; None without one."""
-    return spaces.mask_row(env.action_space, env.action_mask(state)) if getattr(env, "action_mask", None) else None
+    """The action mask of one state as a row over the options of every discrete part; None without one. Of several
+    agents, a row for each."""
+    if not getattr(env, "action_mask", None):
+        return None
+    row, mask = partial(spaces.mask_row, env.action_space), env.action_mask(state)
+    return jax.vmap(row)(mask) if agents_of(env) else row(mask)
+
+
+def agents_of(env: Any) -> tuple[str, ...]:
+    """Names of the agents; empty where there is one, without a name."""
+    return tuple(getattr(env, "agents", ()))
+
+
+def alive_in(env: Any, state: PyTree) -> Array:
+    """Which agents act next [A]: all of them, unless the environment says otherwise."""
+    return env.alive(state) if getattr(env, "alive", None) else jnp.ones(len(agents_of(env)), bool)
 
 
 @dataclass_transform(frozen_default=True)

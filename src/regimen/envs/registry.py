@@ -43,11 +43,11 @@ def register_env(name: str, target: Any, description: str = "") -> None:
 
 @dataclass(frozen=True, eq=False)
 class EnvHandle:
-    """An environment ready to be trained on: native, or a maker of Gymnasium environments."""
+    """An environment ready to be trained on: native, or a maker of Gymnasium environments or of `Team`s."""
 
     id: str
     native: Env | None
-    make_host: Callable[[], gymnasium.Env] | None
+    make_host: Callable[[], Any] | None
     observation_space: Any
     action_space: Any
     reward_components: tuple[str, ...] = ("total",)
@@ -56,6 +56,7 @@ class EnvHandle:
     return_threshold: float | None = None
     baselines: dict[str, Any] = field(default_factory=dict)
     action_conditions: dict[str, Any] = field(default_factory=dict)  # see `distributions.Joint`
+    agents: tuple[str, ...] = ()  # names, where there are several
     env_args: dict[str, Any] = field(default_factory=dict)  # with `id`, what makes the same environment again
 
     @property
@@ -76,7 +77,8 @@ def is_native(env: Any) -> bool:
     _, target = locate(env)
     if isinstance(target, str):
         return target.startswith("gymnax:")
-    return not (issubclass(target, gymnasium.Env) if inspect.isclass(target) else isinstance(target, gymnasium.Env))
+    on_host = issubclass(target, gymnasium.Env) if inspect.isclass(target) else isinstance(target, gymnasium.Env)
+    return not (on_host or looks_parallel(target))
 
 
 def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
@@ -100,6 +102,10 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
             from regimen.envs.adapters.gymnax import from_gymnax
 
             return native_handle(name, from_gymnax(identifier, **args), args)
+        if kind == "pettingzoo":
+            from regimen.envs.adapters.pettingzoo import parallel_factory
+
+            return parallel_handle(name, guarded(lambda: parallel_factory(identifier), name)(), args)
         make, args = gym_factory(identifier, args, name)
         return host_handle(name, make, args)
     if isinstance(target, gymnasium.vector.VectorEnv):
@@ -108,6 +114,8 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
         spec = target.spec
         stored = {} if spec is None else dict(spec.kwargs) | ({LIMIT: limit} if (limit := time_limit(target)) else {})
         return host_handle(name, limited(copies_of(target, name), args, name), stored | args)
+    if looks_parallel(target):
+        return parallel_handle(name, target if inspect.isclass(target) else copies_of(target, name), args)
     if not callable(target) or looks_native(target):
         changed = set_fields(target, args, name)
         return native_handle(name, changed, changed_fields(changed) | args)
@@ -115,6 +123,8 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
     given, rest = bind(target, args, name)
     made = guarded(lambda: target(**given), name)
     first = made()
+    if looks_parallel(first):
+        return parallel_handle(name, target, args)
     if isinstance(first, gymnasium.Env):
         first.close()
         return host_handle(name, limited(made, rest, name, parameters_of(target)), given | rest)
@@ -125,15 +135,15 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
 
 
 def locate(env: Any) -> tuple[str, Any]:
-    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `airspace:FILE.json`, `module:factory`,
-    `file.py:factory` or an object.
+    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `airspace:FILE.json`,
+    `module:factory`, `file.py:factory` or an object.
 
-    The target is an object, or for the two prefixes that very string.
+    The target is an object, or for the three prefixes that very string.
     """
     if not isinstance(env, str):
         return name_of(env), env
     target = ENVS[env].target if env in ENVS else env
-    if not isinstance(target, str) or target.startswith(("gym:", "gymnax:")):
+    if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:")):
         return env, target
     if target.startswith("airspace:"):
         from regimen.envs.airspace.env import Airspace
@@ -141,7 +151,8 @@ def locate(env: Any) -> tuple[str, Any]:
         return env, Airspace(scenario=target.removeprefix("airspace:"))
     if ":" in target:
         return env, load(target)
-    raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or gym:ID, gymnax:ID, module:factory)")
+    others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory"
+    raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {others})")
 
 
 def suggestion(name: str) -> str:
@@ -181,7 +192,7 @@ def import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as e:
-        close = difflib.get_close_matches(name, ["gym", "gymnax"], n=1)
+        close = difflib.get_close_matches(name, ["gym", "gymnax", "pettingzoo"], n=1)
         hint = f"; did you mean '{close[0]}:...'?" if close else ""
         if isinstance(e, ModuleNotFoundError) and e.name == name.split(".")[0] and not hint:
             hint = "; run from the directory that holds it, or write path/to/file.py:factory"
@@ -315,6 +326,7 @@ def native_handle(name: str, env: Any, args: Mapping[str, Any]) -> EnvHandle:
         return_threshold=getattr(env, "return_threshold", None),
         baselines=dict(getattr(env, "baselines", {})),
         action_conditions=dict(getattr(env, "action_conditions", {})),
+        agents=tuple(getattr(env, "agents", ())),
         env_args=dict(args),
     )
 
@@ -344,6 +356,52 @@ def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str,
         raise EnvError(f"{name}: {one_line(e)}; set observation_space and action_space in __init__") from e
     finally:
         env.close()
+
+
+def looks_parallel(env: Any) -> bool:
+    """A PettingZoo ParallelEnv, or its class, without importing PettingZoo."""
+    module = sys.modules.get("pettingzoo")
+    parallel = getattr(module, "ParallelEnv", None)
+    if parallel is None:
+        return False
+    return issubclass(env, parallel) if inspect.isclass(env) else isinstance(env, parallel)
+
+
+def parallel_handle(name: str, make: Callable[..., Any], args: Mapping[str, Any]) -> EnvHandle:
+    """A PettingZoo environment, its agents as rows beside each other."""
+    from regimen.envs.adapters.pettingzoo import Team, require_pettingzoo
+
+    require_pettingzoo()
+    given, rest = bind(make, {k: v for k, v in args.items() if k != LIMIT}, name)
+    for key in rest:
+        raise unknown_argument(key, name, {LIMIT, *parameters_of(make)})
+    limit = args.get(LIMIT)
+
+    def make_team() -> Team:
+        env = make(**given)
+        if not looks_parallel(env):
+            raise EnvError(f"{name}: {type(env).__name__} is not a pettingzoo.ParallelEnv; use its parallel_env()")
+        return Team(env, limit)
+
+    made = guarded(make_team, name)
+    team = made()
+    try:
+        return EnvHandle(
+            id=name,
+            native=None,
+            make_host=made,
+            observation_space=team.observation_space,
+            action_space=team.action_space,
+            reward_components=team.reward_components,
+            metric_reductions=team.metric_reductions,
+            max_episode_steps=team.max_episode_steps,
+            return_threshold=team.return_threshold,
+            action_conditions=team.action_conditions,
+            agents=team.agents,
+            env_args=dict(given) | ({} if limit is None else {LIMIT: limit}),
+        )
+    finally:
+        team.close()
 
 
 def time_limit(env: gymnasium.Env) -> int:

@@ -1,5 +1,5 @@
 """Presets: named starting points as YAML. `NAME.yaml` fits any environment, `envs/NAME.yaml` is tuned for one with PPO,
-`envs/ALGORITHM/NAME.yaml` with another algorithm. `ALGORITHM.yaml` is where that algorithm starts from by default.
+`envs/FAMILY.any.yaml` for all of a family, `envs/ALGORITHM/NAME.yaml` with another algorithm. `ALGORITHM.yaml` is where that algorithm starts from by default.
 
 A file holds `description`, `settings` (the keys of `config.yaml`), and optionally `cpu` and `gpu`: settings on top for
 that device. A tuned file also lists `gym_ids`, the ids of the same task in Gymnasium and gymnax.
@@ -89,10 +89,15 @@ def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:
 
 
 def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
-    """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one."""
-    if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)?", env):
-        path = tuned_folder(algorithm) / f"{env.replace('/', '.')}.yaml"
-        return _read(path, TUNED) if path.exists() else None
+    """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one; else
+    that of its family (`airspace.any.yaml` for `airspace/NAME` and `airspace:FILE`)."""
+    known = re.fullmatch(r"([a-z0-9_]+)(/[a-z0-9_]+)?", env)
+    family = env.split(":")[0] if env.startswith("airspace:") else known[1] if known and known[2] else None
+    stems = [env.replace("/", ".")] if known else []
+    for stem in [*stems, *([f"{family}.any"] if family else [])]:
+        path = tuned_folder(algorithm) / f"{stem}.yaml"
+        if path.exists():
+            return _read(path, TUNED)
     library, _, task = env.partition(":")
     if library in ("gym", "gymnax"):
         return next((p for p in list_tuned(algorithm).values() if task in p.gym_ids), None)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from regimen.envs.protocol import agents_of
 from regimen.loops import device_count, env_numbers
 from regimen.types import Array, PyTree
 
@@ -26,9 +27,9 @@ class RolloutKeys(NamedTuple):
     def of(cls, key: Array) -> RolloutKeys:
         return cls(*jax.random.split(key, 3))
 
-    def action_noise(self, algo: Any, start: Array | int, steps: int, num_envs: int) -> PyTree:
-        """Noise [steps, E, ...] of the actions from time `start` on."""
-        return env_noise(algo, at(self.actions, start), env_numbers(num_envs), steps)
+    def action_noise(self, algo: Any, start: Array | int, steps: int, columns: int) -> PyTree:
+        """Noise [steps, B, ...] of the actions from time `start` on."""
+        return row_noise(algo, at(self.actions, start), env_numbers(columns), steps)
 
     def env_keys(self, start: Array | int, steps: int, num_envs: int) -> Array:
         """Keys [steps, E] of the environments' steps, and of the resets that follow them."""
@@ -37,9 +38,22 @@ class RolloutKeys(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="steps")  # one call a block instead of a dozen, for what is stepped in Python
-def env_noise(algo: Any, key: Array, numbers: Array, steps: int) -> PyTree:
-    """Noise [steps, E, ...] for the environments with these numbers."""
+def row_noise(algo: Any, key: Array, numbers: Array, steps: int) -> PyTree:
+    """Noise [steps, B, ...] for the rows with these numbers."""
     return jax.vmap(lambda key: algo.noise(key, (steps,)), out_axes=1)(numbered(key, numbers))
+
+
+def side_by_side(env: Any, tree: PyTree) -> PyTree:
+    """Agents of each environment [E, A, ...] as rows [B, ...]; unchanged where there is one agent."""
+    if not agents_of(env):
+        return tree
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+
+def by_agent(env: Any, tree: PyTree) -> PyTree:
+    """Rows [B, ...] as [E, A, ...]; unchanged where there is one agent."""
+    agents = len(agents_of(env))
+    return jax.tree.map(lambda x: x.reshape(-1, agents, *x.shape[1:]), tree) if agents else tree
 
 
 def numbered(key: Array, numbers: Array) -> Array:

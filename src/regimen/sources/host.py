@@ -1,4 +1,4 @@
-"""Collecting from Gymnasium environments stepped in this process: the same `Batch` as the scan source.
+"""Collecting from Gymnasium and PettingZoo environments stepped in this process: the same `Batch` as the scan source.
 
 One batched policy call per step, with noise drawn beforehand and one packed result; environments are stepped in plain
 Python and write into preallocated rows. What comes back is checked, so that a NaN or a wrong shape is named before it
@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
+from regimen.envs.adapters.pettingzoo import Team
 from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
 from regimen.sources import NOISE_BLOCK, RolloutKeys
@@ -31,11 +32,11 @@ class Interrupted(Exception):  # noqa: N818 - nothing went wrong
 
 
 class HostSource:
-    """`Steps` or `Episodes` from `num_envs` copies of a Gymnasium environment."""
+    """`Steps` or `Episodes` from `num_envs` copies of a Gymnasium environment, or of a PettingZoo one as a `Team`."""
 
     def __init__(
         self,
-        make_env: Callable[[], gymnasium.Env],
+        make_env: Callable[[], gymnasium.Env | Team],
         schedule: Schedule,
         num_envs: int,
         reward_components: tuple[str, ...] = ("total",),
@@ -43,14 +44,16 @@ class HostSource:
         stop_requested: Callable[[], bool] = lambda: False,
         metric_reductions: dict[str, str] | None = None,
     ):
-        self.envs = [make_env() for _ in range(num_envs)]
+        self.envs: list[Any] = [make_env() for _ in range(num_envs)]
         self.schedule, self.num_envs = schedule, num_envs
+        self.agents = len(self.envs[0].agents) if isinstance(self.envs[0], Team) else 0
+        self.columns = num_envs * max(1, self.agents)
         self.components, self.limit = reward_components, max_episode_steps
         self.stop_requested = stop_requested
         self.observation_space = self.envs[0].observation_space
         self.action_space: Any = self.envs[0].action_space
-        self.obs: PyTree = spaces.zeros(self.observation_space, (num_envs,))
-        self.mask: np.ndarray | None = None  # [E, logits]
+        self.obs: PyTree = spaces.zeros(self.observation_space, (self.columns,))
+        self.mask: np.ndarray | None = None  # [B, logits]
         self.reward = np.zeros((num_envs, len(reward_components)))
         self.length = [0] * num_envs
         self.reductions = metric_reductions or {}
@@ -59,7 +62,7 @@ class HostSource:
         self.act: Any = None
         self.like: PyTree = None  # parameters of the policy, for their shapes
         self.shapes: dict[Any, PyTree] = {}  # of what is kept of an action: tracing the policy takes milliseconds
-        self.memory: PyTree = ()  # [E, ...] what the policy carries from step to step
+        self.memory: PyTree = ()  # [B, ...] what the policy carries from step to step
         self.blank: PyTree = ()  # and at the start of an episode
         self.remembers = False
         self.env_width = sum(math.prod(s.shape) for s in spaces.leaves(self.action_space).values())
@@ -102,8 +105,7 @@ class HostSource:
             done = self.step(rows, t, actions, active)
             total += len(active)
             self.steps_taken += len(active)
-            for i, success in done:
-                terminated = bool(rows["terminated"][t, i])
+            for i, terminated, success in done:
                 ended.append((total, self.reward[i].copy(), self.length[i], terminated, success, self.metrics[i]))
                 self.reset(i)
                 left[i] -= episodic
@@ -130,8 +132,11 @@ class HostSource:
         rows["packed"][t] = packed[:, self.env_width :]
         return to_members(self.action_space, packed[:, : self.env_width])
 
-    def step(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, Any]]:
-        """Step the active environments into row t: those whose episode ended, and whether they say they succeeded."""
+    def step(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, bool, Any]]:
+        """Step the active environments into row t: those whose episode ended, whether by itself, and whether they say
+        they succeeded."""
+        if self.agents:
+            return self.step_teams(rows, t, actions, active)
         done, observations, rewards, limit = [], [], [], self.limit or 1 << 62
         for i in active:  # the hot loop of host training: plain Python values, arrays are written once below
             self.doing = ("step", i, monotonic())
@@ -144,7 +149,7 @@ class HostSource:
             length = self.length[i] = self.length[i] + 1
             if terminated or truncated or length >= limit:
                 rows["terminated" if terminated else "truncated"][t, i] = True
-                done.append((i, read_success(info)))
+                done.append((i, bool(terminated), read_success(info)))
             if self.mask is not None or "action_mask" in info:
                 self.note_mask(i, info)
             if self.reductions:
@@ -166,19 +171,56 @@ class HostSource:
         set_row(self.obs, some, new)
         return done
 
+    def step_teams(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, bool, Any]]:
+        """The same for environments of several agents, each of which has a column as long as it acts."""
+        done, limit = [], self.limit or 1 << 62
+        for i in active:
+            own, team = self.columns_of(i), self.envs[i]
+            self.doing, acted = ("step", i, monotonic()), team.alive
+            try:
+                observations, reward, terminated, truncated, info = team.step(actions[own])
+            except Exception as e:
+                raise EnvError(f"the environment's step failed: {type(e).__name__}: {e}") from e
+            if not finite(reward):
+                raise EnvError(f"the environment's step returned the rewards {reward.tolist()}; each must be finite")
+            length = self.length[i] = self.length[i] + 1
+            if length >= limit:
+                truncated = acted & ~terminated
+            rows["reward"][t, own], rows["valid"][t, own] = reward, acted
+            rows["terminated"][t, own], rows["truncated"][t, own] = terminated, truncated
+            self.reward[i] += reward.sum(0)
+            new = self.stack(self.obs, observations, "step")
+            set_row(rows["next_obs"], (t, own), new)
+            set_row(self.obs, own, new)
+            if not (acted & ~terminated & ~truncated).any():
+                done.append((i, not truncated.any(), read_success(info)))
+            if self.mask is not None or "action_mask" in info:
+                self.note_mask(i, info)
+            if self.reductions:
+                self.note_metrics(i, info)
+        if "next_mask" in rows:
+            rows["next_mask"][t] = self.mask
+        return done
+
+    def columns_of(self, i: int) -> slice:
+        """Those of environment i."""
+        width = max(1, self.agents)
+        return slice(i * width, (i + 1) * width)
+
     def reset(self, i: int, seed: int | None = None) -> None:
         self.doing = ("reset", i, monotonic())
         try:
             obs, info = self.envs[i].reset(seed=seed)
         except Exception as e:
             raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
-        set_row(self.obs, [i], self.stack(self.obs, [obs], "reset"))
+        own = self.columns_of(i)
+        set_row(self.obs, own, self.stack(self.obs, obs if self.agents else [obs], "reset"))
         self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}
         if self.remembers:
-            set_row(self.memory, [i], self.blank)
+            set_row(self.memory, own, self.blank)
         if "action_mask" in info and self.mask is None:
             size = sum(spaces.logits(s) for s in spaces.leaves(self.action_space).values())
-            self.mask = np.ones((self.num_envs, size), bool)
+            self.mask = np.ones((self.columns, size), bool)
         if self.mask is not None:
             self.note_mask(i, info)
 
@@ -188,14 +230,14 @@ class HostSource:
         self.like = params
         self.flatten = jax.jit(lambda tree: ravel_pytree(tree)[0])  # one argument instead of a dozen: half the cost
         self.act = jax.jit(lambda flat, *args: packed_act(algo, self.action_space, unravel(flat), *args))
-        first = jax.jit(lambda key: RolloutKeys.of(key).action_noise(algo, 0, block, self.num_envs))
-        later = jax.jit(lambda key, t: RolloutKeys.of(key).action_noise(algo, t, block, self.num_envs))
+        first = jax.jit(lambda key: RolloutKeys.of(key).action_noise(algo, 0, block, self.columns))
+        later = jax.jit(lambda key, t: RolloutKeys.of(key).action_noise(algo, t, block, self.columns))
         self.draw = lambda key, t: later(key, t) if t else first(key)
         self.remember(algo)
 
     def remember(self, algo: Any) -> None:
         """Start the policy's own carry, for every environment."""
-        self.memory = jax.tree.map(np.array, algo.initial_carry((self.num_envs,)))
+        self.memory = jax.tree.map(np.array, algo.initial_carry((self.columns,)))
         self.blank = jax.tree.map(np.array, algo.initial_carry((1,)))
         self.remembers = bool(jax.tree.leaves(self.blank))
 
@@ -212,7 +254,10 @@ class HostSource:
         if mask is None or self.mask is None:
             raise EnvError("info['action_mask'] must come from every reset and every step, or from none")
         try:
-            self.mask[i] = spaces.mask_row(self.action_space, mask)
+            if self.agents:
+                self.mask[self.columns_of(i)] = info["action_mask"]
+            else:
+                self.mask[i] = spaces.mask_row(self.action_space, mask)
         except (RegimenError, ValueError) as e:
             raise EnvError(f"info['action_mask']: {e}") from e
 
@@ -239,7 +284,7 @@ class HostSource:
 
     def buffer(self, capacity: int, algo: Any) -> dict[str, Any]:
         """Rows to write into. Without a known limit on an episode's length they start small and double."""
-        lead = (capacity or 256, self.num_envs)
+        lead = (capacity or 256, self.columns)
         width = sum(x.size for x in jax.tree.leaves(self.stored(algo, (1,))))
         flags = {name: np.zeros(lead, bool) for name in ("terminated", "truncated", "valid")}
         rows = flags | {
@@ -261,7 +306,7 @@ class HostSource:
         extras |= {name: rows[name] for name in ("mask", "next_mask") if name in rows}
         fields = {name: rows[name] for name in ("obs", "reward", "terminated", "truncated", "next_obs", "valid")}
         used = None if length is None else jnp.int32(length)
-        return Batch(**fields, action=action, extras=extras, length=used)
+        return Batch(**fields, action=action, extras=extras, length=used, full=length is None and not self.agents)
 
     def stored(self, algo: Any, lead: tuple[int, ...]) -> PyTree:
         """Shapes of what is kept of an action: as sampled, and what the policy says of it."""

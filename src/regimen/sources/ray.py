@@ -154,8 +154,8 @@ class Native:
 
     def next(self, algo: Any, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
         self.doing = ("collect", -1, time.monotonic())
-        self.carry, batch, rows = self.collect(self.env, algo, self.carry, params, key)
-        steps, count = int(np.asarray(batch.valid).sum()), int(rows.count)
+        self.carry, batch, rows, steps = self.collect(self.env, algo, self.carry, params, key)
+        steps, count = int(steps), int(rows.count)
         self.steps_taken += steps
         self.doing = ("wait", -1, time.monotonic())
         return batch, jax.tree.map(lambda x: np.asarray(x)[:count] if x.ndim else x, rows), steps
@@ -194,7 +194,7 @@ def import_string(thing: Any) -> str:
 
 
 def join(batches: list[Batch]) -> Batch:
-    """Batches [T, E, ...] of all workers as one [T, W * E, ...]; of whole episodes, T is the largest of theirs."""
+    """Batches [T, B, ...] of all workers as one [T, W * B, ...]; of whole episodes, T is the largest of theirs."""
     if len(batches) == 1:
         return batches[0]
     most = max(b.valid.shape[0] for b in batches)

@@ -1,7 +1,7 @@
 """Collecting from native environments inside the compiled program.
 
 The source owns what every environment would otherwise repeat: the time limit, the reset (in one place, keeping the true
-final observation), and the sums an episode is reported by.
+final observation), and the sums an episode is reported by. Agents of one environment are rows beside each other.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from regimen.envs.protocol import mask_row
+from regimen.envs.protocol import agents_of, alive_in, mask_row
 from regimen.loops import compact, device_count, env_numbers, sum_over_devices, sync
 from regimen.schedule import Episodes, Schedule, Steps
-from regimen.sources import NOISE_BLOCK, RolloutKeys, numbered
+from regimen.sources import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
@@ -28,11 +28,11 @@ class EnvCarry(Record):
     """Environments between two rollouts."""
 
     state: PyTree  # [E, ...]
-    obs: PyTree  # [E, ...]
-    reward: Array  # [E, K] sums over the running episode
+    obs: PyTree  # [B, ...]
+    reward: Array  # [E, K] sums over the running episode, and over agents
     length: Array  # [E] int32
     metrics: dict[str, Array]  # [E] reductions over the running episode
-    memory: PyTree = ()  # [E, ...] what the policy carries from step to step
+    memory: PyTree = ()  # [B, ...] what the policy carries from step to step
 
 
 @pytree_dataclass
@@ -43,6 +43,9 @@ class Rollout(Record):
     reward: Array  # [E, K]
     length: Array  # [E]
     metrics: dict[str, Array]
+    terminated: Array  # [E] the episode, which with several agents is over when none acts any more
+    done: Array  # [E] terminated, or cut short
+    counts: Array  # [E] whether the step is part of the rollout
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,11 @@ class ScanSource:
 
     def init(self, env: Any, algo: Any, key: Array) -> EnvCarry:
         state, obs = jax.vmap(env.reset)(numbered(key, env_numbers(self.num_envs)))
-        return fresh(env, state, obs, algo.initial_carry((self.num_envs,)))
+        return fresh(env, state, obs, algo.initial_carry((self.columns(env),)))
+
+    def columns(self, env: Any) -> int:
+        """B: rows of a batch at one time."""
+        return self.num_envs * max(1, len(agents_of(env)))
 
     def rows(self, env: Any) -> int:
         """Time rows of a batch."""
@@ -72,21 +79,20 @@ class ScanSource:
         return self.schedule.n
 
     def next(self, env: Any, algo: Any, carry: EnvCarry, params: PyTree, key: Array):
-        """One rollout: (carry, Batch [T, E, ...], EpisodeRows). `key` is this update's own."""
+        """One rollout: (carry, Batch [T, B, ...], EpisodeRows, env steps). `key` is this update's own."""
         if isinstance(self.schedule, Steps):
             return self.steps(env, algo, carry, params, key)
         return self.episodes(env, algo, params, key)
 
     def steps(self, env: Any, algo: Any, carry: EnvCarry, params: PyTree, key: Array):
-        noise, keys = draw(algo, RolloutKeys.of(key), 0, self.rows(env), self.num_envs)
+        noise, keys = self.draw(env, algo, RolloutKeys.of(key), 0, self.rows(env))
 
         def body(carry, x):
             row, carry = advance(env, algo, params, carry, *x)
             return carry, row
 
         carry, rollout = lax.scan(body, carry, (noise, keys))
-        done = (rollout.batch.terminated | rollout.batch.truncated).reshape(-1)
-        return carry, rollout.batch, finished(rollout, done, done.size)
+        return carry, rollout.batch, finished(rollout, rollout.done.size), jnp.int32(rollout.done.size)
 
     def episodes(self, env: Any, algo: Any, params: PyTree, key: Array):
         """Each environment runs its share of whole episodes; the rollout lasts until the slowest is through."""
@@ -94,7 +100,7 @@ class ScanSource:
         share, capacity = self.schedule.n // self.num_envs, self.rows(env)
         block, random = NOISE_BLOCK, RolloutKeys.of(key)
         carry = self.init(env, algo, random.reset)
-        noise, keys = draw(algo, random, 0, block, self.num_envs)
+        noise, keys = self.draw(env, algo, random, 0, block)
         first = jax.eval_shape(lambda: advance(env, algo, params, carry, row_of(noise, 0), keys[0])[0])
         buffer = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), first)
         left = jnp.full(self.num_envs, share, jnp.int32)
@@ -106,24 +112,23 @@ class ScanSource:
             t, left, carry, buffer, noise, keys = state
             noise, keys = lax.cond(
                 (t % block == 0) & (t > 0),
-                lambda: draw(algo, random, t, block, self.num_envs),
+                lambda: self.draw(env, algo, random, t, block),
                 lambda: (noise, keys),
             )
             row, carry = advance(env, algo, params, carry, row_of(noise, t % block), keys[t % block])
-            valid = left > 0
-            row = row.replace(batch=row.batch.replace(valid=valid))
+            counts = left > 0
+            valid = row.batch.valid & jnp.repeat(counts, row.batch.valid.size // counts.size)
+            row = row.replace(batch=row.batch.replace(valid=valid), counts=counts, done=row.done & counts)
             buffer = jax.tree.map(lambda b, r: lax.dynamic_update_index_in_dim(b, r, t, 0), buffer, row)
-            done = row.batch.terminated | row.batch.truncated
-            return t + 1, left - (done & valid), carry, buffer, noise, keys
+            return t + 1, left - row.done, carry, buffer, noise, keys
 
         t, _, carry, rollout, _, _ = lax.while_loop(going, body, (jnp.int32(0), left, carry, buffer, noise, keys))
-        batch = rollout.batch.replace(length=t)
-        done = ((batch.terminated | batch.truncated) & batch.valid).reshape(-1)
-        return carry, batch, finished(rollout, done, self.schedule.n)
+        batch = rollout.batch.replace(length=t, full=False)
+        return carry, batch, finished(rollout, self.schedule.n), rollout.counts.sum(dtype=jnp.int32)
 
-
-def draw(algo: Any, keys: RolloutKeys, start: Array | int, steps: int, num_envs: int) -> tuple[PyTree, Array]:
-    return keys.action_noise(algo, start, steps, num_envs), keys.env_keys(start, steps, num_envs)
+    def draw(self, env: Any, algo: Any, keys: RolloutKeys, start: Array | int, steps: int) -> tuple[PyTree, Array]:
+        noise = keys.action_noise(algo, start, steps, self.columns(env))
+        return noise, keys.env_keys(start, steps, self.num_envs)
 
 
 def row_of(tree: PyTree, t: Array | int) -> PyTree:
@@ -131,48 +136,90 @@ def row_of(tree: PyTree, t: Array | int) -> PyTree:
 
 
 def fresh(env: Any, state: PyTree, obs: PyTree, memory: PyTree) -> EnvCarry:
+    """Environments at the start of an episode; `obs` is as their `reset` gives it."""
     num_envs = jax.tree.leaves(obs)[0].shape[0]
     zero = jnp.zeros(num_envs)
     start = {"min": jnp.inf, "max": -jnp.inf}
     metrics = {name: zero + start.get(how, 0.0) for name, how in env.metric_reductions.items()}
     reward = jnp.zeros((num_envs, len(env.reward_components)))
+    obs = side_by_side(env, obs)
     return EnvCarry(state, obs, reward, jnp.zeros(num_envs, jnp.int32), metrics, memory)
 
 
-def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array):
-    """One step of every environment: the row to keep, and the carry with finished environments reset."""
-    mask = jax.vmap(partial(mask_row, env))(carry.state)
-    action, memory, extras = algo.act(params, carry.obs, carry.memory, noise, mask=mask)
-    state, ts = jax.vmap(env.step)(keys, carry.state, algo.to_env(action))
-    shape = carry.length.shape
-    reward = jnp.reshape(ts.reward, carry.reward.shape).astype(jnp.float32)
+@pytree_dataclass
+class Stepped(Record):
+    """What one step of every environment did."""
+
+    going: EnvCarry  # as if no episode had ended
+    reward: Array  # [B, K] of the step
+    terminated: Array  # [B]
+    truncated: Array  # [B]
+    valid: Array  # [B] the agent acted
+    over: Array  # [E] the episode has ended
+    ended: Array  # [E] by itself, not cut short
+
+
+def step_all(env: Any, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Array) -> Stepped:
+    """One step of every environment with actions [B, ...] in its own form."""
+    agents, lead = len(agents_of(env)), carry.length.shape
+    shape = (*lead, agents) if agents else lead
+    state, ts = jax.vmap(env.step)(keys, carry.state, by_agent(env, action))
+    reward = jnp.reshape(ts.reward, (*shape, -1)).astype(jnp.float32)
     length = carry.length + 1
-    terminated = jnp.broadcast_to(ts.terminated, shape)
-    truncated = (jnp.broadcast_to(ts.truncated, shape) | (length >= env.max_episode_steps)) & ~terminated
-    done = terminated | truncated
-    totals = carry.reward + reward
+
+    def flags(x: Array) -> Array:
+        x = jnp.asarray(x)
+        return jnp.broadcast_to(x[:, None] if agents and x.ndim == 1 else x, shape)
+
+    terminated = flags(ts.terminated)
+    truncated = (flags(ts.truncated) | flags(length >= env.max_episode_steps)) & ~terminated
+    if agents:
+        acted = jax.vmap(partial(alive_in, env))(carry.state)
+        left, truncated = jax.vmap(partial(alive_in, env))(state), truncated & acted
+        terminated = acted & ~truncated & (terminated | ~left)
+        over = ~jnp.any(acted & ~terminated & ~truncated, axis=1)
+        ended, total = over & ~jnp.any(truncated, axis=1), reward.sum(1)
+    else:
+        acted, over, ended, total = jnp.ones(shape, bool), terminated | truncated, terminated, reward
     metrics = {
         name: reduce(env.metric_reductions[name], carry.metrics[name], ts.metrics[name].astype(jnp.float32), length)
         for name in carry.metrics
     }
+    going = EnvCarry(state, side_by_side(env, ts.obs), carry.reward + total, length, metrics, memory)
+    reward, terminated, truncated, acted = side_by_side(env, (reward, terminated, truncated, acted))
+    return Stepped(going, reward, terminated, truncated, acted, over, ended)
+
+
+def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array):
+    """One step of every environment: the row to keep, and the carry with finished environments reset."""
+    mask = masks(env, carry.state)
+    action, memory, extras = algo.act(params, carry.obs, carry.memory, noise, mask=mask)
+    new = step_all(env, carry, algo.to_env(action), memory, keys)
+    going = new.going
     if mask is not None:
-        extras = extras | {"mask": mask, "next_mask": jax.vmap(partial(mask_row, env))(state)}
-    valid = jnp.ones(shape, bool)
-    batch = Batch(carry.obs, action, reward, terminated, truncated, ts.obs, valid, extras)
-    row = Rollout(batch, totals, length, metrics)
-    going = EnvCarry(state, ts.obs, totals, length, metrics, memory)
+        extras = extras | {"mask": mask, "next_mask": masks(env, going.state)}
+    batch = Batch(carry.obs, action, new.reward, new.terminated, new.truncated, going.obs, new.valid, extras)
+    batch = batch.replace(full=getattr(env, "alive", None) is None)
+    row = Rollout(batch, going.reward, going.length, going.metrics, new.ended, new.over, jnp.ones(new.over.shape, bool))
 
     def reset() -> EnvCarry:
         start, obs = jax.vmap(env.reset)(keys)
-        new = fresh(env, start, obs, algo.initial_carry(shape))
-        return jax.tree.map(lambda a, b: select(done, a, b), new, going)
+        first = fresh(env, start, obs, algo.initial_carry(new.valid.shape))
+        return jax.tree.map(lambda a, b: select(new.over, a, b), first, going)
 
-    if done.size >= MANY_ENVS:
+    if new.over.size >= MANY_ENVS:
         return row, reset()
-    return row, lax.cond(sync(jnp.any(done)), reset, lambda: going)
+    return row, lax.cond(sync(jnp.any(new.over)), reset, lambda: going)
+
+
+def masks(env: Any, state: PyTree) -> Array | None:
+    """Action masks [B, L] in states [E, ...]; None without any."""
+    return side_by_side(env, jax.vmap(partial(mask_row, env))(state))
 
 
 def select(mask: Array, a: Array, b: Array) -> Array:
+    """By environment: `mask` is [E], the others [E, ...] or [B, ...]."""
+    mask = mask if mask.size == a.shape[0] else jnp.repeat(mask, a.shape[0] // mask.size)
     return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
 
 
@@ -190,27 +237,27 @@ def reduce(how: str, old: Array, new: Array, length: Array) -> Array:
     return new
 
 
-def finished(rollout: Rollout, done: Array, most: int) -> EpisodeRows:
-    """The episodes that ended in a rollout, in order of their end. `done` is flat [T * E]. Their `step` counts those of
-    all devices, as if they went in step."""
+def finished(rollout: Rollout, most: int) -> EpisodeRows:
+    """The episodes that ended in a rollout, in order of their end. Their `step` counts those of all devices, as if they
+    went in step."""
+    num_envs = rollout.length.shape[1]
+    done = rollout.done.reshape(-1)
     indices, count = compact(done)
     indices = indices[:most]
-    num_envs = rollout.length.shape[1]
 
     def rows(x: Array) -> Array:
         return jnp.take(x.reshape(done.size, *x.shape[2:]), indices, axis=0)
 
-    valid = rollout.batch.valid
-    if rollout.batch.length is None and most == done.size:
+    if most == done.size and rollout.batch.length is None:
         steps = (indices // num_envs + 1) * (num_envs * device_count())
     else:
-        steps = jnp.cumsum(sum_over_devices(valid.sum(1)))[indices // num_envs]
+        steps = jnp.cumsum(sum_over_devices(rollout.counts.sum(1)))[indices // num_envs]
     return EpisodeRows(
         count=count,
         update=jnp.zeros(most, jnp.int32),
         step=steps.astype(jnp.int32),
         reward=rows(rollout.reward),
         length=rows(rollout.length),
-        terminated=rows(rollout.batch.terminated),
+        terminated=rows(rollout.terminated),
         metrics={name: rows(x) for name, x in rollout.metrics.items()},
     )

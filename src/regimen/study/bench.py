@@ -103,13 +103,13 @@ class OutlierSource:
         return self.inner.max_episodes(env.env)
 
     def next(self, env: Injected, algo: Any, carry: PyTree, params: PyTree, key: Array):
-        carry, batch, rows = self.inner.next(env.env, algo, carry, params, key)
+        carry, batch, rows, steps = self.inner.next(env.env, algo, carry, params, key)
         done = (batch.terminated | batch.truncated)[:, 0]
         done = done.reshape(done.shape[0], -1).any(1).astype(jnp.int32)
         first = (jnp.cumsum(done) - done == 0) & (device_index() == 0)  # [T]
         factor = jnp.where(first, jnp.asarray(env.factor, jnp.float32), 1.0)
         scaled = batch.reward[:, 0] * factor.reshape(-1, *(1,) * (batch.reward.ndim - 2))
-        return carry, batch.replace(reward=batch.reward.at[:, 0].set(scaled)), rows
+        return carry, batch.replace(reward=batch.reward.at[:, 0].set(scaled)), rows, steps
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def draw(source: Any, algos: tuple, env: Any, state: State, carry: Any, keys: Ar
     """One rollout per key, one gradient [R, P] of it per algorithm, and the env steps [R] it took."""
 
     def one(key: Array):
-        _, batch, _ = source.next(env, algos[0], carry, algos[0].actor_params(state), key)
+        _, batch, *_ = source.next(env, algos[0], carry, algos[0].actor_params(state), key)
         return tuple(algo.gradient(state, batch) for algo in algos), batch.valid.sum(dtype=jnp.int32)
 
     return lax.map(one, keys)

@@ -126,8 +126,10 @@ def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> It
 
 
 def split(batch: Batch) -> Iterator[Episode]:
-    """The episodes of a batch in which every environment played one."""
+    """The episodes of a batch in which every environment played one; of several agents, one of each that took part."""
     for i, steps in enumerate(np.asarray(batch.valid).sum(0)):
+        if not steps:
+            continue
 
         def column(tree: PyTree, i: int = i, steps: int = steps) -> PyTree:
             return jax.tree.map(lambda x: np.asarray(x)[:steps, i], tree)

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from regimen.loops import DEVICES, SEEDS, all_devices, device_count, gather_over_devices, sync
+from regimen.loops import DEVICES, SEEDS, all_devices, device_count, gather_over_devices, sum_over_devices, sync
 from regimen.sources import lagged
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
@@ -34,6 +34,7 @@ Carry = Any  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curricul
 FOREVER = 2**30  # steps or episodes: no limit; room above it, so that 32-bit counters of one advance cannot overflow
 CHUNK = 256  # the most updates one compiled call runs
 EPISODE_ROWS = 8192  # finished episodes a chunk can hold, at least
+AGENT_STEPS = "agent_steps"  # a metric of several agents: transitions of each that acted
 FIRST_LOOK = 8  # updates of the first call, which measures the speed
 
 
@@ -96,6 +97,8 @@ def one_update(algo: Any, state: State, batch: Any, episodes: Array, steps: Arra
     new, metrics = algo.update(state, batch)
     if batch.lag is not None:
         metrics |= {"lag_min": batch.lag.min(), "lag_mean": batch.lag.mean(), "lag_max": batch.lag.max()}
+    if algo.bound.spec.agents:
+        metrics[AGENT_STEPS] = sum_over_devices(batch.valid.sum(dtype=jnp.float32))
     new = new.replace(clock=state.clock.advance(steps, episodes))
     return new, finite(metrics, new), metrics
 
@@ -117,24 +120,23 @@ def chunk(
     capacity = max(EPISODE_ROWS // device_count(), 4 * most)
 
     def collect(state: State, carry: Carry, key: Array):
-        """The carry behind one rollout, its Batch and EpisodeRows, and what the curriculum says of it."""
+        """The carry behind one rollout, its Batch, EpisodeRows and env steps, and what the curriculum says of it."""
         params, played, values, new, age = algo.actor_params(state), env, {}, {}, None
         if lag:
             params, new["history"], age = lagged.swap(carry["history"], params, state.clock.updates, lag)
         if curriculum is not None:
             played, values = curriculum.apply(env, state.clock, carry["curriculum"])
         plain = curriculum is None and not lag
-        envs, batch, rows = source.next(played, algo, carry if plain else carry["envs"], params, key)
+        envs, batch, rows, steps = source.next(played, algo, carry if plain else carry["envs"], params, key)
         if age is not None:
             batch = batch.replace(lag=jnp.full(batch.valid.shape[1], age))
         if curriculum is not None:
             new["curriculum"] = curriculum.after(carry["curriculum"], rows)
-        return envs if plain else new | {"envs": envs}, batch, rows, values
+        return envs if plain else new | {"envs": envs}, batch, rows, steps, values
 
     def rollout_and_update(state: State, carry: Carry):
         key = jax.random.fold_in(state.key, state.clock.updates)
-        new_carry, batch, rows, values = collect(state, carry, key)
-        steps = jnp.int32(batch.valid.size) if batch.length is None else batch.valid.sum(dtype=jnp.int32)
+        new_carry, batch, rows, steps, values = collect(state, carry, key)
         steps, ended = gather_over_devices((steps, rows.count))
         new, ok, metrics = one_update(algo, state, batch, ended.sum(), steps.sum())
         return new, new_carry, all_devices(ok), steps.sum(), ended, metrics | values, rows

@@ -17,17 +17,18 @@ from jax import lax
 
 from regimen import distributions, spaces
 from regimen.analysis.statistics import mean_interval, wilson
-from regimen.envs.protocol import mask_row
+from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, nearest
 from regimen.schedule import Episodes
+from regimen.sources import by_agent, side_by_side
 from regimen.sources.host import HostSource, Interrupted, to_members
-from regimen.sources.scan import EnvCarry, fresh, reduce, select
+from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
 from regimen.types import Array, PyTree
 
 
 class Actor(NamedTuple):
-    """A policy that plays: `act(env, params, key, state [E, ...], obs [E, ...], mask, memory [E, ...])` gives actions
-    in the environment's own form and the memory for the next step; `start(E)` is the memory of a new episode."""
+    """A policy that plays: `act(env, params, key, state [E, ...], obs [B, ...], mask, memory [B, ...])` gives actions
+    in the environment's own form and the memory for the next step; `start(B)` is the memory of a new episode."""
 
     act: Callable[..., tuple[PyTree, PyTree]]
     start: Callable[[int], PyTree] = lambda n: ()
@@ -112,7 +113,7 @@ def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> t
     """One episode in each of `episodes` environments: their sums (an EnvCarry), and which terminated."""
     start_key, key = jax.random.split(key)
     state, obs = jax.vmap(env.reset)(jax.random.split(start_key, episodes))
-    carry = fresh(env, state, obs, actor.start(episodes))
+    carry = fresh(env, state, obs, actor.start(episodes * max(1, len(agents_of(env)))))
     flags = jnp.zeros(episodes, bool)
 
     def going(x):
@@ -121,20 +122,11 @@ def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> t
     def body(x):
         t, carry, over, terminated = x
         act_key, step_key = jax.random.split(jax.random.fold_in(key, t))
-        mask = jax.vmap(partial(mask_row, env))(carry.state)
+        mask = masks(env, carry.state)
         action, memory = actor.act(env, params, act_key, carry.state, carry.obs, mask, carry.memory)
-        state, ts = jax.vmap(env.step)(jax.random.split(step_key, episodes), carry.state, action)
-        length = carry.length + 1
-        metrics = {
-            name: reduce(env.metric_reductions[name], carry.metrics[name], ts.metrics[name].astype(jnp.float32), length)
-            for name in carry.metrics
-        }
-        reward = carry.reward + jnp.reshape(ts.reward, carry.reward.shape)
-        new = EnvCarry(state, ts.obs, reward, length, metrics, memory)
-        new = jax.tree.map(lambda a, b: select(over, b, a), new, carry)
-        ended = jnp.broadcast_to(ts.terminated, over.shape)
-        cut = jnp.broadcast_to(ts.truncated, over.shape) | (length >= env.max_episode_steps)
-        return t + 1, new, over | ended | cut, terminated | (ended & ~over)
+        new = step_all(env, carry, action, memory, jax.random.split(step_key, episodes))
+        kept = jax.tree.map(lambda a, b: select(over, b, a), new.going, carry)
+        return t + 1, kept, over | new.over, terminated | (new.ended & ~over)
 
     _, carry, _, terminated = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags))
     return replace(carry, state=(), obs=(), memory=()), terminated
@@ -178,11 +170,12 @@ def random_actor(space: Any) -> Actor:
 
 
 def baseline_actor(function: Any) -> Actor:
-    """A registered baseline: `fn(env, key, state, obs) -> action`, for one environment."""
+    """A registered baseline: `fn(env, key, state, obs) -> action`, for one environment and all of its agents."""
 
     def act(env, params, key, state, obs, mask, memory):
+        obs = by_agent(env, obs)
         keys = jax.random.split(key, jax.tree.leaves(obs)[0].shape[0])
-        return jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs), memory
+        return side_by_side(env, jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs)), memory
 
     return Actor(act)
 
@@ -258,13 +251,12 @@ class HostEvaluator:
         for i, j in running.items():
             src.reset(i, seed + j)
         ended: list[Any] = [None] * episodes
-        row = one_row(src, n)
+        row = one_row(src)
         while running:
             if self.stop_requested():
                 raise Interrupted
             row["terminated"][:] = row["truncated"][:] = False
-            for i, ok in src.step(row, 0, self.actions(src, params), list(running)):
-                terminated = bool(row["terminated"][0, i])
+            for i, terminated, ok in src.step(row, 0, self.actions(src, params), list(running)):
                 ended[running.pop(i)] = (0, src.reward[i].copy(), src.length[i], terminated, ok, src.metrics[i])
                 if queue:
                     running[i] = queue.pop(0)
@@ -287,20 +279,21 @@ class HostEvaluator:
     def actions(self, src: HostSource, params: PyTree) -> list:
         space = self.handle.action_space
         if self.act is None:
-            return [spaces.sample(space, None if src.mask is None else src.mask[i]) for i in range(src.num_envs)]
+            return [spaces.sample(space, None if src.mask is None else src.mask[i]) for i in range(src.columns)]
         actions, memory = self.act(params, src.obs, src.mask, src.memory)
         if src.remembers:
             src.memory = jax.tree.map(np.array, memory)
         out = spaces.split(space, actions).values()
-        return to_members(space, np.concatenate([np.asarray(x).reshape(src.num_envs, -1) for x in out], axis=1))
+        return to_members(space, np.concatenate([np.asarray(x).reshape(src.columns, -1) for x in out], axis=1))
 
     def close(self) -> None:
         if self.source is not None:
             self.source.close()
 
 
-def one_row(src: HostSource, n: int) -> dict[str, Any]:
+def one_row(src: HostSource) -> dict[str, Any]:
     """What `HostSource.step` writes into."""
+    n = src.columns
     row: dict[str, Any] = {name: np.zeros((1, n), bool) for name in ("terminated", "truncated", "valid")}
     row["reward"] = np.zeros((1, n, len(src.components)), np.float32)
     row["next_obs"] = spaces.zeros(src.observation_space, (1, n))

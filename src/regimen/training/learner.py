@@ -189,7 +189,7 @@ def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
         + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}"),
         "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
         "curriculum": "; ".join(course) or "none",
-    }
+    } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
 
 
 def compare(theirs: dict[str, str], mine: dict[str, str], what: str) -> None:

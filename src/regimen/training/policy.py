@@ -12,9 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces as gym
 from safetensors.numpy import load_file, save_file
 
 from regimen import spaces
+from regimen.algorithms import policy_map
 from regimen.config import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.settings import resolve_rollout
@@ -39,6 +41,7 @@ def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int
         handle.observation_space,
         handle.action_space,
         handle.reward_components,
+        agents=handle.agents,
         num_envs=num_envs,
         workers=workers,
         rollout_rows=n // num_envs if kind == "steps" else 0,
@@ -46,17 +49,28 @@ def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int
         env=handle.native,
         action_conditions=handle.action_conditions,
     )
-    return make_algorithm(config.algorithm, config.algo, config.network).bind(spec)
+    algo = make_algorithm(config.algorithm, config.algo, config.network)
+    chosen = policy_map.parse(config.policy_map, handle.agents)
+    frozen = {name: load_policy(run) for name, run in policy_map.parse_frozen(config.frozen, chosen).items()}
+    if len(chosen) == 1 and not frozen:
+        return algo.bind(spec)
+    for name, policy in frozen.items():
+        for what in ("observation_space", "action_space"):
+            theirs, ours = getattr(policy, what), getattr(handle, what)
+            if theirs != ours:
+                raise ConfigError(f"frozen: the {what} of '{name}' is {theirs}; {handle.id} has {ours}")
+    return policy_map.PolicyMap.bind(algo, spec, chosen, {k: (p.algo, p.params) for k, p in frozen.items()})
 
 
 class Policy:
     """Acts on observations, greedily by default. Made by `regimen.load_policy`. A recurrent policy remembers what it
-    has seen: call `reset` where an episode begins."""
+    has seen: call `reset` where an episode begins. With several agents `act` takes and gives dictionaries by agent."""
 
     def __init__(self, algo: Any, params: PyTree, meta: dict[str, Any]):
         self.algo, self.params, self.meta = algo, params, meta
         self.observation_space = algo.bound.spec.observation_space
         self.action_space = algo.bound.spec.action_space
+        self.agents: tuple[str, ...] = algo.bound.spec.agents
         self.key = jax.random.key(0)
 
         self.memory: PyTree = None  # [N, ...] of the observations acted on last
@@ -72,12 +86,39 @@ class Policy:
         self.memory = None
 
     def act(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
-        """The action for one observation, in the environment's own form (an int, or an array)."""
+        """The action for one observation, in the environment's own form (an int, or an array). With several agents
+        `obs` may be a dictionary of those that act, and so may `mask`; then so is the action."""
+        if self.agents and isinstance(obs, dict) and not isinstance(self.observation_space, gym.Dict):
+            return self.act_together(obs, greedy, mask or {})
+        if isinstance(self.algo, policy_map.PolicyMap):
+            raise ConfigError(f"agents have policies of their own; act on a dictionary of {', '.join(self.agents)}")
         batch = jax.tree.map(lambda x: np.asarray(x)[None], spaces.cast(self.observation_space, obs))
         if mask is not None:
             mask = spaces.mask_row(self.action_space, mask)[None]
         actions = self.act_batch(batch, greedy=greedy, mask=mask)
         return jax.tree.map(lambda x: x[0].item() if x.ndim == 1 else x[0], actions)
+
+    def act_together(self, obs: dict[str, Any], greedy: bool, mask: dict[str, Any]) -> dict[str, Any]:
+        """Actions by agent. Every agent has its place, whether it acts or not; one policy for all may also be asked
+        for agents of other names."""
+        known = isinstance(self.algo, policy_map.PolicyMap) or set(obs) <= set(self.agents)
+        names = self.agents if known else tuple(obs)
+        for name in obs:
+            if name not in names:
+                raise ConfigError(f"there is no agent '{name}'{nearest(name, names)}")
+        blank = spaces.zeros(self.observation_space)
+        rows = [spaces.cast(self.observation_space, obs[n]) if n in obs else blank for n in names]
+        batch = jax.tree.map(lambda *x: np.stack(x), *rows)
+        masks = None
+        if mask:
+            free = np.ones(sum(spaces.logits(s) for s in spaces.leaves(self.action_space).values()), bool)
+            masks = np.stack([spaces.mask_row(self.action_space, mask[n]) if n in mask else free for n in names])
+        actions = self.act_batch(batch, greedy=greedy, mask=masks)
+
+        def of(i: int) -> Any:
+            return jax.tree.map(lambda x: x[i].item() if x.ndim == 1 else x[i], actions)
+
+        return {name: of(names.index(name)) for name in obs}
 
     def act_batch(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
         """Actions [N, ...] for a batch of observations [N, ...]; of a hybrid space, a dict or tuple of them. `mask`
@@ -118,9 +159,12 @@ def save_policy(path: Path, algorithm: str, algo: Any, params: PyTree, meta: dic
             "observation_space": spaces.to_json(spec.observation_space),
             "action_space": spaces.to_json(spec.action_space),
             "reward_components": list(spec.reward_components),
+            "agents": list(spec.agents),
             "sha256": digest(tmp / "policy.safetensors"),
             **meta,
         }
+        if isinstance(algo, policy_map.PolicyMap):
+            config["policies"] = {m.name: member_config(m, algorithm, spec) for m in algo.members}
         (tmp / "config.json").write_text(json.dumps(config, indent=2, default=float) + "\n")
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -155,18 +199,43 @@ def export_policy(run: str | Path, out: str | Path | None = None, checkpoint: st
 def read_policy(path: Path) -> Policy:
     """The policy in a folder of `save_policy`."""
     meta, arrays = read_files(path)
+    components = tuple(meta.get("reward_components", ("total",)))
+    observed, acted = (spaces.from_json(meta[name]) for name in ("observation_space", "action_space"))
+    spec = Spec(observed, acted, components, tuple(meta.get("agents", ())))
+    if "policies" in meta:
+        algos = {name: saved_algorithm(one, path) for name, one in meta["policies"].items()}
+        members = tuple(
+            policy_map.Member(name, algos[name].bind(spec), tuple(spec.agents.index(a) for a in one["agents"]))
+            for name, one in meta["policies"].items()
+        )
+        algo: Any = policy_map.PolicyMap(members, policy_map.Parts(spec, members))
+    else:
+        algo = saved_algorithm(meta, path).bind(spec)
+    like = algo.actor_params(algo.init(jax.random.key(0)))
+    return Policy(algo, unflatten(like, arrays, f"the policy in {path}"), meta)
+
+
+def member_config(member: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
+    """What makes one policy of several again."""
+    return {
+        "algorithm": algorithm if member.learns else name_of(member.algo),
+        "algo": dataclasses.asdict(member.algo.config),
+        "network": dataclasses.asdict(member.algo.network),
+        "agents": [spec.agents[place] for place in member.agents],
+    }
+
+
+def name_of(algo: Any) -> str:
+    return next(name for name, entry in ALGORITHMS.items() if entry.load() is type(algo))
+
+
+def saved_algorithm(meta: dict[str, Any], path: Path) -> Any:
+    """The algorithm that a policy's config.json describes, not bound yet."""
     name = meta["algorithm"]
     if name not in ALGORITHMS:
         raise StorageError(f"the policy in {path} is of algorithm '{name}', unknown here{nearest(name, ALGORITHMS)}")
-    entry = ALGORITHMS[name]
     network = NetworkConfig(**(meta["network"] | {"hidden": tuple(meta["network"]["hidden"])}))
-    algo = make_algorithm(name, config_of(entry.config, meta["algo"]), network)
-    components = tuple(meta.get("reward_components", ("total",)))
-    algo = algo.bind(
-        Spec(spaces.from_json(meta["observation_space"]), spaces.from_json(meta["action_space"]), components)
-    )
-    like = algo.actor_params(algo.init(jax.random.key(0)))
-    return Policy(algo, unflatten(like, arrays, f"the policy in {path}"), meta)
+    return make_algorithm(name, config_of(ALGORITHMS[name].config, meta["algo"]), network)
 
 
 def config_of(cls: type, values: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from regimen.config import Count, TrainConfig
 from regimen.tracking.console import memory_mb
 from regimen.training import curriculum
-from regimen.training.engine import Limits, Progress
+from regimen.training.engine import AGENT_STEPS, Limits, Progress
 from regimen.training.evaluate import success_of
 from regimen.training.stopping import Rules, Stop
 
@@ -34,6 +34,7 @@ class Counters:
     updates: int = 0
     steps: int = 0
     episodes: int = 0
+    agent_steps: int = 0  # transitions; with several agents, of each that acted
 
     def due(self, before: Counters, every: Count | None) -> bool:
         """Whether a multiple of `every` lies between `before` and here."""
@@ -117,9 +118,11 @@ class Run:
                 rows.append(self.close_row(seconds=start + progress.seconds * j / n))
             before = replace(self.counters)
             ended = slice(bounds[j], bounds[j + 1])
-            self.count(int(progress.steps[j]), {name: values[ended] for name, values in columns.items()})
+            steps = int(progress.steps[j])
+            self.count(steps, {name: values[ended] for name, values in columns.items()})
+            self.counters.agent_steps += int(progress.metrics[AGENT_STEPS][j]) if self.handle.agents else steps
             for name, values in progress.metrics.items():
-                if math.isfinite(values[j]):
+                if name != AGENT_STEPS and math.isfinite(values[j]):
                     self.pending.setdefault(name, []).append(float(values[j]))
             due = {name for name, every in self.every.items() if self.counters.due(before, every)}
         return rows, table, due
@@ -163,7 +166,7 @@ class Run:
         seconds = self.seconds if seconds is None else seconds
         row: Row = {
             "env_steps": c.steps,
-            "agent_steps": c.steps,
+            "agent_steps": c.agent_steps,
             "updates": c.updates,
             "episodes": c.episodes,
             "wall_seconds": round(seconds, 4),
@@ -218,7 +221,7 @@ class Run:
         }
 
     def restore(self, saved: dict[str, Any], seconds: float) -> None:
-        self.counters = Counters(**saved["counters"])
+        self.counters = Counters(**({"agent_steps": saved["counters"]["steps"]} | saved["counters"]))
         self.pending, self.pending_episodes = saved["pending"], saved["pending_episodes"]
         self.recent.extend(saved["recent"])
         self.best, self.best_step = saved["best"], saved["best_step"]

@@ -98,6 +98,7 @@ def memory_needed(config: TrainConfig, handle: Any) -> int:
     """Bytes of one learner's batches, in about."""
     kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
     steps = n if kind == "steps" else n * (handle.max_episode_steps or UNKNOWN_LENGTH)
+    steps *= max(1, len(handle.agents))
     return device.batch_bytes(handle.observation_space, steps, 4 * n if handle.native is not None else n, copies=2.5)
 
 

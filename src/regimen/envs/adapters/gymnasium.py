@@ -140,7 +140,7 @@ def from_space(space: Any, x: Any) -> Any:
 
 
 def register_with_gymnasium() -> list[str]:
-    """Register every native environment as `regimen/<name>`, a slash in a name becoming a dot; returns the ids.
+    """Register every native environment of one agent as `regimen/<name>`, a slash becoming a dot; returns the ids.
 
     After it `gymnasium.make("regimen/cartpole", gravity=3.7)`, `gymnasium.make("regimen/probe.action")` and
     `gymnasium.make("regimen/moving", render_mode="rgb_array")` work.
@@ -148,7 +148,7 @@ def register_with_gymnasium() -> list[str]:
     from regimen.envs.registry import ENVS, resolve
 
     handles = {"regimen/" + name.replace("/", "."): resolve(name) for name in ENVS}
-    handles = {gym_id: handle for gym_id, handle in handles.items() if handle.native is not None}
+    handles = {gym_id: h for gym_id, h in handles.items() if h.native is not None and not h.agents}
     for gym_id, handle in handles.items():
         if gym_id not in gymnasium.registry:
             gymnasium.register(

@@ -366,7 +366,7 @@ class Airspace(NativeEnv):
         after = after.replace(parts=parts)
         obs = self.observe(after, seen, progress, near - state.min_sep)
         metrics = self.measure(state, after, separation, alive)
-        return after, TimeStep(obs, parts, terminated, jnp.zeros_like(terminated), alive, metrics)
+        return after, TimeStep(obs, parts, terminated, metrics=metrics)
 
     def fly(self, state: AirspaceState, turn: Array, target: Array) -> Decision:
         """The seconds of one decision. In `clean` separation and waypoints are checked each second, and an aircraft

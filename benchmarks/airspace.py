@@ -1,0 +1,121 @@
+"""What PPO learns on the airspace scenarios, over seeds, beside doing nothing: tables of docs/results.md.
+
+    python benchmarks/airspace.py                      # one policy per scenario, 5 seeds
+    python benchmarks/airspace.py --generic            # one policy for all, trained on the generator
+
+Policies are the greedy ones at the end of each run, nothing was selected. They are judged from the scenario's own start
+by the `clean` rules with finished aircraft still in the way, and by the `compat` reward, whose returns can be compared
+with those of doing nothing. The generic policy is judged on perturbed starts, 100 of each scenario, beside MVP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+
+HEAD = ["scenario", "seeds without loss of separation", "all reached", "min separation, NM"]
+HEAD += ["compat return (lowest, median)", "compat losses", "no-op", "env steps", "wall s"]
+NOMINAL = {"position_jitter": 0.0, "heading_jitter": 0.0, "speed_jitter": 0.0}
+PERTURBED = {"position_jitter": 1.0, "heading_jitter": 5.0, "speed_jitter": 10.0}
+
+
+def judge(handle_args: dict[str, Any], name: str, policy: Any, episodes: int) -> Any:
+    import regimen
+
+    return regimen.evaluate(f"airspace/{name}", policy=policy, episodes=episodes, env_args=handle_args)
+
+
+def learn(name: str, seeds: int, folder: Path, **settings: Any) -> list[str]:
+    """One row of the table."""
+    import numpy as np
+
+    import regimen
+
+    start = time.monotonic()
+    result = regimen.train(f"airspace/{name}", seeds=seeds, out=str(folder / name), track=False, **settings)
+    seconds = time.monotonic() - start
+    clean, compat = [], []
+    for run in result.runs:
+        policy = regimen.load_policy(run.run_dir, "final")
+        clean.append(judge({"fly_on": True, **NOMINAL}, name, policy, 1))
+        compat.append(judge({"reward": "compat", **NOMINAL}, name, policy, 1))
+    nothing = judge({"reward": "compat", **NOMINAL}, name, "no_op", 1)
+    safe = sum(1 for e in clean if e.metrics["los"].max() == 0)
+    reached = sum(1 for e in clean if e.metrics["reached"].min() == 1)
+    returns = np.array([e.returns[0] for e in compat])
+    steps = [run.summary["env_steps"] for run in result.runs]
+    return [
+        name,
+        f"{safe} of {len(clean)}",
+        f"{reached} of {len(clean)}",
+        f"{min(e.metrics['min_separation'].min() for e in clean):.2f}",
+        f"{returns.min():.1f}, {np.median(returns):.1f}",
+        f"{sum(int(e.metrics['los'].max() > 0) for e in compat)} of {len(compat)}",
+        f"{nothing.returns[0]:.1f}" + (" (loses separation)" if nothing.metrics["los"].max() else ""),
+        f"{min(steps):,} to {max(steps):,}" if min(steps) < max(steps) else f"{steps[0]:,}",
+        f"{seconds:.0f}",
+    ]
+
+
+def generic(seeds: int, episodes: int, folder: Path, **settings: Any) -> list[list[str]]:
+    """Loss of separation on perturbed starts of every scenario: one policy, and MVP."""
+    import regimen
+    from regimen.analysis.statistics import wilson
+    from regimen.envs.airspace.files import NAMES
+
+    result = regimen.train("airspace/random", seeds=seeds, out=str(folder / "generic"), track=False, **settings)
+    policies = [regimen.load_policy(run.run_dir, "final") for run in result.runs]
+    rows, total = [], {}
+    for name in NAMES:
+        row = [name]
+        for label, players in (("policy", policies), ("mvp", ["mvp"]), ("no-op", ["no_op"])):
+            played = [judge(PERTURBED, name, p, episodes) for p in players]
+            lost = sum(float(e.metrics["los"].sum()) for e in played)
+            reached = sum(float(e.metrics["reached"].mean()) for e in played) / len(played)
+            n = episodes * len(played)
+            count = total.setdefault(label, [0.0, 0])
+            count[0], count[1] = count[0] + lost, count[1] + n
+            low, high = wilson(lost, n)
+            row += [f"{lost / n:.1%} ({low:.1%} to {high:.1%})", f"{reached:.1%}"]
+        rows.append(row)
+        print(" | ".join(row), flush=True)
+    ends = [[f"{a / b:.1%} ({wilson(a, b)[0]:.1%} to {wilson(a, b)[1]:.1%})", ""] for a, b in total.values()]
+    return [*rows, ["all", *sum(ends, [])]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", help="default: all 14")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--total-steps", type=float)
+    parser.add_argument("--generic", action="store_true", help="one policy for all, trained on the generator")
+    parser.add_argument("--episodes", type=int, default=100, help="of each scenario, for the generic policy")
+    parser.add_argument("--out", help="keep the runs here")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting")
+    args = parser.parse_args()
+    from regimen.envs.airspace.files import NAMES
+
+    folder = Path(args.out or tempfile.mkdtemp(prefix="airspace-"))
+    settings: dict[str, Any] = dict(item.split("=", 1) for item in args.set)
+    if args.total_steps:
+        settings["total_steps"] = int(args.total_steps)
+    load = harness.OtherLoad()
+    if args.generic:
+        rows = generic(args.seeds, args.episodes, folder, **settings)
+        head = ["scenario"] + [f"{who}, {what}" for who in ("policy", "MVP", "no-op") for what in ("LoS", "reached")]
+        print(f"\n{harness.table(head, rows)}\n\n{load}")
+        return
+    rows = []
+    for name in args.scenarios or NAMES:
+        rows.append(learn(name, args.seeds, folder, **settings))
+        print(" | ".join(map(str, rows[-1])), flush=True)
+    print(f"\n{harness.table(HEAD, rows)}\n\n{load}")
+
+
+if __name__ == "__main__":
+    main()

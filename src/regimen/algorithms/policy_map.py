@@ -1,0 +1,282 @@
+"""Several policies in one environment: each learns from the rows of its own agents, or is frozen and only acts.
+
+To the rest it is one algorithm. Its state holds those of its members, their entries named `policy.entry`; a member sees
+a batch with the columns of its agents and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regimen import spaces
+from regimen.errors import ConfigError, nearest
+from regimen.types import Array, Batch, Model, PyTree, Spec, State
+
+SHARED, INDEPENDENT, BY_ROLE = "shared", "independent", "role"
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One policy and its agents."""
+
+    name: str
+    algo: Any
+    agents: tuple[int, ...]  # their places among all
+    frozen: Any = None  # actor parameters of a policy that does not learn
+
+    @property
+    def learns(self) -> bool:
+        return self.frozen is None
+
+
+class Parts:
+    """What is asked of a bound algorithm. Compared by identity: part of the compiled program."""
+
+    def __init__(self, spec: Spec, members: tuple[Member, ...]):
+        self.spec, self.members = spec, members
+        self.dist = members[0].algo.bound.dist
+
+    def replay_bytes(self) -> int:
+        sizes = [getattr(m.algo.bound, "replay_bytes", int)() for m in self.members if m.learns]
+        return sum(sizes)
+
+
+class PolicyMap:
+    """Members that act side by side. `config` and `network` are those that the learning ones have in common."""
+
+    def __init__(self, members: tuple[Member, ...], parts: Parts):
+        self.members, self.parts = members, parts
+        first = next((m.algo for m in members if m.learns), None)
+        if first is None:
+            raise ConfigError("policy_map: every policy is frozen; nothing would be learned")
+        self.config, self.network = first.config, first.network
+        self.asynchronous = bool(getattr(first, "asynchronous", False))
+        if hasattr(first, "by_env"):
+            self.by_env = tuple(f"{m.name}.{entry}" for m in members if m.learns for entry in m.algo.by_env)
+
+    @classmethod
+    def bind(cls, algo: Any, spec: Spec, chosen: Mapping[str, tuple[str, ...]], frozen: Mapping[str, Any]) -> PolicyMap:
+        """`algo` for every policy of `chosen` (name -> agents), except those given as `frozen` (name -> (bound
+        algorithm, actor parameters))."""
+        members = []
+        for name, agents in chosen.items():
+            own = dataclasses.replace(spec, agents=agents)
+            places = tuple(spec.agents.index(agent) for agent in agents)
+            if name in frozen:
+                bound, params = frozen[name]
+                members.append(Member(name, bound, places, jax.tree.map(jnp.asarray, params)))
+            else:
+                members.append(Member(name, algo.bind(own), places))
+        return cls(tuple(members), Parts(spec, tuple(members)))
+
+    @property
+    def bound(self) -> Parts:
+        return self.parts
+
+    # --- the way to a member and back --------------------------------------------------------------------------------
+
+    def own(self, member: Member, tree: PyTree, axis: int) -> PyTree:
+        """The columns of a member's agents; `axis` is that of all rows, environments times agents."""
+        agents = len(self.parts.spec.agents)
+
+        def take(x: Array) -> Array:
+            lead, rest = x.shape[:axis], x.shape[axis + 1 :]
+            each = x.reshape(*lead, -1, agents, *rest)
+            return each[(slice(None),) * (axis + 1) + (np.array(member.agents),)].reshape(*lead, -1, *rest)
+
+        return jax.tree.map(take, tree)
+
+    def joined(self, parts: list[PyTree], axis: int) -> PyTree:
+        """What the members gave, in the order of all rows."""
+        order = np.argsort(np.concatenate([m.agents for m in self.members]))
+
+        def join(*pieces: Array) -> Array:
+            lead, rest = pieces[0].shape[:axis], pieces[0].shape[axis + 1 :]
+            each = [p.reshape(*lead, -1, len(m.agents), *rest) for p, m in zip(pieces, self.members)]
+            whole = jnp.concatenate(each, axis=axis + 1)
+            return jnp.take(whole, order, axis=axis + 1).reshape(*lead, -1, *rest)
+
+        return jax.tree.map(join, *parts)
+
+    def state_of(self, member: Member, state: State) -> State:
+        """A member's own, with a randomness of its own."""
+
+        def entries(named: dict[str, PyTree]) -> dict[str, PyTree]:
+            start = f"{member.name}."
+            return {key[len(start) :]: value for key, value in named.items() if key.startswith(start)}
+
+        key = jax.random.fold_in(state.key, 1 + self.members.index(member))
+        replay = state.replay[member.name] if isinstance(state.replay, dict) else ()
+        return State(entries(state.models), entries(state.norm), key, state.clock, entries(state.aux), replay)
+
+    # --- the seam ----------------------------------------------------------------------------------------------------
+
+    def init(self, key: Array) -> State:
+        own = {m.name: m.algo.init(jax.random.fold_in(key, i)) for i, m in enumerate(self.members) if m.learns}
+        frozen = {f"{m.name}.frozen": Model(m.frozen) for m in self.members if not m.learns}
+        state = next(iter(own.values())).replace(models=frozen, norm={}, aux={}, replay={})
+        for m in self.members:
+            state = self.with_state(state, m, own[m.name]) if m.learns else state
+        return state.replace(replay=state.replay if any_leaves(state.replay) else ())
+
+    def with_state(self, state: State, member: Member, own: State) -> State:
+        def named(entries: dict[str, PyTree]) -> dict[str, PyTree]:
+            return {f"{member.name}.{key}": value for key, value in entries.items()}
+
+        replay = state.replay | {member.name: own.replay} if isinstance(state.replay, dict) else state.replay
+        models, norm, aux = (
+            a | named(b) for a, b in ((state.models, own.models), (state.norm, own.norm), (state.aux, own.aux))
+        )
+        return state.replace(models=models, norm=norm, aux=aux, replay=replay)
+
+    def actor_params(self, state: State) -> PyTree:
+        return {
+            m.name: m.algo.actor_params(self.state_of(m, state))
+            if m.learns
+            else state.models[f"{m.name}.frozen"].params
+            for m in self.members
+        }
+
+    def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
+        """By member, each for all rows: those of other agents are never looked at."""
+        carries = {m.name: m.algo.initial_carry(lead) for m in self.members}
+        return carries if any_leaves(carries) else ()
+
+    def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
+        return {m.name: m.algo.noise(jax.random.fold_in(key, i), shape) for i, m in enumerate(self.members)}
+
+    def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
+        one = jax.tree.leaves(spaces.zeros(self.parts.spec.observation_space))[0]
+        axis = jax.tree.leaves(obs)[0].ndim - 1 - one.ndim
+        actions, extras, carries = [], [], dict(carry) if carry != () else {}
+        for m in self.members:
+            seen, allowed, before = (self.own(m, x, axis) for x in (obs, mask, carries.get(m.name, ())))
+            drawn = None if noise is None else self.own(m, noise[m.name], axis)
+            action, after, said = m.algo.act(params[m.name], seen, before, drawn, mask=allowed, greedy=greedy)
+            actions.append(action)
+            extras.append(said if m.learns else None)
+            if any_leaves(after):
+                carries[m.name] = self.put(m, carries[m.name], after, axis)
+        like = next(x for x in extras if x is not None)
+        filled = [self.blank(like, action, axis) if x is None else x for x, action in zip(extras, actions)]
+        return self.joined(actions, axis), carries if carry != () else (), self.joined(filled, axis)
+
+    def put(self, member: Member, whole: PyTree, own: PyTree, axis: int) -> PyTree:
+        agents, places = len(self.parts.spec.agents), np.array(member.agents)
+
+        def write(x: Array, y: Array) -> Array:
+            lead, rest = x.shape[:axis], x.shape[axis + 1 :]
+            each, new = x.reshape(*lead, -1, agents, *rest), y.reshape(*lead, -1, len(places), *rest)
+            return each.at[(slice(None),) * (axis + 1) + (places,)].set(new).reshape(x.shape)
+
+        return jax.tree.map(write, whole, own)
+
+    def blank(self, like: PyTree, action: PyTree, axis: int) -> PyTree:
+        """What a frozen member says of its choices: nothing that is learned from."""
+        rows = jax.tree.leaves(action)[0].shape[axis]
+        return jax.tree.map(lambda x: jnp.zeros((*x.shape[:axis], rows, *x.shape[axis + 1 :]), x.dtype), like)
+
+    def to_env(self, action: PyTree) -> PyTree:
+        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
+        leaf = jax.tree.leaves(action)[0]
+        axis = leaf.ndim - 1 - jax.tree.leaves(self.parts.dist.zeros(()))[0].ndim
+        out = self.joined([m.algo.to_env(self.own(m, action, axis)) for m in self.members], axis)
+        return jax.tree.map(np.asarray, out) if on_host else out
+
+    def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+        """Each learning member on its own columns. Metrics are means over them, and by policy."""
+        found: dict[str, dict[str, Array]] = {}
+        for m in self.members:
+            if not m.learns:
+                continue
+            columns = batch.replace(length=None, worker=None, lag=None)
+            own = self.own(m, columns, 1).replace(length=batch.length, worker=batch.worker)
+            if batch.lag is not None:
+                own = own.replace(lag=self.own(m, batch.lag, 0))
+            new, found[m.name] = m.algo.update(self.state_of(m, state), own)
+            state = self.with_state(state, m, new)
+        several = len(found) > 1
+        names = list(next(iter(found.values())))
+        metrics = {k: jnp.stack([x[k] for x in found.values()]).mean(0) for k in names}
+        if several:
+            metrics |= {f"{k}/{name}": x[k] for name, x in found.items() for k in ("loss", "entropy") if k in x}
+        return state, metrics
+
+
+def any_leaves(tree: PyTree) -> bool:
+    return bool(jax.tree.leaves(tree))
+
+
+def _flatten(algo: PolicyMap):
+    return tuple(m.algo for m in algo.members), (tuple((m.name, m.agents, m.learns) for m in algo.members), algo.parts)
+
+
+def _unflatten(static: Any, algos: Any) -> PolicyMap:
+    _, parts = static
+    members = tuple(dataclasses.replace(m, algo=a) for m, a in zip(parts.members, algos))
+    return PolicyMap(members, parts)
+
+
+jax.tree_util.register_pytree_node(PolicyMap, _flatten, _unflatten)
+
+
+# --- which agent has which policy ------------------------------------------------------------------------------------
+
+
+def role_of(agent: str) -> str:
+    """An agent's name without its number: `adversary_0` is an `adversary`, `A1` an `A`."""
+    return re.sub(r"[_-]?\d+$", "", agent) or agent
+
+
+def parse(text: str, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Policy -> agents, of `shared`, `independent`, `role`, or `agent=policy,role=policy,...`."""
+    if text == SHARED:
+        return {SHARED: agents}
+    if not agents:
+        raise ConfigError(f"policy_map: '{text}' needs an environment of several agents; use 'shared'")
+    if text == INDEPENDENT:
+        return {agent: (agent,) for agent in agents}
+    given: dict[str, str] = {}
+    if text != BY_ROLE:
+        roles = dict.fromkeys(map(role_of, agents))
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            who, equals, policy = (part.strip() for part in item.partition("="))
+            if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+", policy):
+                words = f"{SHARED}, {INDEPENDENT}, {BY_ROLE}, or agent=policy,agent=policy"
+                raise ConfigError(f"policy_map: '{item}' is not an assignment; write {words}")
+            if who not in agents and who not in roles:
+                hint = nearest(who, (*agents, *roles))
+                raise ConfigError(f"policy_map: '{who}' is neither an agent nor a role{hint}")
+            given[who] = policy
+        missing = [a for a in agents if a not in given and role_of(a) not in given]
+        if missing:
+            raise ConfigError(f"policy_map: the agent '{missing[0]}' has no policy; add {missing[0]}=NAME")
+
+    def named(agent: str) -> str:
+        role = role_of(agent)
+        return given.get(agent) or given.get(role) or role
+
+    out: dict[str, tuple[str, ...]] = {}
+    for agent in agents:
+        out[named(agent)] = (*out.get(named(agent), ()), agent)
+    return out
+
+
+def parse_frozen(text: str | None, policies: Mapping[str, Any]) -> dict[str, str]:
+    """Policy -> run, of `policy=RUN,policy=RUN`."""
+    out: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in (text or "").split(","))):
+        name, equals, run = item.partition("=")
+        if not equals or not run:
+            raise ConfigError(f"frozen: '{item}' is not an assignment; write policy=RUN")
+        if name not in policies:
+            raise ConfigError(f"frozen: there is no policy '{name}'{nearest(name, policies)}")
+        out[name] = run
+    return out

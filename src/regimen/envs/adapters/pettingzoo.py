@@ -1,0 +1,323 @@
+"""PettingZoo's parallel environments, both ways: any of them can be trained on, and a native environment of several
+agents is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+
+from regimen.envs.adapters.gymnasium import from_space, read_components, read_mask, read_success, to_mask, to_space
+from regimen.envs.protocol import Env, agents_of, alive_in
+from regimen.errors import EnvError
+from regimen.spaces import logits
+from regimen.types import Array, PyTree
+
+try:
+    from pettingzoo import ParallelEnv
+except ImportError:  # without the extra nothing here can be called
+    ParallelEnv = object  # type: ignore[assignment, misc]
+
+
+def require_pettingzoo() -> None:
+    if ParallelEnv is object:
+        raise EnvError("PettingZoo is not installed: pip install 'regimen[multi-agent]'")
+
+
+# --- training on a parallel environment ------------------------------------------------------------------------------
+
+
+class Team:
+    """A parallel environment whose agents have fixed places, as `HostSource` steps it.
+
+    `reset` and `step` give and take a list with an entry for every possible agent: what belongs to one that no longer
+    acts is a filler. Where agents observe boxes of different sizes, the smaller ones are filled up with zeros; where
+    they choose among different numbers of actions, a mask forbids those that are not theirs; a smaller continuous
+    action is the beginning of the largest.
+    """
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, env: Any, max_episode_steps: int | None = None):
+        self.env = env
+        self.agents: tuple[str, ...] = tuple(env.possible_agents)
+        if not self.agents:
+            raise EnvError(f"{type(env).__name__}: possible_agents is empty; there is nobody to train")
+        self.observation_spaces = [env.observation_space(agent) for agent in self.agents]
+        self.own_actions = [env.action_space(agent) for agent in self.agents]
+        self.masked_in_obs = all(is_masked(space) for space in self.observation_spaces)
+        if self.masked_in_obs:
+            self.observation_spaces = [space["observation"] for space in self.observation_spaces]  # type: ignore[index]
+        self.observation_space = common_space(self.observation_spaces, "observation")
+        self.action_space = common_space(self.own_actions, "action")
+        inner = getattr(env, "unwrapped", env)
+        self.unwrapped = inner
+        self.reward_components = tuple(getattr(inner, "reward_components", ("total",)))
+        self.metric_reductions = dict(getattr(inner, "metric_reductions", {}))
+        self.return_threshold = getattr(inner, "return_threshold", None)
+        self.action_conditions = dict(getattr(inner, "action_conditions", {}))
+        self.max_episode_steps = max_episode_steps or limit_of(inner)
+        self.alive = np.zeros(len(self.agents), bool)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list, dict[str, Any]]:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        self.alive = np.array([agent in observations for agent in self.agents])
+        return self.observed(observations), self.info(observations, infos)
+
+    def step(self, actions: list) -> tuple[list, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Observations, rewards [A, K], terminated [A], truncated [A] and an info for all; entries of those that did
+        not act count for nothing."""
+        given = {
+            agent: member_of(space, action)
+            for agent, space, action, alive in zip(self.agents, self.own_actions, actions, self.alive)
+            if alive
+        }
+        observations, rewards, terminated, truncated, infos = self.env.step(given)
+        ended, cut = (
+            np.array([bool(x.get(agent, False)) for agent in self.agents]) & self.alive for x in (terminated, truncated)
+        )
+        gone = np.array([agent not in observations for agent in self.agents]) & self.alive
+        reward = np.zeros((len(self.agents), len(self.reward_components)))
+        for k, agent in enumerate(self.agents):
+            if self.alive[k] and agent in rewards:
+                reward[k] = read_components(rewards[agent], infos.get(agent, {}), self.reward_components)
+        ended |= gone & ~cut
+        self.alive = self.alive & ~ended & ~cut
+        return self.observed(observations), reward, ended, cut & ~ended, self.info(observations, infos)
+
+    def observed(self, observations: dict[str, Any]) -> list:
+        out = []
+        for agent, own in zip(self.agents, self.observation_spaces):
+            if agent not in observations:
+                out.append(zero_of(self.observation_space))
+                continue
+            x = observations[agent]["observation"] if self.masked_in_obs else observations[agent]
+            out.append(x if own == self.observation_space else filled(x, self.observation_space))
+        return out
+
+    def info(self, observations: dict[str, Any], infos: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """The metrics that any agent tells (they are of the whole), whether it is a success, and masks [A, L]."""
+        told: dict[str, Any] = {}
+        for agent in reversed(self.agents):
+            told |= infos.get(agent, {})
+        out = {name: told[name] for name in self.metric_reductions if name in told}
+        if (success := read_success(told)) is not None:
+            out["is_success"] = success
+        rows = [self.mask(k, agent, observations, infos) for k, agent in enumerate(self.agents)]
+        if any(row is not None for row in rows):
+            blank = np.ones(logits(self.action_space), bool)
+            out["action_mask"] = np.stack([blank if row is None else row for row in rows])
+        return out
+
+    def mask(self, k: int, agent: str, observations: dict[str, Any], infos: dict[str, Any]) -> np.ndarray | None:
+        row = observations[agent].get("action_mask") if self.masked_in_obs and agent in observations else None
+        row = row if row is not None else infos.get(agent, {}).get("action_mask")
+        own, whole = self.own_actions[k], self.action_space
+        if not isinstance(whole, spaces.Discrete) or not isinstance(own, spaces.Discrete):
+            return None if row is None else np.asarray(read_mask({"action_mask": row}), bool)
+        if row is None and own.n == whole.n:
+            return None
+        out = np.zeros(whole.n, bool)
+        out[: own.n] = True if row is None else np.asarray(row, bool)
+        return out
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def limit_of(env: Any) -> int:
+    """Steps after which an environment says it cuts an episode short; 0 when it does not."""
+    for name in ("max_episode_steps", "max_cycles", "max_num_steps"):
+        if isinstance(limit := getattr(env, name, None), int) and limit > 0:
+            return limit
+    return 0
+
+
+def is_masked(space: Any) -> bool:
+    """The convention of PettingZoo's classic games: what is observed, and what is allowed, in one dictionary."""
+    return isinstance(space, spaces.Dict) and set(space.spaces) == {"observation", "action_mask"}
+
+
+def common_space(own: list[Any], what: str) -> Any:
+    """One space for all agents."""
+    first = own[0]
+    if all(space == first for space in own):
+        return first
+    if all(isinstance(space, spaces.Discrete) and space.start == 0 for space in own):
+        return max(own, key=lambda space: space.n)
+    if all(isinstance(space, spaces.Box) and len(space.shape) == 1 for space in own):
+        largest = max(own, key=lambda space: space.shape[0])
+        low, high = np.full(largest.shape, np.inf), np.full(largest.shape, -np.inf)
+        for space in own:
+            n = space.shape[0]
+            low[:n], high[:n] = np.minimum(low[:n], space.low), np.maximum(high[:n], space.high)
+        if what == "observation":  # the zeros that fill it up are in it
+            low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+        return spaces.Box(low.astype(largest.dtype), high.astype(largest.dtype), dtype=largest.dtype.type)
+    raise EnvError(
+        f"agents with the {what} spaces {', '.join(map(str, dict.fromkeys(map(str, own))))} cannot share one; "
+        "one-dimensional boxes and discrete spaces of any size can"
+    )
+
+
+def filled(x: Any, space: Any) -> np.ndarray:
+    x = np.asarray(x, space.dtype)
+    return np.concatenate([x, np.zeros(space.shape[0] - x.shape[0], space.dtype)])
+
+
+def zero_of(space: Any) -> Any:
+    match space:
+        case spaces.Dict():
+            return {k: zero_of(s) for k, s in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(zero_of(s) for s in space.spaces)
+    return np.zeros(space.shape, space.dtype)
+
+
+def member_of(space: Any, action: Any) -> Any:
+    """An action of the common space as one of an agent's own."""
+    if isinstance(space, spaces.Box) and np.shape(action) != space.shape:
+        return np.clip(action[: space.shape[0]], space.low, space.high)
+    return action
+
+
+def parallel_factory(identifier: str) -> Callable[..., Any]:
+    """The maker of `pettingzoo:MODULE[:FUNCTION]`; the function is `parallel_env` unless it is given."""
+    from regimen.envs.registry import load
+
+    require_pettingzoo()
+    target = identifier if ":" in identifier else f"{identifier}:parallel_env"
+    return load(target)
+
+
+# --- native environments as parallel ones ----------------------------------------------------------------------------
+
+
+@partial(jax.jit, keep_unused=True)
+def compiled_reset(env: Any, key: Array):
+    state, obs = env.reset(jax.random.wrap_key_data(key, impl="threefry2x32"))
+    return state, (obs, alive_in(env, state), masks_of(env, state))
+
+
+@partial(jax.jit, keep_unused=True)
+def compiled_step(env: Any, key: Array, state: PyTree, action: PyTree, t: Array):
+    key = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), t)
+    state, ts = env.step(key, state, action)
+    agents = len(agents_of(env))
+    flags = [jnp.broadcast_to(x, (agents,)) for x in (ts.terminated, ts.truncated)]
+    out = ts.obs, ts.reward.reshape(agents, -1), *flags, alive_in(env, state), ts.metrics, masks_of(env, state)
+    return state, out
+
+
+def masks_of(env: Any, state: PyTree) -> PyTree:
+    return env.action_mask(state) if getattr(env, "action_mask", None) else None
+
+
+def to_pettingzoo(env: Env, render_mode: str | None = None) -> ParallelNative:
+    """A native environment of several agents for tools that speak PettingZoo."""
+    return ParallelNative(env, render_mode)
+
+
+class ParallelNative(ParallelEnv):  # type: ignore[misc, valid-type]
+    """One copy of a native environment of several agents, compiled for the CPU. Every agent's info has the metrics, its
+    own `reward_components` where there are several, and its `action_mask` where the environment has one."""
+
+    def __init__(self, env: Env, render_mode: str | None = None):
+        require_pettingzoo()
+        if not agents_of(env):
+            raise EnvError(f"{type(env).__name__} has one agent; use to_gymnasium")
+        modes = ["rgb_array"] if hasattr(env, "render") else []
+        if render_mode not in (None, *modes):
+            raise EnvError(f"render_mode '{render_mode}': {type(env).__name__} can do {', '.join(modes) or 'none'}")
+        self.metadata = {
+            "name": type(env).__name__,
+            "render_modes": modes,
+            "render_fps": getattr(env, "render_fps", 30),
+        }
+        self.native, self.render_mode = env, render_mode
+        self.possible_agents = list(agents_of(env))
+        self.agents: list[str] = []
+        self.observation_spaces = dict.fromkeys(self.possible_agents, env.observation_space)
+        self.action_spaces = dict.fromkeys(self.possible_agents, env.action_space)
+        self.reward_components, self.metric_reductions = tuple(env.reward_components), dict(env.metric_reductions)
+        self.return_threshold = getattr(env, "return_threshold", None)
+        self.action_conditions = dict(getattr(env, "action_conditions", {}))
+        self.max_episode_steps = env.max_episode_steps
+        self.state_of_native: PyTree = None
+        self._program = jax.device_put(env, jax.devices("cpu")[0])
+        self._random, _ = seeding.np_random(None)
+        self._t = 0
+
+    def observation_space(self, agent: str) -> Any:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return self.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        if seed is not None:
+            self._random, _ = seeding.np_random(seed)
+        self._key = np.asarray(self._random.integers(2**32, size=2), np.uint32)
+        self.state_of_native, out = compiled_reset(self._program, self._key)
+        obs, alive, masks = jax.device_get(out)
+        self._t = 0
+        self.agents = [agent for agent, there in zip(self.possible_agents, alive) if there]
+        return self.by_agent(obs), {agent: self.info(k, {}, masks) for k, agent in self.present()}
+
+    def step(self, actions: dict[str, Any]):
+        if self.state_of_native is None:
+            raise gymnasium.error.ResetNeeded("call reset before step")
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        space, acting = self.native.action_space, list(self.present())
+        idle = zero_of(space)
+        given = [from_space(space, actions.get(agent, idle)) for agent in self.possible_agents]
+        stacked = jax.tree.map(lambda *x: np.stack(x), *given)
+        self.state_of_native, out = compiled_step(
+            self._program, self._key, self.state_of_native, stacked, np.uint32(self._t)
+        )
+        obs, reward, terminated, truncated, alive, metrics, masks = jax.device_get(out)
+        self._t += 1
+        truncated = (truncated | (self._t >= self.max_episode_steps)) & ~terminated
+        observations = self.by_agent(obs)
+        infos = {agent: self.info(k, metrics, masks, reward[k]) for k, agent in acting}
+        rewards = {agent: float(reward[k].sum()) for k, agent in acting}
+        ended = {agent: bool(terminated[k]) or not (alive[k] or truncated[k]) for k, agent in acting}
+        cut = {agent: bool(truncated[k]) for k, agent in acting}
+        self.agents = [agent for agent in self.agents if not (ended[agent] or cut[agent])]
+        return observations, rewards, ended, cut, infos
+
+    def present(self):
+        return [(k, agent) for k, agent in enumerate(self.possible_agents) if agent in self.agents]
+
+    def by_agent(self, obs: PyTree) -> dict[str, Any]:
+        space = self.native.observation_space
+        return {agent: to_space(space, jax.tree.map(lambda x, k=k: x[k], obs)) for k, agent in self.present()}
+
+    def info(self, k: int, metrics: dict[str, Any], masks: Any, reward: np.ndarray | None = None) -> dict[str, Any]:
+        info = {name: np.asarray(value).item() for name, value in metrics.items()}
+        if reward is not None and len(self.reward_components) > 1:
+            info["reward_components"] = dict(zip(self.reward_components, reward.tolist()))
+        if masks is not None:
+            own = jax.tree.map(lambda x: x[k], masks)
+            info["action_mask"] = to_mask(self.native.action_space, own)
+        return info
+
+    def render(self) -> np.ndarray | None:
+        if self.render_mode is None:
+            return None
+        if self.state_of_native is None:
+            raise gymnasium.error.ResetNeeded("call reset before render")
+        return self.native.render(jax.device_get(self.state_of_native))  # type: ignore[attr-defined]
+
+    def close(self) -> None: ...
