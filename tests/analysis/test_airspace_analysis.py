@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from regimen.algorithms.policy_map import PolicyMap
 from regimen.algorithms.ppo import PPO
 from regimen.analysis.airspace import analyse, pages, pilots
 from regimen.analysis.airspace.analysis import find_scenarios, find_shifts
@@ -181,6 +182,19 @@ def test_a_policy_flies_with_the_settings_it_was_trained_with(tmp_path):
     subject = pilots.subject_of(make_run(tmp_path / "compat", "head_on", args))
     assert subject.env.observation == "compat" and subject.env.reward == "compat"
     assert subject.env.max_episode_steps == 40 and subject.scenario == "head_on"
+
+
+def test_policies_of_single_aircraft(tmp_path):
+    """Independent policies fly their own scenario, and are refused where there are more aircraft."""
+    env = Airspace(scenario="head_on", **SHORT)
+    spec = Spec(env.observation_space, env.action_space, env.reward_components, agents=("A1", "A2"))
+    algo = PolicyMap.bind(PPO(network=NetworkConfig(hidden=(8,))), spec, {"a": ("A1",), "b": ("A2",)}, {})
+    params = algo.actor_params(algo.init(jax.random.key(0)))
+    policy = Policy(algo, params, {"env": "airspace/head_on", "env_args": SHORT, "algorithm": "ppo"})
+    found = analyse(policy, shifts="none", episodes=4, stochastic=True, baselines=False, write=False)
+    assert found.cells[0].row["episodes"] == 4 and "drawn from the policy" in found.notes[-1]
+    with pytest.raises(ConfigError, match=r"policies for 2 aircraft .* cross_4all has 4"):
+        analyse(policy, "cross_4all", write=False)
 
 
 def test_command(found, tmp_path, capsys):

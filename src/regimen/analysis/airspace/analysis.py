@@ -225,10 +225,15 @@ def find_subjects(target: Any, checkpoint: str, stochastic: bool, env_args: dict
     given = [target] if isinstance(target, (str, Path, Policy)) else list(target)
     if not given:
         raise ConfigError("regimen analyse needs a run directory or a baseline: no_op, waypoint, mvp")
-    expanded: list[Any] = []
+    found: list[Subject] = []
     for one in given:
-        expanded += pilots.run_folders(Path(one)) if isinstance(one, (str, Path)) and Path(one).is_dir() else [one]
-    found = [pilots.subject_of(one, checkpoint, stochastic, env_args) for one in expanded]
+        if isinstance(one, Policy) or not Path(one).is_dir():
+            found.append(pilots.subject_of(one, checkpoint, stochastic, env_args))
+            continue
+        for folder in pilots.run_folders(Path(one)):
+            subject = pilots.subject_of(folder, checkpoint, stochastic, env_args)
+            inside = "" if folder == Path(one) else folder.relative_to(one).as_posix()
+            found.append(dataclasses.replace(subject, name=inside or subject.name))
     names: dict[str, int] = {}
     out = []
     for s in found:
@@ -292,7 +297,7 @@ def fly_shifts(
 ) -> tuple[list[ShiftResult], Cell, list[Kept]]:
     """Every shift of the grid and how it differs from the baseline flown from the same perturbations; the baseline as
     a cell of the table of scenarios; and the worst episodes of the worst shifts, flown again in full detail."""
-    scenarios, numbers = starts(g.files, episodes, jitter, seed)
+    scenarios, numbers = starts(g.files, episodes, jitter, seed, pilots.aircraft_for([subject], [file]))
     key, what = jax.random.key(seed), f"shifts of {file.name}"
     first = transfers.Look(episodes)
 

@@ -99,7 +99,8 @@ def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys
         own = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
         action, memory = act(env, params, own, state, obs, memory)
         state, step = jax.vmap(env.step)(own, state, action)
-        alive = jax.vmap(env.alive)(state) & ~(step.terminated | step.truncated).reshape(episodes, -1)
+        ended = step.terminated.reshape(episodes, -1) | step.truncated.reshape(episodes, -1)  # by aircraft, or for all
+        alive = jax.vmap(env.alive)(state) & ~ended
         over = ~(alive & present).any(-1)
         length = jnp.where((length == limit) & over, t + 1, length)
         return t + 1, state, step.obs, memory, length, record(rows, t + 1, state)

@@ -12,7 +12,7 @@ import numpy as np
 from regimen.analysis.airspace.detector import Detector
 from regimen.analysis.airspace.flight import Flight, Rows, flight_of
 from regimen.analysis.airspace.measure import Measures, fly_and_measure
-from regimen.analysis.airspace.pilots import Subject
+from regimen.analysis.airspace.pilots import Subject, aircraft_for
 from regimen.analysis.airspace.safety import summarise
 from regimen.analysis.airspace.starts import Jitter, starts
 from regimen.envs.airspace.files import ScenarioFile
@@ -39,7 +39,9 @@ def transfer(
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[Cell]:
     """Cells by policy, then scenario. All policies fly the same perturbed starts, all scenarios in one program."""
-    scenarios, numbers = starts(files, episodes, jitter, seed)
+    if not subjects:
+        return []
+    scenarios, numbers = starts(files, episodes, jitter, seed, aircraft_for(subjects, files))
     total, cells = len(numbers), []
     for i, subject in enumerate(subjects):
         look = Look(episodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 import jax
 
 from regimen import spaces
+from regimen.algorithms.policy_map import PolicyMap
 from regimen.analysis.airspace.flight import Pilot
 from regimen.envs import registry
-from regimen.envs.airspace.files import load
+from regimen.envs.airspace.files import ScenarioFile, load
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.tracking.files import read_config
 from regimen.training.policy import Policy, load_policy
@@ -34,6 +35,7 @@ class Subject:
     scenario: str | None = None  # it was trained on, a name or a path; None for a baseline, or of several
     path: Path | None = None  # its run directory
     algorithm: str | None = None
+    agents: tuple[str, ...] = ()  # where aircraft have policies of their own: whose they are, in order
 
     @property
     def trained_on(self) -> str:
@@ -88,10 +90,35 @@ _ALGORITHMS: dict[str, Any] = {}
 def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False) -> Pilot:
     """A learned policy. Policies of equal settings share one algorithm object, hence one compiled program."""
     algo, spec = policy.algo, policy.algo.bound.spec
+    if own_policies(policy):
+        return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
     settings = [type(algo).__name__, repr(algo.config), dataclasses.asdict(algo.network)]
     settings += [spaces.to_json(spec.observation_space), spaces.to_json(spec.action_space)]
     algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str, sort_keys=True), algo)
     return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
+
+
+def own_policies(policy: Policy) -> bool:
+    """Whether aircraft have policies of their own instead of a shared one."""
+    return isinstance(policy.algo, PolicyMap)
+
+
+def aircraft_for(subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> int:
+    """The number of aircraft that all scenarios are padded to; policies of single aircraft fix it."""
+    count = max(len(f.ids) for f in files)
+    for s in subjects:
+        if s.agents and count > len(s.agents):
+            file = next(f for f in files if len(f.ids) > len(s.agents))
+            raise ConfigError(
+                f"{s.name} has policies for {len(s.agents)} aircraft ({', '.join(s.agents)}); {file.name} has "
+                f"{len(file.ids)}; choose scenarios with at most {len(s.agents)} (--scenario)"
+            )
+    fixed = {len(s.agents) for s in subjects if s.agents}
+    if len(fixed) > 1:
+        raise ConfigError(
+            "runs with policies for different numbers of aircraft cannot share a table; analyse them apart"
+        )
+    return max(count, *fixed) if fixed else count
 
 
 def is_airspace(env: Any) -> bool:
@@ -162,14 +189,16 @@ def _learned_subject(
     name = path.name if path is not None else str(origin.get("env", "policy")).replace("airspace/", "")
     pilot = policy_pilot(policy, name, stochastic)
     one = None if scenario in SEVERAL else scenario
-    return Subject(name, pilot, for_all(env), one, path, policy.meta.get("algorithm"))
+    agents = policy.algo.bound.spec.agents if own_policies(policy) else ()
+    return Subject(name, pilot, for_all(env), one, path, policy.meta.get("algorithm"), agents)
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The run directories in a folder that is not one itself, as `regimen train airspace/all` writes them."""
+    """The run directories in a folder that is not one itself, as `regimen train airspace/all` writes them; those of
+    seeds may lie one level deeper."""
     if (path / "config.yaml").exists() or (path / "config.json").exists() or not path.is_dir():
         return [path]
-    found = sorted(p.parent for p in path.glob("*/config.yaml"))
+    found = sorted(p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in path.glob(pattern))
     if not found:
         raise StorageError(f"{path} is not a run directory and holds none: no config.yaml in it or in its folders")
     return found
