@@ -167,6 +167,18 @@ def test_no_conflict_and_no_alert_is_absent():
     assert row["distance_overhead"] == pytest.approx(0, abs=1e-3)
 
 
+def test_compat_rules_hold_where_a_policy_was_trained_with_them():
+    """The published no-op flight of head_on: separation every 10 s, 0.42 NM, lost in decision 20, there in decision 44;
+    merging aircraft that have arrived fly on and count."""
+    env = Airspace(scenario="mixed", observation="compat", reward="compat", max_episode_steps=90)
+    sc, numbers = starts([load("head_on"), load("merge_2x2")], 1, Jitter(0, 0, 0), 0)
+    pilot = pilots.baseline_pilot("no_op", env.baselines["no_op"])
+    m = measuring.fly_and_measure(env, pilot, sc, KEY, DETECTOR, episodes=numbers)
+    assert m.episode["min_separation_nm"] == pytest.approx([0.42, 0.03], abs=0.1)
+    assert m.episode["first_los"].tolist() == [19, 35] and m.episode["length"].tolist() == [44, 62]
+    assert m.aircraft["decisions"][0, :2].tolist() == [44, 44]
+
+
 def test_chunks_are_equal_and_cover_everything(scenarios):
     assert [chunk_size(n) for n in (1, 1024, 1025, 54_500)] == [1, 1024, 513, 1010]
     three = jax.tree.map(lambda x: x[:4], scenarios[0])

@@ -140,8 +140,8 @@ def signals(tracks: Tracks, detector: Detector) -> Signals:
     t, n = tracks, tracks.flying.shape[0]
     first, second = ends(n)
     both = t.flying[first] & t.flying[second]
-    relative = (x[second] - x[first] for x in (t.north, t.east, t.v_north, t.v_east))
-    time, distance = cpa(*relative, detector.horizon_s)
+    north, east, vn, ve = (x[second] - x[first] for x in (t.north, t.east, t.v_north, t.v_east))
+    time, distance = cpa(north, east, vn, ve, detector.horizon_s)
     threat_nm, threat_s, intruder = threats(time, distance, both, n)
 
     turns = (xp.abs(t.turn) >= detector.turn_deg - 1e-4) & ~navigation_turn(t, detector.navigation_deg)

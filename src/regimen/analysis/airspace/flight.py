@@ -69,6 +69,7 @@ class Flight:
     action: np.ndarray  # [C, T, N, 2] as the policy gave it
     active: np.ndarray  # [C, T, N] flying at this row and taking a decision there
     reached: np.ndarray  # [C, T, N]
+    counts: np.ndarray  # [C, T, N] others must stay away from it: those that fly, and in some settings the finished too
     min_sep: np.ndarray  # [C, T, N] NM, own smallest separation since the row before
     waypoint_distance: np.ndarray  # [C, T, N] NM
     flown: np.ndarray  # [C, T, N] NM over the ground, until the waypoint
@@ -88,11 +89,15 @@ def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys
     present = scenarios.present
     episodes, aircraft = present.shape
     limit = env.max_episode_steps
-    # a row per decision, written in place
-    rows = {n: jnp.zeros((limit + 1, *getattr(state, n).shape), getattr(state, n).dtype) for n in RECORDED}
+
+    def seen(state: Any) -> dict[str, Array]:
+        return {n: getattr(state, n) for n in RECORDED} | {"counts": jax.vmap(env.counts)(state)}
 
     def record(rows: dict[str, Array], t: Array, state: Any) -> dict[str, Array]:
-        return {n: lax.dynamic_update_index_in_dim(rows[n], getattr(state, n), t, 0) for n in RECORDED}
+        return {n: lax.dynamic_update_index_in_dim(rows[n], x, t, 0) for n, x in seen(state).items()}
+
+    # a row per decision, written in place
+    rows = {n: jnp.zeros((limit + 1, *x.shape), x.dtype) for n, x in seen(state).items()}
 
     def body(x):
         t, state, obs, memory, length, rows = x

@@ -98,7 +98,9 @@ def numbers(rows: Rows, detector: Detector) -> Numbers:
     signals = detection.signals(tracks, detector)
     truth = detection.units(detection.of_aircraft(signals.conflict, n), signals.conflict)
     alerts = [detection.units(signals.alert[g], signals.pair_alert[g]) for g in range(len(GATES))]
-    own = jnp.where(flying, decided(last_axis(s["min_sep"])), jnp.inf)  # [N, C, T] within the decision
+    going = jnp.arange(flying.shape[-1]) < rows.length[:, None]  # [C, T]
+    counts = going & last_axis(s["counts"])
+    own = jnp.where(counts, decided(last_axis(s["min_sep"])), jnp.inf)  # [N, C, T] within the decision
     pair = detection.closest_within(tracks) < detector.separation_nm
     los = detection.units(own < detector.separation_nm, pair)
     start = jnp.where(scenario.present, s["min_sep"][0], jnp.inf).min(-1)  # [C] at the start

@@ -27,7 +27,7 @@ TITLES = {
     "position_across": "Start moved to the right (NM)",
     "heading": "Initial heading turned (deg)",
     "speed": "Initial speed changed (kt)",
-    "waypoint": "Waypoint moved (deg)",
+    "waypoint": "Waypoint moved (deg): mean, worst direction",
     "type": "Aircraft type",
     "wind": "Wind (kt)",
     "wind_layered": "Layered wind",
@@ -50,7 +50,7 @@ def plot_all(found: Any, folder: Path) -> list[Path]:
             paths.append(degradation(Figure, key, results, folder / f"shifts_{end}.png"))
             paths.append(degradation(Figure, key, results, folder / f"separation_{end}.png", SEPARATION))
             paths.append(by_aircraft(Figure, key, results, folder / f"aircraft_{end}.png"))
-        if len({c.policy.name for c in cells}) > 1 or len({c.file.name for c in cells}) > 1:
+        if len({c.file.name for c in cells}) > 1:
             paths.append(heat_map(Figure, cells, folder / "matrix.png"))
     return paths
 
@@ -138,19 +138,24 @@ def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any, colum
         group = s.shift.direction if kind == "wind" else s.shift.target
         groups.setdefault(group, []).append(s)
     for k, ((group, rows), color) in enumerate(zip(groups.items(), CYCLE * 3)):
-        if kind == "waypoint":  # the directions together: the mean over them at each distance
+        if kind == "waypoint":  # the directions together: the mean over them at each distance, and the worst
             values = sorted({s.shift.value for s in rows})
             at = [[s.row[columns[0]] for s in rows if s.shift.value == v] for v in values]
             ax.plot(values, [np.mean(a) for a in at], color=color, marker="o", markersize=3, label=group)
-            ax.fill_between(values, [min(a) for a in at], [max(a) for a in at], color=color, alpha=0.12, linewidth=0)
+            worst = max if columns == LOST else min
+            ax.plot(values, [worst(a) for a in at], color=color, linewidth=0.9, linestyle="--")
             continue
         rows = sorted(rows, key=lambda s: s.shift.value)
+        known = sorted({s.shift.value for s in mine})  # a shift that was left out is a gap of the line
         x = np.array([s.shift.value for s in rows], float) + (0.12 * (k - len(groups) / 2 + 0.5) if named else 0.0)
         y, low, high = (np.array([s.row[c] for s in rows]) for c in columns)
         if signed:  # no shift is a point of the line
             at = int(np.searchsorted(x, 0.0))
             x = np.insert(x, at, 0.0)
             y, low, high = (np.insert(v, at, base.row[c]) for v, c in zip((y, low, high), columns))
+            gaps = [v for v in known if v not in x]
+            at = np.searchsorted(x, gaps)
+            x, y, low, high = (np.insert(v, at, g) for v, g in ((x, gaps), (y, np.nan), (low, np.nan), (high, np.nan)))
         if named or kind in ("wind", "delay"):
             bars = [np.maximum(y - low, 0), np.maximum(high - y, 0)]
             style = {"linestyle": "none"} if named else {}

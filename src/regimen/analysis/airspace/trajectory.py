@@ -40,7 +40,7 @@ def episode_signals(flight: Flight, c: int, detector: Detector) -> tuple[detecti
         goal_east=one.waypoint[0, :, 1:],
     )
     signals = detection.signals(tracks, detector)
-    own = tracks.flying & (decided(by_aircraft(one.min_sep[0]), np.inf) < detector.separation_nm)
+    own = by_aircraft(one.counts[0]) & (decided(by_aircraft(one.min_sep[0]), np.inf) < detector.separation_nm)
     los = detection.units(own, detection.closest_within(tracks) < detector.separation_nm)
     return signals, los
 
