@@ -146,6 +146,7 @@ def test_what_is_flown_by_default():
     assert [f.name for f in find_scenarios("parallel,converging", [one], False)] == ["parallel", "converging"]
     files = find_scenarios("parallel", [one], False)
     assert find_shifts(None, [one], files) == ["all"] and find_shifts(None, [one], files * 2) == []
+    assert find_shifts("auto", [one], files) == ["all"]
     assert find_shifts("none", [one], files) == [] and find_shifts("wind, speed", [one], files) == ["wind", "speed"]
     assert Jitter().any
 
@@ -200,7 +201,12 @@ def test_policies_of_single_aircraft(tmp_path):
 def test_command(found, tmp_path, capsys):
     argv = ["analyse", "no_op", "--scenario", "head_on", "--shifts", "none", "--episodes", "4", "--no-baselines"]
     argv += ["--env.max_episode_steps", "40", "--out", str(tmp_path / "o")]
+    (tmp_path / "o" / "plots").mkdir(parents=True)
+    old = [tmp_path / "o" / name for name in ("shifts.csv", "plots/shifts_head_on.png", "plots/mine.png")]
+    for path in old:
+        path.write_text("of an earlier analysis")
     assert cli.main([*argv, "--json", "--quiet"]) == 0
+    assert [path.exists() for path in old] == [False, False, True]
     data = json.loads(capsys.readouterr().out)
     assert data["settings"]["scenarios"] == ["head_on"] and len(data["summary"]) == 1
     assert cli.main(["analyse", "--help"]) == 0

@@ -26,9 +26,9 @@ class AnalyseArgs:
     """Run directories, folders of them, or baselines (no_op, waypoint, mvp)."""
     scenario: str | None = None
     """Names or JSON files, separated by commas, or `all`; what the policy was trained on when not given."""
-    shifts: str | None = None
-    """`all`, `none`, or which: position, heading, speed, waypoint, type, wind, delay. When not given: all for one
-    policy on one scenario, else none."""
+    shifts: str = "auto"
+    """`all`, `none`, or which: position, heading, speed, waypoint, type, wind, delay. `auto`: all for one policy on one
+    scenario, else none."""
     range: Literal["micro", "macro"] | None = None
     """Only small or only large shifts."""
     targets: str | None = None

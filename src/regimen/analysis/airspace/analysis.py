@@ -31,6 +31,13 @@ from regimen.training.policy import Policy
 
 WORST = 12  # shifted configurations whose worst episode is kept to look at
 MOST = 48  # other episodes kept to look at
+OWN = (
+    "shifts.csv",
+    "matrix.csv",
+    "plots/matrix.png",
+    *(f"plots/{kind}_*.png" for kind in ("survival", "shifts", "separation", "aircraft")),
+    "trajectories/*__ep[0-9]*.csv",
+)
 
 
 @dataclass
@@ -260,9 +267,9 @@ def find_scenarios(scenarios: Any, subjects: Sequence[Subject], matrix: bool) ->
 
 def find_shifts(shifts: Any, subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> list[str]:
     names = _names(shifts)
-    if names is None:
+    if names in (None, ["auto"]):
         names = ["all"] if len(subjects) == 1 and len(files) == 1 else ["none"]
-    return [] if names == ["none"] else [n for n in names if n != "none"]
+    return [n for n in names or () if n != "none"]
 
 
 def rule_pilots(subjects: Sequence[Subject]) -> list[Subject]:
@@ -362,6 +369,8 @@ def write_analysis(found: Analysis, out: Path, say: Callable[[str, int, int], No
 
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
+        for old in (path for pattern in OWN for path in out.glob(pattern)):
+            old.unlink()  # of an earlier analysis: it would be taken for this one's
     write_rows(out / "summary.csv", found.summary)
     if found.settings["matrix"]:
         write_rows(out / "matrix.csv", found.summary)

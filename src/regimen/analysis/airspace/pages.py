@@ -59,7 +59,8 @@ def write_page(path: Path, found: Any) -> Path:
     data = json.dumps(plain(flights), separators=(",", ":"), allow_nan=False)
     # a script element ends at the first "</", whatever its content means
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    names = ", ".join(found.settings["policies"])
+    policies = found.settings["policies"]
+    names = ", ".join(policies) if len(policies) <= 3 else f"{len(policies)} policies"
     scenarios = found.settings["scenarios"]
     where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
     sections = [_section("Summary", _table(found.summary, COLUMNS))]
@@ -148,8 +149,9 @@ def _kind(form: str) -> str:
 
 
 def _pictures(folder: Path) -> str:
-    first = ("matrix", "shifts", "aircraft")
-    found = sorted(folder.glob("*.png"), key=lambda p: (not p.stem.startswith(first), p.name))
+    kinds = ("matrix", "shifts", "aircraft", "separation", "survival")
+    found = sorted(p for kind in kinds for p in folder.glob(f"{kind}*.png"))
+    found.sort(key=lambda p: kinds.index(p.stem.partition("_")[0]))
     out = []
     for path in found[:PICTURES]:
         name = escape(path.stem.replace("_", " "))
