@@ -23,6 +23,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "report": ("RUN", "write a run's report.html"),
         "replay": ("RUN", "write episodes of the policy as tables and animations"),
         "export": ("RUN", "write the policy to a folder of its own"),
+        "analyse": ("RUN...", "measure the safety of airspace policies, also under shifts"),
     },
     "What there is": {
         "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets"),

@@ -1,0 +1,193 @@
+"""Flying many episodes at once: every configuration is a row of one compiled program that stops when all are over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from regimen.types import Array, PyTree
+
+BATCH = 1024  # episodes in the air at once: their states fit the processor's cache, their rows 25 MB
+RECORDED = (
+    "north",
+    "east",
+    "heading",
+    "tas",
+    "cas",
+    "ground",
+    "command",
+    "action",
+    "reached",
+    "min_sep",
+    "waypoint_distance",
+    "flown",
+    "parts",
+)
+STARTED = ("present", "waypoint", "altitude")
+
+
+class Pilot(NamedTuple):
+    """What flies: `act(env, params, keys [C], state, obs [C, N, D], memory) -> (action [C, N, 2], memory)`, and
+    `start(params, C, N)`, the memory at the start. Both are module-level functions: what differs is in `params`."""
+
+    name: str
+    act: Callable[..., tuple[Array, PyTree]]
+    params: PyTree = ()
+    start: Callable[[PyTree, int, int], PyTree] = lambda params, episodes, aircraft: ()
+
+
+class Rows(NamedTuple):
+    """What was flown, as the compiled program leaves it: time first, T = the time limit + 1 rows, row 0 the start."""
+
+    state: dict[str, Array]  # name -> [T, C, N, ...]; zeros after the longest episode
+    length: Array  # [C] int32, decisions taken
+    scenario: Any  # [C, ...] as started
+
+
+@dataclass
+class Flight:
+    """Episodes in full detail. C episodes, T rows (the start and one after each decision), N aircraft. Numpy."""
+
+    present: np.ndarray  # [C, N]
+    waypoint: np.ndarray  # [C, N, 2] NM (north, east)
+    altitude: np.ndarray  # [C, N] ft
+    length: np.ndarray  # [C] decisions taken; rows after it repeat nothing and mean nothing
+    north: np.ndarray  # [C, T, N] NM
+    east: np.ndarray  # [C, T, N] NM
+    heading: np.ndarray  # [C, T, N] deg from true north
+    tas: np.ndarray  # [C, T, N] kt
+    cas: np.ndarray  # [C, T, N] kt
+    ground: np.ndarray  # [C, T, N, 2] kt over the ground (north, east)
+    command: np.ndarray  # [C, T, N, 2] deg and kt, of the decision that led to this row; row 0 is zero
+    action: np.ndarray  # [C, T, N, 2] as the policy gave it
+    active: np.ndarray  # [C, T, N] flying at this row and taking a decision there
+    reached: np.ndarray  # [C, T, N]
+    counts: np.ndarray  # [C, T, N] others must stay away from it: those that fly, and in some settings the finished too
+    min_sep: np.ndarray  # [C, T, N] NM, own smallest separation since the row before
+    waypoint_distance: np.ndarray  # [C, T, N] NM
+    flown: np.ndarray  # [C, T, N] NM over the ground, until the waypoint
+    parts: np.ndarray  # [C, T, N, K] reward components of the decision that led to this row
+
+    def episode(self, c: int) -> Flight:
+        """One episode, without the rows after its end."""
+        stop = int(self.length[c]) + 1
+        values = {f.name: getattr(self, f.name)[c : c + 1] for f in fields(self)}
+        return Flight(**{k: v if k in (*STARTED, "length") else v[:, :stop] for k, v in values.items()})
+
+
+@partial(jax.jit, static_argnames=("act", "start"))
+def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys: Array) -> Rows:
+    """Fly one episode from each scenario [C, ...], with the randomness of its key."""
+    state, obs = jax.vmap(env.start)(scenarios)
+    present = scenarios.present
+    episodes, aircraft = present.shape
+    limit = env.max_episode_steps
+
+    def seen(state: Any) -> dict[str, Array]:
+        return {n: getattr(state, n) for n in RECORDED} | {"counts": jax.vmap(env.counts)(state)}
+
+    def record(rows: dict[str, Array], t: Array, state: Any) -> dict[str, Array]:
+        return {n: lax.dynamic_update_index_in_dim(rows[n], x, t, 0) for n, x in seen(state).items()}
+
+    # a row per decision, written in place
+    rows = {n: jnp.zeros((limit + 1, *x.shape), x.dtype) for n, x in seen(state).items()}
+
+    def body(x):
+        t, state, obs, memory, length, rows = x
+        own = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+        action, memory = act(env, params, own, state, obs, memory)
+        state, step = jax.vmap(env.step)(own, state, action)
+        ended = step.terminated.reshape(episodes, -1) | step.truncated.reshape(episodes, -1)  # by aircraft, or for all
+        alive = jax.vmap(env.alive)(state) & ~ended
+        over = ~(alive & present).any(-1)
+        length = jnp.where((length == limit) & over, t + 1, length)
+        return t + 1, state, step.obs, memory, length, record(rows, t + 1, state)
+
+    def going(x):
+        return (x[0] < limit) & jnp.any(x[4] == limit)  # at the limit all are over anyway
+
+    first = (jnp.int32(0), state, obs, start(params, episodes, aircraft), jnp.full(episodes, limit, jnp.int32))
+    *_, length, rows = lax.while_loop(going, body, (*first, record(rows, jnp.int32(0), state)))
+    return Rows(rows, length, scenarios)
+
+
+def episode_keys(key: Array, episodes: Any) -> Array:
+    """A key for each episode number: the same number draws the same noise in every configuration."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(episodes, jnp.uint32))
+
+
+def chunks(
+    env: Any, pilot: Pilot, scenarios: Any, key: Array, *, episodes: Any = None, size: int | None = None
+) -> Iterator[tuple[slice, Rows]]:
+    """Which scenarios, and what was flown from them. All chunks have one size, so that one program serves: the last is
+    filled up, and its slice says how many of its rows are real."""
+    total = len(scenarios.present)
+    episodes = np.arange(total) if episodes is None else np.asarray(episodes)
+    size = chunk_size(total) if size is None else size
+    for begin in range(0, total, size):
+        index = np.minimum(np.arange(begin, begin + size), total - 1)
+        part = jax.tree.map(lambda x, index=index: jnp.asarray(np.asarray(x)[index]), scenarios)
+        keys = episode_keys(key, episodes[index])
+        rows = rollout(env, pilot.act, pilot.start, pilot.params, part, keys)
+        yield slice(begin, min(begin + size, total)), rows
+
+
+def chunk_size(total: int, batch: int = BATCH) -> int:
+    """Episodes in the air at once when so many are flown: equal chunks of at most `batch`."""
+    return -(-total // -(-total // batch))
+
+
+def fly(
+    env: Any, pilot: Pilot | Callable, scenarios: Any, key: Array, *, episodes: Any = None, batch: int = BATCH
+) -> Flight:
+    """One episode from each of the stacked scenarios [C, ...], in full detail.
+
+    `pilot` is a `Pilot`, or a function of observations and a key, `act(obs [R, D], key) -> actions [R, 2]`. `episodes`
+    [C] numbers the episodes: equal numbers draw equal noise. `batch` episodes are in the air at once.
+    """
+    if not isinstance(pilot, Pilot):
+        pilot = Pilot(getattr(pilot, "__name__", "policy"), _rows_act(pilot))
+    size = chunk_size(len(scenarios.present), batch)
+    found = chunks(env, pilot, scenarios, key, episodes=episodes, size=size)
+    return joined([flight_of(rows, np.arange(where.stop - where.start)) for where, rows in found])
+
+
+def joined(parts: Sequence[Flight]) -> Flight:
+    """Flights of one number of aircraft as one, cut after the longest episode."""
+    longest = max(int(p.length.max()) for p in parts) + 1
+
+    def column(name: str) -> np.ndarray:
+        arrays = [getattr(p, name) for p in parts]
+        return np.concatenate([a if name in (*STARTED, "length") else a[:, :longest] for a in arrays])
+
+    return Flight(**{f.name: column(f.name) for f in fields(Flight)})
+
+
+def _rows_act(function: Callable) -> Callable:
+    def act(env, params, keys, state, obs, memory):
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), obs)
+        lead = jax.tree.leaves(obs)[0].shape[:2]
+        return function(flat, keys[0]).reshape(*lead, -1), memory
+
+    return act
+
+
+def flying_rows(rows: Rows) -> Array:
+    """[T, C, N] whether the aircraft took a decision at the row: present, not at its waypoint, episode not over."""
+    going = jnp.arange(rows.state["reached"].shape[0])[:, None] < rows.length
+    return going[..., None] & rows.scenario.present & ~rows.state["reached"]
+
+
+def flight_of(rows: Rows, index: np.ndarray) -> Flight:
+    """Some of the episodes of a chunk."""
+    values = {name: np.swapaxes(np.asarray(x)[:, index], 0, 1) for name, x in rows.state.items()}
+    values["active"] = np.swapaxes(np.asarray(flying_rows(rows))[:, index], 0, 1)
+    values |= {name: np.asarray(getattr(rows.scenario, name))[index] for name in STARTED}
+    return Flight(length=np.asarray(rows.length)[index], **values)
