@@ -96,9 +96,9 @@ class LogConfig:
     trace: bool = False
     """Also print every batch line while the live panel is shown."""
     trajectories: bool = False
-    """Write what every agent did in each evaluation, step by step (environments that have trajectories)."""
+    """Write what every aircraft did in each evaluation to `trajectories/step-<n>.csv` (airspace)."""
     alerts: bool = False
-    """Write the conflict detector's columns beside them."""
+    """Write them with the columns of the conflict detector."""
 
 
 @dataclass(frozen=True)

@@ -14,42 +14,69 @@ import numpy as np
 
 from regimen.envs import registry
 from regimen.envs.adapters.gymnasium import read_mask, to_gymnasium
-from regimen.errors import StorageError
+from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
+from regimen.envs.protocol import NativeEnv, agents_of
+from regimen.errors import ConfigError, StorageError
 from regimen.tracking.files import RunFiles
 from regimen.training import device
 from regimen.training.policy import Policy, load_policy
 
 
 def replay(
-    run: str | Path, checkpoint: str = "best", episodes: int = 1, seed: int = 0, fps: int = 30, env_args: Any = None
+    run: str | Path,
+    checkpoint: str = "best",
+    episodes: int = 1,
+    seed: int = 0,
+    fps: int = 30,
+    env_args: Any = None,
+    scenario: str | None = None,
+    gif: bool = True,
 ) -> Iterator[str]:
     """Write RUN/replays/seed-<n>.csv, and .gif where frames can be drawn; yields a line for each episode.
 
-    `fps` is at most the environment's own `render_fps`: a step of Platform is seconds long."""
+    `fps` is at most the environment's own `render_fps`: a step of Platform is seconds long. `scenario` is another one
+    than the policy was trained on, for environments that have several."""
     files = RunFiles.open(Path(run))
     config = files.config
     device.configure("cpu", native=True)
     policy = load_policy(files.path, checkpoint)
-    env = drawing_env(config["env"], dict(config["env_args"]) | dict(env_args or {}))
-    folder = files.path / "replays"
+    args = dict(config["env_args"]) | dict(env_args or {})
+    env: Any = drawing_env(*elsewhere(config["env"], args, scenario), gif)
+    native = getattr(env, "native", None)
+    many = isinstance(native, NativeEnv) and bool(native.agents)
+    folder, start = files.path / "replays", f"{Path(scenario).stem}-" if scenario else ""
     try:
         folder.mkdir(exist_ok=True)
         for number in range(seed, seed + episodes):
-            rows, frames = play(env, policy, number)
-            path = folder / f"seed-{number}.csv"
-            write_table(path, rows)
+            path = folder / f"{start}seed-{number}.csv"
+            if many:
+                rows, frames, states = play_together(env, policy, number)
+                if not write_states(path, native, states):
+                    write_table(path, rows)
+            else:
+                rows, frames = play(env, policy, number)
+                write_table(path, rows)
             if frames:
                 path = path.with_suffix(".gif")
                 write_gif(path, frames, min(fps, env.metadata.get("render_fps") or fps))
-            total = sum(row["reward"] for row in rows)
-            yield f"{path}   return {total:.2f}, {len(rows)} steps" + ("" if frames else " (nothing to draw)")
+            total, steps = sum(row["reward"] for row in rows), rows[-1]["step"] + 1
+            yield f"{path}   return {total:.2f}, {steps} steps" + ("" if frames or not gif else " (nothing to draw)")
     except OSError as e:
         raise StorageError(f"cannot write {folder}: {e.strerror or e}") from e
     finally:
         env.close()
 
 
-def drawing_env(name: str, args: dict[str, Any]) -> gymnasium.Env:
+def elsewhere(name: str, args: dict[str, Any], scenario: str | None) -> tuple[str, dict[str, Any]]:
+    """The environment, with another scenario if one is asked for."""
+    if scenario is None:
+        return name, args
+    if not name.startswith(("airspace/", "airspace:")):
+        raise ConfigError(f"scenario: {name} has none; the airspace has")
+    return "airspace/head_on", args | {"scenario": scenario}
+
+
+def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> Any:
     """The run's environment with frames. A native one draws itself or, where it equals an environment of Gymnasium and
     none of its own parameters is set, borrows that one's renderer."""
     for driver in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # Gymnasium's renderers use SDL: no sound, no window
@@ -65,9 +92,12 @@ def drawing_env(name: str, args: dict[str, Any]) -> gymnasium.Env:
         except Exception:  # no renderer, or what it needs is not installed: a table will do
             continue
     made: Any = registry.make_env(name, **args)
+    mode = "rgb_array" if frames and hasattr(made, "render") else None
     if isinstance(made, gymnasium.Env):
         return made
-    return to_gymnasium(made, render_mode="rgb_array" if hasattr(made, "render") else None)
+    if isinstance(made, Team):
+        return made.env
+    return to_pettingzoo(made, mode) if agents_of(made) else to_gymnasium(made, render_mode=mode)
 
 
 def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
@@ -86,6 +116,37 @@ def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, 
             frames.append(np.asarray(env.render()))
         over = terminated or truncated
     return rows, frames
+
+
+def play_together(env: Any, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray], list[Any]]:
+    """One greedy episode of several agents: a row for each that acts, the frames, and the states of a native one."""
+    observations, infos = env.reset(seed=seed)
+    policy.reset()
+    draws = env.render_mode == "rgb_array"
+    frames = [np.asarray(env.render())] if draws else []
+    states, rows, step = [getattr(env, "state_of_native", None)], [], 0
+    while env.agents:
+        allowed = {agent: read_mask(info) for agent, info in infos.items() if "action_mask" in info}
+        before = {agent: observations[agent] for agent in env.agents}
+        actions = policy.act(before, mask=allowed)
+        observations, rewards, terminated, truncated, infos = env.step(actions)
+        for agent, action in actions.items():
+            row = {"step": step, "agent": agent} | columns("obs", before[agent]) | columns("action", action)
+            ends = {"terminated": int(terminated[agent]), "truncated": int(truncated[agent])}
+            rows.append(row | {"reward": float(rewards[agent])} | ends)
+        states.append(getattr(env, "state_of_native", None))
+        if draws:
+            frames.append(np.asarray(env.render()))
+        step += 1
+    return rows, frames, states
+
+
+def write_states(path: Path, env: Any, states: list[Any]) -> bool:
+    """The table of an environment that has one of its own, in the place of what agents saw and did."""
+    if not hasattr(env, "write_states"):
+        return False
+    env.write_states(path, jax.device_get(states))
+    return True
 
 
 def columns(name: str, value: Any) -> dict[str, float]:

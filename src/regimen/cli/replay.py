@@ -23,6 +23,10 @@ class ReplayArgs:
     """Which policy: `best`, `final` or a step."""
     fps: int = ranged(30, AT_LEAST_1)
     """Frames per second of the animation."""
+    scenario: str | None = None
+    """Airspace: fly this scenario (a name or a file) instead of the one it was trained on."""
+    gif: bool = True
+    """Draw the animation; without it only the table is written."""
     env_args: dict[str, Any] = field(default_factory=dict)
 
 
@@ -31,6 +35,7 @@ def run(argv: list[str]) -> int:
 
     from regimen.analysis.replay import replay
 
-    for written in replay(args.run, args.checkpoint, args.episodes, args.seed, args.fps, args.env_args):
+    others = (args.env_args, args.scenario, args.gif)
+    for written in replay(args.run, args.checkpoint, args.episodes, args.seed, args.fps, *others):
         print(written)
     return 0

@@ -56,6 +56,9 @@ def make_engine(
     """The engine of this configuration; refused when its batches cannot fit. `adopt` may replace parts of each fresh
     state (`--init-from`)."""
     native = handle.native is not None
+    wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
+    if wanted and getattr(handle.native, "write_evaluation", None) is None:
+        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; environments of the airspace do")
     kind, n, num_envs = resolve_rollout(config.rollout, native)
     if config.data is not None:
         return offline.make_engine(config, handle, seeds, partial(make_engine, stop_requested=stop_requested), adopt)
@@ -294,6 +297,8 @@ class Session:
             point = self.evaluate(learner.actor_params(), seed, self.config.eval.episodes).point()
         except Interrupted:
             return {}
+        if self.config.log.trajectories or self.config.log.alerts:
+            self.write_trajectories(learner, seed)
         mean, threshold = point["eval/return_mean"], self.handle.return_threshold
         if run.solved_at is None and threshold is not None and mean >= threshold:
             run.solved_at = run.counters.steps
@@ -303,6 +308,17 @@ class Session:
                 f"{self.config.eval.episodes} episodes (threshold {threshold:g})",
             )
         return point | {"eval/best_return": mean if run.best is None else max(run.best, mean)}
+
+    def write_trajectories(self, learner: Learner, seed: int) -> None:
+        """What the evaluation just made looked like, step by step."""
+        c = self.config
+        path = learner.path / "trajectories" / f"step-{learner.run.counters.steps:09d}.csv"
+        try:
+            self.handle.native.write_evaluation(
+                path, self.engine.algo, learner.actor_params(), seed, c.eval.episodes, c.log.alerts
+            )
+        except OSError as e:
+            raise StorageError(f"cannot write {path}: {e.strerror or e}") from e
 
     def called_back(self, learner: Learner, progress: Progress, rows: list[Row], point: Row) -> bool:
         """Whether the user's callback asks to stop."""

@@ -179,6 +179,17 @@ def _rows_act(function: Callable) -> Callable:
     return act
 
 
+def flight_of_states(env: Any, states: Sequence[Any]) -> Flight:
+    """One episode from the state it started in and those after each decision."""
+    last = states[-1]
+    values = {name: np.stack([np.asarray(getattr(s, name)) for s in states])[None] for name in RECORDED}
+    values["counts"] = np.stack([np.asarray(env.counts(s)) for s in states])[None]
+    flying = np.asarray(last.scenario.present) & ~values["reached"]
+    flying[:, -1] = False
+    start = {name: np.asarray(getattr(last.scenario, name))[None] for name in STARTED}
+    return Flight(length=np.array([len(states) - 1]), active=flying, **values, **start)
+
+
 def flying_rows(rows: Rows) -> Array:
     """[T, C, N] whether the aircraft took a decision at the row: present, not at its waypoint, episode not over."""
     going = jnp.arange(rows.state["reached"].shape[0])[:, None] < rows.length

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from regimen.analysis.airspace import detector as detection
 from regimen.analysis.airspace.detector import Detector
-from regimen.analysis.airspace.flight import Flight
-from regimen.envs.airspace.files import ScenarioFile
+from regimen.analysis.airspace.flight import Flight, Pilot, fly
+from regimen.analysis.airspace.pilots import act_learned, start_learned
+from regimen.envs.airspace.files import NAMES, Center, ScenarioFile, load
 from regimen.envs.airspace.geodesy import to_latlon
 from regimen.tracking.storage import cells_of, csv_line, write_atomic
 
 COLLISION_NM = 3.0  # logged only
+DETECTED = ("gt_conflict", "predicted_alert", "predicted_alert_ungated", "tp", "fp", "fn", "tn")
+DETECTED += ("threat_dcpa_nm", "threat_tcpa_s")
 REWARDS = ("act_cost", "progress", "drift", "time", "violate_entry", "violate_step", "reach", "terminal")
 
 
@@ -48,7 +52,7 @@ def episode_signals(flight: Flight, c: int, detector: Detector) -> tuple[detecti
 def trajectory(
     flight: Flight,
     c: int,
-    scenario_file: ScenarioFile,
+    scenario_file: ScenarioFile | Place,
     detector: Detector | None = None,
     *,
     components: tuple[str, ...] = (),
@@ -141,11 +145,36 @@ def trajectory(
     return out
 
 
+class Place(NamedTuple):
+    """What the columns need of a scenario: who flies, and where its centre is."""
+
+    ids: tuple[str, ...]
+    center: Center
+
+
+def place_of(env: Any) -> ScenarioFile | Place:
+    """Of an environment's own scenario; drawn ones are put where most of the built-in ones are."""
+    return env.file or Place(env.agents, load(NAMES[-1]).center)
+
+
+def write_evaluation(
+    path: Path, env: Any, algo: Any, params: Any, seed: int, episodes: int, detector: Detector | None
+) -> Path:
+    """The episodes that an evaluation with this seed plays, as one CSV; with the detector's columns if one is given."""
+    keys = jax.random.split(jax.random.split(jax.random.key(seed))[0], episodes)
+    scenarios = jax.device_get(jax.vmap(env.draw)(keys))
+    flight = fly(env, Pilot("policy", act_learned, (algo, params), start_learned), scenarios, jax.random.key(seed))
+    where, names = place_of(env), tuple(env.reward_components)
+    tables = [trajectory(flight, c, where, detector, components=names) for c in range(episodes)]
+    shown = [name for name in tables[0] if detector is not None or name not in DETECTED]
+    return write_columns(path, {name: np.concatenate([t[name] for t in tables]) for name in shown})
+
+
 def write_trajectory(
     path: Path,
     flight: Flight,
     c: int,
-    scenario_file: ScenarioFile,
+    scenario_file: ScenarioFile | Place,
     detector: Detector | None = None,
     *,
     components: tuple[str, ...] = (),

@@ -445,6 +445,23 @@ class Airspace(NativeEnv):
         values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(self.num_agents)}
         return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
+    def write_evaluation(self, path: Any, algo: Any, params: Any, seed: int, episodes: int, alerts: bool) -> None:
+        """The episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
+        (`log.alerts`)."""
+        from regimen.analysis.airspace.detector import Detector
+        from regimen.analysis.airspace.trajectory import write_evaluation
+
+        write_evaluation(path, self, algo, params, seed, episodes, Detector() if alerts else None)
+
+    def write_states(self, path: Any, states: list[AirspaceState]) -> None:
+        """One episode as a trajectory table, from its states."""
+        from regimen.analysis.airspace.flight import flight_of_states
+        from regimen.analysis.airspace.trajectory import place_of, write_trajectory
+
+        write_trajectory(
+            path, flight_of_states(self, states), 0, place_of(self), components=tuple(self.reward_components)
+        )
+
     def render(self, state: AirspaceState) -> np.ndarray:
         """[H, W, 3] uint8."""
         from regimen.envs.airspace.render import draw
