@@ -50,7 +50,8 @@ def make_engine(
     n = num_envs * (STEPS if steps is None else steps)
     schedule = Steps(n) if episodes is None else Episodes(episodes)
     ppo = SETTINGS | {"minibatch_size": max(n // MINIBATCHES, 1)} | ppo
-    spec = Spec(handle.observation_space, handle.action_space, num_envs=num_envs, env=handle.native)
+    spaces = handle.observation_space, handle.action_space, handle.reward_components
+    spec = Spec(*spaces, agents=handle.agents, num_envs=num_envs, env=handle.native)
     algo = PPO(**ppo).bind(spec)
     if handle.native is not None:
         source = ScanSource(schedule, num_envs)

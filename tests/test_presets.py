@@ -60,16 +60,23 @@ def test_tuned():
         "durotaxis",
         "durotaxis/ratio",
     ]
-    assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, "cartpole/positions", "lunar_lander"])
-    assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["cartpole"]
+    named = ("any", "random", "parallel", "chase_2x2", "chase_3p1", "chase_4all")
+    flights = [f"airspace/{name}" for name in named]
+    assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, "cartpole/positions", "lunar_lander", *flights])
+    assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["airspace/any", "cartpole"]
     assert build_config("gym:CartPole-v1", algo="appo").algo.epochs == 4
     assert build_config("durotaxis/ratio").network.name == "graph"
     assert build_config("cartpole", preset="tuned") == build_config("cartpole")
     assert build_config("gym:Pendulum-v1").preset == build_config("gymnax:Pendulum-v1").preset == "tuned"
     assert presets.tuned_for("gym:CartPole-v9") is None
     assert presets.tuned_for("../fast") is None
+    assert build_config("airspace/head_on").env_args == build_config("airspace:mine.json", algo="sac").env_args
+    calm, any_other = (build_config(f"airspace/{name}") for name in ("parallel", "cross_4all"))
+    assert calm.env_args == any_other.env_args | {"action_cost": 0.2, "margin": 0.5} and calm.rollout == any_other.rollout
+    assert build_config("airspace/random").env_args != build_config("airspace/mixed").env_args
     with pytest.raises(
-        ConfigError, match="'any:environment' has no tuned settings for ppo; these have: acrobot, cartpole"
+        ConfigError,
+        match="'any:environment' has no tuned settings for ppo; these have: acrobot, airspace/any, airspace/chase",
     ):
         build_config(ANY, preset="tuned")
 

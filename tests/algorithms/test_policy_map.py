@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from support import TINY, assert_same_run
 
 import regimen
 from regimen.algorithms import policy_map
 from regimen.errors import ConfigError
+from support import TINY, assert_same_run
 
 AGENTS = ("lead_0", "wing_0", "wing_1")
 RUN = TINY | {"rollout.steps": 64, "algo.lr": 1e-2, "algo.epochs": 4, "algo.minibatch_size": 64}
@@ -90,7 +90,13 @@ def test_every_algorithm_with_several_agents(algo, tmp_path):
     settings = {k: v for k, v in TINY.items() if not (algo == "sac" and k in ("algo.minibatch_size", "algo.epochs"))}
     settings = {k: v for k, v in settings.items() if not (algo == "impala" and k == "algo.epochs")}
     if algo == "sac":
-        settings |= {"algo.batch_size": 16, "algo.learning_starts": 32, "algo.buffer_size": 2000, "preset": "sac", "log.every": "1"}
+        settings |= {
+            "algo.batch_size": 16,
+            "algo.learning_starts": 32,
+            "algo.buffer_size": 2000,
+            "preset": "sac",
+            "log.every": "1",
+        }
     out = tmp_path / "run"
     run = regimen.train("probe/team", algo=algo, total_steps=96, out=str(out), policy_map="role", **settings)
     row = run.history[-1]

@@ -6,7 +6,6 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test
-from support import TINY
 
 import regimen
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
@@ -16,6 +15,7 @@ from regimen.envs.probe import Team as Probe
 from regimen.envs.protocol import native_env
 from regimen.envs.registry import resolve
 from regimen.errors import EnvError
+from support import TINY
 
 
 class Uneven(ParallelEnv):
@@ -62,7 +62,7 @@ def test_the_parallel_form_steps_like_the_native_one():
     total, steps = 0.0, 0
     while played.agents:
         right = {a: int(x[0] > 0) for a, x in observations.items()}
-        observations, rewards, terminated, truncated, infos = played.step(right)
+        observations, rewards, _terminated, truncated, infos = played.step(right)
         total, steps = total + sum(rewards.values()), steps + 1
         assert not any(truncated.values()) and all("acting" in info for info in infos.values())
     assert (total, steps) == (6.0, 3)
@@ -114,7 +114,7 @@ def test_simple_spread_trains_and_is_checked(tmp_path):
 
 
 def test_bad_names():
-    with pytest.raises(EnvError, match="cannot import the environment module 'mpe3.simple'"):
+    with pytest.raises(EnvError, match=r"cannot import the environment module 'mpe3\.simple'"):
         resolve("pettingzoo:mpe3.simple")
     with pytest.raises(EnvError, match="has no 'paralel_env'"):
         resolve("pettingzoo:mpe2.simple_spread_v3:paralel_env")

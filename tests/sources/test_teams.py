@@ -37,7 +37,7 @@ def rollout(request):
 
 
 def test_rows_count_only_while_their_agent_acts(rollout):
-    env, algo, _, schedule, batch, rows, steps = rollout
+    _env, _algo, _, schedule, batch, rows, steps = rollout
     assert batch.valid.shape[1] == ENVS * 3 and not batch.full
     used = int(batch.length) if batch.length is not None else len(batch.valid)
     left = np.rint(batch.obs[:used, :, 1] * 3).astype(int)  # of the agent, before the step
@@ -56,7 +56,7 @@ def test_rows_count_only_while_their_agent_acts(rollout):
 
 def test_values_are_right_and_poison_is_not_learned_from(rollout):
     """What the rows of idle agents hold changes nothing."""
-    env, algo, _, schedule, batch, rows, steps = rollout
+    _env, algo, _, _schedule, batch, _rows, _steps = rollout
     state = algo.init(jax.random.key(1))
     poison = jnp.where(batch.valid[..., None], batch.reward, 1e6)
     nonsense = jnp.where(batch.valid[..., None], batch.obs, 7.0)
@@ -94,7 +94,7 @@ class Scripted(ParallelEnv):
         self.state, ts = Scripted.step_native(self.env, self.keys[self.t], self.state, given)
         told = {name: float(x) for name, x in ts.metrics.items()}
         out = self.named(ts.obs), self.named(ts.reward), self.named(ts.terminated)
-        cut, infos = dict.fromkeys(self.agents, False), {agent: told for agent in self.agents}
+        cut, infos = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, told)
         self.agents = [a for a in self.agents if not out[2][a]]
         return *out, cut, infos
 

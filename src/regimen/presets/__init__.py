@@ -3,7 +3,8 @@
 `envs/ALGORITHM/NAME.yaml` with another algorithm. `ALGORITHM.yaml` is where that algorithm starts from by default.
 
 A file holds `description`, `settings` (the keys of `config.yaml`), and optionally `cpu` and `gpu`: settings on top for
-that device. A tuned file also lists `gym_ids`, the ids of the same task in Gymnasium and gymnax.
+that device. `extends: NAME` starts from another file beside it. A tuned file also lists `gym_ids`, the ids of the same
+task in Gymnasium and gymnax.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from regimen.errors import ConfigError, nearest
 FOLDER = Path(__file__).parent
 DEFAULT = "balanced"
 TUNED = "tuned"
-KEYS = {"description": str, "settings": dict, "cpu": dict, "gpu": dict, "gym_ids": list}
+KEYS = {"description": str, "extends": str, "settings": dict, "cpu": dict, "gpu": dict, "gym_ids": list}
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def _read(path: Path, name: str) -> Preset:
             )
         if not isinstance(value, KEYS[key]):
             raise ConfigError(f"preset '{name}': {key} must be a {KEYS[key].__name__}, not {type(value).__name__}")
+    if "extends" in content:
+        return extended(_read(path.with_name(f"{content['extends']}.yaml"), name), path, content)
     return Preset(
         name,
         path,
@@ -72,6 +75,24 @@ def _read(path: Path, name: str) -> Preset:
         content.get("settings", {}),
         {device: content[device] for device in ("cpu", "gpu") if device in content},
         tuple(content.get("gym_ids", ())),
+    )
+
+
+def extended(base: Preset, path: Path, content: dict[str, Any]) -> Preset:
+    """A preset that is another one but for what it says itself."""
+
+    def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+        both = {k: merged(low[k], v) for k, v in high.items() if isinstance(v, dict) and isinstance(low.get(k), dict)}
+        return low | high | both
+
+    columns = {device: content[device] for device in ("cpu", "gpu") if device in content}
+    return Preset(
+        base.name,
+        path,
+        content.get("description", base.description),
+        merged(base.settings, content.get("settings", {})),
+        merged(base.columns, columns),
+        tuple(content.get("gym_ids", base.gym_ids)),
     )
 
 

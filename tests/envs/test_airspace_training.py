@@ -1,0 +1,62 @@
+"""Training on the airspace: a short run learns to avoid, its evaluations and replays can be looked at."""
+
+import csv
+
+import numpy as np
+import pytest
+
+import regimen
+from regimen.analysis.replay import replay
+from regimen.errors import ConfigError
+from support import TINY
+
+RUN = TINY | {"rollout.steps": 64, "rollout.num_envs": 4, "eval.every": "2", "eval.episodes": 3}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("airspace") / "run"
+    settings = RUN | {"env_args": {"position_jitter": 1.0, "max_episode_steps": 20}, "log.alerts": True}
+    return regimen.train("airspace/t_formation", total_steps=256, out=str(out), **settings)
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_streaks_and_safety_are_in_the_progress_file(run):
+    last = rows_of(run.run_dir / "progress.csv")[-1]
+    assert {"agent_steps", "zero_conflict_streak", "perfect_streak", "eval/los", "eval/min_separation"} <= set(last)
+    assert int(last["agent_steps"]) <= 3 * int(last["env_steps"])
+
+
+def test_each_evaluation_writes_what_it_saw(run):
+    files = sorted((run.run_dir / "trajectories").iterdir())
+    assert [f.name for f in files] == ["step-000000128.csv", "step-000000256.csv"]
+    rows = rows_of(files[-1])
+    assert {r["episode_id"] for r in rows} == {"0", "1", "2"} and {r["agent_id"] for r in rows} == {"A1", "A2", "A3"}
+    assert {"gt_conflict", "predicted_alert", "tp", "min_separation_nm", "reward_progress"} <= set(rows[0])
+    # the very episodes of the evaluation: the smallest separations agree
+    logged = next(r for r in reversed(run.history) if "eval/min_separation" in r)["eval/min_separation"]
+    flown = [r for r in rows if r["step_idx"] != "0"]
+    seen = [min(float(r["min_separation_nm"]) for r in flown if r["episode_id"] == e) for e in "012"]
+    np.testing.assert_allclose(np.mean(seen), logged, rtol=1e-4)
+
+
+def test_nothing_is_written_when_off_and_only_where_it_can_be(tmp_path):
+    settings = RUN | {"env_args": {"max_episode_steps": 20}}
+    quiet = regimen.train("airspace/t_formation", total_steps=128, out=str(tmp_path / "quiet"), **settings)
+    assert not (quiet.run_dir / "trajectories").exists()
+    with pytest.raises(ConfigError, match=r"log\.trajectories: cartpole does not write trajectories"):
+        regimen.train("cartpole", total_steps=64, out=str(tmp_path / "no"), **TINY, **{"log.trajectories": True})
+
+
+def test_replay_on_another_scenario(run):
+    lines = list(replay(run.run_dir, scenario="converging", seed=3))
+    assert lines[0].split()[0].endswith("converging-seed-3.gif")
+    rows = rows_of(run.run_dir / "replays" / "converging-seed-3.csv")
+    assert {r["agent_id"] for r in rows} == {"A1", "A2", "A3", "A4"} and "lat_deg" in rows[0]
+    assert next(iter(replay(run.run_dir, gif=False))).split()[0].endswith("seed-0.csv")
+    with pytest.raises(ConfigError, match="convergin"):
+        list(replay(run.run_dir, scenario="convergin"))
