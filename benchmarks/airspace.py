@@ -2,6 +2,7 @@
 
     python benchmarks/airspace.py                      # one policy per scenario, 5 seeds
     python benchmarks/airspace.py --generic            # one policy for all, trained on the generator
+    python benchmarks/airspace.py --policies           # one policy for all aircraft against one for each
 
 Policies are the greedy ones at the end of each run, nothing was selected. They are judged from the scenario's own start
 by the `clean` rules with finished aircraft still in the way, and by the `compat` reward, whose returns can be compared
@@ -63,30 +64,55 @@ def learn(name: str, seeds: int, folder: Path, **settings: Any) -> list[str]:
     ]
 
 
-def generic(seeds: int, episodes: int, folder: Path, **settings: Any) -> list[list[str]]:
-    """Loss of separation on perturbed starts of every scenario: one policy, and MVP."""
+def generic(seeds: int, episodes: int, folder: Path, **settings: Any) -> list[list]:
+    """Perturbed starts of every scenario: policies of the generator, and the baselines on the same starts."""
     import regimen
+    from regimen.analysis.airspace.analysis import analyse
     from regimen.analysis.statistics import wilson
-    from regimen.envs.airspace.files import NAMES
 
     result = regimen.train("airspace/random", seeds=seeds, out=str(folder / "generic"), track=False, **settings)
-    policies = [regimen.load_policy(run.run_dir, "final") for run in result.runs]
-    rows, total = [], {}
-    for name in NAMES:
+    cells: dict[str, dict[str, list[float]]] = {}
+    for k, run in enumerate(result.runs):
+        given: dict[str, Any] = {"scenarios": "all", "shifts": "none", "episodes": episodes, "seed": 11}
+        found = analyse(run.run_dir, **given, baselines=k == 0, checkpoint="final", write=False)
+        for row in found.summary:
+            who = "policy" if row["policy"] not in ("no_op", "waypoint", "mvp") else row["policy"]
+            cell = cells.setdefault(row["scenario"], {}).setdefault(who, [0.0, 0.0, 0.0])
+            for i, x in enumerate((row["los_rate"] * episodes, row["reached_rate"] * episodes, episodes)):
+                cell[i] += x
+    total = {who: [sum(c[who][i] for c in cells.values()) for i in range(3)] for who in next(iter(cells.values()))}
+    rows = []
+    for name, cell in [*cells.items(), ("all", total)]:
         row = [name]
-        for label, players in (("policy", policies), ("mvp", ["mvp"]), ("no-op", ["no_op"])):
-            played = [judge(PERTURBED, name, p, episodes) for p in players]
-            lost = sum(float(e.metrics["los"].sum()) for e in played)
-            reached = sum(float(e.metrics["reached"].mean()) for e in played) / len(played)
-            n = episodes * len(played)
-            count = total.setdefault(label, [0.0, 0])
-            count[0], count[1] = count[0] + lost, count[1] + n
-            low, high = wilson(lost, n)
-            row += [f"{lost / n:.1%} ({low:.1%} to {high:.1%})", f"{reached:.1%}"]
+        for who in ("policy", "mvp", "no_op"):
+            lost, reached, n = cell[who]
+            low, high = wilson(lost, int(n))
+            row += [f"{lost / n:.1%} ({low:.1%} to {high:.1%})", f"{reached / n:.1%}"]
         rows.append(row)
-        print(" | ".join(row), flush=True)
-    ends = [[f"{a / b:.1%} ({wilson(a, b)[0]:.1%} to {wilson(a, b)[1]:.1%})", ""] for a, b in total.values()]
-    return [*rows, ["all", *(cell for pair in ends for cell in pair)]]
+    return rows
+
+
+def policies(names: list[str], unseen: str, seeds: int, episodes: int, folder: Path, **settings: Any) -> list[list]:
+    """One policy for all aircraft against one for each, on perturbed starts of their scenario and of an unseen one."""
+    import regimen
+    from regimen.analysis.statistics import mean_interval
+
+    rows = []
+    for name in names:
+        for kind in ("shared", "independent"):
+            out = str(folder / f"{name}-{kind}")
+            result = regimen.train(f"airspace/{name}", seeds=seeds, out=out, track=False, policy_map=kind, **settings)
+            found = [regimen.load_policy(run.run_dir, "final") for run in result.runs]
+            row = [name, kind]
+            for where in (name, unseen):
+                played = [judge({"snap": True, **PERTURBED}, where, p, episodes) for p in found]
+                for metric in ("los", "reached"):
+                    values = [float(e.metrics[metric].mean()) for e in played]
+                    low, high = mean_interval(values)
+                    row.append(f"{sum(values) / len(values):.1%} ({max(low, 0):.1%} to {min(high, 1):.1%})")
+            rows.append(row)
+            print(" | ".join(row), flush=True)
+    return rows
 
 
 def main() -> None:
@@ -95,6 +121,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--total-steps", type=float)
     parser.add_argument("--generic", action="store_true", help="one policy for all, trained on the generator")
+    parser.add_argument("--policies", action="store_true", help="one policy for all aircraft against one for each")
+    parser.add_argument("--unseen", default="canonical_crossing", help="the scenario that --policies also tests on")
     parser.add_argument("--episodes", type=int, default=100, help="of each scenario, for the generic policy")
     parser.add_argument("--out", help="keep the runs here")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting")
@@ -109,6 +137,14 @@ def main() -> None:
     if args.generic:
         rows = generic(args.seeds, args.episodes, folder, **settings)
         head = ["scenario"] + [f"{who}, {what}" for who in ("policy", "MVP", "no-op") for what in ("LoS", "reached")]
+        print(f"\n{harness.table(head, rows)}\n\n{load}")
+        return
+    if args.policies:
+        names = args.scenarios or ["cross_4all", "cross_3p1", "merge_2x2"]
+        rows = policies(names, args.unseen, args.seeds, args.episodes, folder, **settings)
+        head = ["trained on", "policies"] + [
+            f"{where}, {what}" for where in ("its own", args.unseen) for what in ("LoS", "reached")
+        ]
         print(f"\n{harness.table(head, rows)}\n\n{load}")
         return
     rows = []

@@ -60,7 +60,7 @@ def test_tuned():
         "durotaxis",
         "durotaxis/ratio",
     ]
-    named = ("any", "random", "parallel", "chase_2x2", "chase_3p1", "chase_4all")
+    named = ("any", "random", "parallel", "chase_2x2", "chase_3p1", "chase_4all", "merge_2x2", "merge_3p1", "merge_4all")
     flights = [f"airspace/{name}" for name in named]
     assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, "cartpole/positions", "lunar_lander", *flights])
     assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["airspace/any", "cartpole"]

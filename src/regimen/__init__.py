@@ -22,6 +22,7 @@ _LAZY = {
     "TimeStep": "regimen.types",
     "Trainer": "regimen.training.python",
     "TrajectoryBuffer": "regimen.buffer",
+    "analyse": "regimen.analysis.airspace.analysis",
     "collect": "regimen.training.collect",
     "compare": "regimen.analysis.comparison",
     "evaluate": "regimen.training.api",
@@ -36,6 +37,7 @@ _LAZY = {
 if TYPE_CHECKING:
     from regimen.algorithms.ppo import PPO
     from regimen.algorithms.sac import SAC
+    from regimen.analysis.airspace.analysis import analyse
     from regimen.analysis.comparison import compare
     from regimen.buffer import TrajectoryBuffer
     from regimen.config import register_algorithm
@@ -56,6 +58,7 @@ __all__ = [
     "TimeStep",
     "Trainer",
     "TrajectoryBuffer",
+    "analyse",
     "collect",
     "compare",
     "evaluate",

@@ -90,13 +90,14 @@ class Packed:
     order: Array | None  # [T * B] valid rows first; None: all rows are valid
     count: Array | int  # valid rows
     unpack: Callable[[Array], Any]
+    dense: bool = False  # most rows are valid, though how many is only known at run time
 
     def take(self, positions: Array) -> Any:
         rows = positions if self.order is None else jnp.take(self.order, positions, axis=0)
         return self.unpack(jnp.take(self.matrix, rows, axis=0, mode="clip"))
 
 
-def pack(tree: PyTree, valid: Array, all_valid: bool) -> Packed:
+def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Packed:
     """Every leaf [T, B, ...] becomes columns of one matrix; `unpack` gives the tree back for any set of rows."""
     leaves, treedef = jax.tree.flatten(tree)
     n = valid.size
@@ -126,7 +127,7 @@ def pack(tree: PyTree, valid: Array, all_valid: bool) -> Packed:
     if all_valid:
         return Packed(matrix, None, n, unpack)
     order, count = compact(valid.reshape(n))
-    return Packed(matrix, order, count, unpack)
+    return Packed(matrix, order, count, unpack, dense)
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Minibatch:
         grad = jax.grad(piece, has_aux=True)
         micro = self.micro if self.micro is not None and self.micro < self.width else None
         block = min(BLOCK, -(-2 * self.width // device_count()))
-        if micro is None and not self.full and self.width > block:
+        if micro is None and not self.full and not self.rows.dense and self.width > block:
             micro = block
         if micro is None:
             return self.mean(grad(params, self.start, self.width, self.full))

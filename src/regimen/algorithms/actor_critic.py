@@ -165,7 +165,7 @@ class ActorCritic(Algorithm):
         """What minibatches are drawn from: rows, or with a recurrent core sequences of them, each with what the policy
         remembered at its start."""
         if self.bound.core is None:
-            return pack(rows, batch.valid, all_valid=batch.full)
+            return pack(rows, batch.valid, all_valid=batch.full, dense=batch.length is None)
         length = min(self.config.sequence_length, batch.valid.shape[0])
         done = batch.terminated | batch.truncated
         fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
@@ -175,7 +175,7 @@ class ActorCritic(Algorithm):
         cut["weight"] *= valid.sum() / jnp.maximum(batch.valid.sum(), 1)  # a mean over sequences is one over rows
         cut["carry"] = sequences(batch.extras["carry"], length)[:, :, 0]
         full = batch.full and batch.valid.shape[0] % length == 0
-        return pack(cut, valid, all_valid=full)
+        return pack(cut, valid, all_valid=full, dense=batch.length is None)
 
     def row_loss(self, loss: Callable, params: PyTree, row: Any) -> tuple[Array, dict[str, Array]]:
         """`loss(params, rows) -> ([W], {name: [W]})` on a minibatch of rows or of sequences, whose observations are
