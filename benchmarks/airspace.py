@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("--policies", action="store_true", help="one policy for all aircraft against one for each")
     parser.add_argument("--unseen", default="canonical_crossing", help="the scenario that --policies also tests on")
     parser.add_argument("--episodes", type=int, default=100, help="of each scenario, for the generic policy")
+    parser.add_argument("--full", action="store_true", help="train for the whole budget, whatever the streaks say")
     parser.add_argument("--out", help="keep the runs here")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting")
     args = parser.parse_args()
@@ -133,6 +134,8 @@ def main() -> None:
     settings: dict[str, Any] = dict(item.split("=", 1) for item in args.set)
     if args.total_steps:
         settings["total_steps"] = int(args.total_steps)
+    if args.full:
+        settings |= {"stop.perfect_streak": None, "stop.zero_conflict_streak": None}
     load = harness.OtherLoad()
     if args.generic:
         rows = generic(args.seeds, args.episodes, folder, **settings)
