@@ -60,7 +60,17 @@ def test_tuned():
         "durotaxis",
         "durotaxis/ratio",
     ]
-    named = ("any", "random", "parallel", "chase_2x2", "chase_3p1", "chase_4all", "merge_2x2", "merge_3p1", "merge_4all")
+    named = (
+        "any",
+        "random",
+        "parallel",
+        "chase_2x2",
+        "chase_3p1",
+        "chase_4all",
+        "merge_2x2",
+        "merge_3p1",
+        "merge_4all",
+    )
     flights = [f"airspace/{name}" for name in named]
     assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, "cartpole/positions", "lunar_lander", *flights])
     assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["airspace/any", "cartpole"]
@@ -72,7 +82,9 @@ def test_tuned():
     assert presets.tuned_for("../fast") is None
     assert build_config("airspace/head_on").env_args == build_config("airspace:mine.json", algo="sac").env_args
     calm, any_other = (build_config(f"airspace/{name}") for name in ("parallel", "cross_4all"))
-    assert calm.env_args == any_other.env_args | {"action_cost": 0.2, "margin": 0.5} and calm.rollout == any_other.rollout
+    assert (
+        calm.env_args == any_other.env_args | {"action_cost": 0.2, "margin": 0.5} and calm.rollout == any_other.rollout
+    )
     assert build_config("airspace/random").env_args != build_config("airspace/mixed").env_args
     with pytest.raises(
         ConfigError,

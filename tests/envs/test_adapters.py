@@ -23,7 +23,8 @@ from regimen.envs.protocol import native_env
 from regimen.envs.registry import ENVS, make_env, resolve
 from regimen.errors import ConfigError, EnvError
 
-BUILT_IN = [n for n, entry in ENVS.items() if isinstance(entry.target, str)]
+TEAMS = ("airspace/", "probe/team")  # environments of several agents: PettingZoo's
+BUILT_IN = [n for n, entry in ENVS.items() if isinstance(entry.target, str) and not n.startswith(TEAMS)]
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -38,6 +39,11 @@ def test_gymnasiums_own_checker_passes(name):
         assert obs in env.observation_space
         if terminated or truncated:
             env.reset()
+
+
+def test_several_agents_are_not_gymnasiums():
+    with pytest.raises(EnvError, match="Team has several agents; use to_pettingzoo"):
+        to_gymnasium(resolve("probe/team").native)
 
 
 def test_the_time_limit_truncates_and_termination_wins():

@@ -9,6 +9,7 @@ from pettingzoo.test import parallel_api_test
 
 import regimen
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
+from regimen.envs.airspace.env import Airspace
 from regimen.envs.check import check_env
 from regimen.envs.probe import Match
 from regimen.envs.probe import Team as Probe
@@ -48,8 +49,9 @@ class Uneven(ParallelEnv):
         return seen, dict.fromkeys(acting, 1.0), {a: done[a] for a in acting}, dict.fromkeys(acting, False), {}
 
 
-def test_native_environments_pass_pettingzoos_own_test():
-    parallel_api_test(to_pettingzoo(Probe(absent=0.5)), num_cycles=60)
+@pytest.mark.parametrize("env", [Probe(absent=0.5), Airspace("t_formation", position_jitter=1.0)], ids=["probe", "air"])
+def test_native_environments_pass_pettingzoos_own_test(env):
+    parallel_api_test(to_pettingzoo(env), num_cycles=60)
 
 
 def test_the_parallel_form_steps_like_the_native_one():

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from regimen.envs.protocol import Env
+from regimen.envs.protocol import Env, agents_of
 from regimen.errors import EnvError
 from regimen.types import Array, PyTree
 
@@ -52,6 +52,8 @@ class GymnasiumEnv(gymnasium.Env):
     metadata = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, env: Env, seed: int | None = None, time_limit: bool = True, render_mode: str | None = None):
+        if agents_of(env):
+            raise EnvError(f"{type(env).__name__} has several agents; use to_pettingzoo")
         self.native = env
         if hasattr(env, "render"):
             self.metadata = {"render_modes": ["rgb_array"], "render_fps": getattr(env, "render_fps", 30)}
