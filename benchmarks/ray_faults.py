@@ -64,6 +64,7 @@ def main() -> None:
     args = parser.parse_args()
 
     import regimen
+    from regimen.analysis.statistics import mean_interval
 
     load, folder = os.getloadavg()[0], Path(tempfile.mkdtemp(prefix="ray-faults-"))
     common: dict[str, Any] = {"engine": "ray", "workers": args.workers, "restarts": 1000, "track": False}
@@ -107,6 +108,13 @@ def main() -> None:
         )
     print(f"{args.env}, {args.algo}, {args.workers} workers; {killer.kills} kills in {args.seconds:.0f} s\n")
     print(table(["run", "env steps", "updates", "restarts", "longest pause", "final return", "learner memory"], rows))
+    if len(quiet) > 1:
+        returns = [r.summary["final_return_mean"] for r in quiet]
+        low, high = mean_interval(returns)
+        fired = under_fire.summary["final_return_mean"]
+        inside = min(low, *returns) <= fired <= max(high, *returns)
+        says = "within" if inside else "OUTSIDE"
+        print(f"\nfinal return {fired:.0f}: {says} that of runs without faults, 95% interval {low:.0f} to {high:.0f}")
     left = {pid: title for pid, title in descendants().items() if "ray" in title}
     print(f"\nprocesses left: {left or 'none'}", f"load average before this run: {load:.1f}", sep="\n")
 

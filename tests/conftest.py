@@ -1,5 +1,6 @@
 """Shared by all tests: the CPU, no MLflow store but those a test names, and the helpers of `support.py`."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,22 @@ def compilation_cache():
     from regimen.training import device
 
     device.configure("cpu", native=True)
+
+
+MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA."""
+    yield
+    maps, jax = Path("/proc/self/maps"), sys.modules.get("jax")
+    if jax is not None and maps.exists():
+        with maps.open("rb") as file:
+            crowded = sum(1 for _ in file) > MOST_MAPPINGS
+        if crowded:
+            jax.clear_caches()
+            gc.collect()
 
 
 @pytest.fixture

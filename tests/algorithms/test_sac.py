@@ -385,13 +385,13 @@ def test_policy_delay_and_fixed_temperature():
 
 
 def test_rows_of_agents_and_the_dead_among_them():
-    """[T, E, A, ...]: the same transitions as one column each; what a dead agent saw is never learned from."""
-    spec = Spec(gym.Box(-1, 1, (2,)), gym.Box(-2, 2, (2,)), num_envs=2, num_agents=2, rollout_rows=T)
+    """Two agents of two environments as four columns; what a dead one saw is never learned from."""
+    spec = Spec(gym.Box(-1, 1, (2,)), gym.Box(-2, 2, (2,)), agents=("a", "b"), num_envs=2, rollout_rows=T)
     algo = SAC(network=NETWORK, normalize_obs=True, **BATCH).bind(spec)
-    batch = rollout(algo, lead=(T, 2, 2))
-    dead = np.zeros((T, 2, 2), bool)
-    dead[:, 1, 0] = True
-    batch = batch.replace(valid=~dead)
+    batch = rollout(algo, lead=(T, 4))
+    dead = np.zeros((T, 4), bool)
+    dead[:, 2] = True
+    batch = batch.replace(valid=~dead, full=False)
     poisoned = batch.replace(reward=np.where(dead[..., None], 1e6, batch.reward))
     step = jax.jit(algo.update)
     a, b = (step(algo.init(jax.random.key(0)), x)[0] for x in (batch, poisoned))
@@ -491,7 +491,7 @@ def test_sources_fill_the_same_replay():
     algo = SAC(network=NETWORK, exploration="pink", **BATCH).bind(spec)
     state = algo.init(jax.random.key(0))
     scan = ScanSource(Steps(24), 3)
-    _, native, _ = jax.jit(scan.next)(env, algo, scan.init(env, algo, START), algo.actor_params(state), KEY)
+    _, native, *_ = jax.jit(scan.next)(env, algo, scan.init(env, algo, START), algo.actor_params(state), KEY)
     keys = RolloutKeys.of(KEY).env_keys(0, 8, 3)
     scripted = iter([Scripted(env, jax.random.split(START, 3)[i], keys[:, i]) for i in range(3)])
     host = HostSource(lambda: next(scripted), Steps(24), 3, max_episode_steps=4)

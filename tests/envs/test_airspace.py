@@ -439,7 +439,7 @@ def test_contract(form):
         assert jax.tree.structure(after) == jax.tree.structure(state)
         assert [x.dtype for x in jax.tree.leaves(after)] == [x.dtype for x in jax.tree.leaves(state)]
         assert ts.reward.shape == (16, n, len(env.reward_components)) and (np.asarray(ts.reward)[absent] == 0).all()
-        assert ts.terminated.shape == ts.truncated.shape == (16, n) and ts.terminated.dtype == bool
+        assert ts.terminated.shape == (16, n) and ts.terminated.dtype == bool
         assert set(ts.metrics) == set(env.metric_reductions) and set(METRICS) < set(ts.metrics)
         space: spaces.Box = env.observation_space
         assert (np.asarray(ts.obs) >= space.low - 1e-5).all() and (np.asarray(ts.obs) <= space.high + 1e-5).all()

@@ -252,6 +252,7 @@ def test_every_family_is_a_formula():
     assert set(library.FAMILIES) == set(NAMES) and set(generator.FAMILIES) == {
         "chase",
         "cross",
+        "streams",
         "merge",
         "head_on",
         "free",

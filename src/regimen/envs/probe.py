@@ -227,7 +227,7 @@ class Team(Probe):
     leaves the first out altogether. The value is a geometric sum."""
 
     absent: float = 0.0
-    max_episode_steps: int = 8
+    max_episode_steps: int = 3
     agents = ("one", "two", "three")
     metric_reductions = {"acting": "sum"}  # noqa: RUF012
 
