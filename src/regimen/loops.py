@@ -10,7 +10,6 @@ collectives equally often: a loop with one inside needs a predicate that all dev
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,24 +30,6 @@ def sync(x: Array) -> Array:
     except NameError:  # no such axis: a single run
         return x
     return out.astype(jnp.asarray(x).dtype)
-
-
-def each_seed(f: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """`f`, whose matrix products on a CPU are those of single seeds under a vmap over them: XLA multiplies a batch of
-    matrices there at three quarters of the speed at which it multiplies them one by one. `f` may not use `sync`."""
-    if jax.default_backend() != "cpu":
-        return f
-    own = jax.custom_batching.custom_vmap(f)
-
-    @own.def_vmap
-    def one_by_one(seeds: int, batched: Any, *args: Any) -> tuple[PyTree, PyTree]:
-        def of(k: int) -> PyTree:
-            return jax.tree.map(lambda x, has_seeds: x[k] if has_seeds else x, args, tuple(batched))
-
-        out = jax.tree.map(lambda *x: jnp.stack(x), *[f(*of(k)) for k in range(seeds)])
-        return out, jax.tree.map(lambda _: True, out)
-
-    return own
 
 
 def device_count() -> int:

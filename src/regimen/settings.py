@@ -277,7 +277,8 @@ def check_env_name(env: str) -> None:
         hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
         if os.path.isdir(env):
             hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"
-        raise ConfigError(f"unknown environment '{env}'{hint} (or gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory)")
+        others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory"
+        raise ConfigError(f"unknown environment '{env}'{hint} (or {others})")
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

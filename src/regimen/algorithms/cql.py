@@ -146,8 +146,8 @@ class CQL(SAC):
 
     # --- update ------------------------------------------------------------------------------------------------------
 
-    def descent(
-        self, models: Models, sample: Sample, norm: RunningStats | None, keys: Any, number: Array, improves: Array
+    def gradient_step(
+        self, models: Models, sample: Sample, norm: RunningStats | None, keys: Array, number: Array
     ) -> tuple[Models, dict[str, Array]]:
         """SAC's, on transitions that carry the actions to be conservative about; then the multiplier."""
         c = self.config
@@ -159,7 +159,7 @@ class CQL(SAC):
         fields = {f.name: getattr(sample, f.name) for f in dataclasses.fields(sample)}
         fields["reward"] = sample.reward * c.reward_scale
         rich = Drawn(**fields, proposals=drawn, weight_q=weight, cloning=number < c.bc_steps)
-        models, metrics = super().descent(models, rich, norm, keys, number, improves)
+        models, metrics = super().gradient_step(models, rich, norm, keys, number)
         metrics["min_q_weight"] = weight
         if c.lagrange is not None:  # up where the critics are less conservative than the threshold, down where more
             slope = -weight * (metrics["cql_gap"] - c.lagrange)

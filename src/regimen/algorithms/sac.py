@@ -27,7 +27,7 @@ from regimen.config import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.exploration import Pink
 from regimen.hyperparameters import SACConfig
-from regimen.loops import device_count, each_seed, mean_over_devices, own_key, sync
+from regimen.loops import device_count, mean_over_devices, own_key, sync
 from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats
 from regimen.sources.replay import Replay, Sample
@@ -214,14 +214,7 @@ class SAC(Algorithm):
     def gradient_step(
         self, models: Models, sample: Sample, norm: RunningStats | None, keys: Any, number: Array
     ) -> tuple[Models, dict[str, Array]]:
-        """The gradient step with this number, of each seed on its own."""
-        improves = sync(number % self.config.policy_delay == 0)
-        return each_seed(type(self).descent)(self, models, sample, norm, keys, number, improves)
-
-    def descent(
-        self, models: Models, sample: Sample, norm: RunningStats | None, keys: Any, number: Array, improves: Array
-    ) -> tuple[Models, dict[str, Array]]:
-        """Critics, then policy and temperatures where it `improves` them, then the slow critics."""
+        """Critics, then policy and temperatures, then the slow critics."""
         c = self.config
         x, next_x = self.features(sample.obs, norm), self.features(sample.next_obs, norm)
         target = self.target(models, sample, next_x, keys[0])
@@ -241,7 +234,7 @@ class SAC(Algorithm):
             models, metrics = improve()
         else:
             wait = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(improve)[1])
-            models, metrics = lax.cond(improves, improve, lambda: (models, wait))
+            models, metrics = lax.cond(sync(number % c.policy_delay == 0), improve, lambda: (models, wait))
             metrics = {name: c.policy_delay * m for name, m in metrics.items()}  # they are summed over all steps
         metrics |= found | {
             "loss": critic_loss + metrics["policy_loss"] + metrics.pop("alpha_loss"),
