@@ -52,6 +52,14 @@ def test_nothing_is_written_when_off_and_only_where_it_can_be(tmp_path):
         regimen.train("cartpole", total_steps=64, out=str(tmp_path / "no"), **TINY, **{"log.trajectories": True})
 
 
+def test_replay_needs_no_pettingzoo(run, monkeypatch):
+    def missing():
+        raise AssertionError("asked for PettingZoo")
+
+    monkeypatch.setattr("regimen.envs.adapters.pettingzoo.require_pettingzoo", missing)
+    assert len(list(replay(run.run_dir, gif=False))) == 1
+
+
 def test_replay_on_another_scenario(run):
     lines = list(replay(run.run_dir, scenario="converging", seed=3))
     assert lines[0].split()[0].endswith("converging-seed-3.gif")

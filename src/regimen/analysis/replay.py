@@ -14,7 +14,7 @@ import numpy as np
 
 from regimen.envs import registry
 from regimen.envs.adapters.gymnasium import read_mask, to_gymnasium
-from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
+from regimen.envs.adapters.pettingzoo import ParallelNative, Team
 from regimen.envs.protocol import NativeEnv, agents_of
 from regimen.errors import ConfigError, StorageError
 from regimen.tracking.files import RunFiles
@@ -97,7 +97,7 @@ def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> Any:
         return made
     if isinstance(made, Team):
         return made.env
-    return to_pettingzoo(made, mode) if agents_of(made) else to_gymnasium(made, render_mode=mode)
+    return ParallelNative(made, mode) if agents_of(made) else to_gymnasium(made, render_mode=mode)
 
 
 def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:

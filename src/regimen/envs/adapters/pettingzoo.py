@@ -225,15 +225,16 @@ def masks_of(env: Any, state: PyTree) -> PyTree:
 
 def to_pettingzoo(env: Env, render_mode: str | None = None) -> ParallelNative:
     """A native environment of several agents for tools that speak PettingZoo."""
+    require_pettingzoo()
     return ParallelNative(env, render_mode)
 
 
 class ParallelNative(ParallelEnv):  # type: ignore[misc, valid-type]
     """One copy of a native environment of several agents, compiled for the CPU. Every agent's info has the metrics, its
-    own `reward_components` where there are several, and its `action_mask` where the environment has one."""
+    own `reward_components` where there are several, and its `action_mask` where the environment has one. Replays step
+    it as well, with or without PettingZoo installed."""
 
     def __init__(self, env: Env, render_mode: str | None = None):
-        require_pettingzoo()
         if not agents_of(env):
             raise EnvError(f"{type(env).__name__} has one agent; use to_gymnasium")
         modes = ["rgb_array"] if hasattr(env, "render") else []
