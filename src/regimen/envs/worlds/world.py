@@ -1,0 +1,170 @@
+"""What a world of humans and robots is: a model with known laws, which solvers enumerate, and an environment, which the
+loop steps.
+
+A subclass is a `@native_env` and says what is in it: `robots`, `humans`, `actions`, `max_episode_steps`, `initial()`,
+`attained(state)`, and its laws as `outcomes(state, actions)`, or only as a `sample(key, state, actions)`. Agents come
+robots first. A state is an int32 vector with `sizes` (the number of values of each entry), without the time: the laws
+must not depend on it, and an episode ends for good after `max_episode_steps` steps. A world that is only ever sampled
+may have any array as its state, and says so by its own `state_space`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from regimen.envs.protocol import NativeEnv
+from regimen.types import Array, Record, TimeStep, pytree_dataclass
+
+
+@pytree_dataclass
+class WorldState(Record):
+    """Where a world is, and what its humans are after."""
+
+    world: Array  # [n]
+    time: Array  # int32, steps done
+    goal: Array  # [H] int32
+
+
+class World(NativeEnv):
+    """Defaults of every world. `H` humans, `R` robots, `N = R + H` agents, `A` actions each, `G` goals, `K` outcomes.
+
+    As an environment it is the robots': an action is the index of their joint action (little-endian, the first robot
+    fastest), humans follow their prior, and the reward counts the humans' goals as they are attained. Empowerment does
+    not use that reward; it says how well people get on. An action may also be a dict with `robot`, `human` (the humans'
+    actions [H]) and `resample` (whether all goals are drawn anew after this step): what a learner that explores uses.
+    """
+
+    reward_components: ClassVar[tuple[str, ...]] = ("goals",)
+    metric_reductions: ClassVar[dict[str, str]] = {"goals_attained": "sum"}
+    allowed = None  # (state) -> [A^R] bool, where the robots may not always do everything
+    max_episode_steps: int
+
+    # --- what a subclass says ----------------------------------------------------------------------------------------
+
+    robots: Any  # R
+    humans: Any  # H
+    actions: Any  # names of one agent's A actions
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Values of each entry of a state: 0 <= state[i] < sizes[i]."""
+        raise NotImplementedError
+
+    @property
+    def goal_weights(self) -> np.ndarray:
+        """Weight of each goal of each human [H, G]; rows sum to 1, and 0 is for goals a human does not have."""
+        raise NotImplementedError
+
+    def initial(self) -> Array:
+        """The state [n] that episodes start in."""
+        raise NotImplementedError
+
+    def outcomes(self, state: Array, actions: Array) -> tuple[Array, Array]:
+        """Where joint actions [N] lead: probabilities [K], which sum to 1, and states [K, n]. The same state may be in
+        it more than once, and what has probability 0 is any state of the world."""
+        raise NotImplementedError
+
+    def attained(self, state: Array) -> Array:
+        """Which goals are attained in a state [H, G] bool."""
+        raise NotImplementedError
+
+    def prior(self, state: Array) -> Array:
+        """How humans are believed to act for each of their goals [H, G, A]."""
+        raise NotImplementedError
+
+    def features(self, state: Array) -> Array:
+        """A state as networks see it [F]."""
+        raise NotImplementedError
+
+    @property
+    def goal_features(self) -> np.ndarray:
+        """Goals as networks see them [H, G, F']."""
+        return np.broadcast_to(np.eye(self.num_goals, dtype=np.float32), (self.humans, self.num_goals, self.num_goals))
+
+    def ended(self, state: Array) -> Array:
+        """Whether the world ends in this state, before its time."""
+        return jnp.zeros((), bool)
+
+    def sample(self, key: Array, state: Array, actions: Array) -> Array:
+        """One successor, drawn from `outcomes`."""
+        p, states = self.outcomes(state, actions)
+        return states[jax.random.categorical(key, jnp.log(p))]
+
+    # --- what follows from it ----------------------------------------------------------------------------------------
+
+    @property
+    def modelled(self) -> bool:
+        """Whether the laws are known as `outcomes`, not only as a sampler."""
+        return type(self).outcomes is not World.outcomes
+
+    @property
+    def num_actions(self) -> int:
+        return len(self.actions)
+
+    @property
+    def num_goals(self) -> int:
+        return self.goal_weights.shape[1]
+
+    @property
+    def robot_choices(self) -> int:
+        """Joint actions of the robots."""
+        return self.num_actions**self.robots
+
+    @property
+    def state_space(self) -> spaces.Space:
+        return spaces.MultiDiscrete(list(self.sizes), dtype=np.int32)
+
+    @property
+    def observation_space(self) -> spaces.Space:
+        goal = spaces.MultiDiscrete([self.num_goals] * self.humans, dtype=np.int32)
+        time = spaces.Discrete(self.max_episode_steps + 1, dtype=np.int32)
+        return spaces.Dict({"state": self.state_space, "time": time, "goal": goal})
+
+    @property
+    def action_space(self) -> spaces.Space:
+        return spaces.Discrete(self.robot_choices)
+
+    def robot_actions(self, joint: Array) -> Array:
+        """Each robot's action [R] of a joint one."""
+        return joint // self.num_actions ** jnp.arange(self.robots) % self.num_actions
+
+    def observe(self, state: WorldState) -> dict[str, Array]:
+        return {"state": state.world, "time": state.time, "goal": state.goal}
+
+    def draw_goals(self, key: Array) -> Array:
+        """A goal for each human [H], by weight."""
+        return jax.random.categorical(key, jnp.log(jnp.asarray(self.goal_weights))).astype(jnp.int32)
+
+    def draw_humans(self, key: Array, state: Array, goal: Array) -> Array:
+        """The humans' actions [H], each by its prior for its goal."""
+        p = self.prior(state)[jnp.arange(self.humans), goal]
+        return jax.random.categorical(key, jnp.log(p)).astype(jnp.int32)
+
+    def reset(self, key: Array) -> tuple[WorldState, dict[str, Array]]:
+        state = WorldState(self.initial(), jnp.int32(0), self.draw_goals(key))
+        return state, self.observe(state)
+
+    def step(self, key: Array, state: WorldState, action: Any) -> tuple[WorldState, TimeStep]:
+        """Goals that are attained are drawn anew, all of them where `resample` says so."""
+        keys = jax.random.split(key, 3)
+        given = action if isinstance(action, dict) else {"robot": action}
+        human = given.get("human")
+        human = self.draw_humans(keys[0], state.world, state.goal) if human is None else human
+        world = self.sample(keys[1], state.world, jnp.concatenate([self.robot_actions(given["robot"]), human]))
+        attained = self.attained(world)[jnp.arange(self.humans), state.goal]
+        anew = attained | given.get("resample", False)
+        time = state.time + 1
+        new = WorldState(world, time, jnp.where(anew, self.draw_goals(keys[2]), state.goal))
+        count = attained.sum().astype(jnp.float32)
+        ended = self.ended(world) | (time >= self.max_episode_steps)
+        return new, TimeStep(self.observe(new), count, ended, metrics={"goals_attained": count})
+
+    @property
+    def action_mask(self) -> Any:
+        allowed = self.allowed
+        return None if allowed is None else lambda state: allowed(state.world)
