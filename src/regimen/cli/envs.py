@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
     print(f"  max episode steps   {env.max_episode_steps or 'no limit'}")
     if env.return_threshold is not None:
         print(f"  solved at return    {env.return_threshold:g}")
-    print(f"  baseline policies   {', '.join(('random', *env.baselines))}")
+    print(f"  baseline policies   {', '.join(dict.fromkeys(('random', *env.baselines)))}")
     for name, texts in getattr(env.native, "curricula", {}).items():
         print(f"  --curriculum {name:<15} {'; '.join(f'{field}: {text}' for field, text in texts.items())}")
     if not hasattr(env.native, "settings"):

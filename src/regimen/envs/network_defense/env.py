@@ -87,7 +87,12 @@ class NetworkDefense(NativeEnv):
     detection: float = 0.95
     """Probability that the callback of a reverse shell is reported."""
 
-    baselines: ClassVar = {"sleep": policies.sleep, "greedy": policies.greedy, "oracle": policies.oracle}
+    baselines: ClassVar = {
+        "random": policies.random,
+        "sleep": policies.sleep,
+        "greedy": policies.greedy,
+        "oracle": policies.oracle,
+    }
     render_fps = 4
 
     def __post_init__(self):

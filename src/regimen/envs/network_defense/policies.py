@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,6 +18,11 @@ DEFAULT = Workflow.parse("critical_first").index  # the order where the environm
 
 def sleep(env, key, state, obs) -> Array:
     return jnp.int32(net.SLEEP)
+
+
+def random(env, key, state, obs) -> Array:
+    """Uniform: one draw, where the general random policy makes one for each of the 145 actions."""
+    return jax.random.randint(key, (), 0, net.BLUE_ACTIONS)
 
 
 def greedy(env, key, state, obs) -> Array:
