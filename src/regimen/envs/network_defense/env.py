@@ -108,7 +108,9 @@ class NetworkDefense(NativeEnv):
             except ConfigError as e:
                 raise ConfigError(f"env.{e}; or none, or all") from e
         if self.alignment != "none" and self.workflow == "none":
-            raise ConfigError(f"env.alignment: '{self.alignment}' needs a workflow; set env.workflow to an order or all")
+            raise ConfigError(
+                f"env.alignment: '{self.alignment}' needs a workflow; set env.workflow (an order, or all)"
+            )
         if self.min_fixes < 0:
             raise ConfigError(f"env.min_fixes: {self.min_fixes} is out of range; it must be at least 0")
 
@@ -190,9 +192,7 @@ class NetworkDefense(NativeEnv):
         group, host = lax.div(action - 2, net.N), lax.rem(action - 2, net.N)
         targeted = action >= 2
         at = jnp.where(targeted, jnp.left_shift(1, host), 0)
-        analyse, remove, restore = (
-            jnp.where(group == g, at, 0) for g in (net.ANALYSE, net.REMOVE, net.RESTORE)
-        )
+        analyse, remove, restore = (jnp.where(group == g, at, 0) for g in (net.ANALYSE, net.REMOVE, net.RESTORE))
         is_decoy = targeted & (group >= net.FIRST_DECOY) & (group < net.RESTORE)
         index = jnp.clip(group - net.FIRST_DECOY, 0, len(net.DECOYS) - 1)
         busy = jnp.asarray(net.DECOY_PORTS)[state.decoys[host]] & jnp.asarray(net.DECOY_NEEDS)[index]
