@@ -26,12 +26,12 @@ def random(env, key, state, obs) -> Array:
 
 
 def greedy(env, key, state, obs) -> Array:
-    """By order, from Blue's beliefs: the first host believed compromised of the first such type, Restore where it
-    is believed privileged, else Remove."""
-    host = first_host(env, state, state.believed)
-    privileged = ((state.unsure >> host) & 1) > 0
-    fix = jnp.where(privileged, RESTORE_AT, REMOVE_AT) + host
-    return jnp.where(state.believed > 0, fix, net.SLEEP)
+    """By order, from Blue's beliefs: fixes the first host not believed clean of the first such type. Restore where it
+    is believed privileged, or Unknown (Remove was tried, and Blue is not told whether it helped); else Remove."""
+    suspect = state.believed | state.unsure
+    host = first_host(env, state, suspect)
+    restore = ((state.unsure >> host) & 1) > 0
+    return jnp.where(suspect > 0, jnp.where(restore, RESTORE_AT, REMOVE_AT) + host, net.SLEEP)
 
 
 def oracle(env, key, state, obs) -> Array:
