@@ -26,9 +26,15 @@ def restore_some(env, key, state, obs):
     return jnp.where(jnp.any(candidates) & fix, 132 + host, anything)
 
 
+def removes(env, key, state, obs):
+    """Removes at random from the hosts on b_line's way."""
+    return 15 + jnp.asarray([1, 2, 3, 7, 7])[jax.random.randint(key, (), 0, 5)]
+
+
 POLICIES = {name: NetworkDefense.baselines[name] for name in ("sleep", "random", "greedy", "oracle")}
 POLICIES |= {
     "some": restore_some,
+    "removes": removes,
     "once": lambda env, key, state, obs: jnp.where(state.time == 0, 132 + net.OP_SERVER, net.SLEEP),
 }
 
