@@ -44,7 +44,7 @@ DECOYS = {  # name: (port opened, port that must be free, systems)
 }
 LEARN = {"Enterprise2": "Op_Server0", "User1": "Enterprise1", "User2": "Enterprise1"}
 LEARN |= {"User3": "Enterprise0", "User4": "Enterprise0"}
-COST = {"User0": 0, **{h: 10 for h in [*ENTERPRISE, "Op_Server0"]}}  # tenths; 1 elsewhere
+COST = {"User0": 0, **dict.fromkeys([*ENTERPRISE, "Op_Server0"], 10)}  # tenths; 1 elsewhere
 BACK = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13]
 
 
@@ -65,8 +65,8 @@ class Oracle:
         self.decoys = {h: [] for h in HOSTS}
         self.files, self.found = set(), {}
         self.running = self.stoppable = True
-        self.belief = {h: "No" for h in HOSTS}
-        self.activity = {h: "None" for h in HOSTS}
+        self.belief = dict.fromkeys(HOSTS, "No")
+        self.activity = dict.fromkeys(HOSTS, "None")
         self.stage, self.target = 0, f"User{foothold + 1}"
         self.known, self.subnets = {"User0"}, {"user"}
         self.scanned, self.swept, self.exploited, self.escalated = set(), set(), set(), set()
@@ -75,7 +75,7 @@ class Oracle:
     # --- one step
 
     def step(self, action, words):
-        self.activity = {h: "None" for h in HOSTS}
+        self.activity = dict.fromkeys(HOSTS, "None")
         malware, cost = None, 0
         if action >= 2:
             verb, host = divmod(action - 2, 13)

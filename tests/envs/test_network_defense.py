@@ -169,7 +169,7 @@ def test_jump_table():
         back = [0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13]
         assert int(state.red.stage) == (min(stage + 1, 14) if success else back[stage])
     for stage in (12, 14):  # with sessions they succeed; 14 stays
-        held = dict(root=bit("Enterprise2", "Op_Server0"), ports={"Op_Server0": net.ports(22)})
+        held = {"root": bit("Enterprise2", "Op_Server0"), "ports": {"Op_Server0": net.ports(22)}}
         state, _ = STEP(ENV, KEY, at(stage, **held), 0)
         assert int(state.red.stage) == min(stage + 1, 14)
 
@@ -223,7 +223,7 @@ def test_ssh_is_always_noticed():
 
 
 def test_the_operational_subnet_needs_an_enterprise_session():
-    ready = dict(ports={"Op_Server0": net.ports(22)})
+    ready = {"ports": {"Op_Server0": net.ports(22)}}
     for stage in (11, 12):
         for held, success in ((bit("User0"), False), (bit("User0", "Enterprise0"), True)):
             state, _ = STEP(ENV, KEY, at(stage, root=held, **ready), 0)

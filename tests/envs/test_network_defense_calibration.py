@@ -1,9 +1,8 @@
 """Network defence against figures measured with the reference simulator (CybORG 2.1, scenario 2).
 
-The reference is a sample of 40 episodes for each row, so that its mean has an error of its own. A difference is judged by
-the error of both: 3 combined standard errors for each of the 24 comparisons of means and shares, which a correct
-simulator passes together with a probability of about 0.94 (many of them are parts of the same episodes; the seed is
-fixed, so the tests do not flicker).
+The reference is a sample of 40 episodes for each row, so that its mean has an error of its own. A difference is judged
+by the error of both: 3 combined standard errors for each of the 24 comparisons of means and shares, which a correct
+simulator passes together with a probability of at least 0.93. The seed is fixed, so the tests do not flicker.
 """
 
 import numpy as np

@@ -114,7 +114,13 @@ def test_published_alignment_telescopes():
 def test_potential_telescopes_to_the_end():
     """Its discounted sum depends on where the episode ends, and on nothing before."""
     gamma = 0.9
-    fields = dict(red="b_line", workflow="all", compliance="repaired", alignment="potential", alignment_gamma=gamma)
+    fields = {
+        "red": "b_line",
+        "workflow": "all",
+        "compliance": "repaired",
+        "alignment": "potential",
+        "alignment_gamma": gamma,
+    }
     out = rollout("random", 50, 60, **fields, alignment_weight=7.0)
     paid = (out["reward"][..., 4] * gamma ** np.arange(60)).sum(1)
     tally = out["after"].tally

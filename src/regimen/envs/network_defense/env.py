@@ -344,3 +344,15 @@ class NetworkDefense(NativeEnv):
         from regimen.envs.network_defense.render import draw
 
         return draw(self, state)
+
+
+@native_env
+class NetworkDefenseWorkflow(NetworkDefense):
+    """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+
+    red: str = "mixed"
+    """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""
+    workflow: str = "all"
+    """none; all (an order drawn for every episode); or one: critical_first, D,S,E,H,U. Adds 25 entries observed."""
+    alignment: str = "published"
+    """Reward for following the workflow: none, published (telescopes to weight * compliance), or potential."""
