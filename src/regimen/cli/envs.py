@@ -41,6 +41,8 @@ def run(argv: list[str]) -> int:
     if not hasattr(env.native, "settings"):
         print("  --env.KEY VALUE     an argument of the environment's constructor, or max_episode_steps")
         return 0
+    for line in env.native.notes():  # type: ignore[union-attr]
+        print(f"  {line}")
     docs = field_docs(type(env.native))
     for name, value in env.native.settings().items():  # type: ignore[union-attr]
         print(f"  --env.{name:<22} {value!s:<10} {docs.get(name, '')}".rstrip())

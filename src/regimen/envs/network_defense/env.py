@@ -22,11 +22,13 @@ from regimen.envs.network_defense.compliance import Tally
 from regimen.envs.network_defense.red import Red
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
-from regimen.search.workflow import Workflow, all_workflows
+from regimen.search.workflow import Workflow, all_workflows, classes_for
 from regimen.types import Array, Record, TimeStep, pytree_dataclass
 
 REDS = (*reds.AGENTS, "mixed")
 MODES = ("faithful", "fixed")
+ACTIONS = [(0, "", "Sleep"), (1, "", "Monitor")]  # id of the first host's, and the name
+ACTIONS += [(2 + net.N * g, "+host", name) for g, name in enumerate(("Analyse", "Remove", *net.DECOYS, "Restore"))]
 USER0 = 1 << net.USER0
 OP_SERVER = 1 << net.OP_SERVER
 
@@ -136,6 +138,15 @@ class NetworkDefense(NativeEnv):
     @property
     def action_space(self) -> Any:
         return spaces.Discrete(net.BLUE_ACTIONS)
+
+    def notes(self) -> list[str]:
+        """Which of the 120 orders ask for the same repairs, against this red agent and by both definitions."""
+        out = [f"blue actions        {', '.join(f'{i}{more} {name}' for i, more, name in ACTIONS)}"]
+        for definition in fixing.DEFINITIONS:
+            classes = classes_for(self.red, definition)
+            names = ", ".join(f"{c.name} ({len(c.members)})" for c in classes)
+            out.append(f"order classes       {definition}, against {self.red}: {len(classes)} of 120 orders: {names}")
+        return out
 
     # --- an episode --------------------------------------------------------------------------------------------------
 
