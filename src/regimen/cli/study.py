@@ -147,9 +147,11 @@ NOT_OPTIONS = ("env", "quick", "preset", "env_args", "device", "out", "json", "q
 
 
 def run(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
+    if argv and argv[0] in ("-h", "--help"):
         print(USAGE)
-        return 0 if argv else 2
+        return 0
+    if not argv:
+        raise UsageError(f"which STUDY? One of {', '.join(STUDIES)}; see `regimen study --help`")
     name, rest = argv[0], argv[1:]
     if name not in STUDIES:
         raise UsageError(f"unknown study '{name}'{nearest(name, STUDIES)}")

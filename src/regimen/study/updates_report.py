@@ -243,7 +243,7 @@ def trade_offs(parts: Parts) -> list[tuple[str, str, dict[str, Estimate], bool]]
     halfway = [r for r in parts.get("gradient", []) if r["policy"] == "halfway"]
     if halfway:
         values = {r["arm"]: r["signal_to_noise"] for r in halfway}
-        panels.append(("Signal to noise of the gradient", "half-trained policy", values, True))
+        panels.append(("Signal to noise of the gradient", "half-trained policy", values, False))
     if parts.get("overfit"):
         values = {r["arm"]: Estimate(*(100 * x for x in r["lost"])) for r in parts["overfit"]}
         panels.append(("Gain lost on a new batch", "% of an update's claim", values, False))
@@ -254,11 +254,13 @@ def trade_offs(parts: Parts) -> list[tuple[str, str, dict[str, Estimate], bool]]
 
 
 def bars(ax: Any, names: list[str], values: Mapping[str, Estimate], log: bool) -> None:
-    """A dot and its interval for each arm; a cross at the edge for what was never reached."""
+    """A dot and its interval for each arm; `never` at the edge for what was not reached."""
     y = {name: i for i, name in enumerate(names)}
     finite = {n: e for n, e in values.items() if math.isfinite(e.value) and (not log or e.value > 0)}
     if log and finite:
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda x, _: short(x))
+        ax.xaxis.set_minor_formatter(lambda x, _: "")
     for name, e in finite.items():
         color = ORANGE if "Monte" in name else GREEN if name == "replay" else BLUE
         low, high = (x if math.isfinite(x) and (not log or x > 0) else e.value for x in (e.low, e.high))
@@ -267,7 +269,7 @@ def bars(ax: Any, names: list[str], values: Mapping[str, Estimate], log: bool) -
     edge = ax.get_xlim()[1]
     for name in values:
         if name not in finite:
-            ax.plot(edge, y[name], "x", color=GREY, markersize=6, clip_on=False)
+            ax.text(edge, y[name], "never ", color=GREY, fontsize=8, ha="right", va="center")
     ax.set_yticks(range(len(names)), names)
     ax.grid(axis="y", alpha=0.2)
 
