@@ -94,7 +94,7 @@ class Backward:
         self.prior = None
         if theory.prior == "heuristic":
             prior = in_chunks(prior_of, world, table.states[: len(table.successor)])
-            self.prior = np.asarray(equations.with_habit(prior, theory.nu_h))
+            self.prior = np.asarray(equations.with_habit(jnp.asarray(prior), theory.nu_h))
         shape = table.successor.shape[1:]
         each = shape[0] * shape[1] * world.humans * world.num_goals * 8
         self.chunk = max(1, min(2048, CHUNK_BYTES // each, len(table.successor)))
@@ -178,10 +178,9 @@ class Backward:
         )
 
     def solution(self, layers: list[Found], report: dict[str, Any] | None = None) -> Solution:
-        computed = self.prior is None
         names = [f.name for f in dataclasses.fields(Solution) if f.name in Found._fields]
         lists: dict[str, Any] = {name: [getattr(layer, name) for layer in layers] for name in names}
-        if not computed:
+        if self.prior is not None:
             lists["pi_h"] = [self.prior[: len(layer.v_r)] for layer in layers]
             lists["v_h_m"] = None
         return Solution(self.world, self.theory, self.table, report=report, **lists)

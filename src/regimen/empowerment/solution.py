@@ -85,8 +85,9 @@ class Solution:
         if s >= len(self.v_r[t]):
             raise EnvError(f"state {self.table.states[s].tolist()} cannot be reached by time {time}")
         v_h_m = None if self.v_h_m is None else self.v_h_m[t][s]
-        parts = (self.pi_h[t], self.q_r[t], self.pi_r[t], self.v_h_e[t], self.x_h[t])
-        return Point(*(p[s] for p in parts), float(self.u_r[t][s]), float(self.v_r[t][s]), v_h_m)
+        pi_h, q_r, pi_r = self.pi_h[t][s], self.q_r[t][s], self.pi_r[t][s]
+        u_r, v_r = float(self.u_r[t][s]), float(self.v_r[t][s])
+        return Point(pi_h, q_r, pi_r, self.v_h_e[t][s], self.x_h[t][s], u_r, v_r, v_h_m)
 
     # --- the chain that robots and humans make together --------------------------------------------------------------
 
@@ -105,15 +106,18 @@ class Solution:
             unique, inverse = np.unique(pair, return_inverse=True)
             found.append((unique, np.bincount(inverse, p[possible], len(unique))))
         pair = np.concatenate([u for u, _ in found])
-        return Chain(*(x.astype(np.int32) for x in divmod(pair, states)), np.concatenate([p for _, p in found]))
+        source, target = (x.astype(np.int32) for x in divmod(pair, states))
+        return Chain(source, target, np.concatenate([p for _, p in found]))
 
     def occupancy(self) -> np.ndarray:
         """How likely each state is at each time, from the start [T + 1, S]; what has ended is where it ended."""
         steps = self.table.horizon if self.table.horizon is not None else self.world.max_episode_steps
         out = np.zeros((steps + 1, len(self.table.states)))
         out[0, 0] = 1.0
+        chain = self.chain(0)
         for t in range(steps):
-            chain = self.chain(t) if t == 0 or not self.stationary else chain
+            if t and not self.stationary:
+                chain = self.chain(t)
             n = len(self.v_r[self.layer(t)])
             np.add.at(out[t + 1], chain.target, out[t, chain.source] * chain.probability)
             out[t + 1, :n] += np.where(self.table.ended[:n], out[t, :n], 0)
