@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -30,6 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.envs.protocol import native_env
+from regimen.envs.worlds import goals
+from regimen.envs.worlds.bush import inverse_temperature
 from regimen.envs.worlds.grid_map import (
     ACTIONS,
     BLOCK,
@@ -51,28 +52,14 @@ from regimen.envs.worlds.grid_map import (
     UNSTEADY,
     GridMap,
     read_map,
+    read_rows,
 )
+from regimen.envs.worlds.grid_state import Layout, Parts, layout_of
 from regimen.envs.worlds.world import World, WorldState
 from regimen.errors import ConfigError
 from regimen.types import Array
 
-TRIVIAL = """\
-We We We We We We
-We Ae Ro .. .. We
-We We Ay We We We
-We We We We We We"""
-
-
-class Parts(NamedTuple):
-    """A state by what it is about; any of them may have leading axes."""
-
-    at: Any  # [N] place of each agent
-    facing: Any  # [N]
-    things: Any  # [M] places of blocks and rocks
-    keys: Any  # [Q] place, or P + agent who carries it
-    doors: Any  # [D] open, closed or locked
-    gone: Any  # [N] agents that do nothing any more
-    switches: Any  # [3] robots paused, kill buttons off, pause switches off
+TRIVIAL = "We We We We We We / We Ae Ro .. .. We / We We Ay We We We / We We We We We We"
 
 
 class Reach(NamedTuple):
@@ -88,120 +75,45 @@ class Reach(NamedTuple):
     able: Array  # [N, 7] actions that would do something
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Which entries a state of this map has: only what can change in it."""
-
-    grid: GridMap
-
-    @cached_property
-    def agents(self) -> int:
-        return len(self.grid.robots) + len(self.grid.humans)
-
-    @cached_property
-    def things(self) -> tuple[int, ...]:
-        return self.grid.places(BLOCK, ROCK)
-
-    @cached_property
-    def rocks(self) -> np.ndarray:
-        return np.isin(self.things, self.grid.places(ROCK))
-
-    @cached_property
-    def mortal(self) -> tuple[int, ...]:
-        """Agents that something can end."""
-        if self.grid.places(LAVA):
-            return tuple(range(self.agents))
-        return tuple(range(len(self.grid.robots))) if self.has("kill") else ()
-
-    def has(self, kind: str) -> bool:
-        return "toggle" in self.grid.names and any(k == kind for _, k in self.grid.buttons)
-
-    @cached_property
-    def switches(self) -> tuple[int, ...]:
-        """Which of the three switches there are."""
-        kinds = ("pause", "disable_kill", "disable_pause")
-        return tuple(i for i, kind in enumerate(kinds) if self.has(kind))
-
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        n, places = self.agents, len(self.grid.cells)
-        doors = [2 if state != LOCKED else 3 for _, _, state in self.grid.doors]
-        sizes = [places] * n + [4] * n + [places] * len(self.things) + [places + n] * len(self.grid.keys) + doors
-        return (*sizes, *[2] * len(self.mortal), *[2] * len(self.switches))
-
-    @cached_property
-    def start(self) -> np.ndarray:
-        m = self.grid
-        keys, doors = [place for place, _ in m.keys], [state for _, _, state in m.doors]
-        flags = [0] * (len(self.mortal) + len(self.switches))
-        return np.array([*m.robots, *m.humans, *m.directions, *self.things, *keys, *doors, *flags], np.int32)
-
-    @cached_property
-    def stumblers(self) -> int:
-        """Agents that can stand on unsteady ground at once."""
-        return min(self.agents, len(self.grid.places(UNSTEADY)))
-
-    @cached_property
-    def winners(self) -> int:
-        """Most ways to choose one of each conflict block, over all ways to form blocks."""
-        best = [1, 1]
-        for n in range(2, self.agents + 1):
-            best.append(max(k * best[n - k] for k in range(1, n + 1)))
-        return best[self.agents]
-
-    def unpack(self, state: Any) -> Parts:
-        n = self.agents
-        counts = [n, n, len(self.things), len(self.grid.keys), len(self.grid.doors), len(self.mortal)]
-        ends = np.cumsum(counts)
-        at, facing, things, keys, doors, mortal, switches = (
-            state[..., a:b] for a, b in zip([0, *ends], [*ends, len(self.sizes)])
-        )
-        zero = jnp.zeros_like(state[..., 0])
-        gone = [mortal[..., self.mortal.index(i)] if i in self.mortal else zero for i in range(n)]
-        flags = [switches[..., self.switches.index(i)] if i in self.switches else zero for i in range(3)]
-        return Parts(at, facing, things, keys, doors, jnp.stack(gone, -1) > 0, jnp.stack(flags, -1))
-
-    def pack(self, parts: Parts) -> Array:
-        kept = [*parts[:5], parts.gone[..., list(self.mortal)], parts.switches[..., list(self.switches)]]
-        return jnp.concatenate([jnp.asarray(part, jnp.int32) for part in kept if part.shape[-1]], -1)
-
-
-@lru_cache(maxsize=256)
-def layout_of(grid: GridMap) -> Layout:
-    return Layout(grid)
-
-
 @native_env
 class GridWorld(World):
     """A grid world from the rows of a map, two characters a cell; see `docs/worlds.md` for its codes and rules."""
 
     map: str = TRIVIAL
-    action_set: str = "small"  # small, full, minimal, or the names of some actions
-    directions: str = ""  # E, S, W or N at the start: one for all, or one for each agent, robots first
-    possible_goals: str = ""  # "x,y; x1,y1,x2,y2; ...": cells and rectangles; every place by default
-    goal_shares: str = ""  # of each goal; equal by default
-    handlers: Literal["everyone", "robots"] = "everyone"  # who picks up keys and opens doors
-    unsteady: float = 0.5  # probability of stumbling on unsteady ground
-    beta_h: float = math.inf  # how surely humans take a shortest way
+    """Rows of codes; a new row after a line break or `/`."""
+    action_set: str = "small"
+    """small (still, left, right, forward), full (and pickup, drop, toggle), minimal (forward, left), or some names."""
+    directions: str = ""
+    """E, S, W or N at the start: one for all, or one for each agent, robots first; south by default."""
+    handlers: Literal["everyone", "robots"] = "everyone"
+    """Who picks up keys and opens doors."""
+    unsteady: float = 0.5
+    """Probability of going astray on unsteady ground."""
     max_episode_steps: int = 10
+    """Steps after which the world ends."""
+    possible_goals: Any = ""
+    """Goals of every human: `x,y; x1,y1,x2,y2 = weight`; every cell that is neither wall nor button by default."""
+    beta_h: Any = math.inf
+    """How strictly the heuristic prior takes shortest ways; inf: always."""
 
     def __post_init__(self):
-        layout = self.layout
+        set_field = object.__setattr__
+        set_field(self, "possible_goals", goals.as_text(self.possible_goals))
+        set_field(self, "beta_h", inverse_temperature(self.beta_h))
+        set_field(self, "map", " / ".join(" ".join(row) for row in read_rows(str(self.map))))
         if self.max_episode_steps < 1:
             raise ConfigError(f"env.max_episode_steps: {self.max_episode_steps} is out of range; it must be at least 1")
         if self.handlers not in ("everyone", "robots"):
             raise ConfigError(f"env.handlers: '{self.handlers}' is neither everyone nor robots")
         if isinstance(self.unsteady, (int, float)) and not 0 <= self.unsteady <= 1:
             raise ConfigError(f"env.unsteady: {self.unsteady} is out of range; it must be between 0 and 1")
-        if isinstance(self.beta_h, (int, float)) and not self.beta_h >= 0:
-            raise ConfigError(f"env.beta_h: {self.beta_h} is out of range; it must be at least 0, or inf")
         for off, kind in (("disable_kill", "kill"), ("disable_pause", "pause")):
-            if layout.has(off) and not layout.has(kind):
+            if self.layout.has(off) and not self.layout.has(kind):
                 raise ConfigError(f"env.map: a switch disables {kind} buttons, but there is none; add one or remove it")
 
     @property
     def grid(self) -> GridMap:
-        return read_map(self.map, self.action_set, self.directions, self.possible_goals, self.goal_shares)
+        return read_map(self.map, self.action_set, self.directions, self.possible_goals)
 
     @property
     def layout(self) -> Layout:
@@ -229,6 +141,16 @@ class GridWorld(World):
     def goal_weights(self) -> np.ndarray:
         return np.tile(self.grid.weights, (self.humans, 1))
 
+    @property
+    def goal_names(self) -> list[str]:
+        return list(self.grid.goal_names)
+
+    @property
+    def still(self) -> int:
+        """Where nobody can stand still, turning is next to it."""
+        names = self.grid.names
+        return next((names.index(name) for name in ("still", "left", "right") if name in names), 0)
+
     def initial(self) -> Array:
         return jnp.asarray(self.layout.start)
 
@@ -240,12 +162,10 @@ class GridWorld(World):
         return jnp.asarray(inside)[state[self.robots : self.robots + self.humans]]
 
     def prior(self, state: Array) -> Array:
-        """Softmax of minus beta_h times the way that is left after an action: see `GridMap.distances`. Humans who are
-        after a place neither handle things nor press buttons."""
+        """Towards the goal on a shortest way, as if nothing moved and all doors were open: see `GridMap.distances`.
+        Humans who are after a place neither handle things nor press buttons."""
         n, h = self.layout.agents, self.robots
-        excess = jnp.asarray(excess_of(self.grid))[state[h:n] * 4 + state[n + h : 2 * n]]  # [H, G, A]
-        score = jnp.where(excess > 0, -self.beta_h * excess.astype(jnp.float32), 0.0)
-        return jax.nn.softmax(jnp.where(excess < 0, -jnp.inf, score), axis=-1)
+        return jnp.asarray(heading(self.grid, self.beta_h), float)[state[h:n] * 4 + state[n + h : 2 * n]]
 
     def features(self, state: Array) -> Array:
         """Every entry as a one-hot row, and x and y of agents and things, from 0 to 1."""
@@ -330,7 +250,9 @@ class GridWorld(World):
         free = ~agent_at(ahead) & ~key_at(ahead).any(1) & ~things_at(ahead).any(1)
         takes = key_at(ahead) & (handy & empty)[:, None]
         drops = (carried == np.arange(n)[:, None]) & (handy & free & level[ahead])[:, None]
-        fits = np.array([[key == door for _, key in m.keys] for _, door, _ in m.doors], bool).reshape(len(doors), len(m.keys))
+        fits = np.array([[key == door for _, key in m.keys] for _, door, _ in m.doors], bool).reshape(
+            len(doors), len(m.keys)
+        )
         unlocks = ((carried == np.arange(n)[:, None])[:, None] & fits).any(2)  # [N, D]
         moves = ((now.doors == OPEN) & free[:, None]) | (now.doors == CLOSED) | ((now.doors == LOCKED) & unlocks)
         turns = door_ahead & moves & handy[:, None]
@@ -429,8 +351,8 @@ def keys_ground(grid: GridMap) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def excess_of(grid: GridMap) -> np.ndarray:
-    """How much longer the way to a goal is after an action than after the best one [P * 4, G, A]; -1: never done."""
+def heading(grid: GridMap, beta_h: float) -> np.ndarray:
+    """The shortest-way prior [P * 4, G, A], by the way that is left after the intended action."""
     places = len(grid.cells)
     own = np.moveaxis(grid.distances, 0, -1)  # [P, 4, G]
     ahead = np.where(grid.front[:places] < places, grid.front[:places], np.arange(places)[:, None])  # [P, 4]
@@ -440,8 +362,9 @@ def excess_of(grid: GridMap) -> np.ndarray:
         "right": np.roll(own, -1, axis=1),
         "forward": own[ahead, np.arange(4)],
     }
-    never = np.full_like(own, np.iinfo(np.int32).max)
-    table = np.stack([after.get(name, never) for name in grid.names], -1)  # [P, 4, G, A]
-    excess = table - table.min(-1, keepdims=True)
-    excess[table == never[0, 0, 0]] = -1
-    return excess.reshape(places * 4, len(grid.goals), -1)
+    left = np.stack([after.get(name, np.full_like(own, -1)) for name in grid.names], -1)  # [P, 4, G, A]
+    done = left >= 0
+    left = np.where(done, left - np.where(done, left, left.max()).min(-1, keepdims=True), 0)
+    weight = (left == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * left)
+    weight *= done
+    return (weight / weight.sum(-1, keepdims=True)).reshape(places * 4, len(grid.goals), -1)

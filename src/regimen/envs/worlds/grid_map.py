@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from regimen.envs.worlds import goals
 from regimen.errors import ConfigError, nearest
 
 COLOURS = {"r": "red", "g": "green", "p": "purple", "y": "yellow", "e": "grey"}  # "Kb" is a button: no blue
@@ -42,6 +43,7 @@ class GridMap:
     robots: tuple[int, ...]  # places
     humans: tuple[int, ...]
     directions: tuple[int, ...]  # robots first
+    goal_names: tuple[str, ...]
     goals: tuple[tuple[int, ...], ...]  # places of each
     weights: tuple[float, ...]
 
@@ -134,7 +136,7 @@ def is_thing(code: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def read_map(text: str, actions: str = "small", directions: str = "", goals: str = "", weights: str = "") -> GridMap:
+def read_map(text: str, actions: str = "small", directions: str = "", targets: str = "") -> GridMap:
     """The map of these settings, each as text: see `docs/worlds.md`."""
     rows = read_rows(text)
     names = read_actions(actions)
@@ -143,33 +145,25 @@ def read_map(text: str, actions: str = "small", directions: str = "", goals: str
     robots = tuple(cells[cell] for cell, code in found if code == ROBOT)
     humans = tuple(cells[cell] for cell, code in found if code == HUMAN)
     if not humans:
-        raise ConfigError(f"env.map: nobody to empower; put a human '{HUMAN}' on it")
+        raise ConfigError(f"env.map: there is no human; put {HUMAN} on a cell")
     if not robots:
-        raise ConfigError(f"env.map: no robot; put one '{ROBOT}' on it")
-    targets = read_goals(goals, rows, cells)
-    return GridMap(
-        rows,
-        names,
-        robots,
-        humans,
-        read_directions(directions, len(robots) + len(humans)),
-        targets,
-        read_weights(weights, len(targets)),
-    )
+        raise ConfigError(f"env.map: there is no robot; put {ROBOT} on a cell")
+    facing = read_directions(directions, len(robots) + len(humans))
+    return GridMap(rows, names, robots, humans, facing, *read_goals(targets, rows, cells))
 
 
 def read_rows(text: str) -> tuple[tuple[str, ...], ...]:
-    rows = tuple(tuple(line.split()) for line in text.strip().splitlines() if line.strip())
+    rows = tuple(tuple(row.split()) for row in text.replace("/", "\n").splitlines() if row.strip())
     if not rows:
         raise ConfigError("env.map: it is empty; write rows of codes such as 'We Ae .. Ay We'")
     for y, row in enumerate(rows):
         for x, code in enumerate(row):
             if code == "Bu":
-                raise ConfigError(f"env.map: row {y}, column {x}: 'Bu' is of the bush world; a grid has no bushes")
+                raise ConfigError(f"env.map: 'Bu' at {x},{y}: a grid has no bushes; see the kind of world 'bush'")
             if code not in CODES:
-                raise ConfigError(f"env.map: row {y}, column {x}: unknown code '{code}'{nearest(code, CODES)}")
+                raise ConfigError(f"env.map: '{code}' at {x},{y} is no code{nearest(code, CODES)}")
         if len(row) != len(rows[0]):
-            raise ConfigError(f"env.map: row {y} has {len(row)} codes, row 0 has {len(rows[0])}; make them equal")
+            raise ConfigError(f"env.map: row {y} has {len(row)} cells, row 0 has {len(rows[0])}; make them equal")
     return rows
 
 
@@ -199,50 +193,26 @@ def read_directions(text: str, agents: int) -> tuple[int, ...]:
     return tuple(COMPASS.index(letter) for letter in (letters * agents if len(letters) == 1 else letters))
 
 
-def read_goals(text: str, rows: Sequence[Sequence[str]], cells: dict[Cell, int]) -> tuple[tuple[int, ...], ...]:
-    """`x,y` is a cell and `x1,y1,x2,y2` a rectangle, corners included; `;` between goals. Every place by default."""
-    if not text.strip():
-        return tuple((i,) for i in cells.values())
-    width, height = len(rows[0]), len(rows)
-    goals = []
-    for part in filter(None, (p.strip() for p in text.split(";"))):
-        try:
-            corners = [int(n) for n in part.replace(",", " ").split()]
-        except ValueError:
-            corners = []
-        if len(corners) not in (2, 4):
-            raise ConfigError(f"env.possible_goals: '{part}' is neither x,y nor x1,y1,x2,y2")
-        x1, y1, x2, y2 = corners * 2 if len(corners) == 2 else corners
-        if min(x1, x2, y1, y2) < 0 or max(x1, x2) >= width or max(y1, y2) >= height:
-            raise ConfigError(
-                f"env.possible_goals: '{part}' is outside the map: x is 0 to {width - 1}, y is 0 to {height - 1}"
-            )
-        area = [(x, y) for y in range(min(y1, y2), max(y1, y2) + 1) for x in range(min(x1, x2), max(x1, x2) + 1)]
-        inside = tuple(cells[cell] for cell in area if cell in cells)
-        if not inside:
-            raise ConfigError(f"env.possible_goals: '{part}' is a wall or a button; nobody can be there")
-        goals.append(inside)
-    if not goals:
-        raise ConfigError("env.possible_goals: no goal in it; leave it empty for every place of the map")
-    missing = [cell for cell, i in cells.items() if not any(i in goal for goal in goals)]
+def read_goals(
+    text: str, rows: Sequence[Sequence[str]], cells: dict[Cell, int]
+) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[float, ...]]:
+    """Names, places and weights of the goals: see `goals`. Every place alike where nothing is said."""
+    if not text:
+        names = tuple(f"{x},{y}" for x, y in cells)
+        return names, tuple((i,) for i in cells.values()), (1 / len(cells),) * len(cells)
+    targets = goals.parse(text, len(rows[0]), len(rows))
+    names, found = tuple(targets.names()), []
+    for name, (left, top, right, bottom) in zip(names, targets.boxes):
+        area = [(x, y) for y in range(top, bottom + 1) for x in range(left, right + 1)]
+        found.append(tuple(cells[cell] for cell in area if cell in cells))
+        if not found[-1]:
+            raise ConfigError(f"env.possible_goals: '{name}' is a wall or a button; nobody can be there")
+    missing = [cell for cell, i in cells.items() if not any(i in goal for goal in found)]
     if missing:
-        names = ", ".join(f"{x},{y}" for x, y in missing[:4]) + (", ..." if len(missing) > 4 else "")
+        some = ", ".join(f"{x},{y}" for x, y in missing[:4]) + (", ..." if len(missing) > 4 else "")
         warnings.warn(
-            f"env.possible_goals leaves out {len(missing)} places ({names}): a human who cannot leave them has no "
-            "power at all (X_h = 0), which the solvers refuse; add them or a rectangle over all",
+            f"env.possible_goals leaves out {some}: a human who cannot get away from there has no power at all "
+            "(X_h = 0), which the solvers refuse; add what is left out, or a rectangle over everything",
             stacklevel=2,
         )
-    return tuple(goals)
-
-
-def read_weights(text: str, goals: int) -> tuple[float, ...]:
-    """Shares of the goals, which need not sum to 1; equal by default."""
-    try:
-        weights = [float(w) for w in text.replace(",", " ").replace(";", " ").split()] or [1.0] * goals
-    except ValueError as e:
-        raise ConfigError(f"env.goal_shares: {e}; give a number for each goal") from e
-    if len(weights) != goals:
-        raise ConfigError(f"env.goal_shares: {len(weights)} for {goals} goals; give one for each")
-    if not all(0 <= w < float("inf") for w in weights) or not sum(weights) > 0:
-        raise ConfigError("env.goal_shares: they must be numbers of at least 0, not all 0")
-    return tuple(w / sum(weights) for w in weights)
+    return names, tuple(found), targets.weights
