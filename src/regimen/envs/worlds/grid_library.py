@@ -48,21 +48,21 @@ GRIDS: dict[str, dict[str, Any]] = {
             We .. Ro .. Ae .. Ro .. We
             We We Ay We .. We Ay We We
             We We We We .. We .. We We
-            We We We We .. We .. .. We
+            We .. .. .. .. We .. .. We
             We We We We We We We We We""",
         "directions": "S",
         "max_episode_steps": 20,
     },
-    "unequal_freeing": {
-        "description": "the robot is next to a human with some room, far from one with none: whom to free first",
+    "rock_between": {
+        "description": "a rock shuts in a weak human; pushed on, it shuts a stronger one off from a hall",
         "map": """
-            We We We We We We We We We
-            We .. .. .. .. Ae Ro .. We
-            We Ro .. We We We Ay .. We
-            We Ay We We We We .. We We
-            We We We We We We We We We""",
-        "directions": "W, S, S",
-        "max_episode_steps": 10,
+            We .. .. We We We
+            We We Ay We We We
+            Ae Ro .. Or .. ..
+            We Ay We We .. ..
+            We .. We We We We""",
+        "directions": "E, S, N",
+        "max_episode_steps": 8,
     },
     "corridor_control": {
         "description": "a robot in the middle of a corridor between two humans, with a niche on either side",
@@ -125,7 +125,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "action_set": "still, left, right, forward, pickup, toggle",
         "directions": "N, W",
         "handlers": "robots",
-        "max_episode_steps": 12,
+        "max_episode_steps": 16,
     },
     "small_one_or_three_chambers": {
         "description": "a rock shuts one human off from a chamber, another rock a second human off from three",
