@@ -62,7 +62,7 @@ def play(solution: Solution, seed: int = 0, greedy: bool = True) -> Episode:
 def bits(solution: Solution) -> dict[str, list[np.ndarray]]:
     """Power in bits of every state by time: W_h of each human, `aggregate` A and `total` T."""
     theory = solution.theory
-    out = {f"W_{h + 1}": [np.log2(x[:, h]) for x in solution.x_h] for h in range(solution.world.humans)}
+    out = {f"W_{h}": [np.log2(x[:, h]) for x in solution.x_h] for h in range(solution.world.humans)}
     for name, values in (("aggregate", solution.u_r), ("total", solution.v_r)):
         out[name] = [np.asarray(equations.bits_of_robot(jnp.asarray(v), theory.xi, theory.eta)) for v in values]
     return out

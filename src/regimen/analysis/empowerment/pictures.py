@@ -69,7 +69,7 @@ def power(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
         base(ax, scene)
         image = paint(ax, scene, cells, low, high)
         start(ax, solution, scene)
-        ax.set_title(f"Human {h + 1}, by where {what} is" if world.humans > 1 else f"By where {what} is")
+        ax.set_title(f"Human {h}, by where {what} is" if world.humans > 1 else f"By where {what} is")
     bar = figure.colorbar(image, ax=list(axes), shrink=0.85, pad=0.02)
     bar.set_label("power, bits (log2 X)", fontsize=9)
     bar.ax.tick_params(labelsize=8)
@@ -109,7 +109,8 @@ def base(ax: Any, scene: Scene) -> None:
         square(ax, x, y, NEVER)
     for (x, y), text in scene.labels.items():
         if (x, y) in inside:
-            ax.text(x - 0.44, y - 0.43, text, ha="left", va="top", fontsize=6, color=GREY, clip_on=True)
+            paper = {"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75}
+            ax.text(x - 0.43, y - 0.4, text, ha="left", va="top", fontsize=6, color=INK, clip_on=True, bbox=paper)
         else:
             ax.text(x, y, text, ha="center", va="center", fontsize=7, color="white", clip_on=True)
 
@@ -151,7 +152,7 @@ def start(ax: Any, solution: Solution, scene: Scene) -> None:
     for i, place in enumerate(scene.at(solution.table.states[0])):
         robot = i < world.robots
         several = (world.robots if robot else world.humans) > 1
-        number = str(i + 1 if robot else i - world.robots + 1) if several else ""
+        number = str(i if robot else i - world.robots) if several else ""
         x, y = scene.cells[place]
         color = "#2b6cb0" if robot else "#dd8a10"
         box = {"boxstyle": "square,pad=0.2" if robot else "circle,pad=0.2", "fc": color, "ec": "white", "lw": 0.8}
@@ -178,7 +179,7 @@ def policy(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
                     mark(ax, (x, y), facing, mass, solution, scene)
         if not scene.faces:
             start(ax, solution, scene)
-        ax.set_title(f"Robot {r + 1}" if world.robots > 1 else "What the robot does")
+        ax.set_title(f"Robot {r}" if world.robots > 1 else "What the robot does")
     used = [a for a in world.actions if MARKS.get(a)]
     key = ["arrow: forward" if scene.faces else "arrows: moves", *(f"{MARKS[a]} {a}" for a in used)]
     where = "a mark lies on the side the robot faces" if scene.faces else "length and size: probability"
@@ -275,13 +276,13 @@ def quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, fl
 
 
 def film(Figure: Any, episode: Episode, frames: list[np.ndarray], name: str) -> Any:
-    """Pictures of an episode with what the robots did next, at most twelve of them."""
+    """Pictures of an episode with what the robots did next, at most eighteen of them."""
     world = episode.solution.world
-    keep = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), 12)).round().astype(int))
+    keep = np.arange(0, len(frames), -(-len(frames) // 18))
     tall, wide = frames[0].shape[:2]
     across = int(np.clip(round(np.sqrt(len(keep) * tall / wide * 1.8)), 1, len(keep)))
     down = -(-len(keep) // across)
-    size = float(np.clip(10 / across, 1.3, 2.6))
+    size = float(np.clip(10 / across, 1.5, 2.2))
     figure = Figure(figsize=(across * size, down * (size * tall / wide + 0.35) + 0.3), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).reshape(-1)
     for ax in axes:

@@ -113,7 +113,7 @@ GRIDS: dict[str, dict[str, Any]] = {
             We We We Pa We We""",
         "action_set": SWITCHES,
         "directions": "N, N",
-        "max_episode_steps": 8,
+        "max_episode_steps": 10,
     },
     "key_room": {
         "description": "a human in a locked room; the robot alone can fetch the key and open the door",
