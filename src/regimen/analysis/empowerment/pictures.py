@@ -15,7 +15,7 @@ from regimen.empowerment.solution import Solution
 from regimen.envs.worlds.grid_map import STEPS
 
 INK, WALL, NEVER, FAINT = "#2d3748", "#5c626e", "#edf0f4", 0.02
-MARKS = {"still": "·", "pass": "·", "left": "↶", "right": "↷", "toggle": "T", "pickup": "P", "drop": "D"}
+MARKS = {"still": "•", "pass": "•", "left": "↶", "right": "↷", "toggle": "T", "pickup": "P", "drop": "D"}
 FRAMES_PER_SECOND = 2
 
 
@@ -54,14 +54,15 @@ def power(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
     live = solution.live(time)
     at = scene.at(solution.table.states[: len(live)][live])
     w = np.log2(solution.x_h[solution.layer(time)][live])  # [S, H]
-    rows = [("the human", [world.robots + h for h in range(world.humans)]), ("the robot", [0] * world.humans)]
+    rows = [("its own", [world.robots + h for h in range(world.humans)]), ("the robot's", [0] * world.humans)]
     values = [[mean_by(at[:, a], w[:, h], len(scene.cells)) for h, a in enumerate(agents)] for _, agents in rows]
     low, high = np.nanmin(values), np.nanmax(values)
     (left, top), (right, bottom) = extent(scene)
     width, height = right - left, bottom - top
     shape = (2, world.humans) if width > 2 * height or world.humans > 1 else (1, 2)  # below each other, or side by side
-    size = cell_size(width, shape[1])
-    figure = Figure(figsize=(shape[1] * (width * size + 0.5) + 1.2, shape[0] * (height * size + 0.6) + 0.4))
+    size = min(cell_size(width, shape[1]), 7.0 / (height * shape[0]))
+    across = shape[1] * max(width * size + 0.5, 2.6) + 1.2
+    figure = Figure(figsize=(across, shape[0] * (height * size + 0.6) + 0.4))
     figure.set_layout_engine("constrained")
     axes = figure.subplots(*shape, squeeze=False).reshape(-1)
     image = None
@@ -69,8 +70,8 @@ def power(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
         base(ax, scene)
         image = paint(ax, scene, cells, low, high)
         start(ax, solution, scene)
-        ax.set_title(f"Human {h}, by where {what} is" if world.humans > 1 else f"By where {what} is")
-    bar = figure.colorbar(image, ax=list(axes), shrink=0.85, pad=0.02)
+        ax.set_title(f"Human {h}, by {what} cell" if world.humans > 1 else f"By {what} cell", fontsize=10)
+    bar = figure.colorbar(image, ax=list(axes), shrink=0.85, pad=0.02, aspect=30)
     bar.set_label("power, bits (log2 X)", fontsize=9)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
@@ -221,7 +222,7 @@ def mark(ax: Any, cell: tuple[int, int], facing: int, mass: np.ndarray, solution
     if best == "forward":
         arrow(ax, (x + 0.12 * dx, y + 0.12 * dy), (x + 0.46 * dx, y + 0.46 * dy), often)
     else:
-        size = 15 if best == "still" else 11 if best in ("left", "right") else 8
+        size = 8 if best in ("toggle", "pickup", "drop") else 11
         style = {"ha": "center", "va": "center", "fontsize": size, "color": INK, "alpha": often}
         ax.text(x + 0.31 * dx, y + 0.31 * dy, MARKS[best], **style)
 

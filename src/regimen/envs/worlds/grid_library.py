@@ -128,29 +128,31 @@ GRIDS: dict[str, dict[str, Any]] = {
         "max_episode_steps": 16,
     },
     "small_one_or_three_chambers": {
-        "description": "a rock shuts one human off from a chamber, another rock a second human off from three",
+        "description": "two humans shut in by rocks: one could get to one chamber, the other to three",
         "map": """
             We We We We We We We We We We
-            We .. We We We We We We We We
-            We .. We We We We .. We .. We
-            We .. .. .. Ae .. .. .. .. We
-            We .. Ro We We We We Ro We We
-            We We Ay We We We We Ay We We
-            We We .. We We We We .. .. We
+            We We .. We We We We .. We We
+            We We .. We We We .. .. .. We
+            We .. .. Ro .. Ae Ro .. .. We
+            We We We Ay We We Ay We .. We
+            We We We .. We We .. We .. We
+            We We We We We We We We We We
             We We We We We We We We We We
             We We We We We We We We We We""",
+        "directions": "N, N, N",
         "max_episode_steps": 8,
     },
-    "lava_bridge": {
-        "description": "unsteady ground between lava and a rock: the robot can open a safe way round it",
+    "risky_crossing": {
+        "description": "a rock shuts a human off from a way over unsteady ground between lava",
         "map": """
-            We We La We We
-            We Ay Un .. We
-            We .. We .. We
-            We .. Ro Ae We
-            We We .. We We""",
-        "directions": "W, S",
-        "max_episode_steps": 10,
+            .. .. .. ..
+            La Un La We
+            Ae Ro .. We
+            We Ay We We
+            We .. We We""",
+        "directions": "E, N",
+        "unsteady": 0.2,
+        "max_episode_steps": 8,
     },
     "between_blocks": {
         "description": "two robots at the ends of a corridor, a human between them behind blocks that anyone can push",
