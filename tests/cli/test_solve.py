@@ -1,13 +1,17 @@
 """`regimen solve`: what it prints, writes and refuses."""
 
 import csv
+import dataclasses
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import regimen
 from regimen.cli.main import main
+from regimen.empowerment.theory import Theory
 
 
 def test_prints_the_start(capsys):
@@ -79,3 +83,28 @@ def test_bad_input_is_one_line(arguments, code, message, capsys):
     assert main(["solve", *arguments]) == code
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "empowerment.md"
+REFERENCE = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in PAGE.read_text().splitlines()
+    if line.startswith("| `regimen solve ")
+]
+
+
+@pytest.mark.parametrize(("command", "v_r", "action", "q_r", "probability"), REFERENCE, ids=lambda x: x)
+def test_reference_table(command, v_r, action, q_r, probability, capsys):
+    assert main([*shlex.split(command.strip("`"))[1:], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["v_r"] == pytest.approx(float(v_r), abs=1e-5)
+    assert found["q_r"][action] == pytest.approx(float(q_r), abs=1e-5)
+    assert found["policy"][action] == pytest.approx(float(probability), abs=1e-5)
+
+
+def test_the_page_names_every_parameter():
+    text = PAGE.read_text()
+    for field in dataclasses.fields(Theory):
+        row = next(line for line in text.splitlines() if f"`--{field.name.replace('_', '-')}`" in line)
+        default = row.split("|")[3].strip()
+        assert default == (f"{field.default:g}" if isinstance(field.default, float) else field.default)

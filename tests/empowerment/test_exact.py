@@ -325,6 +325,14 @@ def test_worlds_that_are_only_sampled_are_refused():
         exact.solve(Sampled())
 
 
+def test_worlds_without_a_prior_need_a_computed_one():
+    class Silent(type(make_env("world/tiny3"))):
+        prior = exact.World.prior
+
+    with pytest.raises(ConfigError, match="prior: Silent has none of its own; compute it with cautious"):
+        exact.solve(jax.tree_util.register_static(Silent)())
+
+
 def test_broken_laws_are_refused():
     leaky = table_world([[[{0: 0.7}, 0], [0, 0]]], [[1]], prior_table=[[[0.5, 0.5]]])
     with pytest.raises(EnvError, match=r"joint action 0 in state \[0\] are no distribution: they sum to 0.7"):

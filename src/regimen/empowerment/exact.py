@@ -94,6 +94,9 @@ class Backward:
         check_weights(self.weights)
         self.prior = None
         if theory.prior == "heuristic":
+            if type(world).prior is World.prior:
+                name = type(world).__name__
+                raise ConfigError(f"prior: {name} has none of its own; compute it with cautious, optimistic or mean")
             prior = in_chunks(prior_of, world, table.states[: len(table.successor)])
             self.prior = np.asarray(equations.with_habit(jnp.asarray(prior), theory.nu_h))
         shape = table.successor.shape[1:]
