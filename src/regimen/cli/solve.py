@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json as json_lib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from regimen.cli.flags import parse, positional, ranged
 from regimen.empowerment.theory import Theory
-from regimen.validation import AT_LEAST_1, POSITIVE
+from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class SolveArgs(Theory):
       regimen solve world/way1x5 --beta-r 5 --gamma-h .95 --env.max_episode_steps 8
       regimen solve mymap.yaml --prior cautious --beta-h inf --json
       regimen solve world/bush1x7 --stationary --out solution.npz
+      regimen solve world/trivial --beta-r 100 --plots pictures
     """
 
     world: str = positional("WORLD")
@@ -38,6 +40,10 @@ class SolveArgs(Theory):
     """Most states times joint actions."""
     out: str | None = None
     """Write the whole solution to a .npz or a .csv file."""
+    plots: str | None = None
+    """Write pictures to this folder: power over the map, the policy, bits over time, an episode."""
+    plots_seed: int = ranged(0, NOT_NEGATIVE)
+    """plots: which episode."""
     env_args: dict[str, Any] = field(default_factory=dict)
     json: bool = False
     """Print the summary as JSON, and nothing else."""
@@ -64,4 +70,10 @@ def run(argv: list[str]) -> int:
         file = report.save(solution, args.out)
         if not args.json:
             print(f"  written to {file}")
+    if args.plots is not None:
+        from regimen.analysis.empowerment.pictures import plot_solution
+
+        paths = plot_solution(solution, Path(args.plots), args.world, args.plots_seed)
+        if not args.json:
+            print(f"  {', '.join(path.name for path in paths)} in {args.plots}")
     return 0

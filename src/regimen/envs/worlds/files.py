@@ -20,8 +20,8 @@ import yaml
 from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError, EnvError, nearest
 
-KINDS = {"bush": "regimen.envs.worlds.bush:BushWorld"}
-ALIASES = {"max_steps": "max_episode_steps"}
+KINDS = {"bush": "regimen.envs.worlds.bush:BushWorld", "grid": "regimen.envs.worlds.grid:GridWorld"}
+ALIASES = {"max_steps": "max_episode_steps", "actions": "action_set"}
 
 
 def load(path: str) -> World:

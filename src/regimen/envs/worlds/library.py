@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from regimen.envs.worlds.grid_library import GRIDS
+
 WORLDS: dict[str, dict[str, Any]] = {
     "tiny3": {
         "description": "a robot and a human at the ends of an overgrown corridor of three cells",
@@ -59,3 +61,4 @@ WORLDS: dict[str, dict[str, Any]] = {
         "max_episode_steps": 4,
     },
 }
+WORLDS |= GRIDS

@@ -41,6 +41,7 @@ class World(NativeEnv):
 
     reward_components: ClassVar[tuple[str, ...]] = ("goals",)
     metric_reductions: ClassVar[dict[str, str]] = {"goals_attained": "sum"}
+    render_fps: ClassVar[int] = 2  # steps are decisions, and worth a look each
     allowed = None  # (state) -> [A^R] bool, where the robots may not always do everything
     max_episode_steps: int
 
