@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from regimen.errors import ConfigError
 
@@ -42,7 +42,7 @@ class EmpowermentConfig:
     beta_h: str = "10"
     """Inverse temperature of a prior that is solved for; a number or `inf`."""
     nu_h: float = 0.0
-    """Share of a uniform habit in a prior that is solved for."""
+    """Share of human actions that are habit: uniformly random."""
 
     # exploration
     epsilon_r_start: float = 1.0
@@ -275,6 +275,15 @@ class EmpowermentConfig:
             return float(self.beta_h)
         except ValueError:
             return math.nan
+
+    def theory(self) -> Any:
+        """The parameters of the equations alone, as the exact solvers take them."""
+        from regimen.empowerment.theory import Theory
+
+        same = ("gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r", "form", "robot_policy")
+        return Theory(
+            **{name: getattr(self, name) for name in same}, beta_h=self.inverse_temperature, prior=self.human_prior
+        )
 
     def validate(self) -> None:
         if not self.inverse_temperature > 0:
