@@ -1,1 +1,1 @@
-"""Human power: the equations, exact and tabular solvers, and what compares learned values with them."""
+"""Robots that softly maximise the power of humans: the equations, exact solvers of them, and how they are reported."""
