@@ -32,6 +32,7 @@ _LAZY = {
     "register_env": "regimen.envs.registry",
     "register_network": "regimen.networks",
     "resume": "regimen.training.api",
+    "validate": "regimen.empowerment.validate",
 }
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from regimen.analysis.comparison import compare
     from regimen.buffer import TrajectoryBuffer
     from regimen.config import register_algorithm
+    from regimen.empowerment.validate import validate
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
     from regimen.training.api import evaluate, resume
@@ -69,6 +71,7 @@ __all__ = [
     "register_network",
     "resume",
     "train",
+    "validate",
 ]
 
 

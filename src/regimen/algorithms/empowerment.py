@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 
@@ -22,10 +21,10 @@ from regimen.algorithms.base import Algorithm, register
 from regimen.algorithms.empowerment_model import Rows
 from regimen.algorithms.empowerment_nets import Nets, descend, dropped, error_loss, log_error, log_policy, move
 from regimen.algorithms.empowerment_parts import Parts
-from regimen.algorithms.empowerment_schedule import FULL, RAMP, STAGES, effective_beta, epsilon, oldest, rate
+from regimen.algorithms.empowerment_schedule import RAMP, effective_beta, epsilon, oldest, rate
 from regimen.algorithms.empowerment_targets import Targets, Values
 from regimen.config import NetworkConfig
-from regimen.empowerment.hyperparameters import EmpowermentConfig
+from regimen.empowerment.hyperparameters import STAGES, EmpowermentConfig
 from regimen.loops import device_count, mean_over_devices, own_key, sync
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 

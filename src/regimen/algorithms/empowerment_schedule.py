@@ -13,9 +13,7 @@ import jax.numpy as jnp
 from regimen.empowerment.hyperparameters import NETS, EmpowermentConfig
 from regimen.types import Array
 
-STAGES = ("v_h_e", "x_h", "u_r", "q_r", "v_r", "ramp", "full")
-"""Stages by number: what joins in it; the ramp of beta_r; full training."""
-RAMP, FULL = 5, 6
+RAMP, FULL = 5, 6  # numbers of STAGES
 STEEPNESS = 6.0  # of the sigmoid over the ramp
 
 

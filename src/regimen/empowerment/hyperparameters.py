@@ -11,6 +11,8 @@ from regimen.errors import ConfigError
 
 NETS = ("v_h_e", "x_h", "u_r", "q_r", "v_r")
 """The networks, in the order in which they begin to learn."""
+STAGES = (*NETS, "ramp", "full")
+"""Stages by number: what joins in it, the ramp of beta_r, full training."""
 
 
 @dataclass(frozen=True)
