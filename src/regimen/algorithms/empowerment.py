@@ -8,7 +8,7 @@ one by one (`empowerment_schedule.py`) and learn from rows of a replay, or of al
 
 from __future__ import annotations
 
-import math
+
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ from regimen.loops import device_count, mean_over_devices, own_key, sync
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 Models = dict[str, Model]
+NEVER = 1e12  # steps of a run without a budget
 
 
 @register
@@ -69,7 +70,7 @@ class Empowerment(Algorithm):
         if c.num_training_steps is not None:
             return jnp.float32(c.num_training_steps if c.schedule_unit == "training_steps" else c.num_training_steps / self.ratio())
         if self.horizon is None:
-            return jnp.float32(math.inf)
+            return jnp.float32(NEVER)
         scale = {"steps": 1, "episodes": parts.model.horizon, "updates": parts.spec.rollout_rows * parts.spec.num_envs}
         return jnp.asarray(self.horizon.length, jnp.float32) * scale[self.horizon.unit] * per_env_step
 

@@ -95,5 +95,5 @@ def oldest(c: EmpowermentConfig, plan: Plan, t: Array, total: Array) -> Array:
     moves from W to the constant share of training."""
     end = jnp.maximum(float(plan.warm), jnp.floor(c.lr_constant_fraction * total))
     share = jnp.clip((t - plan.warm) / jnp.maximum(end - plan.warm, 1.0), 0.0, 1.0)
-    share = jnp.where(end > plan.warm, share, (t >= plan.warm).astype(jnp.float32))
+    share = jnp.where(end > plan.warm, share, jnp.where(t >= plan.warm, 1.0, 0.0))
     return jnp.floor(plan.warm * share)
