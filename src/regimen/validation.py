@@ -55,6 +55,8 @@ def type_name(hint: Any) -> str:
     inner, can_be_none = optional(hint)
     if typing.get_origin(inner) is Literal:
         words = "one of " + ", ".join(str(a) for a in typing.get_args(inner))
+    elif typing.get_origin(inner) in (Union, types.UnionType):
+        words = " or ".join(type_name(a).removeprefix("one of ") for a in typing.get_args(inner))
     elif typing.get_origin(inner) in (tuple, list):
         words = f"a list, each item {type_name(typing.get_args(inner)[0])}"
     else:

@@ -31,7 +31,7 @@ class Theory:
     """Humans' discount: reaching a goal in k steps is worth gamma_h^(k-1)."""
     gamma_r: float = 0.99
     """The robot's discount."""
-    beta_h: float = 10.0
+    beta_h: float | Literal["inf"] = 10.0
     """How strictly humans of a computed prior choose their best action; inf: always."""
     nu_h: float = 0.0
     """Share of human actions that are habit: drawn at random instead of from the prior."""
@@ -48,13 +48,13 @@ class Theory:
     form: Literal["mean", "sum"] = "mean"
     """Whether X_h and U_r are means over goals and humans, or the sums of the paper."""
     robot_policy: Literal["power", "boltzmann"] = "power"
-    """power: (-Q_r)^-beta_r. boltzmann: exp(beta_r Q_r / range of Q_r), which is not invariant to scale."""
+    """power: (-Q_r)^-beta_r. boltzmann: exp(beta_r Q_r / range of Q_r), the paper's alternative."""
     prior: Literal["heuristic", "cautious", "optimistic", "mean"] = "heuristic"
     """How humans act: by the world's own prior, or computed for the worst, the best or the average robot."""
 
     def __post_init__(self):
         hints = field_types(Theory)
-        for f in dataclasses.fields(self):
+        for f in dataclasses.fields(Theory):
             value = read(getattr(self, f.name), hints[f.name], f.name)
             object.__setattr__(self, f.name, value)
             if f.name in RANGES and value not in RANGES[f.name]:
@@ -67,6 +67,6 @@ class Theory:
 
 def read(value: Any, hint: Any, name: str) -> Any:
     """A value as the type of its field; `inf` is a number here."""
-    if hint is float and str(value).strip().lower() in ("inf", "+inf", "infinity"):
+    if name == "beta_h" and str(value).strip().lower() in ("inf", "+inf", "infinity"):
         return math.inf
     return coerce(value, hint, name)

@@ -125,7 +125,8 @@ class BushWorld(World):
         tramples = jnp.where(tries | (actions == PASS), target, self.cells)[:robots]
         trampled = jnp.maximum(density.at[tramples].add(-1, mode="drop"), 0)
 
-        chance = jnp.where(tries[robots:], 1 - density[target[robots:]].astype(float) / self.B, 1.0)  # [H]
+        open_ways = jnp.asarray(1 - np.arange(self.B + 1) / self.B, float)  # a table: XLA's d / B need not be exact
+        chance = jnp.where(tries[robots:], open_ways[density[target[robots:]]], 1.0)  # [H]
         coins = np.arange(2**humans)[:, None] >> np.arange(humans) & 1  # [K, H]
         p = jnp.where(coins, chance, 1 - chance).prod(1)
         gets_in = jnp.concatenate([jnp.ones((2**humans, robots), bool), jnp.asarray(coins, bool)], 1) & tries
