@@ -15,7 +15,7 @@ from regimen.algorithms.empowerment_schedule import Plan
 from regimen.algorithms.empowerment_table import Enumerated, TooLargeError
 from regimen.algorithms.empowerment_targets import Seen
 from regimen.config import NetworkConfig
-from regimen.empowerment import reach
+from regimen.empowerment import exact, reach, tabular
 from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError
@@ -184,7 +184,13 @@ def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
 
 
 def solved_prior(world: World, c: EmpowermentConfig, table: Any) -> np.ndarray | None:
-    """How humans act by phase 1 [T, S, H, G, A]; None for the world's own prior."""
+    """How humans act by phase 1 [T, S, H, G, A], one layer where there is no time; None for the world's own prior."""
     if c.human_prior == "heuristic":
         return None
-    raise ConfigError("not yet")
+    limit = c.table_limit * reach.joint_actions(world)
+    solve = exact.solve if c.include_step_count else tabular.solve
+    layers = solve(world, c.theory(), limit=limit).pi_h
+    out = np.zeros((len(layers), len(table.states), *layers[0].shape[1:]))
+    for t, layer in enumerate(layers):
+        out[t, : len(layer)] = layer
+    return out
