@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tables", action="store_true", help="lookup tables instead of networks")
     args = parser.parse_args()
-    print("| world | pairs | V_r(s0) exact | its error, most | TV mean, most | TV max | log ratios | best action | seconds |")
+    print(
+        "| world | pairs | V_r(s0) exact | its error, most | TV mean, most | TV max | log ratios | best action | seconds |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for world in args.worlds:
         print(row(world, args.seeds, TABLES if args.tables else {}), flush=True)

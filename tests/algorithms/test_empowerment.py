@@ -231,7 +231,14 @@ def test_networks_reach_the_exact_values():
 
 
 def test_a_stationary_solution_without_time():
-    algo = bound("world/way1x5", state_sweep=1.0, include_step_count=False, gamma_r=0.9, gamma_h=0.9, **TABLES | {"horizon": "16384 steps"})
+    algo = bound(
+        "world/way1x5",
+        state_sweep=1.0,
+        include_step_count=False,
+        gamma_r=0.9,
+        gamma_h=0.9,
+        **TABLES | {"horizon": "16384 steps"},
+    )
     made, _ = train(algo, 40)
     solution = tabular.solve(algo.bound.spec.env, algo.config.theory())
     found = numbers(algo, made.state, solution)
@@ -324,10 +331,22 @@ def test_exploration_is_a_mixture_and_says_how_likely_it_was():
     state = algo.init(jax.random.key(0))
     params = algo.actor_params(state) | {"beta_r": jnp.float32(10.0)}
     n = 20_000
-    obs = {"state": jnp.tile(algo.bound.spec.env.initial(), (n, 1)), "time": jnp.zeros(n, jnp.int32), "goal": jnp.full((n, 2), 4)}
+    obs = {
+        "state": jnp.tile(algo.bound.spec.env.initial(), (n, 1)),
+        "time": jnp.zeros(n, jnp.int32),
+        "goal": jnp.full((n, 2), 4),
+    }
     action, _, _ = algo.act(params, obs, (), algo.noise(jax.random.key(1), (n,)))
     rows = algo.bound.model.rows(jax.tree.map(lambda x: x[:1], obs))
-    pi = np.exp(np.asarray(algo.values({"q_r": params["nets"]["q_r"]} | {n: m.params for n, m in state.models.items() if n != "q_r"}, rows, 10.0).log_pi[0]))
+    pi = np.exp(
+        np.asarray(
+            algo.values(
+                {"q_r": params["nets"]["q_r"]} | {n: m.params for n, m in state.models.items() if n != "q_r"},
+                rows,
+                10.0,
+            ).log_pi[0]
+        )
+    )
     shares = np.bincount(np.asarray(action["robot"]), minlength=5) / n
     np.testing.assert_allclose(shares, 0.7 * pi + 0.3 / 5, atol=0.015)
     np.testing.assert_allclose(action["robot_p"][:50], (0.7 * pi + 0.06)[np.asarray(action["robot"][:50])], rtol=1e-4)
@@ -341,7 +360,12 @@ def test_exploration_is_a_mixture_and_says_how_likely_it_was():
 
 OPTIONS = {
     "encoders": {"use_encoders": True, "x_h_use_network": True},
-    "all learned, sampled humans": {"u_r_use_network": True, "v_r_use_network": True, "u_r_sample_humans": 1, "x_h_sample_humans": 1},
+    "all learned, sampled humans": {
+        "u_r_use_network": True,
+        "v_r_use_network": True,
+        "u_r_sample_humans": 1,
+        "x_h_sample_humans": 1,
+    },
     "dropout, decay, huber": {"v_h_e_dropout": 0.5, "q_r_dropout": 0.5, "q_r_weight_decay": 0.1, "loss": "huber"},
     "softplus": {"q_r_output": "softplus"},
     "z, sum form": {"q_r_output": "z", "form": "sum", "u_r_use_network": True},

@@ -68,7 +68,9 @@ class Empowerment(Algorithm):
         c, parts = self.config, self.bound
         per_env_step = self.ratio() if c.schedule_unit == "training_steps" else 1.0
         if c.num_training_steps is not None:
-            return jnp.float32(c.num_training_steps if c.schedule_unit == "training_steps" else c.num_training_steps / self.ratio())
+            return jnp.float32(
+                c.num_training_steps if c.schedule_unit == "training_steps" else c.num_training_steps / self.ratio()
+            )
         if self.horizon is None:
             return jnp.float32(NEVER)
         scale = {"steps": 1, "episodes": parts.model.horizon, "updates": parts.spec.rollout_rows * parts.spec.num_envs}
@@ -307,7 +309,9 @@ class Empowerment(Algorithm):
         y = (chosen * jnp.exp(-c.xi * log_x)).mean(-1)
         return jnp.log(y * (1 if c.form == "mean" else log_x.shape[-1]))
 
-    def table_target(self, name: str, rows: Rows, at: Targets, x_rows: Rows, x_at: Targets) -> tuple[Array, Array, Array]:
+    def table_target(
+        self, name: str, rows: Rows, at: Targets, x_rows: Rows, x_at: Targets
+    ) -> tuple[Array, Array, Array]:
         """Places [N], what a table should hold there [N, size], and weights."""
         n = len(rows.place)
         match name:

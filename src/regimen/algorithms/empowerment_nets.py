@@ -54,7 +54,13 @@ class Nets:
         world = model.world
         self.model, self.humans, self.goals = model, world.humans, world.num_goals
         self.names = [name for name in NETS if c.uses(name)]
-        self.sizes = {"v_h_e": self.humans * self.goals, "x_h": self.humans, "u_r": 1, "q_r": world.robot_choices, "v_r": 1}
+        self.sizes = {
+            "v_h_e": self.humans * self.goals,
+            "x_h": self.humans,
+            "u_r": 1,
+            "q_r": world.robot_choices,
+            "v_r": 1,
+        }
         self.top = float((model.weights > 0).sum(1).max()) if c.form == "sum" else 1.0
         self.floor = FLOOR * float(model.weights[model.weights > 0].min()) * self.top
         self.drops = {name: getattr(c, f"{name}_dropout") > 0 for name in NETS}  # asked once: whether, not how much
@@ -188,7 +194,9 @@ def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: An
     return model.replace(params=params, opt_state=opt_state)
 
 
-def move(c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Any, active: Array) -> Model:
+def move(
+    c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Any, active: Array
+) -> Model:
     """One step of a table: entries [N, size] towards their targets by a share lr, or to the mean of all their targets so
     far. Rows that occur more than once count once, by their mean."""
     table, count = model.params["table"], model.opt_state["count"]

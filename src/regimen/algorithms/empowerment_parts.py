@@ -23,7 +23,9 @@ from regimen.sources.replay import Replay, Ring
 from regimen.sources.replay import Rows as Kept
 from regimen.types import Array, Batch, PyTree, Spec
 
-CACHE = 8  # all reachable rows are aimed at together where they are at most so many times those drawn between two copies
+CACHE = (
+    8  # all reachable rows are aimed at together where they are at most so many times those drawn between two copies
+)
 
 
 class Parts:
@@ -131,7 +133,9 @@ class Parts:
         attained = jax.vmap(world.attained)(new)
         own = jnp.take_along_axis(attained, goal[..., None], 2)[..., 0]
         a = found.action
-        return Seen(rows, model.rows(found.next_obs), over, own, goal, a["robot"], a["human"], a["robot_p"], a["human_p"])
+        return Seen(
+            rows, model.rows(found.next_obs), over, own, goal, a["robot"], a["human"], a["robot_p"], a["human_p"]
+        )
 
 
 def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
@@ -158,7 +162,9 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
         )
     weights = np.asarray(world.goal_weights)
     if weights.shape[0] != world.humans or not np.allclose(weights.sum(1), 1, atol=1e-5) or (weights < 0).any():
-        raise ConfigError(f"goal_weights: rows must sum to 1 and none be negative, one row for each of {world.humans} humans")
+        raise ConfigError(
+            f"goal_weights: rows must sum to 1 and none be negative, one row for each of {world.humans} humans"
+        )
 
 
 def make_model(world: World, c: EmpowermentConfig) -> WorldModel:

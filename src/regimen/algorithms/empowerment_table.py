@@ -64,7 +64,9 @@ class Enumerated(WorldModel):
     def rows(self, obs: Any) -> Rows:
         time = obs["time"] if self.timed else jnp.zeros_like(obs["time"])
         state = self.index(obs["state"])
-        return Rows(obs["state"], obs["time"], jnp.asarray(self.place_of)[jnp.minimum(time, len(self.place_of) - 1), state])
+        return Rows(
+            obs["state"], obs["time"], jnp.asarray(self.place_of)[jnp.minimum(time, len(self.place_of) - 1), state]
+        )
 
     def index(self, states: Array) -> Array:
         """Numbers [...] of reachable states [..., n]."""

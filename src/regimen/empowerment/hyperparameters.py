@@ -299,7 +299,9 @@ class EmpowermentConfig:
             raise ConfigError("algo.use_encoders: lookup tables have no layers to share; turn one of the two off")
         for field in ("u_r_sample_humans", "x_h_sample_humans"):
             if getattr(self, field) is not None and not self.uses(field[:3]):
-                raise ConfigError(f"algo.{field}: {field[:3]} is computed, not learned; set algo.{field[:3]}_use_network")
+                raise ConfigError(
+                    f"algo.{field}: {field[:3]} is computed, not learned; set algo.{field[:3]}_use_network"
+                )
         if self.x_h_batch_size is not None and not self.x_h_use_network:
             raise ConfigError("algo.x_h_batch_size: x_h is computed, not learned; set algo.x_h_use_network")
         self.named_networks()

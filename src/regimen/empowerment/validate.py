@@ -86,7 +86,9 @@ def compare(algo: Any, params: PyTree, solution: Solution) -> Pairs:
         rows = algo.bound.model.rows({"state": states, "time": times})
         return algo.values(params, rows, algo.config.beta_r)
 
-    found = in_pieces(lambda at: look(algo, params, solution.table.states[state[at]], time[at].astype(np.int32)), len(state))
+    found = in_pieces(
+        lambda at: look(algo, params, solution.table.states[state[at]], time[at].astype(np.int32)), len(state)
+    )
     learned = {
         "v_h_e": found.v_h_e,
         "x_h": np.exp(found.log_x),
@@ -192,14 +194,18 @@ def run_config(run: str | Path) -> tuple[TrainConfig, Path]:
         raise UsageError(f"RUN: {path} is not a run directory{hint}")
     config = settings.from_dict(presets.load_yaml(path / "config.yaml", "config"))
     if config.algorithm != "empowerment":
-        raise UsageError(f"RUN: {path} is a run of {config.algorithm}; only runs of empowerment have values to validate")
+        raise UsageError(
+            f"RUN: {path} is a run of {config.algorithm}; only runs of empowerment have values to validate"
+        )
     return config, path
 
 
 def load_params(algo: Any, path: Path, checkpoint: str) -> PyTree:
     """Parameters of every network, from a checkpoint of a run."""
     arrays, _, where = Checkpoints(path / "checkpoints").load(checkpoint, warn=lambda text: None)
-    like = {"state": {"models": {name: {"params": m.params} for name, m in algo.init(jax.random.key(0)).models.items()}}}
+    like = {
+        "state": {"models": {name: {"params": m.params} for name, m in algo.init(jax.random.key(0)).models.items()}}
+    }
     prefixes = tuple(f"state/models/{name}/params/" for name in like["state"]["models"])
     wanted = {name: x for name, x in arrays.items() if name.startswith(prefixes)}
     found = trees.unflatten(like, wanted, f"the checkpoint {where}")["state"]["models"]
