@@ -34,7 +34,7 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Training steps per second.")
     parser.add_argument("--world", default="world/bush1x7")
     parser.add_argument("--steps", type=int, default=20_480, help="training steps timed in each case")
     parser.add_argument("--rounds", type=int, default=3)
@@ -55,7 +55,7 @@ def measure(world: str, settings: dict[str, Any], steps: int, rounds: int) -> tu
 
     config = build_config(world, algo="empowerment", overrides=settings)
     engine: Any = make_engine(config, registry.resolve(world), [0], lambda: False)
-    per_update = config.rollout.steps
+    per_update: Any = config.rollout.steps
     engine.advance([Limits(4)])
     best = 0.0
     for _ in range(rounds):

@@ -82,7 +82,7 @@ def make() -> DoorWorld:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="A robot and a door.")
     parser.add_argument("--steps", type=int, default=40_000)
     args = parser.parse_args()
     share = args.steps // 10

@@ -151,8 +151,8 @@ def resolve_key(key: str, algorithm: str) -> str | None:
 
 
 def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "") -> str:
-    """`; did you mean 'algo.lr'?`: the nearest setting anywhere, also in another algorithm; or what the algorithm says of
-    a name that others use."""
+    """`; did you mean 'algo.lr'?`: the nearest setting anywhere, also in another algorithm; or what the algorithm says
+    of a name that others use."""
     told = getattr(ALGORITHMS[algorithm].config, "unknown", None)
     if told is not None and (text := told(key.rsplit(".", 1)[-1])) is not None:
         return f"; {text}"

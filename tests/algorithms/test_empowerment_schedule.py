@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_beta_is_exact_at_both_ends_of_the_ramp(form):
     assert float(effective_beta(c, PLAN, PLAN.full)) == float(effective_beta(c, PLAN, 10**6)) == c.beta_r
     assert float(effective_beta(c, PLAN, PLAN.warm + 50)) == pytest.approx(c.beta_r / 2, rel=1e-6)
     rising = [float(effective_beta(c, PLAN, t)) for t in range(PLAN.warm, PLAN.full + 1)]
-    assert all(a < b for a, b in zip(rising, rising[1:]))
+    assert all(a < b for a, b in pairwise(rising))
 
 
 def test_the_sigmoid_is_the_documented_one():

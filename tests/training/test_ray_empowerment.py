@@ -89,7 +89,7 @@ def test_weights_go_out_as_often_as_asked():
 
 def test_rollouts_are_whole_episodes_so_that_weights_change_between_them():
     config, handle = configured(**{"rollout.steps": ENVS * 4})
-    with pytest.raises(ConfigError, match="rollout.steps: actors take up new weights between episodes of 3 steps.*48"):
+    with pytest.raises(ConfigError, match=r"rollout.steps: actors take up new weights between episodes of 3 steps.*48"):
         bind_algorithm(config, handle, ENVS, WORKERS)
 
 

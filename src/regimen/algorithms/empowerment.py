@@ -8,7 +8,6 @@ one by one (`empowerment_schedule.py`) and learn from rows of a replay, or of al
 
 from __future__ import annotations
 
-
 from typing import Any
 
 import jax
@@ -95,8 +94,8 @@ class Empowerment(Algorithm):
         if self.nets.shared:
             params["v_h_e"] = {"encoder": models["v_h_e"].target["encoder"]}
         epsilons = {
-            f"epsilon_{who}": epsilon(*(getattr(c, f"epsilon_{who}_{x}") for x in ("start", "end", "decay_steps")), t)
-            for who in "rh"
+            "epsilon_r": epsilon(c.epsilon_r_start, c.epsilon_r_end, c.epsilon_r_decay_steps, t),
+            "epsilon_h": epsilon(c.epsilon_h_start, c.epsilon_h_end, c.epsilon_h_decay_steps, t),
         }
         return {"nets": params, "beta_r": effective_beta(c, self.bound.plan, t)} | epsilons
 
@@ -285,7 +284,7 @@ class Empowerment(Algorithm):
             grads, found = jax.grad(self.losses, has_aux=True)(params, rows, at, x_rows, x_at, keys)
             grads = mean_over_devices(grads)
             metrics = {f"loss_{name}": x for name, x in found.items()}
-            norm = optax.global_norm({name: g for name, g in grads.items()})
+            norm = optax.global_norm(grads)
             for name, model in models.items():
                 new[name] = descend(c, name, model, grads[name], lrs[name], active[name])
         return new, metrics | {"loss": sum(metrics.values()), "grad_norm": norm}
@@ -333,7 +332,7 @@ def draw(p: Array, gumbel: Array) -> tuple[Array, Array]:
 
 
 def some_humans(key: Array, like: Array, count: int | None) -> Array:
-    """Weights [N, H]: of `count` humans drawn for each row, scaled to a mean of 1; 1 for all where there is no count."""
+    """Weights [N, H]: of `count` humans drawn for each row, scaled to a mean of 1; all where there is no count."""
     if count is None or count >= like.shape[-1]:
         return jnp.ones_like(like)
     lots = jax.random.uniform(key, like.shape)

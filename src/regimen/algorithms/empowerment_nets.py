@@ -197,8 +197,8 @@ def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: An
 def move(
     c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Any, active: Array
 ) -> Model:
-    """One step of a table: entries [N, size] towards their targets by a share lr, or to the mean of all their targets so
-    far. Rows that occur more than once count once, by their mean."""
+    """One step of a table: entries [N, size] towards their targets by a share lr, or to the mean of all their targets
+    so far. Rows that occur more than once count once, by their mean."""
     table, count = model.params["table"], model.opt_state["count"]
     if c.lookup_use_adaptive_lr:
         count = jnp.where(active, count.at[place].add(1), count)

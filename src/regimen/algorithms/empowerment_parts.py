@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regimen.algorithms.empowerment_model import Imagined, Rows, WorldModel
+from regimen.algorithms.empowerment_model import Imagined, WorldModel
 from regimen.algorithms.empowerment_nets import Nets
 from regimen.algorithms.empowerment_schedule import Plan
 from regimen.algorithms.empowerment_table import Enumerated, TooLargeError
@@ -148,7 +148,7 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
         )
     if c.num_actors is not None and spec.workers != c.num_actors:
         raise ConfigError(
-            f"algo.num_actors: {c.num_actors}, but there are {spec.workers} workers; set engine.workers (and --engine ray)"
+            f"algo.num_actors: {c.num_actors}, but it has {spec.workers} workers; set engine.workers (--engine ray)"
         )
     for field in ("u_r_sample_humans", "x_h_sample_humans"):
         count = getattr(c, field)
@@ -162,9 +162,7 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
         )
     weights = np.asarray(world.goal_weights)
     if weights.shape[0] != world.humans or not np.allclose(weights.sum(1), 1, atol=1e-5) or (weights < 0).any():
-        raise ConfigError(
-            f"goal_weights: rows must sum to 1 and none be negative, one row for each of {world.humans} humans"
-        )
+        raise ConfigError(f"goal_weights: a row for each of {world.humans} humans, at least 0, summing to 1")
 
 
 def make_model(world: World, c: EmpowermentConfig) -> WorldModel:

@@ -126,7 +126,7 @@ def places(table: Any, timed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def distinct(successors: np.ndarray, p: np.ndarray, whole: np.ndarray, known: np.ndarray):
     """Distinct successors of each robot action [L, AR, J], and their probabilities [L, AR, J] under joint human
     weights [L, M] and [L, AR, J, H, G] under those with a known goal [L, M, H, G]."""
-    lines, humans, choices, outcomes = successors.shape
+    lines, _, choices, outcomes = successors.shape
     likely = p * whole[:, :, None, None] > 0
     flat = successors.transpose(0, 2, 1, 3).reshape(lines * choices, -1)  # [L * AR, M * K]
     likely = likely.transpose(0, 2, 1, 3).reshape(flat.shape)

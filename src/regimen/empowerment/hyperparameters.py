@@ -139,7 +139,7 @@ class EmpowermentConfig:
     """Expectations over actions, outcomes and goals by the world's `outcomes`; else from the transitions observed, with
     weights for what exploration did, and goals drawn anew. A world that is only a sampler always does the latter."""
     exact_limit: int = 4096
-    """Joint human actions times outcomes up to which expectations are exact; beyond, other humans' actions are drawn."""
+    """Joint human actions times outcomes up to which expectations are exact; beyond, others' actions are drawn."""
     human_samples: int = 4
     """Draws of the other humans' actions then."""
     table_limit: int = 20_000
@@ -222,7 +222,7 @@ class EmpowermentConfig:
     num_actors: int | None = None
     """Actors on `--engine ray`; the same as `engine.workers`, which is where to set it."""
     actor_sync_freq: int = 100
-    """Training steps between the weights that actors are given; they take them up between rollouts of whole episodes."""
+    """Training steps between the weights that actors are given; they change them between whole episodes."""
     max_env_steps_per_training_step: float = 10.0
     """The learner makes at least one training step for so many env steps."""
 
@@ -239,7 +239,7 @@ class EmpowermentConfig:
         "env_steps_per_training_step": "use algo.training_steps_per_env_step, its inverse",
         "v_r_target_update_freq": "use algo.v_r_target_update_interval",
         "v_h_target_update_freq": "use algo.v_h_e_target_update_interval",
-        "auto_grad_clip": "the gradient clips are constant; a clip that falls with the learning rate shrinks steps twice",
+        "auto_grad_clip": "gradient clips are constant: one that falls with the learning rate shrinks steps twice",
         "auto_grad_clip_reference_lr": "the gradient clips are constant",
         "lookup_adaptive_lr_min": "algo.lookup_use_adaptive_lr is a true mean, without a smallest step",
         "lookup_default_u_r": "use algo.lookup_default_y",

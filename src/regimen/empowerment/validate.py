@@ -107,7 +107,8 @@ def in_pieces(look: Any, count: int, size: int = 4096) -> Values:
     parts = []
     for start in range(0, count, size):
         at = np.minimum(np.arange(start, start + size), count - 1)
-        parts.append(jax.tree.map(lambda x, n=min(size, count - start): np.asarray(x, np.float64)[:n], look(at)))
+        kept = min(size, count - start)
+        parts.append(jax.tree.map(lambda x, n=kept: np.asarray(x, np.float64)[:n], look(at)))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
@@ -174,10 +175,11 @@ def validate(
     handle = registry.resolve(config.env, config.env_args)
     algo = bind_algorithm(config, handle, settings.resolve_rollout(config.rollout, True)[2])
     params = load_params(algo, path, checkpoint)
-    solution = solved(handle.native, config.algo, limit)
+    c: Any = config.algo
+    solution = solved(handle.native, c, limit)
     pairs = compare(algo, params, solution)
     folder = Path(out) if out is not None else path / "validation"
-    found = Validation(str(path), config.env, config.algo.beta_r, pairs, measure(pairs, config.algo.beta_r), folder)
+    found = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "validation.json", found.to_dict())
     write_csv(folder / "validation.csv", found, solution)

@@ -19,7 +19,7 @@ import numpy as np
 from regimen.analysis import plots
 from regimen.analysis.statistics import mean_interval
 from regimen.config import TrainConfig
-from regimen.empowerment import validate
+from regimen.empowerment import reach, validate
 from regimen.envs import registry
 from regimen.errors import UsageError, nearest
 from regimen.settings import build_config
@@ -206,11 +206,12 @@ def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
             break
         done += progress[0].updates
         tick(done / updates)
-    solution = validate.solved(handle.native, config.algo, config.algo.table_limit * 100_000)
+    c: Any = config.algo
+    solution = validate.solved(handle.native, c, reach.LIMIT)
     seconds, rows = (time.monotonic() - begun) / len(seeds), []
     for k, seed in enumerate(seeds):
         params = {name: m.params for name, m in engine.at(engine.state, k).models.items()}
-        found = validate.measure(validate.compare(engine.algo, jax.device_get(params), solution), config.algo.beta_r)
+        found = validate.measure(validate.compare(engine.algo, jax.device_get(params), solution), c.beta_r)
         rows.append({"seed": seed} | {score: found[score] for score in SCORES} | {"seconds": seconds})
     return rows
 
