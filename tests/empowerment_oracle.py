@@ -1,4 +1,4 @@
-"""BushWorld's rules and the equations once more, slowly and in plain Python: what the compiled ones are held against."""
+"""BushWorld's rules and the equations once more, slowly and in plain Python, to hold the compiled ones against."""
 
 from __future__ import annotations
 
@@ -113,7 +113,10 @@ class SlowSolver:
         ]
         power = [(-q) ** -th.beta_r for q in q_r]
         pi_r = [p / sum(power) for p in power]
-        v_e = [[self.v_e(state, t, h, g, pi_h, marginal, robots, humans, pi_r) for g in range(self.G)] for h in range(self.H)]
+        v_e = [
+            [self.v_e(state, t, h, g, pi_h, marginal, robots, humans, pi_r) for g in range(self.G)]
+            for h in range(self.H)
+        ]
         x = [sum(weights[h][g] * v_e[h][g] ** th.zeta for g in range(self.G)) for h in range(self.H)]
         u = -((sum(v**-th.xi for v in x) / self.H) ** th.eta)
         v_r = u + sum(p * q for p, q in zip(pi_r, q_r))
@@ -121,7 +124,9 @@ class SlowSolver:
 
     def v_e(self, state, t, h, g, pi_h, marginal, robots, humans, pi_r):
         def worth(s, later):
-            return 1.0 if self.attained(s, h, g) else 0.0 if later is None else self.theory.gamma_h * later["v_h_e"][h][g]
+            return (
+                1.0 if self.attained(s, h, g) else 0.0 if later is None else self.theory.gamma_h * later["v_h_e"][h][g]
+            )
 
         total = 0.0
         for a in humans:
@@ -143,7 +148,9 @@ class SlowSolver:
             for g in range(G):
 
                 def worth(s, later, h=h, g=g):
-                    return 1.0 if self.attained(s, h, g) else 0.0 if later is None else th.gamma_h * later["v_h_m"][h][g]
+                    return (
+                        1.0 if self.attained(s, h, g) else 0.0 if later is None else th.gamma_h * later["v_h_m"][h][g]
+                    )
 
                 if self.attained(state, h, g):
                     pi[h].append(self.habit([float(a == 4) for a in range(A)]))
@@ -152,7 +159,9 @@ class SlowSolver:
                 q = []
                 for mine in range(A):
                     others = [a for a in humans if a[h] == mine]
-                    q.append(sum(choose([self.expect(state, t, r, a, worth) for r in robots]) for a in others) / len(others))
+                    q.append(
+                        sum(choose([self.expect(state, t, r, a, worth) for r in robots]) for a in others) / len(others)
+                    )
                 policy = self.habit(softmax(q, th.beta_h))
                 pi[h].append(policy)
                 v_m[h].append(sum(p * v for p, v in zip(policy, q)))

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from empowerment_oracle import bush_outcomes, heading
 
+from empowerment_oracle import bush_outcomes, heading
 from regimen.envs.check import check_env
 from regimen.envs.registry import ENVS, make_env, resolve
 from regimen.envs.worlds import files, goals

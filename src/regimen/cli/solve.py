@@ -51,6 +51,8 @@ def run(argv: list[str]) -> int:
     from regimen.tracking.storage import plain
 
     theory = Theory(**{f.name: getattr(args, f.name) for f in dataclasses.fields(Theory)})
+    if args.out is not None:
+        report.output_file(args.out)
     world = make_world(args.world, args.env_args)
     if args.stationary:
         solution = tabular.solve(world, theory, args.limit, args.steps, args.tolerance, args.max_sweeps)

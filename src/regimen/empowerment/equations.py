@@ -42,10 +42,11 @@ def q_human(values: Array, robot: str, allowed: Array | None = None) -> Array:
     return chosen.mean(-1)
 
 
-def human_policy(q: Array, beta_h: float, nu_h: Any = 0.0) -> Array:
+def human_policy(q: Array, beta_h: Any, nu_h: Any = 0.0) -> Array:
     """(2) [..., A]: softmax of beta_h Q, uniform over the best for beta_h = inf; a share nu_h is uniform habit."""
     best = q.max(-1, keepdims=True)
-    weight = (q == best).astype(q.dtype) if math.isinf(beta_h) else jnp.exp(beta_h * (q - best))
+    certain = isinstance(beta_h, float) and math.isinf(beta_h)
+    weight = (q == best).astype(q.dtype) if certain else jnp.exp(beta_h * (q - best))
     return with_habit(weight / weight.sum(-1, keepdims=True), nu_h)
 
 

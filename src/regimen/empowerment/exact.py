@@ -7,6 +7,7 @@ time first the humans' policies where they are computed (phase 1), then the robo
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from regimen.errors import ConfigError, EnvError
 
 CHUNK_BYTES = 8_000_000  # of successors' values looked at together
 FLOATS = 4  # of the solution, allowed for each unit of the limit
-NUMBERS = ("gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r")
+NUMBERS = ("beta_h", "gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r")
 
 
 class Values(NamedTuple):
@@ -86,13 +87,16 @@ class Backward:
         self.numbers = {name: float(getattr(theory, name)) for name in NUMBERS}
         self.numbers["weight"] = equations.duration_weight(theory.gamma_r) if weigh_duration else 1.0
         self.forms = Forms(
-            world.num_actions, world.robots, world.humans, theory.prior, theory.form, theory.robot_policy
+            *(world.num_actions, world.robots, world.humans, int(world.still)),
+            *(theory.prior, theory.form, theory.robot_policy, math.isinf(float(theory.beta_h))),
         )
-        self.beta_h = float(theory.beta_h)
         self.weights = np.asarray(world.goal_weights, float)
         check_weights(self.weights)
         self.prior = None
         if theory.prior == "heuristic":
+            if type(world).prior is World.prior:
+                name = type(world).__name__
+                raise ConfigError(f"prior: {name} has none of its own; compute it with cautious, optimistic or mean")
             prior = in_chunks(prior_of, world, table.states[: len(table.successor)])
             self.prior = np.asarray(equations.with_habit(jnp.asarray(prior), theory.nu_h))
         shape = table.successor.shape[1:]
@@ -140,7 +144,7 @@ class Backward:
             None if table.allowed is None else table.allowed[rows],
             None if self.prior is None else self.prior[rows],
         )
-        found = step(self.forms, self.beta_h, self.world.still, self.numbers, self.weights, table.values, given, aims)
+        found = step(self.forms, self.numbers, self.weights, table.values, given, aims)
         found = found._replace(pi_h=np.zeros((self.chunk, 0))) if self.prior is not None else found
         return Found(*(np.asarray(x)[: stop - start] for x in found))
 
@@ -192,9 +196,11 @@ class Forms(NamedTuple):
     actions: int
     robots: int
     humans: int
-    prior: str
-    form: str
-    robot_policy: str
+    still: int
+    prior: str = "mean"
+    form: str = "mean"
+    robot_policy: str = "power"
+    certain: bool = False  # beta_h is infinite
 
 
 @jax.jit
@@ -213,17 +219,8 @@ def targets(values: Values, attained: Any, terminal: Any, numbers: dict[str, Any
     )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def step(
-    forms: Forms,
-    beta_h: float,
-    still: int,
-    numbers: dict[str, Any],
-    weights: Any,
-    values: Any,
-    rows: Rows,
-    aims: Values,
-) -> Found:
+@partial(jax.jit, static_argnums=0)
+def step(forms: Forms, numbers: dict[str, Any], weights: Any, values: Any, rows: Rows, aims: Values) -> Found:
     """(1) to (9) in a chunk of states, from what successors are worth."""
     p = values[rows.code]  # [C, J, K]
     chunk, joint = p.shape[:2]
@@ -232,7 +229,7 @@ def step(
 
     if rows.prior is None:
         later = jnp.einsum("cjk,cjkhg->cjhg", p, aims.v_h_m[rows.successor])
-        pi_h, v_h_m = phase_1(forms, beta_h, still, numbers["nu_h"], later.reshape(*split, *later.shape[2:]), rows)
+        pi_h, v_h_m = phase_1(forms, numbers, later.reshape(*split, *later.shape[2:]), rows)
     else:
         pi_h, v_h_m = rows.prior, jnp.zeros((chunk, 0, 0))
 
@@ -253,26 +250,27 @@ def step(
     return Found(pi_h, v_h_m, q_r, pi_r, v_h_e, x_h, u_r, v_r)
 
 
-def phase_1(forms: Forms, beta_h: float, still: int, nu_h: Any, later: Any, rows: Rows) -> tuple[Any, Any]:
+def phase_1(forms: Forms, numbers: dict[str, Any], later: Any, rows: Rows) -> tuple[Any, Any]:
     """(1) to (3): policies [C, H, G, A] and V_h^m from what joint actions lead to [C, humans', robots', H, G]. Who is
     where it wants to be stays, and has nothing left to gain."""
     q = []
     for h in range(forms.humans):
-        mine = of_human(h, later[..., h, :], forms)  # [C, A, others, robots, G]
+        mine = of_human(h, later[..., h, :], forms.humans, forms.actions)  # [C, A, others, robots, G]
         mine = jnp.moveaxis(mine, -1, 1)  # [C, G, A, others, robots]
         allowed = None if rows.allowed is None else rows.allowed[:, None, None, None]
         q.append(equations.q_human(mine, forms.prior, allowed))
     q = jnp.stack(q, 1)  # [C, H, G, A]
     there = rows.attained[..., None]
-    policy = equations.human_policy(q, beta_h)
-    policy = equations.with_habit(jnp.where(there, jax.nn.one_hot(still, forms.actions, dtype=q.dtype), policy), nu_h)
+    policy = equations.human_policy(q, math.inf if forms.certain else numbers["beta_h"])
+    stays = jax.nn.one_hot(forms.still, forms.actions, dtype=q.dtype)
+    policy = equations.with_habit(jnp.where(there, stays, policy), numbers["nu_h"])
     return policy, jnp.where(rows.attained, 0, equations.v_human(policy, q))
 
 
-def of_human(h: int, values: Any, forms: Forms) -> Any:
+def of_human(h: int, values: Any, humans: int, a: int) -> Any:
     """[C, humans', ...] as [C, A, others', ...]: the actions of human h, and of the others together."""
-    a, chunk, rest = forms.actions, values.shape[0], values.shape[2:]
-    split = values.reshape(chunk, a ** (forms.humans - 1 - h), a, a**h, *rest)
+    chunk, rest = values.shape[0], values.shape[2:]
+    split = values.reshape(chunk, a ** (humans - 1 - h), a, a**h, *rest)
     return jnp.moveaxis(split, 2, 1).reshape(chunk, a, -1, *rest)
 
 
@@ -287,9 +285,8 @@ def together(marginal: Any) -> Any:
 def expected(h: int, later: Any, pi_h: Any, marginal: Any) -> Any:
     """(6) for human h [C, G]: from what joint actions of humans lead to [C, humans', G], with its own policy for each
     goal and the others' marginals."""
-    forms = Forms(marginal.shape[2], 0, marginal.shape[1], "", "", "")
     others = together(jnp.delete(marginal, h, 1))
-    own = jnp.einsum("caog,co->cga", of_human(h, later, forms), others)
+    own = jnp.einsum("caog,co->cga", of_human(h, later, *marginal.shape[1:]), others)
     return equations.v_human(pi_h[:, h], own)
 
 

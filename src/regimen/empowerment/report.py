@@ -87,14 +87,19 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 def save(solution: Solution, path: str) -> Path:
     """Write every state at every time at which it can be reached: `.npz` (all arrays) or `.csv` (one row each)."""
-    file = Path(path)
-    if file.suffix not in (".npz", ".csv"):
-        raise ConfigError(f"--out {path}: write a file that ends in .npz or .csv")
+    file = output_file(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         (save_npz if file.suffix == ".npz" else save_csv)(solution, file)
     except OSError as e:
         raise StorageError(f"--out {path}: cannot be written: {e.strerror or e}") from e
+    return file
+
+
+def output_file(path: str) -> Path:
+    file = Path(path)
+    if file.suffix not in (".npz", ".csv"):
+        raise ConfigError(f"--out {path}: write a file that ends in .npz or .csv")
     return file
 
 

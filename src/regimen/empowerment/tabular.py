@@ -106,7 +106,7 @@ class Continuation:
         kept, wait, pause = None, 0, 1  # values before a jump, blocks until the next one, and after a failed one
         for _ in range(0, self.max_sweeps, BLOCK):
             new, change, before, after = block(
-                *(back.forms, back.beta_h, back.world.still, self.order.shape, numbers, back.weights),
+                *(back.forms, self.order.shape, numbers, back.weights),
                 *(back.table.values, back.table.attained, back.table.ended, self.rows, values, share, hold),
             )
             self.sweeps += BLOCK
@@ -137,11 +137,9 @@ def jump(v_r: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.where((ahead < 0) & np.isfinite(ahead), ahead, v_r)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@partial(jax.jit, static_argnums=(0, 1))
 def block(
     forms: Forms,
-    beta_h: float,
-    still: int,
     shape: tuple[int, int],
     numbers: dict[str, Any],
     weights: Any,
@@ -158,7 +156,7 @@ def block(
 
     def sweep(values: Values) -> Values:
         aims = targets(values, attained, ended, numbers)
-        found = jax.lax.map(lambda r: step(forms, beta_h, still, numbers, weights, probabilities, r, aims), rows)
+        found = jax.lax.map(lambda r: step(forms, numbers, weights, probabilities, r, aims), rows)
         new = (x.reshape(shape[0] * shape[1], *x.shape[2:])[:size] for x in (found.v_r, found.v_h_e, found.v_h_m))
         v_r, v_h_e, v_h_m = new
         v_r = jnp.where(ended, numbers["terminal_v_r"], v_r)
