@@ -200,6 +200,7 @@ EXAMPLES = {
     "custom_env.py": ["--episodes", "10"],
     "callback.py": ["--target", "25"],
     "own_loop.py": ["--updates", "2", "--episodes", "3"],
+    "continuous_world.py": ["--steps", "2048"],
 }
 WITHOUT_RUN = {"own_loop.py"}  # writes no run directory
 
@@ -220,7 +221,7 @@ def test_examples(name, tmp_path, monkeypatch, capsys):
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo", ["ppo", "sac", "impala"])
+@pytest.mark.parametrize("algo", ["ppo", "sac", "impala", "empowerment"])
 def test_options_and_defaults(algo):
     config = ALGORITHMS[algo].config
     types, shown = field_types(config), {}

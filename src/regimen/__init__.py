@@ -33,6 +33,7 @@ _LAZY = {
     "register_network": "regimen.networks",
     "resume": "regimen.training.api",
     "solve": "regimen.empowerment.api",
+    "validate": "regimen.empowerment.validate",
 }
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from regimen.buffer import TrajectoryBuffer
     from regimen.config import register_algorithm
     from regimen.empowerment.api import solve
+    from regimen.empowerment.validate import validate
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
     from regimen.training.api import evaluate, resume
@@ -72,6 +74,7 @@ __all__ = [
     "resume",
     "solve",
     "train",
+    "validate",
 ]
 
 
