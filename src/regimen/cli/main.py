@@ -15,6 +15,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget"),
         "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy"),
         "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline"),
+        "sweep": ("ENV", "train many settings and say which do better"),
         "study": ("STUDY ENV", "measure what collecting more episodes per update buys"),
     },
     "Look at runs": {
