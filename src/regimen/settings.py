@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regimen import datasets, presets
+from regimen import datasets, migrating, presets
 from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig
 from regimen.errors import ConfigError, nearest
 from regimen.training.curriculum import PRESET
@@ -151,7 +151,10 @@ def resolve_key(key: str, algorithm: str) -> str | None:
 
 
 def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "") -> str:
-    """`; did you mean 'algo.lr'?`: the nearest setting anywhere, also in another algorithm."""
+    """`; here it is algo.lr` for a name of other trainers; else the nearest setting anywhere, also in another
+    algorithm: `; did you mean 'algo.lr'?`."""
+    if (known := migrating.answer(key, leaf_types(algorithm), dash)) is not None:
+        return known
     candidates = dict.fromkeys((*leaf_types(algorithm), *ALIASES, *extra), "")
     for other in ALGORITHMS:
         for name in leaf_types(other):

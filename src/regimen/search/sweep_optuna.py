@@ -109,7 +109,7 @@ class Pruning:
         values[info["seed"]] = value
         if len(values) == self.together:
             self.trial.report(sum(values.values()) / len(values), info["update"])
-            self.pruned = self.trial.should_prune()
+            self.pruned = bool(self.trial.should_prune())
         return self.pruned
 
 
