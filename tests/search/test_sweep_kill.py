@@ -58,7 +58,10 @@ def kill_and_resume(text, folder, kills, trials, seed):
         before = now
         assert len(before) < trials, "give the sweep more trials: it was done before all kills"
     process = start(text.format(trials=trials), folder)
-    output, _ = process.communicate(timeout=300)
+    try:
+        output, _ = process.communicate(timeout=900)
+    finally:
+        process.kill()
     assert process.returncode == 0, output.decode()
     now = finished(folder)
     assert all(now[name] == files for name, files in before.items())
@@ -94,4 +97,4 @@ def test_killed_three_times(tmp_path):
 @pytest.mark.parametrize("text", [ONE_BY_ONE, TOGETHER], ids=["one by one", "one program"])
 def test_killed_twenty_times(tmp_path, text):
     pytest.importorskip("optuna")
-    kill_and_resume(text, tmp_path / "sweep", kills=20, trials=40, seed=7)
+    kill_and_resume(text, tmp_path / "sweep", kills=20, trials=26, seed=7)

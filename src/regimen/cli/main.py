@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 
+from regimen.cli.style import painted
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments, one line)
@@ -45,7 +46,9 @@ EXAMPLES = """\
   regimen train gym:Acrobot-v1 --rollout.episodes 10 --algo.lr 1e-3
   regimen train mypackage.envs:make_env --preset fast --out runs/first
   regimen resume runs/first --total-episodes 500
-  regimen evaluate runs/first --episodes 100"""
+  regimen evaluate runs/first --episodes 100
+  regimen sweep cartpole --grid algo.lr=1e-4,3e-4,1e-3 --seeds 3
+  regimen diagnose runs/first"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         message, code = explain(error)
-        print(f"regimen: error: {message}", file=sys.stderr)
+        print(f"{painted('regimen: error:', 'red', sys.stderr)} {message}", file=sys.stderr)
         return code
 
 
@@ -117,11 +120,11 @@ def top_help() -> str:
         "Reinforcement-learning training in JAX: one command line, one loop.",
     ]
     for group, verbs in VERBS.items():
-        lines += ["", f"{group}:"]
-        lines += [f"  {f'{verb} {arguments}':<20} {text}" for verb, (arguments, text) in verbs.items()]
-    lines += ["", "Options:", "  --help               this page; `regimen VERB --help` explains every flag of a verb"]
-    lines += ["  --version            the installed version", "  --debug              show the traceback of an error"]
-    return "\n".join([*lines, "", "Examples:", EXAMPLES])
+        lines += ["", painted(f"{group}:", "bold")]
+        lines += [f"  {f'{verb} {arguments}':<22} {text}" for verb, (arguments, text) in verbs.items()]
+    lines += ["", painted("Options:", "bold"), "  --help                 this page; `regimen VERB --help` explains every flag of a verb"]
+    lines += ["  --version              the installed version", "  --debug                show the traceback of an error"]
+    return "\n".join([*lines, "", painted("Examples:", "bold"), EXAMPLES])
 
 
 if __name__ == "__main__":
