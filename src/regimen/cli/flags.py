@@ -268,7 +268,7 @@ def print_help(prog: str, description: str, rows: list[Row], sections: dict[str,
 
     from regimen.cli.examples import EXAMPLES
 
-    shown = [line for line in description.splitlines() if re.match(r"\s+(regimen|eval) ", line)]
+    shown = [line for line in description.splitlines() if re.match(r"\s*(regimen|eval) ", line)]
     description = "\n".join(line for line in description.splitlines() if line not in shown).strip()
     shown = [line.strip() for line in shown] + list(EXAMPLES.get(prog.removeprefix("regimen "), ()))
 
