@@ -31,6 +31,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it 
     "multi-agent": (("pettingzoo", "mpe2"), "environments pettingzoo:MODULE"),
     "offline": (("minari", "PIL"), "learning from datasets"),
     "sweep": (("optuna",), "sweeps over settings that change the program"),
+    "export": (("flatbuffers",), "regimen export --format stablehlo"),
     "onnx": (("jax2onnx", "onnxruntime"), "regimen export --format onnx"),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")

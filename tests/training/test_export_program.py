@@ -5,15 +5,30 @@ import json
 import jax
 import numpy as np
 import pytest
-from support import tiny
 
 import regimen
+from regimen import settings
 from regimen.cli.main import main
+from regimen.envs import registry
 from regimen.errors import ConfigError
+from regimen.normalize import RunningStats
 from regimen.training import export_program
 from regimen.training.export import export_policy
+from regimen.training.policy import bind_algorithm, save_policy
 
-pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
+pytestmark = pytest.mark.usefixtures("compilation_cache")
+
+
+def saved(folder, env, **overrides):
+    """The policy folder of a fresh policy: nothing has to be trained to be exported."""
+    config = settings.build_config(env, overrides={"network.hidden": (8,)} | overrides)
+    algo = bind_algorithm(config, registry.resolve(env), 4)
+    state = algo.init(jax.random.key(1))
+    draws = np.random.default_rng(0)
+    norm = {k: RunningStats.of(draws.normal(1, 2, (64, *s.mean.shape)).astype("f4"), np.ones(64, bool)) for k, s in state.norm.items()}
+    params = algo.actor_params(state.replace(norm=norm) if norm else state)
+    save_policy(folder, "ppo", algo, params, {"env": env, "env_args": {}, "seed": 0, "env_steps": 0})
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +36,9 @@ def runs(tmp_path_factory):
     """Discrete, continuous with a normaliser, hybrid."""
     folder = tmp_path_factory.mktemp("runs")
     return {
-        "cartpole": tiny(folder / "cartpole", 2).run_dir,
-        "pendulum": tiny(folder / "pendulum", 2, env="pendulum", **{"algo.normalize_obs": True}).run_dir,
-        "platform": tiny(folder / "platform", 1, env="platform").run_dir,
+        "cartpole": saved(folder / "cartpole", "cartpole"),
+        "pendulum": saved(folder / "pendulum", "pendulum", **{"algo.normalize_obs": True}),
+        "platform": saved(folder / "platform", "platform"),
     }
 
 
@@ -77,7 +92,7 @@ def test_an_export_that_acts_otherwise_is_refused(runs, tmp_path, monkeypatch):
 
 
 def test_a_recurrent_policy_is_refused(tmp_path):
-    run = tiny(tmp_path / "run", 1, **{"network.memory": "gru", "network.memory_size": 4}).run_dir
+    run = saved(tmp_path / "run", "cartpole", **{"network.memory": "gru", "network.memory_size": 4})
     with pytest.raises(ConfigError, match="recurrent"):
         export_policy(run, tmp_path / "out", program="stablehlo")
 

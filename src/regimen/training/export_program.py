@@ -7,7 +7,7 @@ the memory of recurrent policies are not part of them.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,14 @@ def samples(policy: Policy, n: int, seed: int = 0) -> list[np.ndarray]:
     return [np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]]
 
 
+def require(modules: Sequence[str], kind: str, extra: str, instead: str = "") -> None:
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"--format {kind}: {module} is not installed; `pip install 'regimen[{extra}]'`{instead}")
+
+
 def stablehlo(policy: Policy) -> bytes:
+    require(("flatbuffers",), "stablehlo", "export")
     from jax import export
 
     (size,) = export.symbolic_shape("B")
@@ -101,11 +108,7 @@ def stablehlo(policy: Policy) -> bytes:
 
 
 def onnx(policy: Policy, path: Path) -> None:
-    for module in ("jax2onnx", "onnxruntime"):
-        if importlib.util.find_spec(module) is None:
-            raise ConfigError(
-                f"--format onnx: {module} is not installed; `pip install 'regimen[onnx]'`, or use --format stablehlo"
-            )
+    require(("jax2onnx", "onnxruntime"), "onnx", "onnx", ", or use --format stablehlo")
     import onnxruntime
     from jax2onnx import to_onnx
 
