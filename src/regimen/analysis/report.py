@@ -99,14 +99,17 @@ def run_page(files: RunFiles) -> str:
     counters = {k: last[k] for k in ("env_steps", "updates", "episodes", "wall_seconds") if k in last}
     shown = {**counters, **summary, "state": status.get("state", "unknown")}
     shown = {k: v for k, v in shown.items() if k not in ("stop_reason", *LEFT_OUT) and not k.startswith("eval_")}
-    charts = _pictures(path / "plots", chart=True) or _drawn(path)
+    standard, own = _found(path / "plots")
+    first = [p for p in standard if p.stem == "overview"]
+    charts = _figures(first, path, chart=True) or _figures(standard, path, chart=True) or _drawn(path)
     sections = [
         _tiles(summary, last, status),
         section("Diagnosis", _findings(path, status)),
         section("Curves", charts),
-        section("Episodes", _pictures(path / "replays")),
+        section("Pictures", _figures([*own, *_found(path / "replays")[1]], path)),
         section("Evaluation", _evaluation(summary, points)),
         section("Summary", _table(shown)),
+        section("Each curve", _figures([p for p in standard if p not in first], path, chart=True) if first else ""),
         section("Command", _pre(_read(path / "command.txt"))),
         section("Configuration", _folded("every setting", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))),
         section("Versions", _table({**_mapping(status.get("versions")), "git revision": status.get("git_revision")})),
@@ -126,7 +129,7 @@ def group_page(path: Path) -> str:
         rows.append(row)
     title = " · ".join(str(v) for v in (summary.get("env"), summary.get("algo"), f"{len(rows)} seeds") if v)
     sections = [
-        section("Curves", _pictures(path / "plots", chart=True)),
+        section("Curves", _figures([p for found in _found(path / "plots") for p in found], path, chart=True)),
         section("Seeds", _rows(rows)),
         section("Summary", _table(summary)),
         section("Configuration", _folded("of the first seed", _read(runs[0]))),
@@ -197,7 +200,9 @@ def _tiles(summary: Mapping[str, Any], last: Mapping[str, Any], status: Mapping[
     if isinstance(summary.get("success_rate"), (int, float)):
         tiles.append((f"{summary['success_rate']:.0%}", "success"))
     if summary.get("solved") is not None:
-        tiles.append(("yes" if summary["solved"] else "no", f"solved (threshold {summary.get('return_threshold')})"))
+        known = summary.get("return_threshold")
+        threshold = f" (threshold {known:g})" if isinstance(known, (int, float)) else ""
+        tiles.append(("yes" if summary["solved"] else "no", "solved" + threshold))
     steps = summary.get("env_steps", last.get("env_steps"))
     if isinstance(steps, (int, float)):
         tiles.append((count(steps), "env steps"))
@@ -244,23 +249,27 @@ def _drawn(path: Path) -> str:
     return f"<div class='pictures'>\n{body}</div>\n" if body else ""
 
 
-def _pictures(folder: Path, chart: bool = False) -> str:
-    """Every PNG and GIF below a folder, the known ones first; one too large for a page is named instead."""
+def _found(folder: Path) -> tuple[list[Path], list[Path]]:
+    """PNG and GIF files below a folder: the curves that every run has, in their order, and the others."""
     every = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file()) if folder.is_dir() else []
     known = {name: i for i, name in enumerate(CAPTIONS)}
-    every.sort(key=lambda p: (known.get(p.stem, len(known)), str(p)))
+    standard = sorted((p for p in every if p.stem in known and p.parent == folder), key=lambda p: known[p.stem])
+    return standard, [p for p in every if p not in standard]
+
+
+def _figures(paths: Iterable[Path], root: Path, chart: bool = False) -> str:
+    """Pictures side by side, one alone at full width; what is too large for a page is named instead."""
+    every = list(paths)
     shown = [p for p in every if p.stat().st_size <= LARGEST][:MOST]
-    figures = [figure(p, CAPTIONS.get(p.stem, _caption(p, folder)), chart and p.suffix == ".png") for p in shown]
-    left = [p for p in every if p not in shown]
-    note = f"<p class='stop'>Not in this page: {escape(', '.join(p.name for p in left[:10]))}</p>\n" if left else ""
-    if not figures:
-        return note
-    first = figures.pop(0) if shown[0].stem == "overview" else ""
-    return first + (f"<div class='pictures'>\n{''.join(figures)}</div>\n" if figures else "") + note
+    figures = [figure(p, CAPTIONS.get(p.stem) or _caption(p, root), chart and p.suffix == ".png") for p in shown]
+    left = [p.name for p in every if p not in shown]
+    note = f"<p class='stop'>Not in this page: {escape(', '.join(left[:10]))}</p>\n" if left else ""
+    body = "".join(figures)
+    return (f"<div class='pictures'>\n{body}</div>\n" if len(figures) > 1 else body) + note
 
 
-def _caption(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).with_suffix("").as_posix().replace("_", " ").replace("/", ", ")
+def _caption(path: Path, root: Path) -> str:
+    return path.relative_to(root).with_suffix("").as_posix().replace("_", " ").replace("/", ", ")
 
 
 def figure(path: Path, caption: str, chart: bool = True) -> str:
