@@ -59,9 +59,7 @@ def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("output", "message"), [("", "jax does not start: boom"), (None, "did not answer within 1 s")]
-)
+@pytest.mark.parametrize(("output", "message"), [("", "jax does not start: boom"), (None, "did not answer within 1 s")])
 def test_a_jax_that_crashes_or_hangs(monkeypatch, output, message):
     def run(*args, **kwargs):
         if output is None:

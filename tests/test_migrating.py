@@ -56,17 +56,17 @@ def test_flags_yaml_and_python(theirs, ours, tmp_path):
 
 def test_the_algorithm_decides():
     assert settings.build_config("pendulum", algo="sac", overrides={"batch_size": 64}).algo.batch_size == 64
-    with pytest.raises(RegimenError, match="here it is algo.critic_lr"):
+    with pytest.raises(RegimenError, match=r"here it is algo\.critic_lr"):
         settings.build_config("pendulum", algo="sac", overrides={"q_lr": 1e-3})
 
 
 def test_a_note_says_what_is_counted_differently():
-    with pytest.raises(RegimenError, match="rollout.steps .*over all environments"):
+    with pytest.raises(RegimenError, match=r"rollout\.steps .*over all environments"):
         settings.build_config("cartpole", overrides={"n_steps": 128})
 
 
 def test_other_unknown_names_still_get_the_nearest():
-    with pytest.raises(RegimenError, match="did you mean 'algo.clip_eps'"):
+    with pytest.raises(RegimenError, match=r"did you mean 'algo\.clip_eps'"):
         settings.build_config("cartpole", overrides={"algo.clip_epss": 0.1})
 
 

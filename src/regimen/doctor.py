@@ -21,7 +21,19 @@ from pathlib import Path
 
 from regimen.tracking.listing import bytes_of, size_of
 
-CORE = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnasium", "rich", "tyro", "pyyaml", "safetensors")
+CORE = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "gymnasium",
+    "rich",
+    "tyro",
+    "pyyaml",
+    "safetensors",
+)
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it is for
     "tracking": (("mlflow", "matplotlib"), "runs mirrored into MLflow, models registered"),
     "plots": (("matplotlib",), "curves and reports with pictures"),
@@ -38,7 +50,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 LEAST_DISK, LEAST_MEMORY = 2e9, 1e9
 PROBE = """
 import json, jax
-print(json.dumps({"backend": jax.default_backend(), "devices": [f"{d.platform}: {d.device_kind}" for d in jax.devices()]}))
+found = [f"{d.platform}: {d.device_kind}" for d in jax.devices()]
+print(json.dumps({"backend": jax.default_backend(), "devices": found}))
 """
 
 
@@ -71,7 +84,9 @@ def version_of(name: str) -> str | None:
 def versions() -> Iterator[Check]:
     python = platform.python_version()
     ok = sys.version_info >= (3, 11)
-    yield Check("python", "ok" if ok else "error", f"{python} ({sys.executable})", "" if ok else "install Python 3.11 or newer")
+    yield Check(
+        "python", "ok" if ok else "error", f"{python} ({sys.executable})", "" if ok else "install Python 3.11 or newer"
+    )
     yield Check("regimen", "ok", version_of("regimen") or "not installed as a package")
     for name in CORE:
         found = version_of(name)
@@ -84,7 +99,9 @@ def devices(timeout: float) -> Iterator[Check]:
     try:
         done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        yield Check("devices", "error", f"jax did not answer within {timeout:.0f} s", "JAX_PLATFORMS=cpu uses the CPU only")
+        yield Check(
+            "devices", "error", f"jax did not answer within {timeout:.0f} s", "JAX_PLATFORMS=cpu uses the CPU only"
+        )
         return
     lines = done.stdout.strip().splitlines()
     try:
@@ -121,11 +138,17 @@ def places() -> Iterator[Check]:
     yield Check("cache", "ok", f"{cache}, {bytes_of(size)} of compiled programs")
     here = Path.cwd()
     free = shutil.disk_usage(here).free
-    state, fix = ("ok", "") if free >= LEAST_DISK else ("warning", "regimen runs --sort size, then regimen runs remove RUN")
+    state, fix = (
+        ("ok", "") if free >= LEAST_DISK else ("warning", "regimen runs --sort size, then regimen runs remove RUN")
+    )
     yield Check("disk", state, f"{bytes_of(free)} free in {here}", fix)
     available = memory_available()
     if available is not None:
-        state, fix = ("ok", "") if available >= LEAST_MEMORY else ("warning", "fewer rollout.num_envs, a smaller algo.buffer_size")
+        state, fix = (
+            ("ok", "")
+            if available >= LEAST_MEMORY
+            else ("warning", "fewer rollout.num_envs, a smaller algo.buffer_size")
+        )
         yield Check("memory", state, f"{bytes_of(available)} available", fix)
     yield writable(here)
 
@@ -133,7 +156,9 @@ def places() -> Iterator[Check]:
 def cache_dir() -> Path:
     """Where compiled programs are kept; `training.device` decides the same, with jax."""
     given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regimen" / "xla"
+    return (
+        Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regimen" / "xla"
+    )
 
 
 def memory_available() -> int | None:
@@ -157,7 +182,9 @@ def writable(folder: Path) -> Check:
                 fix = "see to it that only one process writes a run"
                 return Check("runs", "warning", f"{folder} is on a file system without locks", fix)
     except OSError as error:
-        return Check("runs", "error", f"cannot write in {folder}: {error.strerror}", "cd to a folder of yours, or use --out")
+        return Check(
+            "runs", "error", f"cannot write in {folder}: {error.strerror}", "cd to a folder of yours, or use --out"
+        )
     return Check("runs", "ok", f"run directories can be written in {folder / 'runs'}")
 
 
@@ -166,7 +193,12 @@ def browser() -> Iterator[Check]:
     if found:
         yield Check("browser", "ok", found)
     else:
-        yield Check("browser", "missing", "no browser found; reports and the dashboard need one to be looked at", "apt install chromium")
+        yield Check(
+            "browser",
+            "missing",
+            "no browser found; reports and the dashboard need one to be looked at",
+            "apt install chromium",
+        )
 
 
 def lines(found: list[Check]) -> list[str]:

@@ -122,7 +122,13 @@ NAMES: tuple[Name, ...] = (
     _n("start_timesteps", "algo.learning_starts"),
     _n("num_steps_sampled_before_learning_starts", "algo.learning_starts", RLLIB),
     _n("polyak", "algo.tau", note="ours is the share of the new network: 1 - theirs"),
-    _n("target_entropy", "algo.target_entropy_continuous algo.target_entropy_discrete", SB3, RLLIB, note="per dimension"),
+    _n(
+        "target_entropy",
+        "algo.target_entropy_continuous algo.target_entropy_discrete",
+        SB3,
+        RLLIB,
+        note="per dimension",
+    ),
     _n("initial_alpha", "algo.alpha", RLLIB),
     _n("autotune", "algo.learn_alpha", CLEANRL),
     _n("policy_frequency", "algo.policy_delay", CLEANRL),
@@ -157,7 +163,9 @@ NAMES: tuple[Name, ...] = (
     _n("checkpoint_freq", "checkpoint.every", RLLIB),
     _n("checkpoint_every", "checkpoint.every"),
     _n("stop_reward", "stop.target_return"),
-    _n("episode_reward_mean", "stop.target_return", RLLIB, note="as a stopping rule; as a metric `rollout/return_mean`"),
+    _n(
+        "episode_reward_mean", "stop.target_return", RLLIB, note="as a stopping rule; as a metric `rollout/return_mean`"
+    ),
     _n("reward_threshold", "stop.target_return", SB3),
     _n("max_no_improvement_evals", "stop.no_improvement", SB3),
     _n("exp_name", "track.experiment", CLEANRL),
@@ -196,7 +204,9 @@ def answer(key: str, settings: Iterable[str], dash: str = "") -> str | None:
         return None
     shown = dash + (chosen.replace("_", "-") if dash else chosen)
     if chosen in ("env_args", "env"):
-        shown = {"env_args": "--env.KEY" if dash else "env_args", "env": "the environment's name" if dash else "env"}[chosen]
+        shown = {"env_args": "--env.KEY" if dash else "env_args", "env": "the environment's name" if dash else "env"}[
+            chosen
+        ]
     return f"; here it is {shown}" + (f" ({found.note})" if found.note else "")
 
 

@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from support import TINY
-from synthetic_run import make_run
 
 import regimen
 from regimen.analysis.diagnose import CODES, Finding, diagnose, turning_points
 from regimen.cli.main import main
 from regimen.tracking.files import RunFiles
+from support import TINY
+from synthetic_run import make_run
 
 ROWS = 80
 X = np.arange(1, ROWS + 1)

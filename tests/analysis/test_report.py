@@ -2,11 +2,10 @@ import base64
 import re
 from html.parser import HTMLParser
 
-from synthetic_run import make_run
-
 from regimen.analysis.plots import plot_run
 from regimen.analysis.report import write_report
 from regimen.tracking.files import RunFiles
+from synthetic_run import make_run
 
 VOID = {"meta", "img"}
 

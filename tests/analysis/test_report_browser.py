@@ -4,16 +4,17 @@ import shutil
 
 import numpy as np
 import pytest
-from synthetic_run import make_run
 
 from regimen.analysis.plots import plot_run
 from regimen.analysis.report import write_report
+from synthetic_run import make_run
 
 BROWSER = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: reports are not looked at in a browser")
 
-SHOWN = """() => [...document.images].map(i => [i.alt, i.complete && i.naturalWidth > 0, i.getBoundingClientRect().width])"""
+SHOWN = """() => [...document.images].map(
+  i => [i.alt, i.complete && i.naturalWidth > 0, i.getBoundingClientRect().width])"""
 
 
 @pytest.fixture(scope="module")
@@ -76,4 +77,6 @@ def test_without_pictures_curves_are_drawn_in_the_page(browser, tmp_path):
     page, asked = open_offline(browser, run / "report.html")
     assert len(asked) == 1
     assert page.locator("svg").count() == 4
-    assert all(box["width"] > 200 and box["height"] > 80 for box in (s.bounding_box() for s in page.locator("svg").all()))
+    assert all(
+        box["width"] > 200 and box["height"] > 80 for box in (s.bounding_box() for s in page.locator("svg").all())
+    )

@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from synthetic_run import make_run
 
 from regimen.cli import main as cli
 from regimen.cli import shells
 from regimen.cli.examples import EXAMPLES
 from regimen.cli.style import coloured, painted
+from synthetic_run import make_run
 
 VERBS = [verb for group in cli.VERBS.values() for verb in group]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -22,7 +22,8 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 def complete(words: list[str]) -> list[str]:
     """What bash offers for the last of these words."""
     script = shells.script("bash") + (
-        f"\nCOMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _regimen; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        f"\nCOMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _regimen; "
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -123,7 +124,13 @@ def piped(argv, **env):
 
 def test_a_pipe_gets_plain_lines(tmp_path):
     run = make_run(tmp_path / "runs" / "first", updates=6)
-    for argv in (["--help"], ["train", "--help"], ["runs", str(tmp_path / "runs")], ["diagnose", str(run)], ["nonsense"]):
+    for argv in (
+        ["--help"],
+        ["train", "--help"],
+        ["runs", str(tmp_path / "runs")],
+        ["diagnose", str(run)],
+        ["nonsense"],
+    ):
         text = piped(argv)
         assert text and not CONTROL.search(text), argv
     assert "\x1b[31m" in piped(["nonsense"], FORCE_COLOR="1")

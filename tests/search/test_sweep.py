@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from support import TINY, tiny
 
 from regimen.cli import sweep as cli
 from regimen.errors import ConfigError, RegimenError, StorageError, UsageError
@@ -16,6 +15,7 @@ from regimen.search.sweep_report import explained, groups_of, importance, ranked
 from regimen.search.sweep_run import do_trial, next_trial, run_sweep, work
 from regimen.tracking.storage import read_json
 from regimen.training.checkpoint import Checkpoints, read
+from support import TINY, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -171,8 +171,8 @@ def test_interrupted_runs_of_a_program_go_on(tmp_path):
 
 
 def whole_algo(files):
-    from regimen.tracking.files import read_config
     from regimen import settings
+    from regimen.tracking.files import read_config
 
     return settings.from_dict(read_config(files.trial(0))).algo
 
@@ -209,7 +209,9 @@ def test_a_trial_that_fails_is_one_result(tmp_path):
     plan = plan_of(["algo.epochs=1,2"], overrides={"env_args": {"max_episode_steps": -1}})
     files = begin(tmp_path / "sweep", plan, "")
     assert run_sweep(files) == 0
-    assert [r["state"] for r in files.results()] == ["failed", "failed"] and "max_episode_steps" in files.result(0)["error"]
+    assert [r["state"] for r in files.results()] == ["failed", "failed"] and "max_episode_steps" in files.result(0)[
+        "error"
+    ]
 
 
 def test_pruning_reports_the_mean_over_seeds_that_train_together():

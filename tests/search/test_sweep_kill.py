@@ -31,7 +31,11 @@ def finished(folder):
     found = {}
     for path in (folder / "results").glob("*.json"):
         run = folder / f"trial-{path.stem}"
-        found[path.stem] = (path.read_bytes(), (run / "summary.json").read_bytes(), (run / "metrics.jsonl").read_bytes())
+        found[path.stem] = (
+            path.read_bytes(),
+            (run / "summary.json").read_bytes(),
+            (run / "metrics.jsonl").read_bytes(),
+        )
     return found
 
 

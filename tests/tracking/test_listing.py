@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from synthetic_run import make_run
 
 from regimen.cli.main import main
 from regimen.errors import StorageError
 from regimen.tracking.files import RunFiles
 from regimen.tracking.listing import describe, find_runs, listed, remove
+from synthetic_run import make_run
 
 
 @pytest.fixture

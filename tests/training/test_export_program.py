@@ -25,7 +25,10 @@ def saved(folder, env, **overrides):
     algo = bind_algorithm(config, registry.resolve(env), 4)
     state = algo.init(jax.random.key(1))
     draws = np.random.default_rng(0)
-    norm = {k: RunningStats.of(draws.normal(1, 2, (64, *s.mean.shape)).astype("f4"), np.ones(64, bool)) for k, s in state.norm.items()}
+    norm = {
+        k: RunningStats.of(draws.normal(1, 2, (64, *s.mean.shape)).astype("f4"), np.ones(64, bool))
+        for k, s in state.norm.items()
+    }
     params = algo.actor_params(state.replace(norm=norm) if norm else state)
     save_policy(folder, "ppo", algo, params, {"env": env, "env_args": {}, "seed": 0, "env_steps": 0})
     return folder

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,9 @@ def plateau(run: Record) -> Iterator[Finding]:
         "warning",
         "the return stays negative and does not improve" if negative else "the return does not improve",
         f"{where}; slope over the last half {slope:+.3g}",
-        "more exploration (algo.ent_coef times 3), another algo.lr (a third, or three times), more experience per update "
-        "(rollout.episodes or rollout.steps); a penalty that outweighs the goal: rollout/reward/* and algo.reward.weights",
+        "more exploration (algo.ent_coef times 3), another algo.lr (a third, or three times), more experience per "
+        "update (rollout.episodes or rollout.steps); where a penalty outweighs the goal (rollout/reward/*), "
+        "algo.reward.weights",
     )
 
 
@@ -150,7 +152,7 @@ def oscillation(run: Record) -> Iterator[Finding]:
     if span < 0.25 * float(np.abs(y).max()):
         return
     turns = turning_points(y, max(SWING * span, 4 * noise))
-    falls = [(a, b) for a, b in zip(turns, turns[1:]) if y[b] < y[a]]
+    falls = [(a, b) for a, b in pairwise(turns) if y[b] < y[a]]
     if len(falls) < SWINGS or falls[-1][1] < 0.6 * len(y):
         return
     shown = ", ".join(f"{score(y[a])} to {score(y[b])} at {steps(x[b])}" for a, b in falls[-3:])
@@ -159,8 +161,8 @@ def oscillation(run: Record) -> Iterator[Finding]:
         "warning",
         f"the {what} swings",
         f"{len(falls)} falls of more than half of its range: {shown}",
-        "a lower algo.lr or algo.lr_schedule linear, more experience per update (rollout.episodes), fewer algo.epochs or "
-        "a smaller algo.clip_eps; policy/ keeps the best one meanwhile",
+        "a lower algo.lr or algo.lr_schedule linear, more experience per update (rollout.episodes), fewer algo.epochs "
+        "or a smaller algo.clip_eps; policy/ keeps the best one meanwhile",
     )
 
 
@@ -231,7 +233,8 @@ def entropy_collapse(run: Record) -> Iterator[Finding]:
         "the policy became certain early and stopped improving",
         f"entropy {first:.3g} at the start, {smooth[at]:.3g} at {steps(x[at])}, {y[-1]:.3g} at the end; return "
         f"{score(before[-3:].mean())} then, {score(after[-max(1, len(after) // 4) :].mean())} at the end",
-        "a larger algo.ent_coef, algo.ent_floor_discrete or algo.ent_floor_continuous, a lower algo.lr, fewer algo.epochs",
+        "a larger algo.ent_coef, algo.ent_floor_discrete or algo.ent_floor_continuous, a lower algo.lr, fewer "
+        "algo.epochs",
     )
 
 
@@ -271,8 +274,9 @@ def poor_critic(run: Record) -> Iterator[Finding]:
         "the critic does not predict returns",
         f"explained variance {np.median(half):.2f} (median from {steps(x[len(y) // 2])} on; 1 is perfect, 0 no better "
         "than the mean)",
-        "more experience per update (rollout.episodes or rollout.steps), a wider network.hidden, algo.normalize_reward, "
-        "algo.normalize_obs, a lower algo.gamma; rewards that depend on what is not observed need network.memory gru",
+        "more experience per update (rollout.episodes or rollout.steps), a wider network.hidden, "
+        "algo.normalize_reward, algo.normalize_obs, a lower algo.gamma; rewards that depend on what is "
+        "not observed need network.memory gru",
     )
 
 
@@ -300,9 +304,9 @@ def slowing(run: Record) -> Iterator[Finding]:
                 "slowing",
                 "warning",
                 "training became slower",
-                f"{early:,.0f} steps/s in the first half, {late:,.0f} in the last sixth (from {steps(x[-len(y) // 6])})",
-                "longer episodes cost more per update with rollout.episodes: use rollout.steps; another process on this "
-                "machine; an environment that keeps more and more (time/memory_mb)",
+                f"{early:,.0f} steps/s in the first half, {late:,.0f} from {steps(x[-len(y) // 6])} on",
+                "longer episodes cost more per update with rollout.episodes: use rollout.steps; another process on "
+                "this machine; an environment that keeps more and more (time/memory_mb)",
             )
     _, memory = run.series("time/memory_mb")
     if len(memory) >= 4 * FEW_ROWS:
@@ -314,7 +318,8 @@ def slowing(run: Record) -> Iterator[Finding]:
                 "warning",
                 "memory grows while it trains",
                 f"{early:,.0f} MB in the second quarter, {late:,.0f} MB at the end",
-                "an environment that keeps what it saw: look at its reset; a smaller algo.buffer_size or rollout.num_envs",
+                "an environment that keeps what it saw: look at its reset; a smaller algo.buffer_size or "
+                "rollout.num_envs",
             )
 
 

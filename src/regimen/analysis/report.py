@@ -49,7 +49,8 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 66rem;
   margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+h1 { font-size: 1.6rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 p.stop { color: var(--dim); margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; } th, td { text-align: left; padding: .25rem 1.2rem .25rem 0; vertical-align: top;
   border-bottom: 1px solid var(--line); } th { font-weight: 500; color: var(--dim); } td { overflow-wrap: anywhere; }
@@ -251,7 +252,9 @@ def _drawn(path: Path) -> str:
 
 def _found(folder: Path) -> tuple[list[Path], list[Path]]:
     """PNG and GIF files below a folder: the curves that every run has, in their order, and the others."""
-    every = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file()) if folder.is_dir() else []
+    every = (
+        sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file()) if folder.is_dir() else []
+    )
     known = {name: i for i, name in enumerate(CAPTIONS)}
     standard = sorted((p for p in every if p.stem in known and p.parent == folder), key=lambda p: known[p.stem])
     return standard, [p for p in every if p not in standard]
@@ -287,7 +290,9 @@ def _rows(rows: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row if any(r.get(name) is not None for r in rows)))
     head = "".join(f"<th>{escape(n.replace('_', ' '))}</th>" for n in names)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_show(n, r[n])) if r.get(n) is not None else ''}</td>" for n in names) + "</tr>\n"
+        "<tr>"
+        + "".join(f"<td>{escape(_show(n, r[n])) if r.get(n) is not None else ''}</td>" for n in names)
+        + "</tr>\n"
         for r in rows
     )
     return f"<div class='scroll'><table>\n<tr>{head}</tr>\n{body}</table></div>\n"

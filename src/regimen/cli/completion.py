@@ -12,9 +12,9 @@ from regimen.errors import UsageError, nearest
 class CompletionArgs:
     """Print a script that completes verbs, flags, environments, algorithms and presets.
 
-      eval "$(regimen completion bash)"      in ~/.bashrc
-      eval "$(regimen completion zsh)"       in ~/.zshrc, after compinit
-      regimen completion fish > ~/.config/fish/completions/regimen.fish
+    eval "$(regimen completion bash)"      in ~/.bashrc
+    eval "$(regimen completion zsh)"       in ~/.zshrc, after compinit
+    regimen completion fish > ~/.config/fish/completions/regimen.fish
     """
 
     shell: str = positional("SHELL")

@@ -10,8 +10,9 @@ from regimen.cli.flags import parse, positional
 
 @dataclass(frozen=True)
 class DiagnoseArgs:
-    """Look for what is wrong with a run: plateaus, oscillation, collapsed entropy, too large updates, a critic that does
-    not predict, divergence, lag, time lost. Each finding has its evidence and the setting to change. Also in the report.
+    """Look for what is wrong with a run: plateaus, oscillation, collapsed entropy, too large updates, a critic that
+    does not predict, divergence, lag, time lost. Each finding has its evidence and the setting to change. Also in the
+    report.
 
       regimen diagnose runs/first
       regimen diagnose runs/first --json

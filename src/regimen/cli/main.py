@@ -122,8 +122,15 @@ def top_help() -> str:
     for group, verbs in VERBS.items():
         lines += ["", painted(f"{group}:", "bold")]
         lines += [f"  {f'{verb} {arguments}':<22} {text}" for verb, (arguments, text) in verbs.items()]
-    lines += ["", painted("Options:", "bold"), "  --help                 this page; `regimen VERB --help` explains every flag of a verb"]
-    lines += ["  --version              the installed version", "  --debug                show the traceback of an error"]
+    lines += [
+        "",
+        painted("Options:", "bold"),
+        "  --help                 this page; `regimen VERB --help` explains every flag of a verb",
+    ]
+    lines += [
+        "  --version              the installed version",
+        "  --debug                show the traceback of an error",
+    ]
     return "\n".join([*lines, "", painted("Examples:", "bold"), EXAMPLES])
 
 

@@ -18,11 +18,11 @@ ACTIONS = ("list", "show", "remove")
 class RunsArgs:
     """List run directories with their state, progress, return and size; show one; remove some.
 
-      regimen runs
-      regimen runs --state running
-      regimen runs list runs/cartpole-ppo-sweep --sort return
-      regimen runs show runs/first
-      regimen runs remove runs/first runs/second --yes
+    regimen runs
+    regimen runs --state running
+    regimen runs list runs/cartpole-ppo-sweep --sort return
+    regimen runs show runs/first
+    regimen runs remove runs/first runs/second --yes
     """
 
     action: str = positional("ACTION", default="list")

@@ -76,11 +76,17 @@ def kind_of(verb: str) -> str:
 
 def bash(flags: Mapping[str, list[str]]) -> str:
     lists = words()
-    cases = [f'    {verb}) flags="{" ".join(names)}"; words="{" ".join(lists.get(kind_of(verb), ()))}" ;;' for verb, names in flags.items()]
-    values = [f'    {flag}) COMPREPLY=( $(compgen -W "{" ".join(options)}" -- "$cur") ); return ;;' for flag, options in values_of().items()]
+    cases = [
+        f'    {verb}) flags="{" ".join(names)}"; words="{" ".join(lists.get(kind_of(verb), ()))}" ;;'
+        for verb, names in flags.items()
+    ]
+    values = [
+        f'    {flag}) COMPREPLY=( $(compgen -W "{" ".join(options)}" -- "$cur") ); return ;;'
+        for flag, options in values_of().items()
+    ]
     return "\n".join(
         [
-            "# bash completion of regimen; in ~/.bashrc:  eval \"$(regimen completion bash)\"",
+            '# bash completion of regimen; in ~/.bashrc:  eval "$(regimen completion bash)"',
             "_regimen() {",
             '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" flags="" words=""',
             '  if [ "$COMP_CWORD" -eq 1 ]; then',
@@ -104,12 +110,15 @@ def bash(flags: Mapping[str, list[str]]) -> str:
 def zsh(flags: Mapping[str, list[str]]) -> str:
     lists = words()
     about = [f"    {quoted(f'{verb}:{text}')}" for verb, text in verbs().items()]
-    cases = [f"    {verb}) flags=({' '.join(names)}); words_=({' '.join(lists.get(kind_of(verb), ()))}) ;;" for verb, names in flags.items()]
+    cases = [
+        f"    {verb}) flags=({' '.join(names)}); words_=({' '.join(lists.get(kind_of(verb), ()))}) ;;"
+        for verb, names in flags.items()
+    ]
     values = [f"    {flag}) compadd -- {' '.join(options)}; return ;;" for flag, options in values_of().items()]
     return "\n".join(
         [
             "#compdef regimen",
-            "# zsh completion of regimen; in ~/.zshrc, after compinit:  eval \"$(regimen completion zsh)\"",
+            '# zsh completion of regimen; in ~/.zshrc, after compinit:  eval "$(regimen completion zsh)"',
             "_regimen() {",
             "  local -a flags words_ verbs_",
             "  verbs_=(",

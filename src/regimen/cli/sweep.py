@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from regimen.cli.flags import print_help, positional, ranged, rows_of, wants_help
+from regimen.cli.flags import positional, print_help, ranged, rows_of, wants_help
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, coerce, field_types
 
-DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations, `--random`
-distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a native
-environment are trained in one compiled program, other settings one by one by Optuna, which stops hopeless trials.
+DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations,
+`--random` distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a
+native environment are trained in one compiled program, other settings one by one by Optuna, which stops hopeless trials.
 The same command, or `regimen sweep --out DIR`, continues a sweep that was interrupted or killed.
 
   regimen sweep cartpole --grid algo.lr=1e-4,3e-4,1e-3 --seeds 3
@@ -36,7 +36,8 @@ class SweepArgs:
     random: str | None = None
     """KEY=KIND:LOW:HIGH ...: draw from `log`, `uniform`, `int`, `logint` or `choice:A:B:C`."""
     trials: int | None = ranged(None, AT_LEAST_1)
-    """How many; by default all points of the grid, or 20 where something is drawn. Draws are shared out over the grid."""
+    """How many; by default all points of the grid, or 20 where something is drawn. Draws are shared out over the
+    grid."""
     seeds: int | None = ranged(None, AT_LEAST_1)
     """Seeds of every trial, from --seed on; a trial's value is their mean."""
     out: str | None = None
@@ -80,9 +81,7 @@ def run(argv: list[str]) -> int:
     from regimen.tracking.storage import read_json
 
     console = Console(quiet=args.quiet, file=sys.stderr if args.json else None)
-    code = run_sweep(
-        files, shlex.join(["regimen", "sweep", *argv]), console, args.workers, args.engine, args.batch
-    )
+    code = run_sweep(files, shlex.join(["regimen", "sweep", *argv]), console, args.workers, args.engine, args.batch)
     if args.json:
         print(json_lib.dumps(read_json(files.folder / "sweep.json"), indent=2))
     return code

@@ -1,4 +1,4 @@
-"""What a sweep tries: points of a grid and random draws, numbered, so that trial n is the same whenever it is asked for.
+"""What a sweep tries: points of a grid and random draws, numbered, so that trial n is always the same.
 
 Jax-free. `Plan` is written to the sweep's folder; how its trials are trained is in `sweep_run`.
 """

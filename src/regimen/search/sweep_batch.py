@@ -69,7 +69,11 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     begun = time.monotonic()
     with Signals() as signals:
         engine = make_engine(
-            configs[0], handle, seeds, signals.is_requested, variants=[c.algo for c in configs] if len(seeds) > 1 else None
+            configs[0],
+            handle,
+            seeds,
+            signals.is_requested,
+            variants=[c.algo for c in configs] if len(seeds) > 1 else None,
         )
         opened = [open_or_create(m, command) for m in chosen]
         runs = [run for run, _ in opened]

@@ -128,7 +128,7 @@ def write_all(files: SweepFiles) -> list[str]:
         lines.append(f"plots    none: {error}")
     if order:
         best = files.trial(order[0]["trial"])
-        lines.append(f"best     {best}   (regimen compare {files.folder} --by {','.join(plan.keys)})")
+        lines.append(f"best     {best}   (regimen compare {files.folder} --by {','.join(plan.grid or plan.keys)})")
     return lines
 
 
@@ -212,7 +212,9 @@ def draw(files: SweepFiles, results: Rows, found: Mapping[str, Any]) -> list[Pat
             paths.append(_save(figure, folder / "importance.png"))
         if len(rows) > 1:
             figure = Figure(figsize=(max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6), layout="constrained")
-            draw_parallel(figure, rows, plan.keys, plan.metric, plan.lower, {k for k, d in plan.random.items() if d.logarithmic})
+            draw_parallel(
+                figure, rows, plan.keys, plan.metric, plan.lower, {k for k, d in plan.random.items() if d.logarithmic}
+            )
             paths.append(_save(figure, folder / "parallel.png"))
     return paths
 
@@ -244,7 +246,9 @@ def draw_importance(ax: Any, found: Mapping[str, Any], n: int) -> None:
     ax.set_xlabel(f"share of the variance of {n} trials that a setting explains")
 
 
-def draw_parallel(figure: Any, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]) -> None:
+def draw_parallel(
+    figure: Any, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]
+) -> None:
     """One line per trial across its settings to its value; darker is better."""
     from matplotlib import colormaps
 
@@ -264,7 +268,15 @@ def draw_parallel(figure: Any, rows: Rows, keys: Sequence[str], metric: str, low
     for i, marks in enumerate(ticks):
         ax.axvline(i, color=GREY, linewidth=1)
         for at, text in marks:
-            ax.text(i + 0.02, at, text, fontsize=8, color="#2d3748", va="center", bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})
+            ax.text(
+                i + 0.02,
+                at,
+                text,
+                fontsize=8,
+                color="#2d3748",
+                va="center",
+                bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
+            )
     ax.set_xticks(range(len(names)), names)
     ax.set_yticks([])
     ax.grid(visible=False)
@@ -274,7 +286,7 @@ def draw_parallel(figure: Any, rows: Rows, keys: Sequence[str], metric: str, low
 
 
 def scaled(values: Sequence[Any], logarithmic: bool) -> tuple[np.ndarray, list[tuple[float, str]]]:
-    """Positions in 0..1 and labels of an axis; names are spaced evenly, numbers over a wide range by their logarithm."""
+    """Positions in 0..1 and labels of an axis; names are spaced evenly, numbers of a wide range by their logarithm."""
     numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
     if not numeric:
         names = list(dict.fromkeys(str(v) for v in values))
@@ -287,5 +299,6 @@ def scaled(values: Sequence[Any], logarithmic: bool) -> tuple[np.ndarray, list[t
     position = (z - z.min()) / span if span > 0 else np.full(len(z), 0.5)
     known = sorted(set(zip(position.tolist(), x.tolist())))
     if len(known) > 5:
-        known = [known[i] for i in np.linspace(0, len(known) - 1, 5).round().astype(int)]
+        at = np.array([p for p, _ in known])
+        known = [known[i] for i in sorted({int(np.argmin(np.abs(at - share))) for share in np.linspace(0, 1, 5)})]
     return position, [(p, f"{v:.3g}") for p, v in known]

@@ -153,7 +153,9 @@ def do_trial(files: SweepFiles, study: Any, n: int, tell: Callable[[str], None])
     if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
         try:
             callback = study.pruning(trial, side_by_side(config))
-            result = several.train_one(job, files.folder, {}, f"trial {n} of {files.folder.name}", Console(True), callback)
+            result = several.train_one(
+                job, files.folder, {}, f"trial {n} of {files.folder.name}", Console(True), callback
+            )
             if result.exit_code in SIGNALS:
                 return result.exit_code
         except DivergedError as error:
@@ -256,7 +258,7 @@ def start_ray(folder: Path, workers: int):
         for one in ready:
             try:
                 codes.append(ray.get(one))
-            except ray.exceptions.RayError:
+            except Exception:  # of the worker, or of Ray: what it was doing is taken up again by the next start
                 codes.append(1)
         return bool(waiting)
 

@@ -146,7 +146,9 @@ def listed(
         raise ConfigError(f"--sort: unknown column '{sort}'{nearest(sort, SORTS)}")
     found = {path.resolve(): path for folder in folders for path in find_runs(Path(folder))}
     rows = [describe(path) for path in found.values()]
-    rows = [r for r in rows if (state in (None, r.state)) and (env is None or env in r.env) and (algo in (None, r.algo))]
+    rows = [
+        r for r in rows if (state in (None, r.state)) and (env is None or env in r.env) and (algo in (None, r.algo))
+    ]
     lowest = float("-inf")
     keys: dict[str, Any] = {
         "started": lambda r: r.started,
@@ -192,7 +194,16 @@ def show(path: Path) -> list[str]:
     row, status, summary = describe(path), read_json(path / "status.json"), read_json(path / "summary.json")
     facts = asdict(row) | {"size": bytes_of(row.size), "wall_seconds": clock(row.wall_seconds)}
     facts["progress"] = None if row.progress is None else f"{row.progress:.0%}"
-    names = ("updates", "episodes", "solved", "solved_at", "success_rate", "best_checkpoint", "stop_reason", "stop_detail")
+    names = (
+        "updates",
+        "episodes",
+        "solved",
+        "solved_at",
+        "success_rate",
+        "best_checkpoint",
+        "stop_reason",
+        "stop_detail",
+    )
     facts |= {name: summary.get(name, status.get(name)) for name in names}
     facts |= {name: status.get(name) for name in ("device", "host", "pid", "git_revision", "error")}
     kept = [p.name for p in sorted((path / "checkpoints").glob("*")) if p.name.isdigit()]
@@ -219,7 +230,9 @@ def removable(path: Path) -> list[Path]:
         runs = [p for p in sorted(path.glob("seed-*")) if (p / "config.yaml").is_file()]
         others = [p.name for p in path.iterdir() if p not in runs and p.name not in ("summary.json", "plots")]
         if not runs or others:
-            raise StorageError(f"{path} is not a run directory (it has no config.yaml and status.json); nothing is removed")
+            raise StorageError(
+                f"{path} is not a run directory (it has no config.yaml and status.json); nothing is removed"
+            )
     for run in runs:
         if is_running(run):
             pid = read_json(run / "status.json").get("pid", "unknown")

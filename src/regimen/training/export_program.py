@@ -6,6 +6,7 @@ the memory of recurrent policies are not part of them.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -54,7 +55,9 @@ def input_names(policy: Policy) -> list[str]:
 
 
 def described(policy: Policy, name: str) -> dict[str, Any]:
-    leaf = spaces.split(policy.observation_space, spaces.zeros(policy.observation_space))["" if name == "observation" else name]
+    leaf = spaces.split(policy.observation_space, spaces.zeros(policy.observation_space))[
+        "" if name == "observation" else name
+    ]
     leaf = np.asarray(leaf)
     return {"dtype": str(leaf.dtype), "shape": ["B", *leaf.shape]}
 
@@ -109,12 +112,10 @@ def stablehlo(policy: Policy) -> bytes:
 
 def onnx(policy: Policy, path: Path) -> None:
     require(("jax2onnx", "onnxruntime"), "onnx", "onnx", ", or use --format stablehlo")
-    import onnxruntime
-    from jax2onnx import to_onnx
-
+    onnxruntime, jax2onnx = (importlib.import_module(name) for name in ("onnxruntime", "jax2onnx"))
     parts = samples(policy, 1)
     shapes = [jax.ShapeDtypeStruct(("B", *x.shape[1:]), x.dtype) for x in parts]  # type: ignore[arg-type]
-    to_onnx(
+    jax2onnx.to_onnx(
         greedy(policy),
         shapes,
         model_name="policy",
