@@ -41,6 +41,12 @@ ENVS: dict[str, EnvEntry] = {
     "durotaxis/ratio": EnvEntry(
         "regimen.envs.durotaxis.env:DurotaxisRatio", "the same colony steered by one number, the share deleted"
     ),
+    "network_defense": EnvEntry(
+        "regimen.envs.network_defense.env:NetworkDefense", "defend 13 hosts against an intruder"
+    ),
+    "network_defense/workflow": EnvEntry(
+        "regimen.envs.network_defense.env:NetworkDefenseWorkflow", "the same, paid for repairing by a given order"
+    ),
     **{
         f"airspace/{name}": EnvEntry(f"regimen.envs.airspace.named:{name}", f"aircraft that must stay apart: {text}")
         for name, text in {
