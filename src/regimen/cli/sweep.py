@@ -15,7 +15,7 @@ from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, coerce, field_types
 
 DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations,
 `--random` distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a
-native environment are trained in one compiled program, other settings one by one by Optuna, which stops hopeless trials.
+native environment are trained in one compiled program, other settings one by one by Optuna, which stops hopeless ones.
 The same command, or `regimen sweep --out DIR`, continues a sweep that was interrupted or killed.
 
   regimen sweep cartpole --grid algo.lr=1e-4,3e-4,1e-3 --seeds 3
