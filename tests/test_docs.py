@@ -94,6 +94,9 @@ def test_commands_can_be_read(page, line, placeholders):
         settings.resolve_rollout(config.rollout, native=False)
         return
     module = importlib.import_module(f"regimen.cli.{argv[0].replace('-', '_')}")
+    if argv[0] == "sweep":
+        module.read(argv[1:])
+        return
     cls = next(v for k, v in vars(module).items() if k.endswith("Args") and dataclasses.is_dataclass(v))
     args = parse(cls, argv[1:], argv[0])
     target = next((getattr(args, n) for n in ("target", "env") if hasattr(args, n)), None)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regimen import datasets, presets
+from regimen import datasets, migrating, presets
 from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig
 from regimen.errors import ConfigError, nearest
 from regimen.training.curriculum import PRESET
@@ -151,11 +151,13 @@ def resolve_key(key: str, algorithm: str) -> str | None:
 
 
 def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "") -> str:
-    """`; did you mean 'algo.lr'?`: the nearest setting anywhere, also in another algorithm; or what the algorithm says
-    of a name that others use."""
+    """`; here it is algo.lr` for a name of other trainers, or what the algorithm says of a name that others use; else
+    the nearest setting anywhere, also in another algorithm: `; did you mean 'algo.lr'?`."""
     told = getattr(ALGORITHMS[algorithm].config, "unknown", None)
     if told is not None and (text := told(key.rsplit(".", 1)[-1])) is not None:
         return f"; {text}"
+    if (known := migrating.answer(key, leaf_types(algorithm), dash)) is not None:
+        return known
     candidates = dict.fromkeys((*leaf_types(algorithm), *ALIASES, *extra), "")
     for other in ALGORITHMS:
         for name in leaf_types(other):

@@ -106,7 +106,7 @@ class Learner:
         def write_policy(path: Path) -> None:
             info = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed}
             info["env_steps"] = run.counters.steps
-            save_policy(path, self.config.algorithm, self.engine.algo, params, info)
+            save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, info)
 
         best = run.best if new_best else None
         snapshot, final = self.engine.snapshot(self.k), run.stop is not None
@@ -119,7 +119,7 @@ class Learner:
         arrays, meta, path = self.checkpoints.load(which, warn)
         theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
         compare(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
-        self.engine.restore(arrays, f"the checkpoint {path}")
+        self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
         self.run.restore(meta["run"], meta["wall_seconds"])
         self.lesson = meta.get("lesson")
 
