@@ -79,6 +79,9 @@ def test_when_one_program_is_enough():
     assert "network.hidden" in plan_of(["network.hidden=[8,8],[16]"]).in_one_program()
     assert "switched off" in plan_of(["algo.kl_coef=0,0.5"]).in_one_program()
     assert "switched off" in plan_of(["algo.target_kl=none,0.01"]).in_one_program()
+    sac = make_plan("pendulum", ["algo.update_ratio=0.5,1"], overrides={"algorithm": "sac"})
+    assert "how many gradient steps" in sac.in_one_program()
+    assert "one by one" in make_plan("pendulum", ["algo.lr=1e-3,1e-4"], overrides={"algorithm": "cql"}).in_one_program()
     assert "reward.weight_lr" in plan_of(["algo.reward.weight_lr=0.1,0.2"]).in_one_program()
     assert plan_of(["algo.lr=1e-4,1e-3"], together=False).in_one_program() is not None
 
@@ -120,6 +123,33 @@ def test_a_trial_in_one_program_is_the_run_it_would_be_alone(together, tmp_path)
     other = read(Checkpoints(together.trial(0) / "seed-1" / "checkpoints").find("final"))[0]
     assert any(not np.allclose(a[n], other[n], atol=1e-4) for n in a if "params" in n)
     assert json.loads((mine / "policy" / "config.json").read_text())["algo"]["lr"] == config.algo.lr
+
+
+OTHERS = {
+    "ppo": ("pendulum", ["algo.log_std_init=-1,0", "algo.max_grad_norm=0,0.5", "algo.gamma=0.9,0.99"]),
+    "sac": ("pendulum", ["algo.lr=1e-4,1e-2", "algo.tau=0.01,0.2", "algo.target_entropy_continuous=-2,0"]),
+    "impala": ("cartpole", ["algo.lr=1e-4,1e-2", "algo.rho_clip=0.5,1", "algo.ent_coef=0,0.1"]),
+    "appo": ("cartpole", ["algo.lr=1e-4,1e-2", "algo.clip_eps=0.1,0.3", "algo.max_grad_norm=0,0.5"]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", OTHERS)
+def test_the_same_for_other_algorithms(algo, tmp_path):
+    env, grid = OTHERS[algo]
+    given = {k: v for k, v in SHORT.items() if not k.startswith("algo.")} | {"algorithm": algo, "total_steps": 128}
+    given |= {"algo.learning_starts": 32, "algo.buffer_size": 500, "algo.batch_size": 16} if algo == "sac" else {}
+    plan = make_plan(env, grid, overrides=given)
+    assert plan.in_one_program() is None
+    files = begin(tmp_path / "sweep", plan, "")
+    assert run_sweep(files) == 0
+    from regimen.training.api import train
+
+    for n in (1, 6):
+        alone = train(plan.config(plan.draw(n)).replace(out=str(tmp_path / f"alone-{n}"))).run_dir
+        a, b = (read(Checkpoints(p / "checkpoints").find("final"))[0] for p in (files.trial(n), alone))
+        for name in (name for name in a if "params" in name):
+            np.testing.assert_allclose(a[name], b[name], rtol=1e-3, atol=1e-5, err_msg=f"trial {n}: {name}")
 
 
 def test_its_folder(together):
