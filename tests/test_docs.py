@@ -94,7 +94,7 @@ def test_commands_can_be_read(page, line, placeholders):
         settings.resolve_rollout(config.rollout, native=False)
         return
     module = importlib.import_module(f"regimen.cli.{argv[0].replace('-', '_')}")
-    if argv[0] == "sweep":
+    if argv[0] in ("sweep", "study"):
         module.read(argv[1:])
         return
     cls = next(v for k, v in vars(module).items() if k.endswith("Args") and dataclasses.is_dataclass(v))
