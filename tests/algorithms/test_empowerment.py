@@ -14,7 +14,7 @@ from regimen.algorithms.empowerment_nets import log_error, move, soft_clamp
 from regimen.empowerment import exact, tabular, validate
 from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.envs import registry
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, EnvError
 from regimen.schedule import Steps
 from regimen.settings import build_config
 from regimen.sources.scan import ScanSource
@@ -452,6 +452,18 @@ def test_resume_is_exact_in_the_middle_of_every_stage():
 def test_what_does_not_fit_is_refused(settings, says):
     with pytest.raises(ConfigError, match=says):
         bound(**settings)
+
+
+NOWHERE = {
+    True: {"map": "Hu . Ro . .", "possible_goals": "4,0"},  # too far for the last step
+    False: {"map": "Ro Hu", "possible_goals": "0,0"},  # the robot cannot get out of the way, ever
+}
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_human_who_can_attain_nothing_is_named(timed):
+    with pytest.raises(EnvError, match=r"human 0 can attain none of its goals .* X_h = 0"):
+        bound("world/way1x5", env_args=NOWHERE[timed], include_step_count=timed)
 
 
 def test_only_worlds_have_power():
