@@ -2,7 +2,7 @@
 
 (1) to (9) are then a fixed point. For beta_r = 0 it is unique and sweeps converge to it. For larger beta_r they need
 not contract, so the solution is followed from 0 up to beta_r in small steps, with smaller moves where a sweep makes
-things worse. What is left of the equations when it stops is reported: the residual.
+things worse, and Newton's method where the world is small. What is left of the equations is reported: the residual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,20 @@ from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError
 
 BLOCK = 25  # sweeps between two looks at the residual
+PATIENCE = 40  # blocks of sweeps before Newton's method is tried
+UNKNOWNS = 1500  # most for which it is: its matrix is dense
 SMALLEST = 1 / 256  # share of a sweep's change that is still made
+
+
+class Problem(NamedTuple):
+    """What sweeps need besides values; arrays of states are in chunks [P, C, ...] where `rows` are."""
+
+    numbers: dict[str, Any]
+    weights: Any
+    probabilities: Any
+    attained: Any
+    ended: Any
+    rows: Rows
 
 
 class Residual(NamedTuple):
@@ -100,15 +113,19 @@ class Continuation:
     def settle(self, values: Values, beta_r: float, tolerance: float, hold: bool = False) -> tuple[Values, Residual]:
         """Sweep until the residual is small. Every block is followed by a jump to where its last changes of V_r point;
         a jump that makes things worse is taken back."""
-        back = self.backward
+        back, table = self.backward, self.backward.table
         numbers = back.numbers | {"beta_r": beta_r}
+        problem = Problem(numbers, back.weights, table.values, table.attained, table.ended, self.rows)
+        small = table.attained.size + len(table.states) <= UNKNOWNS
         share, best, residual = 1.0, np.inf, Residual(np.inf, np.inf)
         kept, wait, pause = None, 0, 1  # values before a jump, blocks until the next one, and after a failed one
-        for _ in range(0, self.max_sweeps, BLOCK):
-            new, change, before, after = block(
-                *(back.forms, self.order.shape, numbers, back.weights),
-                *(back.table.values, back.table.attained, back.table.ended, self.rows, values, share, hold),
-            )
+        for i in range(-(-self.max_sweeps // BLOCK)):
+            if small and i == PATIENCE and not hold:
+                values, kept = newton(back.forms, problem, values, tolerance), None
+                residual = leftover(back.forms, problem, values)
+                if residual.worst <= tolerance:  # sweeps might lead away from it again
+                    break
+            new, change, before, after = block(back.forms, problem, values, share, hold)
             self.sweeps += BLOCK
             humans, robot = (float(c) for c in change)
             residual = Residual(humans, 0.0 if hold else robot)
@@ -137,34 +154,81 @@ def jump(v_r: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.where((ahead < 0) & np.isfinite(ahead), ahead, v_r)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def block(
-    forms: Forms,
-    shape: tuple[int, int],
-    numbers: dict[str, Any],
-    weights: Any,
-    probabilities: Any,
-    attained: Any,
-    ended: Any,
-    rows: Rows,
-    values: Values,
-    share: Any,
-    hold: Any,
-) -> tuple[Values, tuple[Any, Any], Any, Any]:
-    """BLOCK sweeps; with the last one's change of humans' values, and of V_r the last two changes."""
+def swept(forms: Forms, problem: Problem, values: Values) -> Values:
+    """(1) to (9) once, for all states."""
+    aims = targets(values, problem.attained, problem.ended, problem.numbers)
+    one = partial(step, forms, problem.numbers, problem.weights, problem.probabilities)
+    found = jax.lax.map(lambda rows: one(rows, aims), problem.rows)
     size = len(values.v_r)
+    v_r, v_h_e, v_h_m = (
+        x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[:size] for x in (found.v_r, found.v_h_e, found.v_h_m)
+    )
+    return Values(jnp.where(problem.ended, problem.numbers["terminal_v_r"], v_r), v_h_e, v_h_m)
 
-    def sweep(values: Values) -> Values:
-        aims = targets(values, attained, ended, numbers)
-        found = jax.lax.map(lambda r: step(forms, numbers, weights, probabilities, r, aims), rows)
-        new = (x.reshape(shape[0] * shape[1], *x.shape[2:])[:size] for x in (found.v_r, found.v_h_e, found.v_h_m))
-        v_r, v_h_e, v_h_m = new
-        v_r = jnp.where(ended, numbers["terminal_v_r"], v_r)
-        return Values(jnp.where(hold, values.v_r, v_r), v_h_e, v_h_m)
+
+def newton(forms: Forms, problem: Problem, values: Values, tolerance: float, steps: int = 20) -> Values:
+    """Newton's method on log(-V_r) and V_h^e, from values that sweeps have brought near; the humans' computed priors do
+    not depend on the robot and stay. A step is halved until the residual falls; if it does not, this is the end."""
+    shape, z = values.v_h_e.shape, packed(values)
+    for _ in range(steps):
+        residual, jacobian = (np.asarray(x) for x in linearised(forms, problem, values))
+        size = np.abs(residual).max()
+        if not np.isfinite(jacobian).all() or size <= tolerance / 10:
+            break
+        move = np.linalg.lstsq(jacobian, -residual, rcond=None)[0]
+        for halvings in range(8):
+            trial = unpacked(z + move / 2**halvings, shape, values.v_h_m)
+            left = leftover(forms, problem, trial).worst
+            if left < size:
+                values, z = trial, packed(trial)
+                break
+        else:
+            break
+    return values
+
+
+def leftover(forms: Forms, problem: Problem, values: Values) -> Residual:
+    """What one sweep would change."""
+    new = Values(*(np.asarray(x) for x in one_sweep(forms, problem, values)))
+    humans = [np.abs(a - b).max(initial=0) for a, b in ((new.v_h_e, values.v_h_e), (new.v_h_m, values.v_h_m))]
+    return Residual(float(max(humans)), float(np.abs(np.log(new.v_r / values.v_r)).max()))
+
+
+def packed(values: Any) -> Any:
+    np_or_jnp: Any = np if isinstance(values.v_r, np.ndarray) else jnp
+    return np_or_jnp.concatenate([np_or_jnp.log(-values.v_r), values.v_h_e.ravel()])
+
+
+def unpacked(z: Any, shape: tuple[int, ...], v_h_m: Any) -> Values:
+    np_or_jnp: Any = np if isinstance(z, np.ndarray) else jnp
+    return Values(-np_or_jnp.exp(z[: shape[0]]), z[shape[0] :].reshape(shape), v_h_m)
+
+
+one_sweep = jax.jit(swept, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=0)
+def linearised(forms: Forms, problem: Problem, values: Values) -> tuple[Any, Any]:
+    """What a sweep changes [n], and its derivative [n, n]."""
+
+    def change(z: Any) -> Any:
+        return packed(swept(forms, problem, unpacked(z, values.v_h_e.shape, values.v_h_m))) - z
+
+    residual, derivative = jax.linearize(change, packed(values))
+    return residual, jax.lax.map(derivative, jnp.eye(len(residual))).T
+
+
+@partial(jax.jit, static_argnums=0)
+def block(
+    forms: Forms, problem: Problem, values: Values, share: Any, hold: Any
+) -> tuple[Values, tuple[Any, Any], Any, Any]:
+    """BLOCK sweeps, making a share of each one's changes, with V_r on hold if so asked; with the last one's change of
+    humans' values and of V_r, and the last two moves of V_r."""
 
     def once(_: Any, carry: tuple[Values, Any, Any, Any]) -> tuple[Values, Any, Any, Any]:
         values, _, _, last = carry
-        new = sweep(values)
+        new = swept(forms, problem, values)
+        new = new._replace(v_r=jnp.where(hold, values.v_r, new.v_r))
         log_change = jnp.log(new.v_r / values.v_r)
         humans = jnp.abs(new.v_h_e - values.v_h_e).max()
         if new.v_h_m.size:
