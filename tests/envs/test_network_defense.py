@@ -354,3 +354,4 @@ def test_baselines_from_the_command_line(policy, low, high, capsys):
     result = json.loads(capsys.readouterr().out)
     assert low < result["return_mean"] < high
     assert result["metrics"]["env_return"] == pytest.approx(result["return_mean"], rel=1e-4)
+    assert result["metrics_ci95"]["env_return"] == pytest.approx(result["return_ci95"], rel=1e-3)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from network_defense_rollouts import rollout
 
+from regimen.cli import main as cli
 from regimen.envs.network_defense import compliance, network
 from regimen.envs.network_defense.compliance import Tally
 from regimen.envs.network_defense.env import NetworkDefense
@@ -150,3 +151,11 @@ def test_components_and_metrics_by_setting():
     aligned = resolve("network_defense", {"workflow": "D,S,E,H,U", "alignment": "potential"})
     assert aligned.reward_components[-1] == "alignment"
     assert {"compliance_published", "compliance_repaired", "workflow", "env_return"} <= set(aligned.metric_reductions)
+
+
+def test_envs_shows_the_classes(capsys):
+    assert cli.main(["envs", "network_defense", "--env.red", "meander"]) == 0
+    out = capsys.readouterr().out
+    assert "published, against meander: 16 of 120 orders" in out
+    assert "repaired, against meander: 24 of 120 orders" in out
+    assert "132+host Restore" in out
