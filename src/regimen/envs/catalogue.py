@@ -41,6 +41,9 @@ ENVS: dict[str, EnvEntry] = {
     "durotaxis/ratio": EnvEntry(
         "regimen.envs.durotaxis.env:DurotaxisRatio", "the same colony steered by one number, the share deleted"
     ),
+    "network_defense": EnvEntry(
+        "regimen.envs.network_defense.env:NetworkDefense", "defend 13 hosts against an intruder, by an order or freely"
+    ),
     **{
         f"airspace/{name}": EnvEntry(f"regimen.envs.airspace.named:{name}", f"aircraft that must stay apart: {text}")
         for name, text in {
