@@ -16,6 +16,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy"),
         "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline"),
         "study": ("STUDY ENV", "measure what collecting more episodes per update buys"),
+        "search": ("ENV", "find the best workflow under a gate on compliance"),
     },
     "Look at runs": {
         "compare": ("RUN...", "rank settings by their runs: tables and a plot"),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtr
 
 from regimen.search.gate import Gate, Rate
 from regimen.search.gp import GP, Posterior
@@ -42,7 +42,8 @@ class Feasibility:
 
     def probability(self) -> np.ndarray:
         """P(feasible).  # [N]"""
-        return ndtr((self.posterior.mean - self.threshold) / np.maximum(self.posterior.std, 1e-9))
+        z = (self.posterior.mean - self.threshold) / np.maximum(self.posterior.std, 1e-9)
+        return np.array([NormalDist().cdf(x) for x in z])
 
     def margin(self, rng: np.random.Generator) -> np.ndarray:
         """A draw of how far each candidate is above the threshold.  # [N]"""

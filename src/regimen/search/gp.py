@@ -10,11 +10,11 @@ at once, because they are few.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
-from scipy.optimize import minimize
 
 from regimen.search.space import Space
 
@@ -23,6 +23,7 @@ JITTER = 1e-10
 THETA, SIGNAL, NOISE = (2.0, 1.0), (1.0, 0.7), (0.01, 1.5)
 BOUNDS = {"theta": (1e-2, 50.0), "signal": (1e-2, 25.0), "noise": (1e-6, 4.0)}
 RESTARTS = (0.5, 2.0, 8.0)  # values of theta to start from
+SMALLEST_STEP = 0.02  # of a logarithm
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,14 @@ class Posterior:
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         """One function from the posterior.  # [N]"""
-        values, vectors = np.linalg.eigh(self.cov)
-        return self.mean + vectors @ (np.sqrt(np.maximum(values, 0.0)) * rng.standard_normal(len(values)))
+        noise, n = rng.standard_normal(len(self.mean)), len(self.mean)
+        for jitter in (1e-10, 1e-8, 1e-6, 1e-4):  # observed candidates make it nearly singular
+            try:
+                lower = np.linalg.cholesky(self.cov + jitter * max(np.trace(self.cov) / n, 1e-300) * np.eye(n))
+                return self.mean + lower @ noise
+            except np.linalg.LinAlgError:
+                continue
+        return self.mean + self.std * noise
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ class GP:
     def log_likelihood(self, hyper: Hyper) -> float:
         """log p(y | hyper): the marginal likelihood of the standardised targets."""
         lower = np.linalg.cholesky(self.gram(hyper))
-        half = solve_triangular(lower, self.targets, lower=True)
+        half = np.linalg.solve(lower, self.targets)
         return float(-0.5 * half @ half - np.log(np.diag(lower)).sum() - 0.5 * len(half) * np.log(2 * np.pi))
 
     def optimised(self) -> GP:
@@ -113,25 +120,18 @@ class GP:
         centre, width = np.log([p[0] for p in priors]), np.array([p[1] for p in priors])
         bounds = [np.log(BOUNDS["theta"])] * factors + [np.log(BOUNDS["signal"]), np.log(BOUNDS["noise"])]
 
-        def loss(x: np.ndarray) -> float:
+        low, high = np.array(bounds).T
+
+        def score(x: np.ndarray) -> float:
             try:
                 fit = self.log_likelihood(Hyper.of_log(x))
             except np.linalg.LinAlgError:
-                return 1e10
-            return -fit + 0.5 * float((((x - centre) / width) ** 2).sum())
+                return -np.inf
+            return fit - 0.5 * float((((x - centre) / width) ** 2).sum())
 
         starts = [np.r_[np.full(factors, np.log(theta)), centre[-2:]] for theta in RESTARTS]
-        found = [minimize(loss, start, method="L-BFGS-B", bounds=bounds) for start in starts]
-        best = min(found, key=lambda result: result.fun)
-        return GP(
-            self.space,
-            self.index,
-            self.targets,
-            self.variance,
-            self.shift,
-            self.scale,
-            Hyper.of_log(np.asarray(best.x)),
-        )
+        best = climb(score, max(starts, key=score), low, high)
+        return dataclasses.replace(self, hyper=Hyper.of_log(best))
 
     def posterior(self) -> Posterior:
         """Of every candidate."""
@@ -140,8 +140,8 @@ class GP:
             return Posterior(np.full(len(self.space), self.shift), prior * self.scale**2)
         lower = np.linalg.cholesky(self.gram(self.hyper))
         across = prior[self.index]  # [n, N]
-        half = solve_triangular(lower, across, lower=True)
-        mean = across.T @ cho_solve((lower, True), self.targets)
+        half = np.linalg.solve(lower, across)
+        mean = half.T @ np.linalg.solve(lower, self.targets)
         cov = prior - half.T @ half
         return Posterior(self.shift + self.scale * mean, 0.5 * (cov + cov.T) * self.scale**2)
 
@@ -151,6 +151,24 @@ class GP:
         variance = 1 / np.diag(inverse)
         mean = self.targets - inverse @ self.targets * variance
         return self.shift + self.scale * mean, self.scale * np.sqrt(variance)
+
+
+def climb(score: Callable[[np.ndarray], float], x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The top of a smooth function of few variables, by steps along each that halve when none of them helps: small
+    matrices are faster without an optimiser's own linear algebra, and the result is the same on every machine."""
+    top, size = score(x), 1.0
+    while size > SMALLEST_STEP:
+        helped = False
+        for i in range(len(x)):
+            for step in (size, -size):
+                tried = x.copy()
+                tried[i] = min(max(x[i] + step, low[i]), high[i])
+                found = score(tried)
+                if found > top + 1e-9:
+                    x, top, helped = tried, found, True
+                    break
+        size = size if helped else size / 2
+    return x
 
 
 def default(space: Space) -> Hyper:

@@ -92,8 +92,8 @@ class Space:
         if some is not None:
             if not self.single:
                 return self.kernel(theta)[np.ix_(some, some)]
-            return np.exp(-np.tensordot(theta, self.distances[:, some[:, None], some], 1))
-        raw = self.over_members(np.exp(-np.tensordot(theta, self.distances, 1)))
+            return np.exp(-np.einsum("f,fij->ij", theta, self.distances[:, some[:, None], some]))
+        raw = self.over_members(np.exp(-np.einsum("f,fij->ij", theta, self.distances)))
         scale = np.sqrt(np.diag(raw))
         return raw / np.outer(scale, scale)
 
