@@ -42,7 +42,10 @@ ENVS: dict[str, EnvEntry] = {
         "regimen.envs.durotaxis.env:DurotaxisRatio", "the same colony steered by one number, the share deleted"
     ),
     "network_defense": EnvEntry(
-        "regimen.envs.network_defense.env:NetworkDefense", "defend 13 hosts against an intruder, by an order or freely"
+        "regimen.envs.network_defense.env:NetworkDefense", "defend 13 hosts against an intruder"
+    ),
+    "network_defense/workflow": EnvEntry(
+        "regimen.envs.network_defense.env:NetworkDefenseWorkflow", "the same, paid for repairing by a given order"
     ),
     **{
         f"airspace/{name}": EnvEntry(f"regimen.envs.airspace.named:{name}", f"aircraft that must stay apart: {text}")

@@ -22,11 +22,13 @@ from regimen.envs.network_defense.compliance import Tally
 from regimen.envs.network_defense.red import Red
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
-from regimen.search.workflow import Workflow, all_workflows
+from regimen.search.workflow import Workflow, all_workflows, classes_for
 from regimen.types import Array, Record, TimeStep, pytree_dataclass
 
 REDS = (*reds.AGENTS, "mixed")
 MODES = ("faithful", "fixed")
+ACTIONS = [(0, "", "Sleep"), (1, "", "Monitor")]  # id of the first host's, and the name
+ACTIONS += [(2 + net.N * g, "+host", name) for g, name in enumerate(("Analyse", "Remove", *net.DECOYS, "Restore"))]
 USER0 = 1 << net.USER0
 OP_SERVER = 1 << net.OP_SERVER
 
@@ -87,7 +89,12 @@ class NetworkDefense(NativeEnv):
     detection: float = 0.95
     """Probability that the callback of a reverse shell is reported."""
 
-    baselines: ClassVar = {"sleep": policies.sleep, "greedy": policies.greedy, "oracle": policies.oracle}
+    baselines: ClassVar = {
+        "random": policies.random,
+        "sleep": policies.sleep,
+        "greedy": policies.greedy,
+        "oracle": policies.oracle,
+    }
     render_fps = 4
 
     def __post_init__(self):
@@ -103,7 +110,9 @@ class NetworkDefense(NativeEnv):
             except ConfigError as e:
                 raise ConfigError(f"env.{e}; or none, or all") from e
         if self.alignment != "none" and self.workflow == "none":
-            raise ConfigError(f"env.alignment: '{self.alignment}' needs a workflow; set env.workflow to an order or all")
+            raise ConfigError(
+                f"env.alignment: '{self.alignment}' needs a workflow; set env.workflow (an order, or all)"
+            )
         if self.min_fixes < 0:
             raise ConfigError(f"env.min_fixes: {self.min_fixes} is out of range; it must be at least 0")
 
@@ -129,6 +138,15 @@ class NetworkDefense(NativeEnv):
     @property
     def action_space(self) -> Any:
         return spaces.Discrete(net.BLUE_ACTIONS)
+
+    def notes(self) -> list[str]:
+        """Which of the 120 orders ask for the same repairs, against this red agent and by both definitions."""
+        out = [f"blue actions        {', '.join(f'{i}{more} {name}' for i, more, name in ACTIONS)}"]
+        for definition in fixing.DEFINITIONS:
+            classes = classes_for(self.red, definition)
+            names = ", ".join(f"{c.name} ({len(c.members)})" for c in classes)
+            out.append(f"order classes       {definition}, against {self.red}: {len(classes)} of 120 orders: {names}")
+        return out
 
     # --- an episode --------------------------------------------------------------------------------------------------
 
@@ -185,9 +203,7 @@ class NetworkDefense(NativeEnv):
         group, host = lax.div(action - 2, net.N), lax.rem(action - 2, net.N)
         targeted = action >= 2
         at = jnp.where(targeted, jnp.left_shift(1, host), 0)
-        analyse, remove, restore = (
-            jnp.where(group == g, at, 0) for g in (net.ANALYSE, net.REMOVE, net.RESTORE)
-        )
+        analyse, remove, restore = (jnp.where(group == g, at, 0) for g in (net.ANALYSE, net.REMOVE, net.RESTORE))
         is_decoy = targeted & (group >= net.FIRST_DECOY) & (group < net.RESTORE)
         index = jnp.clip(group - net.FIRST_DECOY, 0, len(net.DECOYS) - 1)
         busy = jnp.asarray(net.DECOY_PORTS)[state.decoys[host]] & jnp.asarray(net.DECOY_NEEDS)[index]
@@ -339,3 +355,15 @@ class NetworkDefense(NativeEnv):
         from regimen.envs.network_defense.render import draw
 
         return draw(self, state)
+
+
+@native_env
+class NetworkDefenseWorkflow(NetworkDefense):
+    """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+
+    red: str = "mixed"
+    """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""
+    workflow: str = "all"
+    """none; all (an order drawn for every episode); or one: critical_first, D,S,E,H,U. Adds 25 entries observed."""
+    alignment: str = "published"
+    """Reward for following the workflow: none, published (telescopes to weight * compliance), or potential."""

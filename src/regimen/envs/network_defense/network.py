@@ -38,8 +38,8 @@ def bits(indices) -> int:
 
 
 ALL = bits(range(N))
-TYPE_HOSTS = np.array([bits(np.flatnonzero(TYPE_OF == t)) for t in range(5)], np.int32)  # [5]
-SUBNET_HOSTS = np.array([bits(np.flatnonzero(SUBNET_OF == s)) for s in range(3)], np.int32)  # [3]
+TYPE_HOSTS = np.array([bits(np.flatnonzero(t == TYPE_OF)) for t in range(5)], np.int32)  # [5]
+SUBNET_HOSTS = np.array([bits(np.flatnonzero(s == SUBNET_OF)) for s in range(3)], np.int32)  # [3]
 ENTERPRISE_SESSIONS = int(TYPE_HOSTS[TYPES.index("enterprise")])  # any of them opens the way to the operational subnet
 WINDOWS = bits((2, 3, 8, 9, 10))
 LINUX = ALL & ~WINDOWS

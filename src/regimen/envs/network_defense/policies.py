@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,13 +20,18 @@ def sleep(env, key, state, obs) -> Array:
     return jnp.int32(net.SLEEP)
 
 
+def random(env, key, state, obs) -> Array:
+    """Uniform: one draw, where the general random policy makes one for each of the 145 actions."""
+    return jax.random.randint(key, (), 0, net.BLUE_ACTIONS)
+
+
 def greedy(env, key, state, obs) -> Array:
-    """By order, from Blue's beliefs: the first host believed compromised of the first such type, Restore where it
-    is believed privileged, else Remove."""
-    host = first_host(env, state, state.believed)
-    privileged = ((state.unsure >> host) & 1) > 0
-    fix = jnp.where(privileged, RESTORE_AT, REMOVE_AT) + host
-    return jnp.where(state.believed > 0, fix, net.SLEEP)
+    """By order, from Blue's beliefs: fixes the first host not believed clean of the first such type. Restore where it
+    is believed privileged, or Unknown (Remove was tried, and Blue is not told whether it helped); else Remove."""
+    suspect = state.believed | state.unsure
+    host = first_host(env, state, suspect)
+    restore = ((state.unsure >> host) & 1) > 0
+    return jnp.where(suspect > 0, jnp.where(restore, RESTORE_AT, REMOVE_AT) + host, net.SLEEP)
 
 
 def oracle(env, key, state, obs) -> Array:
