@@ -45,7 +45,7 @@ class SearchArgs:
     patience: int | None = ranged(None, AT_LEAST_1)
     """Looks without an improvement of 0.01 after which training has come to a plateau (4; quick: 2)."""
     episodes_per_update: int | None = ranged(None, AT_LEAST_1)
-    """Episodes that one update learns from (50; quick: 25)."""
+    """Episodes that one update learns from (100; quick: 25)."""
     warm_up: int | None = ranged(None, NOT_NEGATIVE)
     """Episodes of training on all orders at once before the first trial (20,000; quick, or with --init-from: 0)."""
     inherit: Literal["nearest", "start"] | None = None

@@ -40,7 +40,7 @@ class Names:
     search: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-WORKFLOW_NAMES = Names("environment return", "compliance", TRAINING_LABELS, SEARCH_LABELS)
+WORKFLOW_NAMES = Names("return", "compliance", TRAINING_LABELS, SEARCH_LABELS)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,14 @@ def run(
                 signals=mine,
             )  # fmt: skip
     search = Search(
-        space, trial, options, Store(path, names.training, names.search), say, progress, signals.is_requested
+        space,
+        trial,
+        options,
+        Store(path, names.training, names.search),
+        say,
+        progress,
+        signals.is_requested,
+        (names.value, names.rate),
     )
     whole = search.run()
     summary = summarise(search, command, None if whole else "interrupted")
@@ -229,7 +236,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "check_every": 500,
         "patience": 4,
         "eval_episodes": 400,
-        "unit": 50,
+        "unit": 100,
         "warm_up": 20_000,
     },
     "quick": {

@@ -118,7 +118,7 @@ def ending(search: Search) -> list[str]:
     o, rate = best.outcome, best.outcome.rate
     text = f"best: {space.keys[best.candidate]} ({space.values[best.candidate]}), {o.value:.4g} ± {o.se:.2g}"
     if rate is not None:
-        text += f", rate {rate.mean:.3f} with bound {rate.bound:.3f}"
+        text += f", {search.words[1]} {rate.mean:.3f} with bound {rate.bound:.3f}"
     return [f"{text}; {len(search.verdicts)} trials, {search.spent:,} episodes"]
 
 

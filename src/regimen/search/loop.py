@@ -25,7 +25,7 @@ GATE_MET, UNCONFIRMED, PLATEAU, CAP, BUDGET, DIVERGED, UNTRAINED = (
     "gate met",
     "gate met once, not confirmed",
     "plateau",
-    "cap per candidate",
+    "episode cap",
     "budget",
     "diverged",
     "no training",
@@ -46,7 +46,7 @@ class Options:
     patience: int = 4  # stretches without an improvement
     improvement: float = 0.01  # by which the best must be beaten: of a rate, or a share of the value
     gate: Gate | None = None
-    near: float = 0.1  # a check is worth its episodes from this far below the gate in training
+    near: float = 0.25  # a check is worth its episodes from here below the gate in training, which explores
     method: str = "gp"
     acquisition: str = "ucb"
     kappa: float = 2.0
@@ -149,6 +149,7 @@ class Search:
     say: Callable[[str], None] = lambda text: None
     progress: Callable[[str], None] = lambda text: None
     stop_requested: Callable[[], bool] = lambda: False
+    words: tuple[str, str] = ("value", "rate")  # what value and rate are called
     verdicts: list[Verdict] = field(default_factory=list)
     running: Running | None = None
     spent: int = 0
@@ -311,7 +312,7 @@ class Search:
 
     def describe_running(self, r: Running) -> str:
         name = "warm-up" if r.number < 0 else f"[{r.number + 1}] {self.space.keys[r.candidate]}"
-        best = "" if r.best is None else f", best {'rate' if self.options.gate else 'value'} {r.best:.3g}"
+        best = "" if r.best is None else f", best {self.words[self.options.gate is not None]} {r.best:.3g}"
         return f"{name}: {r.trained:,} episodes{best} · {self.spent:,} of {self.options.budget:,}"
 
     def describe(self, v: Verdict, best: Verdict | None) -> str:
@@ -320,10 +321,10 @@ class Search:
         words = [f"[{v.number + 1}] {keys[v.candidate]}{origin}: {v.cause}"]
         if v.trained:
             words[0] += f" after {v.trained:,} episodes"
-        words.append(f"value {v.outcome.value:.4g} ± {v.outcome.se:.2g}")
+        words.append(f"{self.words[0]} {v.outcome.value:.4g} ± {v.outcome.se:.2g}")
         if rate is not None:
             verdict = "feasible" if v.feasible else "not feasible"
-            words.append(f"rate {rate.mean:.3f} (bound {rate.bound:.3f}), {verdict}")
+            words.append(f"{self.words[1]} {rate.mean:.3f} (bound {rate.bound:.3f}), {verdict}")
         words.append("none feasible yet" if best is None else f"best {keys[best.candidate]} {best.outcome.value:.4g}")
         return " · ".join([*words, f"{self.spent:,} of {self.options.budget:,} episodes"])
 

@@ -89,6 +89,10 @@ def propose(
         scores = thompson(values, model.feasibility, rng)
     else:
         raise ConfigError(f"acquisition: unknown '{acquisition}'{nearest(acquisition, ACQUISITIONS)}")
+    tried = np.zeros(n, bool)
+    tried[[trial.candidate for trial in seen]] = True
+    if not tried.all():  # a second visit is for when all have had one
+        scores = np.where(tried, -np.inf, scores)
     return choose(scores, values, model.feasibility, rng)
 
 
