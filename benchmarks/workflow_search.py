@@ -4,7 +4,7 @@ One policy that sees the order is trained on all orders at once (`--episodes`, o
 
 1. the truth: every order is evaluated with it on the same 4,000 episodes;
 2. the searches: over 10 seeds each method proposes, evaluates with real episodes of its own (the policy is not trained
-   further), and recommends an order, on a third of the exhaustive budget;
+   further, an order may be evaluated again), and recommends an order, on at most a third of the truth's episodes;
 3. with `--train`, the whole loop with training for every order, once per method.
 
 What a search recommends is scored by the truth: its regret, and whether it is within 2 % of the best order that meets
@@ -106,9 +106,9 @@ def show_truth(space: Space, truth: np.ndarray, feasible: np.ndarray, args: Any)
 
 
 def searches(space: Space, trial: Any, arrays: Any, truth: np.ndarray, feasible: np.ndarray, args: Any, out: Path):
-    """Every arm over seeds, on a third of the exhaustive budget, without further training."""
-    exhaustive = len(space) * args.eval_episodes
-    budget = exhaustive // 3
+    """Every arm over seeds, on at most a third of the exhaustive budget, without further training."""
+    exhaustive = len(space) * args.truth_episodes
+    budget = args.budget or exhaustive // 3
     top = truth[feasible, 0].max()
     worst = truth[feasible, 0].min()
     frozen = Frozen(trial, arrays)
@@ -129,12 +129,23 @@ def searches(space: Space, trial: Any, arrays: Any, truth: np.ndarray, feasible:
         last = np.array([c[-1] for c in found])
         hits = last <= WITHIN * abs(top)
         area = np.array([np.mean(c) for c in found])
-        told[arm] = {"regret": last.tolist(), "within": hits.tolist(), "mean_regret": area.tolist(), "curves": found}
-        rows.append((arm, f"{hits.sum()} of {len(hits)}", f"{np.median(last):.2f}", f"{last.mean():.2f}",
-                     f"{last.max():.2f}", f"{area.mean():.2f}"))  # fmt: skip
+        settled = np.array([args.eval_episodes * settles(c, WITHIN * abs(top)) for c in found])
+        told[arm] = {"regret": last.tolist(), "within": hits.tolist(), "mean_regret": area.tolist()}
+        told[arm] |= {"settled": settled.tolist(), "curves": found}
+        middle = "never" if not np.isfinite(np.median(settled)) else f"{np.median(settled):,.0f}"
+        cells = (f"{np.median(last):.2f}", f"{last.mean():.2f}", f"{last.max():.2f}", f"{area.mean():.2f}")
+        rows.append((arm, f"{hits.sum()} of {len(hits)}", *cells, middle))
     print(f"\nbest order {space.keys[int(np.flatnonzero(feasible)[truth[feasible, 0].argmax()])]} at {top:.2f}; "
           f"{budget:,} of the {exhaustive:,} episodes of an exhaustive search, {args.seeds} seeds")  # fmt: skip
-    head = ("method", "within 2 %", "median regret", "mean regret", "worst", "mean over the search")
+    head = (
+        "method",
+        "within 2 %",
+        "median regret",
+        "mean regret",
+        "worst",
+        "mean over the search",
+        "episodes to stay within 2 %",
+    )
     print(table(head, rows), flush=True)
     gp, plain = (np.array(told[arm]["mean_regret"]) for arm in ("gp, ucb", "random"))
     print(f"gp (ucb) has the lower regret over the search in {(gp < plain).sum()} of {len(gp)} seeds, "
@@ -176,6 +187,13 @@ def regrets(search: Search, truth: np.ndarray, feasible: np.ndarray, top: float,
         ok = best is not None and feasible[best]
         out.append(float(top - (truth[best, 0] if ok else worst)))
     return out
+
+
+def settles(curve: list[float], limit: float) -> float:
+    """The trial after which the regret stays below the limit."""
+    above = [i + 1 for i, regret in enumerate(curve) if regret > limit]
+    last = max(above, default=0)
+    return float("inf") if last == len(curve) else last + 1
 
 
 def picture(path: Path, curves: dict[str, list[list[float]]], episodes: int, top: float) -> None:
@@ -228,6 +246,7 @@ def arguments() -> Any:
     parser.add_argument("--init-from", default=None, help="a run trained with --env.workflow all, instead")
     parser.add_argument("--truth-episodes", type=int, default=4000)
     parser.add_argument("--eval-episodes", type=int, default=400)
+    parser.add_argument("--budget", type=int, default=None, help="of one search; a third of the truth's episodes")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--train", action="store_true", help="also the whole loop with training")
     parser.add_argument("--max-episodes", type=int, default=3000, help="training of one order in it")

@@ -200,6 +200,7 @@ EXAMPLES = {
     "custom_env.py": ["--episodes", "10"],
     "callback.py": ["--target", "25"],
     "own_loop.py": ["--updates", "2", "--episodes", "3"],
+    "search_curriculum.py": ["--quick"],
 }
 WITHOUT_RUN = {"own_loop.py"}  # writes no run directory
 

@@ -39,7 +39,7 @@ class SearchArgs:
     check_every: int | None = ranged(None, AT_LEAST_1)
     """Training episodes between looks at the gate (500; quick: 25)."""
     check_episodes: int | None = ranged(None, AT_LEAST_1)
-    """Episodes of one check of the gate (what its bound needs, and a fifth more)."""
+    """Episodes of one check of the gate (2.5 times the fewest that its bound needs; quick: 1.2)."""
     eval_episodes: int | None = ranged(None, AT_LEAST_1)
     """Episodes of the evaluation that ends a trial (400; quick: 100)."""
     patience: int | None = ranged(None, AT_LEAST_1)

@@ -266,7 +266,7 @@ def defence_options(preset: str, gate: float, given: Mapping[str, Any], based: b
     if given.get("eval_episodes") is None:
         values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * needed))
     if given.get("check_episodes") is None:
-        values["check_episodes"] = math.ceil(1.2 * needed)
+        values["check_episodes"] = math.ceil((2.5 if preset == "standard" else 1.2) * needed)
     if values["max_episodes"]:
         values["check_every"] = min(values["check_every"], values["max_episodes"])
     if values.get("inherit") is None:

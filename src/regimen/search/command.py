@@ -16,6 +16,7 @@ from regimen.search.space import Space, workflows
 from regimen.search.trial import Trial
 
 ENV = "network_defense"
+ADAPTING = 0.25  # of the learning rate, for orders that begin from a common policy that is trained already
 Say = Callable[[str], None]
 
 
@@ -77,7 +78,8 @@ def prepare(args: Any) -> tuple[Space, Trial, Options, api.Names]:
 
     config = make_config(args.red, args.compliance, unit, source, args.env_args, {}, args.device, args.seed)
     device.configure(config.device, True)
-    return space, DefenceTrial(space, config, args.seed, source), options, api.WORKFLOW_NAMES
+    adapting = ADAPTING if options.inherit == "start" else 1.0
+    return space, DefenceTrial(space, config, args.seed, source, adapting), options, api.WORKFLOW_NAMES
 
 
 def of_factory(target: str, given: dict[str, Any]) -> tuple[Space, Trial, Options, api.Names]:
@@ -116,7 +118,7 @@ def ending(search: Search) -> list[str]:
     if best is None:
         return [f"no candidate met the gate in {len(search.verdicts)} trials and {search.spent:,} episodes"]
     o, rate = best.outcome, best.outcome.rate
-    text = f"best: {space.keys[best.candidate]} ({space.values[best.candidate]}), {o.value:.4g} ± {o.se:.2g}"
+    text = f"best: {space.keys[best.candidate]} ({space.text(best.candidate)}), {o.value:.4g} ± {o.se:.2g}"
     if rate is not None:
         text += f", {search.words[1]} {rate.mean:.3f} with bound {rate.bound:.3f}"
     return [f"{text}; {len(search.verdicts)} trials, {search.spent:,} episodes"]

@@ -12,6 +12,8 @@ from regimen.config import TrainConfig
 from regimen.errors import ConfigError
 from regimen.search.engine_trial import EngineTrial, Played, Program
 from regimen.search.space import Space
+from regimen.search.trial import Arrays
+from regimen.study.gradients import changed
 from regimen.tracking.files import read_config
 from regimen.training.learner import initial_from
 from regimen.types import Array, Record, pytree_dataclass
@@ -46,13 +48,23 @@ class Ordered(Record):
 class DefenceTrial(EngineTrial):
     """The value is the environment's own return, without the reward for alignment; the gate looks at compliance."""
 
-    def __init__(self, space: Space, config: TrainConfig, seed: int = 0, source: Path | None = None):
+    def __init__(
+        self, space: Space, config: TrainConfig, seed: int = 0, source: Path | None = None, adapting: float = 1.0
+    ):
+        """`adapting`: the share of the learning rate with which orders are adapted, after a warm-up with all of it."""
         super().__init__(seed)
+        self.adapting = adapting
         self.space, self.config, self.source = space, config, source
         self.repaired = config.env_args.get("compliance") == "repaired"
 
     def config_of(self, candidate: int) -> TrainConfig:
         return self.config
+
+    def start(self, candidate: int, arrays: Arrays | None, number: int) -> None:
+        super().start(candidate, arrays, number)
+        engine = self.program(candidate).engine
+        rate = self.config.algo.lr * (self.adapting if candidate >= 0 else 1.0)
+        engine.algo = changed(engine.algo, lr=float(rate))  # a hyper-parameter is data: nothing is compiled again
 
     def env_of(self, candidate: int, env: Any) -> Any:
         order = DRAWN if candidate < 0 else self.space.values[candidate].index
@@ -82,7 +94,8 @@ class DefenceTrial(EngineTrial):
         return initial_from(self.source, self.config, program.handle, lambda text: None)(state)
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {"from": None if self.source is None else str(self.source.resolve())}
+        source = None if self.source is None else str(self.source.resolve())
+        return super().identity() | {"init_from": source, "adapting": self.adapting}
 
 
 def clipped(x: np.ndarray) -> np.ndarray:

@@ -333,7 +333,7 @@ class Search:
     def note(self, r: Running, stretch: Stretch) -> None:
         """The updates of a stretch, for the training log."""
         name = "all" if r.candidate == WARM_UP else self.space.keys[r.candidate]
-        value = "all" if r.candidate == WARM_UP else str(self.space.values[r.candidate])
+        value = "all" if r.candidate == WARM_UP else self.space.text(r.candidate)
         episodes = self.spent - stretch.episodes
         for row in stretch.rows:
             episodes += int(row["episodes"])

@@ -105,4 +105,10 @@ def recommend(method: str, space: Space, gate: Gate | None, seen: Sequence[Seen]
     if method == "gp":
         mean = Model.of(space, None, seen).values.posterior().mean
         return max(passed, key=lambda c: float(mean[c]))
-    return max(passed, key=lambda c: by_candidate[c].outcome.value)
+    return max(passed, key=lambda c: measured(seen, c))
+
+
+def measured(seen: Sequence[Seen], candidate: int) -> float:
+    """The mean value of a candidate's policy as it is, over all episodes played with it."""
+    outcomes = [trial.outcome for trial in current(seen) if trial.candidate == candidate]
+    return sum(o.value * o.episodes for o in outcomes) / sum(o.episodes for o in outcomes)

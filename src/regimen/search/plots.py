@@ -9,11 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from regimen.analysis.plots import BLUE, CYCLE, GREEN, GREY, ORANGE, _matplotlib, _save
-from regimen.search.loop import Search
+from regimen.analysis.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, _matplotlib, _save
+from regimen.search.loop import Search, Verdict
 from regimen.search.methods import Model, recommend
 
 LOOK = {"gp": BLUE, "random": ORANGE, "round_robin": GREEN, "exhaustive": GREY}
+CAUSES = {
+    "gate met": GREEN,
+    "plateau": ORANGE,
+    "episode cap": "#c53030",
+    "budget": PURPLE,
+    "no training": BLUE,
+    "gate met once, not confirmed": "#b7791f",
+}
 MOST = 40  # candidates that can be told apart in a picture
 
 
@@ -54,17 +62,14 @@ def posterior(path: Path, search: Search, names: Any) -> Path:
             (True, GREEN, "D", "measured, gate met"),
             (False, "#c53030", "X", "measured, gate not met"),
         ):
-            mine = [v for v in search.verdicts if v.feasible == feasible and v.candidate in place]
-            if mine:
-                ax.scatter(
-                    [v.outcome.value for v in mine],
-                    [place[v.candidate] - 0.28 for v in mine],
-                    color=color,
-                    marker=marker,
-                    s=24,
-                    zorder=4,
-                    label=text if gate is not None else "measured",
-                )
+            label: str | None = text if gate is not None else "measured"
+            for old in (False, True):  # of a policy that was trained further since
+                mine = [v for v in search.verdicts if v.feasible == feasible and v.candidate in place]
+                mine = [v for v in mine if superseded(search, v) == old]
+                if mine:
+                    at = [v.outcome.value for v in mine], [place[v.candidate] - 0.28 for v in mine]
+                    ax.scatter(*at, color=color, marker=marker, s=24, zorder=4, alpha=0.3 if old else 1.0, label=label)
+                    label = None
         ax.set_yticks(y, [space.keys[c] for c in order], fontsize=8)
         ax.invert_yaxis()
         ax.set_xlabel(names.value)
@@ -79,6 +84,12 @@ def posterior(path: Path, search: Search, names: Any) -> Path:
         return _save(figure, path)
 
 
+def superseded(search: Search, verdict: Verdict) -> bool:
+    """Whether the candidate was trained again after it."""
+    later = search.verdicts[verdict.number + 1 :]
+    return any(v.candidate == verdict.candidate and v.trained for v in later)
+
+
 def rates(path: Path, search: Search, names: Any) -> Path:
     """The gate's rate in the training episodes of each trial, and where its own evaluation put it."""
     labels = {"trial": "trial", "rate": search.store.training.get("rate", "rate"), "episodes": "episodes"}
@@ -89,23 +100,30 @@ def rates(path: Path, search: Search, names: Any) -> Path:
     with _matplotlib() as Figure:
         figure = Figure(figsize=(9.5, 4.8), layout="constrained")
         ax = figure.subplots()
-        shown = search.verdicts[-len(CYCLE) :] if len(search.verdicts) > len(CYCLE) else search.verdicts
-        lines = [(0, "warm-up, all orders", GREY)] if search.warmed else []
-        lines += [
-            (v.number + 1, f"{v.number + 1}: {search.space.keys[v.candidate]} ({v.cause})", CYCLE[i % len(CYCLE)])
-            for i, v in enumerate(shown)
-        ]
-        for trial, text, color in lines:
+        warm = [(0, GREY)] if search.warmed else []
+        lines = warm + [(v.number + 1, CAUSES.get(v.cause, "#97266d")) for v in search.verdicts]
+        lowest = 1.0
+        for trial, color in lines:
             mine = [r for r in rows if int(r["trial"]) == trial and r.get(labels["rate"])]
             x = np.array([int(r["total_episodes"]) for r in mine])
             y = smoothed(np.array([float(r[labels["rate"]]) for r in mine]))
             if len(x):
-                ax.plot(x, y, color=color, linewidth=1.6, label=text)
-        for v, (_, _, color) in zip(shown, lines[-len(shown) :]):
-            if v.outcome.rate is not None:
-                r = v.outcome.rate
+                ax.plot(x, y, color=color, linewidth=1.5)
+                lowest = min(lowest, float(y.min()))
+        for v in search.verdicts:
+            r, color = v.outcome.rate, CAUSES.get(v.cause, "#97266d")
+            if r is not None:
                 ax.plot([v.spent, v.spent], [r.bound, r.mean], color=color, linewidth=2.4, alpha=0.8)
-                ax.plot(v.spent, r.mean, "o", color=color, markersize=5)
+                ax.plot(v.spent, r.mean, "o" if v.feasible else "X", color=color, markersize=5)
+                lowest = min(lowest, r.bound)
+            if len(search.verdicts) <= MOST:
+                name = search.space.keys[v.candidate]
+                place, top = (v.spent, 1.02), ("data", "axes fraction")
+                ax.annotate(name, place, xycoords=top, rotation=60, fontsize=7, color="#4a5568", ha="left", va="bottom")
+        for cause in dict.fromkeys(v.cause for v in search.verdicts):
+            ax.plot([], [], color=CAUSES.get(cause, "#97266d"), linewidth=2, label=cause)
+        if search.warmed:
+            ax.plot([], [], color=GREY, linewidth=2, label="warm-up on all")
         ax.axhline(gate.threshold, color="#c53030", linewidth=1.1, linestyle="--")
         ax.annotate(
             f"gate {gate.threshold:g}",
@@ -116,11 +134,11 @@ def rates(path: Path, search: Search, names: Any) -> Path:
             color="#c53030",
             fontsize=8,
         )
-        ax.set_ylim(0, 1.02)
+        ax.set_ylim(max(0.0, min(lowest, gate.threshold) - 0.05), 1.02)
         ax.set_xlabel("episodes spent")
-        ax.set_ylabel(f"{names.rate} in training")
-        ax.set_title(f"{names.rate.capitalize()}: training (lines), evaluation (dot) and its lower bound (bar)")
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+        ax.set_ylabel(names.rate)
+        figure.suptitle(f"{names.rate.capitalize()}: training (lines), evaluation (dot) and its lower bound (bar)")
+        figure.legend(loc="outside lower center", ncols=6, fontsize=8)
         return _save(figure, path)
 
 

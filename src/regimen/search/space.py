@@ -97,6 +97,11 @@ class Space:
         scale = np.sqrt(np.diag(raw))
         return raw / np.outer(scale, scale)
 
+    def text(self, candidate: int) -> str:
+        """The candidate in full, where its name is short for something."""
+        value = self.values[candidate]
+        return self.keys[candidate] if isinstance(value, (tuple, dict, list)) else str(value)
+
     def index(self, key: str) -> int:
         """The candidate of that name."""
         if key not in self.keys:

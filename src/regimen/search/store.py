@@ -154,7 +154,7 @@ def log_row(space: Space, v: Any, gate: Gate | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "iteration": v.number + 1,
         "candidate": space.keys[v.candidate],
-        "order": str(space.values[v.candidate]),
+        "order": space.text(v.candidate),
         "acquisition": choice.acquisition,
         "mean": choice.mean,
         "std": choice.std,
