@@ -187,3 +187,32 @@ def test_policies_that_see_no_workflow_are_refused(tmp_path):
     (run / "config.yaml").write_text("env: cartpole\n")
     with pytest.raises(ConfigError, match="is a run on 'cartpole'"):
         make_config("b_line", "published", 8, run, {}, {})
+
+
+@pytest.mark.slow  # compiles a training of its own
+def test_a_search_begins_from_a_trained_policy(tmp_path):
+    """`--init-from RUN --max-episodes-per-workflow 0`: one conditioned policy, evaluated order by order."""
+    env_args = TINY | {"red": "b_line", "workflow": "all", "alignment": "published"}
+    regimen.train(
+        "network_defense",
+        env_args=env_args,
+        out=str(tmp_path / "run"),
+        track=False,
+        total_episodes=16,
+        **{
+            "rollout.episodes": 8,
+            "rollout.num_envs": 8,
+            "network.hidden": (16,),
+            "algo.epochs": 1,
+            "eval.every": "never",
+        },
+    )
+    flags = ["--red", "b_line", "--init-from", str(tmp_path / "run"), "--max-episodes-per-workflow", "0"]
+    flags += ["--eval-episodes", "90", "--budget", "180", "--quiet"]
+    assert cli.main(["search", "network_defense", *flags, "--out", str(tmp_path / "s")]) == 0
+    rows = list(csv.DictReader((tmp_path / "s" / "search.csv").read_text().splitlines()))
+    assert len(rows) == 2 and {r["cause"] for r in rows} == {"no training"}
+    state = json.loads((tmp_path / "s" / "state.json").read_text())
+    assert state["identity"]["trial"]["config"]["env_args"]["max_episode_steps"] == 12
+    assert state["identity"]["trial"]["config"]["network"]["hidden"] == [16]
+    assert cli.main(["search", "network_defense", *flags, "--gate", "0.9", "--out", str(tmp_path / "s")]) == 6
