@@ -161,6 +161,7 @@ class Frozen:
 
     def __init__(self, trial: DefenceTrial, arrays: Any):
         self.trial, self.policy = trial, arrays
+        self.known: dict[tuple[int, int, int], Any] = {}
 
     def start(self, candidate: int, arrays: Any, number: int) -> None:
         self.trial.start(candidate, self.policy, 0)
@@ -169,7 +170,10 @@ class Frozen:
         raise AssertionError("nothing is trained here")
 
     def measure(self, episodes: int, number: int) -> Any:
-        return self.trial.measure(episodes, self.offset + number)
+        key = (self.trial.candidate, episodes, self.offset + number)
+        if key not in self.known:  # methods play the same episodes of a seed
+            self.known[key] = self.trial.measure(episodes, self.offset + number)
+        return self.known[key]
 
     def arrays(self) -> Any:
         return {}

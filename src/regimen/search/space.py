@@ -75,6 +75,17 @@ class Space:
         """Candidate i is point i."""
         return all(m == (i,) for i, m in enumerate(self.members))
 
+    @cached_property
+    def levels(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Of one distance with few values between candidates of several points: the values [V], and which share of the
+        pairs of points has each [V, N, N]. It spares the kernel all of the points."""
+        if self.single or len(self.distances) > 1:
+            return None
+        values = np.unique(self.distances)
+        if len(values) > 50:
+            return None
+        return values, np.stack([self.over_members((self.distances[0] == v).astype(np.float64)) for v in values])
+
     def __len__(self) -> int:
         return len(self.keys)
 
@@ -93,6 +104,11 @@ class Space:
             if not self.single:
                 return self.kernel(theta)[np.ix_(some, some)]
             return np.exp(-np.einsum("f,fij->ij", theta, self.distances[:, some[:, None], some]))
+        if self.levels is not None:
+            values, shares = self.levels
+            raw = np.einsum("v,vij->ij", np.exp(-theta[0] * values), shares)
+            scale = np.sqrt(np.diag(raw))
+            return raw / np.outer(scale, scale)
         raw = self.over_members(np.exp(-np.einsum("f,fij->ij", theta, self.distances)))
         scale = np.sqrt(np.diag(raw))
         return raw / np.outer(scale, scale)
