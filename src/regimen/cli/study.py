@@ -18,13 +18,15 @@ USAGE = """usage: regimen study STUDY [ENV] [OPTIONS]
 
 Measure what a way of training buys, and write tables, plots and a summary.
 
-  batching  what collecting more episodes before each update buys
-  updates   when to update, side by side: per episode, per N, parallel, from a replay
+  batching     what collecting more episodes before each update buys
+  updates      when to update, side by side: per episode, per N, parallel, from a replay
+  empowerment  each documented choice of learning human power, against the exact values
 
 `regimen study STUDY --help` explains the options of one.
 
   regimen study batching cartpole --quick
-  regimen study updates network_defense --quick"""
+  regimen study updates network_defense --quick
+  regimen study empowerment world/corr5 --parts ramp,clearing --seeds 3"""
 
 
 @dataclass(frozen=True)
@@ -142,33 +144,65 @@ class UpdatesArgs:
     """Print no progress."""
 
 
-STUDIES: dict[str, type] = {"batching": BatchingArgs, "updates": UpdatesArgs}
-NOT_OPTIONS = ("env", "quick", "preset", "env_args", "device", "out", "json", "quiet")
+@dataclass(frozen=True)
+class EmpowermentArgs:
+    """Score each documented choice of learning human power against the exact values of a world.
+
+    Parts: policy (power law or Boltzmann), ramp, clearing (of the replay), decay (of learning rates), loss (MSE or
+    Huber), targets (copies on or off), dropout, model (model-based or sampled targets), x_h_batch. Results are written
+    after each part; Ctrl+C keeps what is measured.
+
+      regimen study empowerment world/corr5 --quick
+      regimen study empowerment world/way1x5 --parts ramp,clearing --seeds 3
+    """
+
+    env: str = positional("ENV", default="world/corr5")
+    """A world that can be solved exactly: a name of `regimen envs`, world:FILE, or module:factory."""
+    parts: str | None = None
+    """Which parts, separated by commas; all of them when not given."""
+    quick: bool = False
+    """A look in a minute or two: fewer seeds and steps, where they are not given."""
+    seeds: int | None = ranged(None, AT_LEAST_1)
+    """Seeds of every training (5; with --quick 2)."""
+    seed: int = ranged(0, NOT_NEGATIVE)
+    """The first of them."""
+    budget: int | None = ranged(None, AT_LEAST_1)
+    """Env steps of every training (32,768; with --quick 8,192)."""
+    out: str | None = None
+    """Folder to write to; by default `studies/empowerment-<world>-<time>`."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    json: bool = False
+    """Print the results as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+STUDIES: dict[str, type] = {"batching": BatchingArgs, "updates": UpdatesArgs, "empowerment": EmpowermentArgs}
+
+
+def read(argv: list[str]) -> tuple[str, Any]:
+    """Which study, and its arguments."""
+    if not argv:
+        raise UsageError(f"which STUDY? One of {', '.join(STUDIES)}; see `regimen study --help`")
+    name, rest = argv[0], argv[1:]
+    if name not in STUDIES:
+        raise UsageError(f"unknown study '{name}'{nearest(name, STUDIES)}")
+    return name, parse(STUDIES[name], rest, f"study {name}")
 
 
 def run(argv: list[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if not argv:
-        raise UsageError(f"which STUDY? One of {', '.join(STUDIES)}; see `regimen study --help`")
-    name, rest = argv[0], argv[1:]
-    if name not in STUDIES:
-        raise UsageError(f"unknown study '{name}'{nearest(name, STUDIES)}")
-    args = parse(STUDIES[name], rest, f"study {name}")
+    name, args = read(argv)
 
     from regimen.study.jobs import Console
 
     study = importlib.import_module(f"regimen.study.{name}").run(
         args.env,
-        out=args.out,
-        quick=args.quick,
-        env_args=args.env_args,
-        device=args.device,
         command=shlex.join(["regimen", "study", *argv]),
         console=Console(args.quiet, sys.stderr if args.json else None),
-        **({"preset": args.preset} if hasattr(args, "preset") else {}),
-        **{f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.name not in NOT_OPTIONS},
+        **{f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.name not in ("env", "json", "quiet")},
     )
     if args.json:
         print(json_lib.dumps(study.summary(), indent=2))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from regimen.envs.worlds.library import WORLDS
+
 
 @dataclass(frozen=True)
 class EnvEntry:
@@ -67,6 +69,10 @@ ENVS: dict[str, EnvEntry] = {
             "mixed": "one of the 14 scenarios in each episode",
             "random": "a drawn scenario in each episode",
         }.items()
+    },
+    **{
+        f"world/{name}": EnvEntry(f"regimen.envs.worlds.named:{name}", f"humans and robots: {entry['description']}")
+        for name, entry in WORLDS.items()
     },
     "probe/constant": EnvEntry("regimen.envs.probe:Constant", "one step, reward 1: the value is 1"),
     "probe/observation": EnvEntry("regimen.envs.probe:Observation", "one step, the reward is the observation"),
