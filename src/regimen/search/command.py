@@ -16,7 +16,7 @@ from regimen.search.space import Space, workflows
 from regimen.search.trial import Trial
 
 ENV = "network_defense"
-ADAPTING = 0.25  # of the learning rate, for orders that begin from a common policy that is trained already
+ADAPTING = 0.25  # of the learning rate, where orders begin from a common policy that is good already
 Say = Callable[[str], None]
 
 
