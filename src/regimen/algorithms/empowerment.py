@@ -29,6 +29,7 @@ from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 Models = dict[str, Model]
 NEVER = 1e12  # steps of a run without a budget
+NEVER_AN_INDEX = 2**30
 
 
 @register
@@ -190,19 +191,32 @@ class Empowerment(Algorithm):
         due = jnp.floor(owed).astype(jnp.int32)
         root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
 
-        def body(i: Array, carry: Any) -> Any:
-            models, cache, totals = carry
-            now = done + i
-            models, cache = self.copy_targets(models, cache, now, self.time(state, now))
+        def step(i: Array, carry: Any, cache: PyTree, targets: Any) -> Any:
+            models, totals = carry
+            models = {name: m.replace(target=targets[name]) for name, m in models.items()}
             key = own_key(jax.random.fold_in(root, i))
-            models, metrics = self.training_step(models, cache, ring, kept, stamp, key, self.time(state, now), total)
-            return models, cache, jax.tree.map(jnp.add, totals, metrics)
+            models, metrics = self.training_step(
+                models, cache, ring, kept, stamp, key, self.time(state, done + i), total
+            )
+            models = {name: m.replace(target=()) for name, m in models.items()}
+            return models, jax.tree.map(jnp.add, totals, metrics)
+
+        def block(carry: Any) -> Any:
+            """Training steps up to the next that may begin with a copy: between, targets are not touched."""
+            i, models, cache, totals = carry
+            models, cache = self.copy_targets(models, cache, done + i, self.time(state, done + i))
+            targets = {name: m.target for name, m in models.items()}
+            stop = jnp.minimum(due, i + parts.interval - (done + i) % parts.interval)
+            stop = -sync(-jnp.where(i < due, stop, NEVER_AN_INDEX))  # the first of any seed that is not through
+            learned = {name: m.replace(target=()) for name, m in models.items()}
+            learned, totals = lax.fori_loop(i, stop, lambda n, c: step(n, c, cache, targets), (learned, totals))
+            return stop, {n: m.replace(target=targets[n]) for n, m in learned.items()}, cache, totals
 
         cache = self.aim(state.models, t) if parts.cached else ()
-        start = (state.models, cache)
-        shapes = jax.eval_shape(lambda: self.training_step(*start, ring, kept, stamp, root, t, total)[1])
+        shapes = jax.eval_shape(lambda: self.training_step(state.models, cache, ring, kept, stamp, root, t, total)[1])
         zeros = {name: jnp.zeros(()) for name in shapes}
-        models, _, totals = lax.fori_loop(0, sync(due), body, (*start, zeros))
+        start = (jnp.int32(0), state.models, cache, zeros)
+        _, models, _, totals = lax.while_loop(lambda x: sync(x[0] < due), block, start)
         metrics = mean_over_devices({name: x / due for name, x in totals.items()})
         metrics |= self.told(state, ring, due, steps, total)
         now = done + due

@@ -42,7 +42,8 @@ class Parts:
         self.model = make_model(world, c)
         self.nets = Nets(self.model, c, network)
         self.exact = self.model.exact and not self.observes
-        interval = min(getattr(c, f"{name}_target_update_interval") for name in self.nets.names)
+        intervals = [getattr(c, f"{name}_target_update_interval") for name in self.nets.names]
+        interval, self.interval = min(intervals), math.gcd(*intervals)  # of training steps between any two copies
         small = 0 < self.model.places <= CACHE * c.batch_size * interval
         self.cached = small and interval > 1 and not self.observes
         self.sweep = c.state_sweep
