@@ -18,6 +18,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "study": ("STUDY ENV", "measure what collecting more episodes per update buys"),
     },
     "Look at runs": {
+        "dashboard": ("[RUNS]", "a live page about all runs, in the browser"),
         "compare": ("RUN...", "rank settings by their runs: tables and a plot"),
         "plot": ("RUN", "draw the curves of a run"),
         "report": ("RUN", "write a run's report.html"),
