@@ -108,7 +108,7 @@ def flights(name: str, head: list[str], table: Any) -> dict[str, Any]:
                 mover["alert"] = [bool(v) for v in spread(column(rows, extra["conflict_flag"]))]
             movers.append(mover)
         out.append(views.episode(f"episode {key}", times.tolist(), movers))
-    return views.check(views.tracks(name.removesuffix(".csv"), out, separation=SEPARATION_NM, unit="NM"))
+    return views.check(views.tracks(f"Aircraft, {name.removesuffix('.csv')}", out, separation=SEPARATION_NM, unit="NM"))
 
 
 def colony(name: str, head: list[str], table: Any, config: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ const curves = new Curves(state, say);
 const panels = new Panels(state, say);
 let rows = new Map(); // run id -> its element in the list
 let order = []; // ids as listed
+let built = ""; // how the list was put together last
 
 // --- what is chosen -------------------------------------------------------------------------------------------------
 
@@ -80,29 +81,35 @@ function list() {
   order = [];
   const sections = [...groups].map(([folder, members]) => {
     members.sort((a, b) => Number(b.folder) - Number(a.folder));
-    const items = members.map((run) => {
+    for (const run of members) {
       const item = rows.get(run.id) ?? row(run.id);
       kept.set(run.id, item);
       order.push(run.id);
-      item.update(run, folder);
-      return item.element;
-    });
-    const runs = members.filter((run) => !run.folder);
-    const all = runs.length > 0 && runs.every((run) => state.selected.includes(run.id));
-    const toggle = () => {
-      for (const run of runs) select(run.id, !all);
-      if (!all && runs.length) state.focus = runs[0].id;
-      changed();
-    };
-    const head = folder && h("div", { class: "group-head" }, h("b", { title: folder }, folder), runs.length > 1 && h("button", { onclick: toggle, "aria-label": `${all ? "Take out" : "Overlay"} all runs of ${folder}` }, all ? "none" : "all"));
-    return h("div", { class: "group", role: "group", "aria-label": folder || "Runs" }, head, ...items);
+      item.update(run, folder, members.length === 1);
+    }
+    const runs = members.filter((run) => !run.folder).map((run) => run.id);
+    return { folder, ids: members.map((run) => run.id), runs, all: runs.length > 0 && runs.every((id) => state.selected.includes(id)) };
   });
+  rows = kept;
+  $("none").hidden = state.runs.size > 0;
+  const key = JSON.stringify(sections);
+  if (key === built) return; // only numbers changed: nothing moves under the pointer
+  built = key;
   const focused = document.activeElement?.closest?.(".run")?.dataset.id;
   const inName = document.activeElement?.classList.contains("name");
-  rows = kept;
-  $("runs").replaceChildren(...sections);
+  $("runs").replaceChildren(...sections.map(section));
   if (focused && rows.has(focused)) rows.get(focused).element.querySelector(inName ? ".name" : "input")?.focus({ preventScroll: true });
-  $("none").hidden = state.runs.size > 0;
+}
+
+function section({ folder, ids, runs, all }) {
+  const toggle = () => {
+    for (const id of runs) select(id, !all);
+    if (!all && runs.length) state.focus = runs[0];
+    changed();
+  };
+  const button = runs.length > 1 && h("button", { onclick: toggle, "aria-label": `${all ? "Take out" : "Overlay"} all runs of ${folder}` }, all ? "none" : "all");
+  const head = folder && runs.length > 0 && h("div", { class: "group-head" }, h("b", { title: folder }, folder), button);
+  return h("div", { class: "group", role: "group", "aria-label": folder || "Runs" }, head, ...ids.map((id) => rows.get(id).element));
 }
 
 function row(id) {
@@ -113,10 +120,10 @@ function row(id) {
   const bar = h("progress", { max: 1 });
   const element = h("div", { class: "run" }, box, name, chip, meta, bar);
   element.dataset.id = id;
-  const update = (run, folder) => {
-    const label = run.folder ? "all of them" : folder ? run.name.slice(folder.length + 1) : run.name;
+  const update = (run, folder, alone) => {
+    const label = run.folder ? (alone ? run.name : "overview") : folder ? run.name.slice(folder.length + 1) : run.name;
     element.classList.toggle("focus", state.focus === id);
-    box.hidden = run.folder;
+    box.style.visibility = run.folder ? "hidden" : "";
     box.checked = state.selected.includes(id);
     box.setAttribute("aria-label", `Overlay ${run.name}`);
     if (box.checked) element.style.setProperty("--run", `var(--c${state.slots.get(id)})`);
@@ -157,11 +164,12 @@ function summary() {
   ].filter(([, value]) => value !== undefined && value !== null);
   const what = run.folder ? "a folder of runs" : [run.env, run.algo && run.algo.toUpperCase(), run.seed === null || run.seed === undefined ? null : `seed ${run.seed}`].filter(Boolean).join(" · ");
   const gone = run.state === "dead" ? `process ${run.pid} is gone without a word; regimen resume continues the run` : null;
-  $("focus").replaceChildren(
+  const parts = [
     h("div", { class: "title" }, h("h2", {}, run.name), h("span", { class: `chip ${run.state}` }, run.folder ? "folder" : STATES[run.state] ?? run.state)),
-    h("p", { class: "detail" }, [what, gone ?? run.detail].filter(Boolean).join(" — ")),
-    facts.length && h("dl", { class: "facts" }, ...facts.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, typeof value === "number" ? number(value) : value, more ? h("small", {}, ` ${more}`) : "")))),
-  );
+    h("p", { class: "detail" }, [what, gone ?? run.detail].filter(Boolean).join("; ")),
+    facts.length > 0 && h("dl", { class: "facts" }, ...facts.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, typeof value === "number" ? number(value) : value, more ? h("small", {}, ` ${more}`) : "")))),
+  ];
+  $("focus").replaceChildren(...parts.filter(Boolean));
 }
 
 // --- news -----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ const extent = (arrays) => {
 
 /** A scale from values to pixels. Logarithmic where asked; around zero it is linear, so that signs survive. */
 function scale(low, high, from, to, log, values) {
-  if (!(high > low)) {
+  if (!(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)))) {
     const pad = Math.abs(low) * 0.05 || 0.5;
     [low, high] = [low - pad, high + pad];
   }
@@ -97,14 +97,16 @@ export class Chart {
     this.element.remove();
   }
 
-  show(series, note) {
+  /** `legend` replaces the legend, where that is not one entry for each line. */
+  show(series, note, legend) {
     this.series = series.filter((s) => s.x.length);
     if (note !== undefined) this.note.textContent = note;
     const entries = this.series.filter((s) => s.label && !s.quiet);
-    const key = JSON.stringify(entries.map((s) => [s.label, s.colour, s.dash]));
+    const named = legend ?? entries;
+    const key = JSON.stringify(named.map((s) => [s.label, s.colour, s.dash]));
     if (key !== this.legendKey) {
       this.legendKey = key;
-      this.legend.replaceChildren(...entries.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label))));
+      this.legend.replaceChildren(...named.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label))));
     }
     const latest = entries.slice(0, 4).map((s) => `${s.label}: ${number(s.y[s.y.length - 1])}`).join(", ");
     this.canvas.setAttribute("aria-label", `${this.spec.title} over ${AXES[look.axis] ?? "x"}; latest ${latest || "none"}`);
@@ -170,7 +172,7 @@ export class Chart {
     c.fillStyle = colour("dim");
     c.textAlign = "right";
     c.textBaseline = "middle";
-    for (const v of y.ticks(Math.max(2, height / 48))) {
+    for (const v of y.ticks(Math.max(2, height / 42))) {
       const p = Math.round(y.at(v)) + 0.5;
       c.beginPath();
       c.moveTo(LEFT, p);
@@ -181,7 +183,7 @@ export class Chart {
     }
     c.textBaseline = "top";
     const timed = look.axis === "wall_seconds" && !this.spec.own;
-    const marks = x.ticks(Math.max(2, width / (timed ? 130 : 95)));
+    const marks = x.ticks(Math.max(2, width / (timed ? 110 : 75)));
     marks.forEach((v) => {
       const p = x.at(v);
       if (p < LEFT - 1 || p > width - RIGHT + 1) return;

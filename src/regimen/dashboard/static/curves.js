@@ -14,7 +14,8 @@ const CHARTS = [
   { title: "Success", of: among("rollout/success_rate", "eval/success_rate") },
   { title: "Conflicts", of: among("rollout/conflicts", "rollout/los", "eval/conflicts", "eval/los") },
   { title: "Least separation", of: among("rollout/min_separation", "eval/min_separation") },
-  { title: "Colony", of: among("rollout/nodes", "rollout/max_x") },
+  { title: "Colony size", of: among("rollout/nodes", "eval/nodes"), note: "nodes" },
+  { title: "Colony frontier", of: among("rollout/max_x", "eval/max_x"), note: "furthest x" },
   { title: "Losses", of: (name) => /^train\/(\w+_)?loss$/.test(name) },
   { title: "Entropy", of: (name) => name === "train/entropy" || name.startsWith("train/entropy/") },
   { title: "KL divergence", of: (name) => name === "train/approx_kl" || name.startsWith("train/approx_kl/") },
@@ -179,7 +180,7 @@ export class Curves {
     const shown = one ? [ids.includes(focus) ? focus : ids[0]].filter(Boolean) : ids;
     const note = one && shown.length && selected.length > 1 ? runs.get(shown[0])?.name : spec.note;
     if (spec.how === "stack") return chart.show(shown.length ? this.stack(shown[0], spec) : [], note);
-    const series = [];
+    const series = [], legend = [], metrics = new Map();
     for (const id of shown) {
       const lines = this.data[id].lines;
       const names = Object.keys(lines).filter((name) => spec.of(name) && lines[name].x.length);
@@ -190,10 +191,15 @@ export class Curves {
       else names.forEach((name, i) => {
         const many = shown.length > 1, several = names.length > 1;
         const label = many ? (several ? `${run} · ${short(name)}` : run) : short(name);
+        if (many && several) metrics.set(i, short(name));
         series.push({ label, colour: many || !several ? hue : colour("c" + (i % COLOURS)), dash: many ? dash(i) : [], still: spec.how === "still", ...lines[name] });
       });
     }
-    chart.show(series, note ?? "");
+    if (metrics.size) { // runs by colour, metrics by dashes: a legend of both, not of every pair
+      for (const id of shown) legend.push({ label: runs.get(id)?.name ?? id, colour: colour("c" + this.state.slots.get(id)) });
+      for (const [i, label] of metrics) legend.push({ label, colour: colour("ink"), dash: dash(i) });
+    }
+    chart.show(series, note ?? "", legend.length ? legend : undefined);
   }
 
   /** Components of one run on top of each other: gains upwards from zero, losses downwards, and their sum. */

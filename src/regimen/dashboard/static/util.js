@@ -92,11 +92,11 @@ export function surface(canvas) {
 /** Round values between low and high, about `wanted` of them. */
 export function ticks(low, high, wanted) {
   const span = high - low;
-  if (!(span > 0)) return [low];
+  if (!(span > 1e-12 * Math.max(Math.abs(low), Math.abs(high)))) return [low];
   const rough = span / Math.max(1, wanted);
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * unit).find((s) => s >= rough * 0.999) ?? 10 * unit;
   const out = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) out.push(Number((i * step).toPrecision(12)));
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9 && out.length < 60; i++) out.push(Number((i * step).toPrecision(12)));
   return out;
 }

@@ -193,11 +193,11 @@ const tracks = {
     c.font = "11px system-ui, sans-serif";
     for (const v of ticks(f.left, f.right, width / 110)) {
       line(c, [[f.x(v), 0], [f.x(v), height]], colour("grid"));
-      label(c, number(v), f.x(v) + 3, height - 8, colour("dim"));
+      if (f.x(v) > 30 && f.x(v) < width - 30) label(c, number(v), f.x(v) + 3, height - 8, colour("dim"));
     }
     for (const v of ticks(f.bottom, f.top, width / 110)) {
       line(c, [[0, f.y(v)], [width, f.y(v)]], colour("grid"));
-      label(c, `${number(v)} ${unit}`, 4, f.y(v) - 8, colour("dim"));
+      if (f.y(v) > 16 && f.y(v) < height - 20) label(c, `${number(v)} ${unit}`, 4, f.y(v) - 8, colour("dim"));
     }
     const here = episode.agents.map((a) => (a.x[t] === null || a.y[t] === null ? null : [a.x[t], a.y[t]]));
     const lost = new Set();
@@ -245,7 +245,7 @@ const tracks = {
       c.stroke();
       c.fill();
       c.restore();
-      label(c, a.name, x + 11, y - 11);
+      label(c, a.name, x + 12, y + (i % 2 ? 12 : -12)); // neighbours above and below
     });
     p.marks([...episode.agents.slice(0, 16).map((a, i) => [a.name, hue(i)]), ...(separation ? [[`circles touch at ${number(separation)} ${unit}`, colour("dim")]] : [])]);
     const flying = here.filter(Boolean).length;
@@ -282,7 +282,7 @@ const grid = {
     for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
       const sign = p.view.rows[i][j], v = frame.values?.[i]?.[j] ?? null, wall = sign === "#";
       const fill = wall ? null : v === null ? null : heat(share(v));
-      c.fillStyle = wall ? colour("dim") : fill ? css(fill) : colour("raised");
+      c.fillStyle = wall ? colour("wall") : fill ? css(fill) : colour("raised");
       c.fillRect(x + j * size, y + i * size, size - 1, size - 1);
       const text = fill && size > 38 ? number(Number(v.toPrecision(3))) : wall || " .".includes(sign) ? "" : sign;
       if (!text) continue;
