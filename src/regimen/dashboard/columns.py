@@ -97,9 +97,9 @@ class Columns:
                 self.file_id, self.size = file_id, stat.st_size
                 file.seek(self.offset)
                 while limit > 0 and (data := file.read(min(CHUNK, limit))):
-                    self.offset += len(data)
                     limit -= len(data)
                     self.take(data)
+                    self.offset += len(data)  # last: `complete` is asked from other threads
         except UnreadableError:
             if self.file_id is not None:
                 self.reset()

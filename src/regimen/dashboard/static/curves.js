@@ -28,7 +28,7 @@ const CHARTS = [
   { title: "Speed", of: among("time/steps_per_second"), note: "steps per second" },
 ];
 
-const short = (name) => name.replace(/^(rollout|train)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ");
+const short = (name) => name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ");
 
 export class Curves {
   /** `state`: what is overlaid (`selected` ids in order, `runs`, `slots`, `focus`); `say` speaks to screen readers. */
