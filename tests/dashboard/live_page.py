@@ -42,6 +42,13 @@ class Site:
         assert status == 200, (status, body)
         return json.loads(body)
 
+    def lines(self, run: str, *metrics: str, **query: Any) -> dict[str, Any]:
+        """The answer about one run, x put into each line."""
+        found = self.json("/api/series", run=run, metric=metrics, **query)[run]
+        for line in found["lines"].values():
+            line["x"] = found["axes"][line["x"]]
+        return found
+
     def runs(self) -> dict[str, dict[str, Any]]:
         return {run["name"]: run for run in self.json("/api/runs")["runs"]}
 

@@ -67,14 +67,14 @@ def test_a_run_directory_itself_can_be_shown(tmp_path):
 def test_lines_of_several_runs(site):
     runs = site.runs()
     keys = [runs["first"]["id"], runs["second"]["id"]]
-    found = site.json("/api/series", run=keys, metric=["rollout/return_mean", "eval/return_mean", "nothing"], width=400)
-    assert list(found) == keys
-    lines_of = found[keys[0]]["lines"]
-    assert lines_of["rollout/return_mean"]["y"] == list(range(40)) and "nothing" not in lines_of
-    assert lines_of["eval/return_mean"]["x"] == [1000, 2000, 3000, 4000]
-    assert found[keys[1]]["rows"] == 25 and found[keys[1]]["metrics"]["train/entropy"] == 25
-    timed = site.json("/api/series", run=keys[0], metric="train/entropy", x="wall_seconds", **{"from": 5, "to": 6})
-    assert timed[keys[0]]["lines"]["train/entropy"]["x"] == [4.5, 5, 5.5, 6, 6.5]
+    found = site.json("/api/series", run=keys, metric=["train/entropy", "rollout/return_mean"], width=400)
+    assert list(found) == keys and found[keys[1]]["rows"] == 25 and found[keys[1]]["metrics"]["train/entropy"] == 25
+    assert len(found[keys[0]]["axes"]) == 1  # both lines have the same x
+    first = site.lines(keys[0], "rollout/return_mean", "eval/return_mean", "nothing")["lines"]
+    assert first["rollout/return_mean"]["y"] == list(range(40)) and "nothing" not in first
+    assert first["eval/return_mean"]["x"] == [1000, 2000, 3000, 4000]
+    timed = site.lines(keys[0], "train/entropy", x="wall_seconds", **{"from": 5, "to": 6})
+    assert timed["lines"]["train/entropy"]["x"] == [4.5, 5, 5.5, 6, 6.5]
 
 
 @pytest.mark.parametrize("query", ["x=password", "width=nan", "from=x", "to=inf", "run=a&" * 25])

@@ -52,7 +52,7 @@ LOG_TAIL = 1 << 16
 MOST_RUNS, MOST_METRICS, MOST_CLIENTS = 24, 120, 400
 WIDTHS = (120, 240, 480, 960, 1920)  # points per line that are made; a request gets the next one
 FIRST_READ = 4 << 20  # bytes of metrics read before a first answer; the watcher reads the rest
-CACHED = 4096  # lines kept ready, for other pages that show the same
+CACHED, ANSWERS = 4096, 64  # lines and whole answers kept ready, for other pages that show the same
 IDLE = 20.0  # seconds without a page after which nothing is watched
 
 
@@ -69,7 +69,8 @@ class Dashboard:
         self.news = asyncio.Event()
         self.closing = False
         self.first = asyncio.Event()
-        self.lines: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
+        self.lines: OrderedDict[tuple[Any, ...], tuple[bytes, bytes]] = OrderedDict()
+        self.answers: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
 
     async def watch(self) -> None:
         """Keep the index up to date while a page is open."""
@@ -139,21 +140,42 @@ class Dashboard:
         if run.columns is None:
             await asyncio.to_thread(run.read_metrics, FIRST_READ)
 
-    def line(self, run: Run, metric: str, axis: str, width: int, low: float | None, high: float | None) -> bytes:
-        """One line as JSON, made once for every page that shows it."""
+    def line(
+        self, run: Run, metric: str, axis: str, width: int, low: float | None, high: float | None
+    ) -> tuple[bytes, bytes]:
+        """One line as JSON, x and the rest apart; made once for every page that shows it."""
         columns = run.columns
         assert columns is not None
         key = (run.id, columns.generation, columns.version, metric, axis, width, low, high)
         found = self.lines.get(key)
         if found is None:
             made = columns.line(metric, axis, width, low, high)
-            parts = [f'"{name}":[{",".join(["%.9g" % v for v in made[name].tolist()])}]' for name in made if name != "n"]
-            found = self.lines[key] = f"{{{','.join(parts)},\"n\":{int(made['n'])}}}".encode()
+            rest = [b'"%s":%s' % (name.encode(), numbers(made[name], "%.6g")) for name in ("y", "low", "high") if name in made]
+            found = self.lines[key] = numbers(made["x"], "%.10g"), b",".join([*rest, b'"n":%d' % int(made["n"])])
             while len(self.lines) > CACHED:
                 self.lines.popitem(last=False)
         else:
             self.lines.move_to_end(key)
         return found
+
+    def lines_of(self, run: Run, metrics: list[str], *how: Any) -> bytes:
+        """Some lines of a run as JSON. Lines over the same x share it: `x` of a line is a number into `axes`."""
+        columns = run.columns
+        assert columns is not None
+        head = {"rows": columns.rows, "bad_lines": columns.bad_lines, "metrics": columns.catalogue(), **indexing(run)}
+        axes: dict[bytes, int] = {}
+        lines = []
+        for name in metrics:
+            if name in columns.columns:
+                x, rest = self.line(run, name, *how)
+                place = axes.setdefault(x, len(axes))
+                lines.append(b'%s:{"x":%d,%s}' % (json.dumps(name).encode(), place, rest))
+        body = b'%s,"axes":[%s],"lines":{%s}}'
+        return body % (json.dumps(head, separators=(",", ":"))[:-1].encode(), b",".join(axes), b",".join(lines))
+
+
+def numbers(values: np.ndarray, form: str) -> bytes:
+    return ("[" + ",".join([form % v for v in values.tolist()]) + "]").encode()
 
 
 def indexing(run: Run) -> dict[str, Any]:
@@ -248,7 +270,6 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         await board.first.wait()
         return answer(board.listing())
 
-    @app.get("/api/series")
     async def series(request: Request) -> Response:
         """Lines of metrics: `run` and `metric` may be repeated; `x`, `width`, and the range `from`, `to` of the axis."""
         query = request.query_params
@@ -261,25 +282,25 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
             raise HTTPException(400, f"more than {MOST_RUNS} runs or {MOST_METRICS} metrics")
         wanted = finite(request, "width") or 480
         width = next((w for w in WIDTHS if w >= wanted), WIDTHS[-1])
-        low, high = finite(request, "from"), finite(request, "to")
-        parts = []
-        for key in keys:
-            run = board.index.runs.get(key)
-            if run is None:
-                continue
+        how = axis, width, finite(request, "from"), finite(request, "to")
+        runs = [run for key in dict.fromkeys(keys) if (run := board.index.runs.get(key)) is not None]
+        for run in runs:
             await board.measured(run)
-            columns = run.columns
-            if columns is None:
-                continue
-            head = {"rows": columns.rows, "bad_lines": columns.bad_lines, "metrics": columns.catalogue(), **indexing(run)}
-            known = [name for name in metrics if name in columns.columns]
-            lines = b",".join(
-                json.dumps(name).encode() + b":" + board.line(run, name, axis, width, low, high) for name in known
-            )
-            body = json.dumps(head, separators=(",", ":"))[:-1].encode() + b',"lines":{' + lines + b"}}"
-            parts.append(json.dumps(key).encode() + b":" + body)
-            await asyncio.sleep(0)  # other pages get a turn
-        return Response(b"{" + b",".join(parts) + b"}", media_type="application/json")
+        runs = [run for run in runs if run.columns is not None]
+        state = tuple((r.id, c.generation, c.version, c.complete) for r in runs if (c := r.columns) is not None)
+        key = (state, tuple(metrics), how)
+        body = board.answers.get(key)
+        if body is None:
+            parts = []
+            for run in runs:
+                parts.append(json.dumps(run.id).encode() + b":" + board.lines_of(run, metrics, *how))
+                await asyncio.sleep(0)  # other pages get a turn
+            body = board.answers[key] = b"{" + b",".join(parts) + b"}"
+            while len(board.answers) > ANSWERS:
+                board.answers.popitem(last=False)
+        return Response(body, media_type="application/json")
+
+    app.add_route("/api/series", series, methods=["GET"])
 
     @app.get("/api/runs/{key}")
     def detail(key: str) -> Response:

@@ -72,7 +72,7 @@ export class Curves {
     try {
       const specs = this.specs();
       const metrics = [...this.names].filter((name) => specs.some((spec) => spec.of(name)));
-      const query = new URLSearchParams({ x: look.axis, width: String(Math.round(this.width())) });
+      const query = new URLSearchParams({ x: look.axis, width: String(Math.round(this.width() / 2)) });
       for (const id of selected.slice(0, 24)) query.append("run", id);
       for (const name of metrics.slice(0, 120)) query.append("metric", name);
       if (look.range) {
@@ -82,6 +82,7 @@ export class Curves {
       const answer = await fetch("/api/series?" + query);
       if (!answer.ok) throw new Error(answer.statusText);
       this.data = await answer.json();
+      for (const run of Object.values(this.data)) for (const line of Object.values(run.lines)) line.x = run.axes[line.x];
       const before = this.names.size;
       const names = new Set(selected.flatMap((id) => Object.keys(this.data[id]?.metrics ?? {})));
       const fresh = [...names].some((name) => !this.names.has(name));
