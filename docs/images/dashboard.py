@@ -22,6 +22,7 @@ from regimen.dashboard.server import make_server
 
 HERE = Path(__file__).parent
 DESK, PHONE = (1280, 860), (390, 844)
+MOMENT = 0.42  # of an episode, for pictures with a slider
 KEPT = {"dashboard", "dashboard_tracks", "dashboard_phone"}
 
 
@@ -57,7 +58,7 @@ def shots(page: Page, runs: dict[str, dict[str, Any]], take: Any) -> None:
                 page.wait_for_timeout(600)
                 slider = page.locator("#panel-views input[type=range]")
                 if slider.count() and slider.is_visible():
-                    slider.fill(str(int(float(slider.get_attribute("max") or 0) * 0.5)))
+                    slider.fill(str(int(float(slider.get_attribute("max") or 0) * MOMENT)))
                 tracks = "A1" in page.locator("#panel-views").inner_text()
                 take("dashboard_tracks" if tracks else f"view_{name}_{title}".replace("/", "_").replace(" ", "_"))
             page.get_by_role("tab", name="Curves").click()

@@ -11,12 +11,15 @@ import time
 
 import pytest
 from live_page import points, serving, write_run
+from PIL import Image
 
 from regimen.dashboard import views
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:
-    pytest.skip("no chromium: the page is not tested in a browser (Debian: apt-get install chromium)", allow_module_level=True)
+    pytest.skip(
+        "no chromium: the page is not tested in a browser (Debian: apt-get install chromium)", allow_module_level=True
+    )
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'regimen[dev]'")
 
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -67,14 +70,17 @@ def site(tmp_path_factory):
         {"name": "A2", "x": [1.0] * 6, "y": [10.0, 6, 2, -2, -6, None], "goal": [1, -12]},
     ]
     views.write(run, "a flight", views.tracks("Flight", [views.episode("one", times, agents)], separation=5, unit="NM"))
-    views.write(run, "b grid", views.grid("Power", ["#..", "..."], [views.grid_frame([[None, 1, 2], [3, 4, 5]], [{"name": "robot", "row": 1, "column": 1}], [[0, 1, 1, 0]])], unit="bits"))
+    frame = views.grid_frame([[None, 1, 2], [3, 4, 5]], [{"name": "robot", "row": 1, "column": 1}], [[0, 1, 1, 0]])
+    views.write(run, "b grid", views.grid("Power", ["#..", "..."], [frame], unit="bits"))
     nodes = [{"name": name, "x": i, "y": i % 2} for i, name in enumerate("abc")]
-    views.write(run, "c network", views.network("Net", ["clean", "scanned", "lost"], nodes, [[0, 1], [1, 2]], [{"state": [0, 1, 2], "note": f"step {t}"} for t in range(4)]))
-    views.write(run, "d posterior", views.posterior("Belief", [{"candidates": [{"name": f"c{i}", "mean": i, "low": i - 1, "high": i + 2, "observed": [i]} for i in range(9)]}]))
-    views.write(run, "e series", views.series("Regret", [{"name": "gp", "x": [0, 1, 2], "y": [3, 2, 1], "low": [2, 1, 0], "high": [4, 3, 2]}]))
+    states = [{"state": [0, 1, 2], "note": f"step {t}"} for t in range(4)]
+    views.write(run, "c network", views.network("Net", ["clean", "scanned", "lost"], nodes, [[0, 1], [1, 2]], states))
+    believed = [{"name": f"c{i}", "mean": i, "low": i - 1, "high": i + 2, "observed": [i]} for i in range(9)]
+    views.write(run, "d posterior", views.posterior("Belief", [{"candidates": believed}]))
+    line = {"name": "gp", "x": [0, 1, 2], "y": [3, 2, 1], "low": [2, 1, 0], "high": [4, 3, 2]}
+    views.write(run, "e series", views.series("Regret", [line]))
     (run / "plots").mkdir()
-    pixel = "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d4944415478da63fccfc0f01f0005050102cf3d3b2b0000000049454e44ae426082"
-    (run / "plots" / "a.png").write_bytes(bytes.fromhex(pixel))
+    Image.new("RGB", (1, 1)).save(run / "plots" / "a.png")
     views.write(run, "f image", views.image("Plot", "plots/a.png"))
     (run / "views" / "g broken.json").write_text('{"kind": "grid", "rows": 3}')
     with serving(root) as made:
@@ -103,7 +109,8 @@ def chart(page, title: str):
 def inked(page, selector: str) -> int:
     """How many pixels of a canvas are drawn."""
     return page.evaluate(
-        "s => { const c = document.querySelector(s); const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "s => { const c = document.querySelector(s);"
+        " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
         " let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n }",
         selector,
     )
@@ -214,9 +221,15 @@ def test_every_kind_of_picture_is_drawn(site, visit):
     page.get_by_role("tab", name="Pictures").click()
     choose = page.get_by_label("Picture", exact=True)
     drawn = {}
-    for title in ("a flight", "b grid", "c network", "d posterior", "e series"):
+    titles = {
+        "a flight": "Flight",
+        "b grid": "Power",
+        "c network": "Net",
+        "d posterior": "Belief",
+        "e series": "Regret",
+    }
+    for title, name in titles.items():
         choose.select_option(label=title)
-        name = {"a flight": "Flight", "b grid": "Power", "c network": "Net", "d posterior": "Belief", "e series": "Regret"}[title]
         page.locator("#panel-views figure", has=page.get_by_text(name, exact=True)).wait_for()
         page.wait_for_timeout(100)
         drawn[title] = inked(page, "#panel-views canvas")
@@ -236,7 +249,8 @@ def test_nothing_is_wider_than_the_screen(site, visit, size):
         page.wait_for_timeout(250)
         wide, over = page.evaluate(
             "() => [document.documentElement.scrollWidth, [...document.querySelectorAll('main *, header *')]"
-            ".filter(e => !e.closest('.scroll, .tabs, .legend, .unseen, .plot') && e.getBoundingClientRect().right > innerWidth + 1)"
+            ".filter(e => !e.closest('.scroll, .tabs, .legend, .unseen, .plot'))"
+            ".filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
             ".map(e => e.className || e.tagName)]"
         )
         assert wide <= size["width"] and over == [], tab
@@ -271,7 +285,9 @@ def test_reading_smoothing_axes_and_zoom(site, visit):
     page.wait_for_function("() => +document.querySelector('figure.chart canvas').dataset.points == 60")
     page.locator("#add").select_option("time/steps_per_second")
     page.get_by_role("button", name="Remove time/steps_per_second").click()
-    playwright.expect(page.locator("figure.chart", has_text="time/steps_per_second")).to_have_count(0)  # "Speed" is there
+    playwright.expect(page.locator("figure.chart", has_text="time/steps_per_second")).to_have_count(
+        0
+    )  # "Speed" is there
 
 
 def test_everything_by_keyboard(site, visit):
@@ -309,8 +325,9 @@ def test_everything_by_keyboard(site, visit):
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
     unnamed = page.evaluate(
-        "() => [...document.querySelectorAll('button, input, select, canvas, progress')].filter(e => e.checkVisibility()"
-        " && !(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label'))).map(e => e.outerHTML)"
+        "() => [...document.querySelectorAll('button, input, select, canvas, progress')]"
+        ".filter(e => e.checkVisibility() && !(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label')))"
+        ".map(e => e.outerHTML)"
     )
     assert unnamed == []
 
@@ -330,7 +347,10 @@ def test_markup_in_names_stays_text(tmp_path, visit):
             page.get_by_role("tab", name=tab).click()
             page.wait_for_timeout(200)
         assert MARKUP in page.get_by_role("alert").inner_text()
-        assert page.locator("img:not([src='/icon.svg'])").count() == 0 and page.locator("main script, figure b b").count() == 0
+        assert (
+            page.locator("img:not([src='/icon.svg'])").count() == 0
+            and page.locator("main script, figure b b").count() == 0
+        )
         assert page.title() == "runs – Regimen"
 
 

@@ -44,7 +44,9 @@ def hostile(tmp_path_factory):
     (broken / "status.json").write_bytes(b"\xff\xfe{")
     (broken / "summary.json").write_text("[" * 200_000)
     (broken / "config.yaml").write_text("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n")
-    (broken / "metrics.jsonl").write_bytes(b"\x00" * 5000 + b"\n{]\n" + os.urandom(3000) + b"\n" + lines(points(4)).encode())
+    (broken / "metrics.jsonl").write_bytes(
+        b"\x00" * 5000 + b"\n{]\n" + bytes(range(256)) * 10 + b"\n" + lines(points(4)).encode()
+    )
 
     odd = root / "odd"
     odd.mkdir()
@@ -65,7 +67,15 @@ def hostile(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:{port}", "", "127.0.0.1:{port}@evil"],
+    [
+        "evil.example",
+        "evil.example:{port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost.evil.example:{port}",
+        "",
+        "127.0.0.1:{port}@evil",
+    ],
 )
 def test_foreign_hosts_are_refused(hostile, host):
     site, _ = hostile

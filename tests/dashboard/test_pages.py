@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,7 +189,9 @@ def test_it_never_writes(tmp_path):
 
 EXAMPLES = {
     "tracks": views.tracks(
-        "Two", [views.episode("one", np.arange(2), [{"name": "A", "x": [0, 1], "y": [0, None], "goal": [3, 3]}])], separation=5
+        "Two",
+        [views.episode("one", np.arange(2), [{"name": "A", "x": [0, 1], "y": [0, None], "goal": [3, 3]}])],
+        separation=5,
     ),
     "grid": views.grid("Power", ["#.", ".."], [views.grid_frame(np.array([[np.nan, 1.0], [2.0, 3.0]]), title="start")]),
     "network": views.network("Net", ["clean", "lost"], [{"name": "a", "x": 0, "y": 0}], [], [{"state": [1]}]),
@@ -253,11 +256,33 @@ def test_views_are_checked_when_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
+    text = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(code, "docs/dashboard.md", "exec"), {})
+    assert json.loads((tmp_path / "views" / "power.json").read_text())["frames"][0]["values"] == [
+        [None, 1.5],
+        [0.2, 2.0],
+    ]
+    fields = {kind: [*views.FIELDS[kind]] for kind in views.KINDS}
+    for row in re.findall(r"^\| `(\w+)` \| (`.*)\|$", text, re.MULTILINE):
+        if row[0] in fields:
+            assert [name for name in fields.pop(row[0]) if f"`{name}`" not in row[1]] == [], row[0]
+    assert fields == {}
+
+
 def test_aircraft_of_a_trajectory_table(tmp_path):
     run = write_run(tmp_path / "runs" / "one", env="airspace/head_on")
     (run / "trajectories").mkdir()
     head = "episode_id,step_idx,sim_time_s,agent_id,lat_deg,lon_deg,conflict_flag,wp_lat_deg,wp_lon_deg"
-    rows = ["0,0,0,A1,52,4,0,52.1,4", "0,0,0,A2,52.1,4,0,52,4", "0,1,10,A1,52.05,4,1,52.1,4", "broken", "1,0,0,A1,50,5,0,51,5"]
+    rows = [
+        "0,0,0,A1,52,4,0,52.1,4",
+        "0,0,0,A2,52.1,4,0,52,4",
+        "0,1,10,A1,52.05,4,1,52.1,4",
+        "broken",
+        "1,0,0,A1,50,5,0,51,5",
+    ]
     (run / "trajectories" / "step-000001000.csv").write_text("\n".join([head, *rows]) + "\n")
     with serving(tmp_path / "runs") as site:
         key = site.runs()["one"]["id"]

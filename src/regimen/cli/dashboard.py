@@ -12,7 +12,7 @@ from regimen.validation import Range
 class DashboardArgs:
     """Show runs on a page in the browser: how they stand, their curves as points arrive, their settings and pictures.
 
-    It only reads run directories, listens on this machine alone (127.0.0.1), and can be started and ended at any time."""
+    It only reads run directories and listens on this machine alone; start and end it whenever you like."""
 
     runs: str = positional("RUNS", default="runs")
     """Folder of runs, or one run directory."""

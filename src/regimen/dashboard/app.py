@@ -44,7 +44,7 @@ PAGE_POLICY = (
 )
 # a report is shown as a document of nowhere: it cannot ask this server, or any other, for anything
 FILE_POLICY = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-SCRIPT_POLICY = "sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+SCRIPT_POLICY = FILE_POLICY.replace("sandbox", "sandbox allow-scripts") + "; script-src 'unsafe-inline'"
 TYPES = {".html": "text/html; charset=utf-8", ".png": "image/png", ".gif": "image/gif", ".jpg": "image/jpeg"}
 TYPES |= {".webp": "image/webp"}
 LARGEST_FILE = 128 << 20
@@ -150,7 +150,11 @@ class Dashboard:
         found = self.lines.get(key)
         if found is None:
             made = columns.line(metric, axis, width, low, high)
-            rest = [b'"%s":%s' % (name.encode(), numbers(made[name], "%.6g")) for name in ("y", "low", "high") if name in made]
+            rest = [
+                b'"%s":%s' % (name.encode(), numbers(made[name], "%.6g"))
+                for name in ("y", "low", "high")
+                if name in made
+            ]
             found = self.lines[key] = numbers(made["x"], "%.10g"), b",".join([*rest, b'"n":%d' % int(made["n"])])
             while len(self.lines) > CACHED:
                 self.lines.popitem(last=False)
@@ -271,7 +275,7 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         return answer(board.listing())
 
     async def series(request: Request) -> Response:
-        """Lines of metrics: `run` and `metric` may be repeated; `x`, `width`, and the range `from`, `to` of the axis."""
+        """Lines of metrics: `run` and `metric` may be repeated; `x`, `width`, and the range `from`, `to` of x."""
         query = request.query_params
         board.asked = asyncio.get_running_loop().time()
         axis = query.get("x", X_AXES[0])
@@ -346,7 +350,9 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         if found["kind"] == "image":
             place = tuple(found.pop("file").split("/"))
             if place not in artefacts(run):
-                return answer({"error": f"{'/'.join(places[name])}: file: no such picture in plots/, replays/ or analysis/"})
+                return answer(
+                    {"error": f"{'/'.join(places[name])}: file: no such picture in plots/, replays/ or analysis/"}
+                )
             found["id"] = file_id(place)
         return answer(found)
 
@@ -369,7 +375,7 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
 
 
 class Guard:
-    """Answers GET and HEAD for this machine's own names only, and says in every answer what a browser may do with it."""
+    """Answers GET and HEAD for this machine's own names only, and tells browsers what they may do with an answer."""
 
     def __init__(self, app: Any, port: int):
         self.app = app

@@ -176,7 +176,7 @@ class Index:
             self.scanned, gone = now, self.scan()
         changed, more = [], False
         for run in list(self.runs.values()):
-            busy = run.shown.get("state") == "running" or run.columns is not None and not run.columns.complete
+            busy = run.shown.get("state") == "running" or (run.columns is not None and not run.columns.complete)
             if not busy and now - run.looked < SLOW:
                 continue
             new = run.look()

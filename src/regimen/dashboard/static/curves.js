@@ -61,7 +61,7 @@ export class Curves {
     this.timer = setTimeout(() => {
       this.timer = null;
       this.fetch();
-    }, now ? 0 : 250);
+    }, now ? 0 : 200 + 200 * Math.random()); // many pages do not all ask at once
   }
 
   async fetch() {
