@@ -22,7 +22,7 @@ from regimen.dashboard.server import make_server
 
 HERE = Path(__file__).parent
 DESK, PHONE = (1280, 860), (390, 844)
-MOMENT = 0.42  # of an episode, for pictures with a slider
+MOMENT = 0.13  # of an episode, for pictures with a slider
 KEPT = {"dashboard", "dashboard_tracks", "dashboard_phone"}
 
 

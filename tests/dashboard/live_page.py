@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+
+import numpy as np
 
 from regimen.dashboard.server import make_server
 
@@ -43,10 +46,13 @@ class Site:
         return json.loads(body)
 
     def lines(self, run: str, *metrics: str, **query: Any) -> dict[str, Any]:
-        """The answer about one run, x put into each line."""
+        """The answer about one run, its numbers unpacked."""
         found = self.json("/api/series", run=run, metric=metrics, **query)[run]
+        axes = [np.frombuffer(base64.b64decode(text), "<f8").tolist() for text in found["axes"]]
         for line in found["lines"].values():
-            line["x"] = found["axes"][line["x"]]
+            line["x"] = axes[line["x"]]
+            for name in {"y", "low", "high"} & set(line):
+                line[name] = np.frombuffer(base64.b64decode(line[name]), "<f4").tolist()
         return found
 
     def runs(self) -> dict[str, dict[str, Any]]:

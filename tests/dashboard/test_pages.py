@@ -103,7 +103,7 @@ def test_points_arrive_as_events(tmp_path):
         hello, news = events(site, ("hello", "runs"), log)
         assert hello["runs"][0]["updates"] == 5
         assert news["runs"][0]["updates"] == 7 and news["gone"] == []
-        found = site.json("/api/series", run=key, metric="rollout/return_mean")[key]
+        found = site.lines(key, "rollout/return_mean")
         assert found["lines"]["rollout/return_mean"]["y"] == [0, 1, 2, 3, 4, 5, 6]
 
 

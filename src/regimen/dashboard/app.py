@@ -7,6 +7,7 @@ for this machine's own names, and every answer forbids the browser to load anyth
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import json
@@ -151,11 +152,9 @@ class Dashboard:
         if found is None:
             made = columns.line(metric, axis, width, low, high)
             rest = [
-                b'"%s":%s' % (name.encode(), numbers(made[name], "%.6g"))
-                for name in ("y", "low", "high")
-                if name in made
+                b'"%s":%s' % (name.encode(), packed(made[name], "<f4")) for name in ("y", "low", "high") if name in made
             ]
-            found = self.lines[key] = numbers(made["x"], "%.10g"), b",".join([*rest, b'"n":%d' % int(made["n"])])
+            found = self.lines[key] = packed(made["x"], "<f8"), b",".join([*rest, b'"n":%d' % int(made["n"])])
             while len(self.lines) > CACHED:
                 self.lines.popitem(last=False)
         else:
@@ -163,7 +162,8 @@ class Dashboard:
         return found
 
     def lines_of(self, run: Run, metrics: list[str], *how: Any) -> bytes:
-        """Some lines of a run as JSON. Lines over the same x share it: `x` of a line is a number into `axes`."""
+        """Some lines of a run as JSON: `x` of a line is a number into `axes`, which lines share (float64); `y`, and
+        where points stand for several `low` and `high`, are float32."""
         columns = run.columns
         assert columns is not None
         head = {"rows": columns.rows, "bad_lines": columns.bad_lines, "metrics": columns.catalogue(), **indexing(run)}
@@ -178,8 +178,9 @@ class Dashboard:
         return body % (json.dumps(head, separators=(",", ":"))[:-1].encode(), b",".join(axes), b",".join(lines))
 
 
-def numbers(values: np.ndarray, form: str) -> bytes:
-    return ("[" + ",".join([form % v for v in values.tolist()]) + "]").encode()
+def packed(values: np.ndarray, kind: str) -> bytes:
+    """Numbers as base64 of their bytes: text would take twenty times as long to write."""
+    return b'"%s"' % base64.b64encode(np.ascontiguousarray(values, kind).tobytes())
 
 
 def indexing(run: Run) -> dict[str, Any]:

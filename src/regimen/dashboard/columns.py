@@ -31,6 +31,7 @@ class Column:
     def __init__(self) -> None:
         self.data: tuple[np.ndarray, np.ndarray, int] = (np.empty(64, np.int64), np.empty(64, np.float64), 0)
         self.summary: dict[str, tuple[int, np.ndarray]] = {}  # axis -> (values covered, blocks [5, B])
+        self.places: dict[str, tuple[int, np.ndarray]] = {}  # axis -> (values covered, its value at each of them)
 
     def __len__(self) -> int:
         return self.data[2]
@@ -48,7 +49,7 @@ class Column:
         """Keep every second value."""
         at, values, n = self.data
         self.data = at[:n:2].copy(), values[:n:2].copy(), (n + 1) // 2
-        self.summary = {}
+        self.summary, self.places = {}, {}
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         at, values, n = self.data
@@ -183,7 +184,7 @@ class Columns:
         if column is None or over is None or not len(column) or not len(over):
             return {"x": np.empty(0), "y": np.empty(0), "n": np.array(0)}
         at, y = column.arrays()
-        x = positions(over, at)
+        x = positions(column, over, axis, at)
         first = 0 if low is None else max(0, int(np.searchsorted(x, low)) - 1)
         last = len(y) if high is None else min(len(y), int(np.searchsorted(x, high, "right")) + 1)
         n = max(0, last - first)
@@ -220,12 +221,21 @@ def _number(value: Any) -> float:
         return np.nan
 
 
-def positions(over: Column, rows: np.ndarray) -> np.ndarray:
-    """The axis' value at some rows; where a row has none, that of the last row before it that has."""
+def positions(column: Column, over: Column, axis: str, rows: np.ndarray) -> np.ndarray:
+    """The axis' value at a column's rows; where a row has none, that of the last row before it that has. What was
+    found once is kept: rows are only added."""
     at, values = over.arrays()
-    if len(rows) == len(at) == at[-1] + 1:  # every row has both, the usual case
+    if len(rows) == len(at) == at[-1] + 1:  # every row has both
         return values
-    return values[np.maximum(np.searchsorted(at, rows, "right") - 1, 0)]
+    covered, kept = column.places.get(axis, (0, np.empty(0)))
+    if covered > len(rows):
+        covered, kept = 0, np.empty(0)
+    new = rows[covered:]
+    if len(kept) < len(rows):
+        kept = _grown(kept, covered, max(len(rows), 2 * len(kept)))
+    kept[covered : len(rows)] = values[np.maximum(np.searchsorted(at, new, "right") - 1, 0)]
+    column.places[axis] = len(rows), kept
+    return kept[: len(rows)]
 
 
 def summaries(x: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:

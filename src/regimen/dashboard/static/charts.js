@@ -149,7 +149,7 @@ export class Chart {
     this.axes(c, x, y, width, height);
     c.save();
     c.beginPath();
-    c.rect(LEFT, TOP - 2, width - LEFT - RIGHT + 2, height - TOP - BOTTOM + 4);
+    c.rect(LEFT - 5, TOP - 4, width - LEFT - RIGHT + 10, height - TOP - BOTTOM + 4);
     c.clip();
     for (const s of lines) if (s.stack) area(c, s.x, s.stack[0], s.stack[1], x, y, fade(s.colour, 0.75));
     for (const s of lines) {
@@ -172,7 +172,7 @@ export class Chart {
     c.fillStyle = colour("dim");
     c.textAlign = "right";
     c.textBaseline = "middle";
-    for (const v of y.ticks(Math.max(2, height / 42))) {
+    for (const v of y.ticks(Math.max(2, height / 32))) {
       const p = Math.round(y.at(v)) + 0.5;
       c.beginPath();
       c.moveTo(LEFT, p);

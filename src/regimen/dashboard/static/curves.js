@@ -30,6 +30,17 @@ const CHARTS = [
 
 const short = (name) => name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ");
 
+const floats = (text, Kind) => Array.from(new Kind(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
+
+/** Numbers come as base64 of their bytes, and an x that several lines have comes once. */
+function unpack(run) {
+  const axes = run.axes.map((text) => floats(text, Float64Array));
+  for (const line of Object.values(run.lines)) {
+    line.x = axes[line.x];
+    for (const name of ["y", "low", "high"]) if (line[name] !== undefined) line[name] = floats(line[name], Float32Array);
+  }
+}
+
 export class Curves {
   /** `state`: what is overlaid (`selected` ids in order, `runs`, `slots`, `focus`); `say` speaks to screen readers. */
   constructor(state, say) {
@@ -82,7 +93,7 @@ export class Curves {
       const answer = await fetch("/api/series?" + query);
       if (!answer.ok) throw new Error(answer.statusText);
       this.data = await answer.json();
-      for (const run of Object.values(this.data)) for (const line of Object.values(run.lines)) line.x = run.axes[line.x];
+      for (const run of Object.values(this.data)) unpack(run);
       const before = this.names.size;
       const names = new Set(selected.flatMap((id) => Object.keys(this.data[id]?.metrics ?? {})));
       const fresh = [...names].some((name) => !this.names.has(name));
