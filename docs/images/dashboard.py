@@ -9,6 +9,7 @@ chromium and playwright, which `regimen[dev]` and `.ci/run` install.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import threading
@@ -22,7 +23,7 @@ from regimen.dashboard.server import make_server
 
 HERE = Path(__file__).parent
 DESK, PHONE = (1280, 860), (390, 844)
-MOMENT = 0.13  # of an episode, for pictures with a slider
+MOMENT = 0.4  # of an episode, for pictures with a slider
 KEPT = {"dashboard", "dashboard_tracks", "dashboard_phone"}
 
 
@@ -32,9 +33,10 @@ def overlay(page: Page, names: list[str]) -> None:
         box = page.get_by_label(f"Overlay {name}", exact=True)
         if not box.is_checked():
             box.check()
-    for other in page.locator(".run input:checked").all():
-        if (other.get_attribute("aria-label") or "").removeprefix("Overlay ") not in names:
-            other.uncheck()
+    checked = page.locator(".run input:checked").evaluate_all("boxes => boxes.map(b => b.ariaLabel)")
+    for label in checked:
+        if label.removeprefix("Overlay ") not in names:
+            page.get_by_label(label, exact=True).uncheck()
     page.wait_for_timeout(700)
 
 
@@ -59,8 +61,8 @@ def shots(page: Page, runs: dict[str, dict[str, Any]], take: Any) -> None:
                 slider = page.locator("#panel-views input[type=range]")
                 if slider.count() and slider.is_visible():
                     slider.fill(str(int(float(slider.get_attribute("max") or 0) * MOMENT)))
-                tracks = "A1" in page.locator("#panel-views").inner_text()
-                take("dashboard_tracks" if tracks else f"view_{name}_{title}".replace("/", "_").replace(" ", "_"))
+                tracks = i == 0 and "A1" in page.locator("#panel-views").inner_text()
+                take("dashboard_tracks" if tracks else re.sub(r"\W", "_", f"view_{name}_{title}"))
             page.get_by_role("tab", name="Curves").click()
             page.wait_for_timeout(700)
             take(f"curves_{name}".replace("/", "_"))

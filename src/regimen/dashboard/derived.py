@@ -29,15 +29,18 @@ def listing(run: Run) -> Listed:
     for name in files_below(run.root, (*run.parts, "views"), ".json"):
         out[name.removesuffix(".json")] = ("views", name)
     for name in reversed(files_below(run.root, (*run.parts, "trajectories"), ".csv", most=100)):
-        found = re.fullmatch(r"step-0*(\d+)\.csv", name)
-        title = f"evaluation at step {int(found[1]):,}" if found else f"trajectories {name.removesuffix('.csv')}"
-        out[title] = ("trajectories", name)
+        out[title_of(name, "trajectories")] = ("trajectories", name)
     for name in files_below(run.root, (*run.parts, "replays"), ".csv", most=100):
         if str(run.config.get("env")).startswith(("airspace", "durotaxis")):
-            out[f"replay {name.removesuffix('.csv')}"] = ("replays", name)
+            out[title_of(name, "replay")] = ("replays", name)
     for name in files_below(run.root, (*run.parts, "replays"), ".gif", most=100):
         out[f"animation {name.removesuffix('.gif')}"] = ("replays", name)
     return out
+
+
+def title_of(name: str, what: str) -> str:
+    found = re.fullmatch(r"step-0*(\d{1,18})\.csv", name)
+    return f"evaluation at step {int(found[1]):,}" if found else f"{what} {name.removesuffix('.csv')}"
 
 
 def load(run: Run, place: tuple[str, ...]) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def flights(name: str, head: list[str], table: Any) -> dict[str, Any]:
                 mover["alert"] = [bool(v) for v in spread(column(rows, extra["conflict_flag"]))]
             movers.append(mover)
         out.append(views.episode(f"episode {key}", times.tolist(), movers))
-    return views.check(views.tracks(f"Aircraft, {name.removesuffix('.csv')}", out, separation=SEPARATION_NM, unit="NM"))
+    return views.check(views.tracks(f"Aircraft, {title_of(name, 'flight')}", out, separation=SEPARATION_NM, unit="NM"))
 
 
 def colony(name: str, head: list[str], table: Any, config: dict[str, Any]) -> dict[str, Any]:
