@@ -364,3 +364,23 @@ def test_a_run_that_begins_while_the_page_is_open(tmp_path, visit, monkeypatch):
         write_run(tmp_path / "runs" / "new", 4, state="running")
         playwright.expect(page.locator("#focus h2")).to_have_text("new")
         page.wait_for_function("() => +document.querySelector('figure.chart canvas')?.dataset.points === 4")
+
+
+def test_a_picture_written_anew_is_shown_at_once(tmp_path, visit, monkeypatch):
+    monkeypatch.setattr("regimen.dashboard.index.SLOW", 0.1)
+    folder = tmp_path / "runs" / "search"
+
+    def write(trials: int) -> None:
+        believed = [{"name": "a", "mean": 1, "low": 0, "high": 2}]
+        frames = [{"title": f"after {t} trials", "candidates": believed} for t in range(trials)]
+        views.write(folder, "belief", views.posterior("Belief", frames))
+
+    write(3)
+    with serving(tmp_path / "runs") as site:
+        page = visit(site.address, DESK)
+        page.locator(".run .name").click()
+        page.get_by_role("tab", name="Pictures").click()
+        clock = page.locator(".view output")
+        playwright.expect(clock).to_have_text("3 / 3")
+        write(5)
+        playwright.expect(clock).to_have_text("5 / 5", timeout=15_000)  # it was at the end, and stays there

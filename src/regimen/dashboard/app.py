@@ -24,7 +24,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from regimen.dashboard import derived
 from regimen.dashboard.columns import X_AXES
-from regimen.dashboard.index import Index, Run, files_below
+from regimen.dashboard.index import Index, Run, files_below, stamp_of
 from regimen.dashboard.reading import UnreadableError, read_bytes, read_tail
 from regimen.dashboard.views import IMAGES, ViewError
 
@@ -311,7 +311,10 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
     def detail(key: str) -> Response:
         run = board.run(key)
         files = [{"id": file_id(place), "name": "/".join(place)} for place in artefacts(run)]
-        shown = [{"id": file_id(place), "title": title} for title, place in derived.listing(run).items()]
+        shown = [
+            {"id": file_id(place), "title": title, "stamp": stamp_of(run.root, *run.parts, *place)}
+            for title, place in derived.listing(run).items()
+        ]
         try:
             command = read_bytes(1 << 16, run.root, *run.parts, "command.txt").decode("utf-8", "replace").strip()
         except UnreadableError:

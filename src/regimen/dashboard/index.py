@@ -16,6 +16,7 @@ from regimen.dashboard.columns import MOST_VALUES, Columns
 from regimen.dashboard.reading import UnreadableError, parse_json, read_config, read_object, read_tail
 
 SIGNS = ("config.yaml", "status.json", "metrics.jsonl")  # a folder with one of them is a run
+PICTURES = ("views", "trajectories", "replays")
 INSIDE = ("checkpoints", "policy", "plots", "replays", "trajectories", "analysis", "export", "views")
 DEEPEST, MOST_FOLDERS, MOST_RUNS = 6, 20_000, 5_000
 TAIL = 1 << 16  # bytes read for how a run stands
@@ -68,6 +69,8 @@ class Run:
             self.summary = read_object(self.root, *self.parts, "summary.json")
         if self.changed("metrics.jsonl"):
             self.last = self.last_values()
+        for folder in PICTURES:  # a file that is replaced changes its folder
+            self.changed(folder)
         shown = self.describe()
         changed, self.shown = shown != self.shown, shown
         return changed
@@ -149,6 +152,7 @@ class Run:
             "final": number(self.summary.get("eval_return_mean")),
             "solved": self.summary.get("solved") if isinstance(self.summary.get("solved"), bool) else None,
             "stamp": f"{stamp[0]}-{stamp[1]}" if stamp else "",
+            "pictures": "-".join(f"{s[2]:x}" for name in PICTURES if (s := self.stamps.get(name))),
             **self.last,
         }
 
@@ -299,3 +303,12 @@ def files_below(root: Path, parts: tuple[str, ...], *endings: str, most: int = 5
     except OSError:
         return []
     return sorted(names, key=lambda name: natural((name,)))[-most:]
+
+
+def stamp_of(root: Path, *parts: str) -> str:
+    """Something that changes when a file does."""
+    try:
+        found = os.stat(root.joinpath(*parts), follow_symlinks=False)
+    except OSError:
+        return ""
+    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"

@@ -69,7 +69,7 @@ export class Panels {
       this.stop();
       return [h("div", { class: "empty" }, h("p", {}, "This run holds no pictures."), h("p", {}, "Airspace: train with --log.trajectories, or run regimen replay RUN."))];
     }
-    const key = `${id} ${views.map((view) => view.id).join(" ")}`;
+    const key = `${id} ${views.map((view) => view.id + view.stamp).join(" ")}`;
     if (this.shown === key) return null; // nothing new: what is looked at stays as it is
     const wanted = views.find((view) => view.title === this.chosen.get(id)) ?? views[0];
     const choose = h("select", { "aria-label": "Picture" }, ...views.map((view) => h("option", { value: view.id, selected: view === wanted }, view.title)));
@@ -78,12 +78,15 @@ export class Panels {
       const view = views.find((other) => other.id === choose.value);
       this.chosen.set(id, view.title);
       const found = await get(`/api/runs/${id}/views/${view.id}`).catch((error) => ({ error: error.message }));
+      const before = this.picture?.source === id + view.id ? this.picture : null; // the same, written anew
       this.picture?.close();
       this.picture = null;
       if (found.error) return place.replaceChildren(h("p", { class: "error", role: "alert" }, found.error));
       try {
         this.picture = new Picture(found, id, this.say);
+        this.picture.source = id + view.id;
         place.replaceChildren(this.picture.element);
+        if (before) this.picture.resume(before);
         this.picture.draw();
       } catch (error) {
         place.replaceChildren(h("p", { class: "error", role: "alert" }, `${view.title}: ${error.message}`));

@@ -67,6 +67,16 @@ export class Picture {
     this.move(this.kind.first?.(this) ?? 0);
   }
 
+  /** Go on where an older version of this picture was; one at its end stays at the end. */
+  resume(older) {
+    if (!this.slider || !older.slider) return;
+    if (older.episode < (this.view.episodes?.length ?? 0)) {
+      this.episode = older.episode;
+      this.slider.max = String(Math.max(0, this.frames - 1));
+    }
+    this.move(older.at > 0 && older.at === older.frames - 1 ? this.frames - 1 : older.at);
+  }
+
   move(to) {
     this.at = Math.min(Math.max(to, 0), this.frames - 1);
     this.slider.value = String(this.at);
