@@ -129,3 +129,8 @@ def test_offline_state_is_what_the_observation_shows(script):
     a, b = (env.step(jax.random.key(1), s, action)[1] for s in (state, again))
     np.testing.assert_allclose(a.obs, b.obs, atol=1e-5)
     np.testing.assert_allclose(a.reward, b.reward, atol=1e-5)
+
+
+def test_exact_empowerment(script, capsys):
+    assert script("empowerment_exact").main(["--world", "world/tiny3", "--steps", "2", "--priors", "heuristic"]) == 0
+    assert "too small to tell" in capsys.readouterr().out

@@ -94,6 +94,9 @@ def test_commands_can_be_read(page, line, placeholders):
         settings.resolve_rollout(config.rollout, native=False)
         return
     module = importlib.import_module(f"regimen.cli.{argv[0].replace('-', '_')}")
+    if argv[0] == "sweep":
+        module.read(argv[1:])
+        return
     cls = next(v for k, v in vars(module).items() if k.endswith("Args") and dataclasses.is_dataclass(v))
     args = parse(cls, argv[1:], argv[0])
     target = next((getattr(args, n) for n in ("target", "env") if hasattr(args, n)), None)
@@ -200,6 +203,7 @@ EXAMPLES = {
     "custom_env.py": ["--episodes", "10"],
     "callback.py": ["--target", "25"],
     "own_loop.py": ["--updates", "2", "--episodes", "3"],
+    "continuous_world.py": ["--steps", "2048"],
 }
 WITHOUT_RUN = {"own_loop.py"}  # writes no run directory
 
@@ -220,7 +224,7 @@ def test_examples(name, tmp_path, monkeypatch, capsys):
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algo", ["ppo", "sac", "impala"])
+@pytest.mark.parametrize("algo", ["ppo", "sac", "impala", "empowerment"])
 def test_options_and_defaults(algo):
     config = ALGORITHMS[algo].config
     types, shown = field_types(config), {}

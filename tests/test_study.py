@@ -11,7 +11,7 @@ import pytest
 
 from regimen import settings
 from regimen.cli.main import main
-from regimen.cli.study import StudyArgs
+from regimen.cli.study import BatchingArgs
 from regimen.config import RolloutConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
@@ -137,7 +137,7 @@ def test_recovery():
 
 
 def test_average_and_final_return():
-    curve = Curve(0, [0, 50, 100], [0, 1, 2], [0, 1, 2], [0.0, 10.0, 10.0], [], [])
+    curve = Curve(0, [0, 50, 100], [0, 1, 2], [0, 1, 2], [0.0, 10.0, 10.0], [], [], [])
     assert curves.average(curve, 100) == pytest.approx(7.5, abs=0.1)
     assert curves.final(curve, last=2) == 10.0
 
@@ -426,7 +426,7 @@ def test_command_line(monkeypatch, tmp_path, capsys):
     assert (seen["env"], seen["target"], seen["sizes"], seen["budget"]) == ("pendulum", -200.0, (1, 10), 10_000)
     assert seen["quick"] and seen["parts"] == "gradient,target" and seen["env_args"] == {"gravity": 9}
     assert seen["command"].startswith("regimen study batching pendulum --target -200")
-    assert {f.name for f in dataclasses.fields(StudyArgs)} - {"study", "json", "quiet"} <= set(seen)
+    assert {f.name for f in dataclasses.fields(BatchingArgs)} - {"study", "json", "quiet"} <= set(seen)
 
 
 KEPT = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finished", "parts")

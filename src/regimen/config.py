@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.errors import ConfigError
 from regimen.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, SACConfig
 
@@ -306,6 +307,12 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "There is data and no environment to explore, or online learning should start from data.",
         offline=True,
         online=False,
+    ),
+    "empowerment": AlgorithmEntry(
+        EmpowermentConfig,
+        "regimen.algorithms.empowerment:Empowerment",
+        "A robot that softly maximises human power, learned from a model of the world or by acting in it.",
+        "Worlds of humans and robots (world/NAME), also those too large for `regimen solve`.",
     ),
     "bc": AlgorithmEntry(
         BCConfig,

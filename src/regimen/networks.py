@@ -40,7 +40,7 @@ class Net(NamedTuple):
     """A network as two pure functions."""
 
     init: Callable[[Array], PyTree]  # key -> params
-    apply: Callable[[PyTree, Array], Array]  # params, [..., in] -> [..., out]
+    apply: Callable[..., Array]  # params, [..., in] -> [..., out]; `drop(layer, h)` changes hidden layers, see MLP
 
 
 def orthogonal(scale: float):
@@ -75,10 +75,11 @@ class MLP(nnx.Module):
     def normalizer(self, size: int, rngs: nnx.Rngs) -> Any:
         return None
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, drop: Callable[[int, Array], Array] | None = None) -> Array:
         for i in range(self.depth):
             x, norm = getattr(self, f"dense_{i}")(x), getattr(self, f"norm_{i}")
             x = ACTIVATIONS[self.activation](x if norm is None else norm(x))
+            x = x if drop is None else drop(i, x)
         return self.head(x)
 
 
@@ -256,8 +257,9 @@ def make_net(config: NetworkConfig, shape: Shape, final_scale: float) -> Net:
     def init(key: Array) -> PyTree:
         return nnx.to_pure_dict(nnx.state(build(nnx.Rngs(key)), nnx.Param))
 
-    def apply(params: PyTree, x: Array) -> Array:
-        return nnx.merge(graph, params)(x)  # type: ignore[operator]
+    def apply(params: PyTree, x: Array, drop: Callable[[int, Array], Array] | None = None) -> Array:
+        module: Any = nnx.merge(graph, params)
+        return module(x) if drop is None else module(x, drop)
 
     return Net(init, apply)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regimen import datasets, presets
+from regimen import datasets, migrating, presets
 from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig
 from regimen.errors import ConfigError, nearest
 from regimen.training.curriculum import PRESET
@@ -151,7 +151,13 @@ def resolve_key(key: str, algorithm: str) -> str | None:
 
 
 def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "") -> str:
-    """`; did you mean 'algo.lr'?`: the nearest setting anywhere, also in another algorithm."""
+    """`; here it is algo.lr` for a name of other trainers, or what the algorithm says of a name that others use; else
+    the nearest setting anywhere, also in another algorithm: `; did you mean 'algo.lr'?`."""
+    told = getattr(ALGORITHMS[algorithm].config, "unknown", None)
+    if told is not None and (text := told(key.rsplit(".", 1)[-1])) is not None:
+        return f"; {text}"
+    if (known := migrating.answer(key, leaf_types(algorithm), dash)) is not None:
+        return known
     candidates = dict.fromkeys((*leaf_types(algorithm), *ALIASES, *extra), "")
     for other in ALGORITHMS:
         for name in leaf_types(other):
@@ -423,10 +429,11 @@ def describe(config: TrainConfig, kind: str, n: int, num_envs: int, max_episode_
         when += f", {n // num_envs:,} in each of {num_envs:,} environments" if num_envs > 1 else ""
     c: Any = config.algo
     if (replay := getattr(c, "buffer_size", None)) is not None:
-        ratio = c.update_ratio * n
+        ratio = getattr(c, "update_ratio", getattr(c, "training_steps_per_env_step", 1.0)) * n
         each = f" in each of {num_envs:,} environments" if num_envs > 1 else ""
         often = many(int(ratio), "gradient step") if ratio == int(ratio) else f"{ratio:g} gradient steps on average"
-        start = f"; the first {c.learning_starts:,} steps are random" if c.learning_starts else ""
+        wait = getattr(c, "learning_starts", 0)
+        start = f"; the first {wait:,} steps are random" if wait else ""
         what = f"{often} of {c.batch_size:,} rows from a replay of {replay:,}"
         return f"collect {many(n // num_envs, 'step')}{each}, then {what}{start}"
     size, epochs = getattr(config.algo, "minibatch_size", None), getattr(config.algo, "epochs", None)

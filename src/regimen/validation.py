@@ -24,6 +24,7 @@ from regimen.config import (
     StopConfig,
     TrainConfig,
 )
+from regimen.empowerment.hyperparameters import NETS, EmpowermentConfig
 from regimen.errors import ConfigError, nearest
 from regimen.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, RewardConfig, SACConfig
 from regimen.training import curriculum
@@ -54,6 +55,8 @@ def type_name(hint: Any) -> str:
     inner, can_be_none = optional(hint)
     if typing.get_origin(inner) is Literal:
         words = "one of " + ", ".join(str(a) for a in typing.get_args(inner))
+    elif typing.get_origin(inner) in (Union, types.UnionType):
+        words = " or ".join(type_name(a).removeprefix("one of ") for a in typing.get_args(inner))
     elif typing.get_origin(inner) in (tuple, list):
         words = f"a list, each item {type_name(typing.get_args(inner)[0])}"
     else:
@@ -295,7 +298,54 @@ RANGES[CQLConfig] = RANGES[SACConfig] | {
 }
 """Ranges of the numbers, by dataclass; `register_algorithm` users add their own here or give a `validate` method."""
 
+_BY_NET = {
+    "lr_{}": POSITIVE,
+    "{}_target_update_interval": AT_LEAST_1,
+    "{}_weight_decay": NOT_NEGATIVE,
+    "{}_grad_clip": NOT_NEGATIVE,
+    "{}_dropout": Range(0, 0.99),
+    "warmup_{}_steps": NOT_NEGATIVE,
+}
+RANGES[EmpowermentConfig] = {pattern.format(net): r for net in NETS for pattern, r in _BY_NET.items()} | {
+    "gamma_r": Range(0, 1, open=True),
+    "gamma_h": Range(0, 1, open=True),
+    "zeta": AT_LEAST_1,
+    "xi": AT_LEAST_1,
+    "eta": AT_LEAST_1,
+    "beta_r": NOT_NEGATIVE,
+    "nu_h": FRACTION,
+    "epsilon_r_start": FRACTION,
+    "epsilon_r_end": FRACTION,
+    "epsilon_r_decay_steps": NOT_NEGATIVE,
+    "epsilon_h_start": FRACTION,
+    "epsilon_h_end": FRACTION,
+    "epsilon_h_decay_steps": NOT_NEGATIVE,
+    "goal_resample_prob": FRACTION,
+    "state_sweep": FRACTION,
+    "lr_constant_fraction": FRACTION,
+    "beta_r_rampup_steps": NOT_NEGATIVE,
+    "num_training_steps": AT_LEAST_1,
+    "buffer_size": AT_LEAST_1,
+    "batch_size": AT_LEAST_1,
+    "x_h_batch_size": AT_LEAST_1,
+    "training_steps_per_env_step": POSITIVE,
+    "steps_per_episode": AT_LEAST_1,
+    "u_r_sample_humans": AT_LEAST_1,
+    "x_h_sample_humans": AT_LEAST_1,
+    "exact_limit": AT_LEAST_1,
+    "human_samples": AT_LEAST_1,
+    "table_limit": AT_LEAST_1,
+    "hidden_dim": AT_LEAST_1,
+    "lookup_default_v_h_e": FRACTION,
+    "lookup_default_x_h": POSITIVE,
+    "lookup_default_y": POSITIVE,
+    "num_actors": AT_LEAST_1,
+    "actor_sync_freq": AT_LEAST_1,
+    "max_env_steps_per_training_step": POSITIVE,
+}
+
 COUNTS: dict[type, tuple[str, ...]] = {
+    EmpowermentConfig: ("horizon",),
     PPOConfig: ("horizon",),
     IMPALAConfig: ("horizon",),
     BCConfig: ("horizon",),

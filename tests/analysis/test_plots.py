@@ -4,7 +4,6 @@ import sys
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from synthetic_run import make_run
 
 from regimen.analysis.plots import (
     PLOTS,
@@ -18,6 +17,7 @@ from regimen.analysis.plots import (
 )
 from regimen.errors import StorageError
 from regimen.tracking.files import RunFiles
+from synthetic_run import make_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -22,6 +22,8 @@ class Algorithm:
     config_class: type
     default_network = NetworkConfig()
     asynchronous = False  # whether batches of an older policy can be learned from
+    needs_env = False  # whether acting needs the native environment itself, not only its spaces
+    stages: tuple[str, ...] = ()  # names of what its metric `stage` counts
 
     def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides):
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
@@ -50,6 +52,10 @@ class Algorithm:
         out = self.bound.dist.to_env(action)
         on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
         return jax.tree.map(np.asarray, out) if on_host else out
+
+    def to_space(self, action: PyTree) -> PyTree:
+        """Actions as elements of the action space, where `to_env` says more."""
+        return self.to_env(action)
 
     def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
         x = spaces.flatten(self.bound.spec.observation_space, obs)

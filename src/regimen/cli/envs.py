@@ -35,12 +35,14 @@ def run(argv: list[str]) -> int:
     print(f"  max episode steps   {env.max_episode_steps or 'no limit'}")
     if env.return_threshold is not None:
         print(f"  solved at return    {env.return_threshold:g}")
-    print(f"  baseline policies   {', '.join(('random', *env.baselines))}")
+    print(f"  baseline policies   {', '.join(dict.fromkeys(('random', *env.baselines)))}")
     for name, texts in getattr(env.native, "curricula", {}).items():
         print(f"  --curriculum {name:<15} {'; '.join(f'{field}: {text}' for field, text in texts.items())}")
     if not hasattr(env.native, "settings"):
         print("  --env.KEY VALUE     an argument of the environment's constructor, or max_episode_steps")
         return 0
+    for line in env.native.notes():  # type: ignore[union-attr]
+        print(f"  {line}")
     docs = field_docs(type(env.native))
     for name, value in env.native.settings().items():  # type: ignore[union-attr]
         print(f"  --env.{name:<22} {value!s:<10} {docs.get(name, '')}".rstrip())
@@ -55,5 +57,6 @@ def list_envs() -> int:
     print(f"{'gym:ID':<26} any installed Gymnasium environment, for example gym:LunarLander-v3")
     print(f"{'gymnax:ID':<26} any gymnax environment, for example gymnax:Breakout-MinAtar")
     print(f"{'airspace:FILE.json':<26} a scenario of your own; `regimen scenario new` writes one to start from")
+    print(f"{'world:FILE':<26} a map of your own: rows of Ro, Hu, densities and '.', or YAML with fields as well")
     print(f"{'module:factory':<26} your own: a function or class that makes a native or a Gymnasium environment")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from regimen.cli.flags import parse, positional
 
@@ -18,6 +19,9 @@ class ExportArgs:
     """Folder to write; by default RUN/export."""
     checkpoint: str = "best"
     """Which policy: `best`, `final` or a step."""
+    format: Literal["policy", "stablehlo", "onnx"] = "policy"
+    """Also a program that acts without Regimen: `stablehlo` (needs jax only) or `onnx` (needs onnxruntime only; made by
+    jax2onnx, `pip install 'regimen[onnx]'`). Its actions are compared with the policy's before it is kept."""
 
 
 def run(argv: list[str]) -> int:
@@ -25,5 +29,5 @@ def run(argv: list[str]) -> int:
 
     from regimen.training.export import export_policy
 
-    print(export_policy(args.run, args.out, args.checkpoint))
+    print(export_policy(args.run, args.out, args.checkpoint, args.format))
     return 0

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
+from regimen.cli.style import painted
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.settings import normalize_key
 from regimen.validation import FALSE, TRUE, Range, coerce, field_types, optional
@@ -261,8 +262,15 @@ def rows_of(cls: type, default: Any = None, prefix: str = "") -> list[Row]:
 
 
 def print_help(prog: str, description: str, rows: list[Row], sections: dict[str, tuple[str, list[Row]]] | None = None):
-    """Draw a help page: the rows, then one box per section (name -> description, rows)."""
+    """Draw a help page: the rows, then one box per section (name -> description, rows), then examples: the indented
+    commands of the description, and those of `cli/examples.py`."""
     import tyro
+
+    from regimen.cli.examples import EXAMPLES
+
+    shown = [line for line in description.splitlines() if re.match(r"\s*(regimen|eval) ", line)]
+    description = "\n".join(line for line in description.splitlines() if line not in shown).strip()
+    shown = [line.strip() for line in shown] + list(EXAMPLES.get(prog.removeprefix("regimen "), ()))
 
     def view(name: str, lines: list[Row], doc: str = "", pairs: bool = False) -> type:
         fields: list[Any] = []
@@ -298,4 +306,6 @@ def print_help(prog: str, description: str, rows: list[Row], sections: dict[str,
     try:
         tyro.cli(page, prog=prog, description=description, args=["--help"])
     except SystemExit:
+        if shown:
+            print("\n".join([painted("examples:", "bold"), *(f"  {line}" for line in shown)]))
         sys.stdout.flush()

@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 
+from regimen.cli.style import painted
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments, one line)
@@ -15,15 +16,20 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget"),
         "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy"),
         "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline"),
-        "study": ("STUDY ENV", "measure what collecting more episodes per update buys"),
+        "sweep": ("ENV", "train many settings and say which do better"),
+        "study": ("STUDY [ENV]", "measure what a way of training buys: batching, updates, empowerment"),
+        "solve": ("WORLD", "solve a small world of humans and robots exactly"),
     },
     "Look at runs": {
         "dashboard": ("[RUNS]", "a live page about all runs, in the browser"),
         "compare": ("RUN...", "rank settings by their runs: tables and a plot"),
+        "runs": ("[ACTION] [RUN...]", "list, show or remove run directories"),
+        "diagnose": ("RUN...", "what is wrong with a run, and what to change"),
         "plot": ("RUN", "draw the curves of a run"),
         "report": ("RUN", "write a run's report.html"),
         "replay": ("RUN", "write episodes of the policy as tables and animations"),
         "export": ("RUN", "write the policy to a folder of its own"),
+        "validate": ("RUN", "compare what an empowerment run learned with the exact values"),
         "analyse": ("RUN...", "measure the safety of airspace policies, also under shifts"),
     },
     "What there is": {
@@ -31,6 +37,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "algorithms": ("[NAME]", "algorithms and their hyper-parameters"),
         "scenario": ("ACTION [NAME]", "write, look at or list airspace scenarios"),
         "presets": ("[NAME]", "named starting points for a run"),
+        "doctor": ("", "what is installed here, what is missing and how to get it"),
+        "completion": ("SHELL", "tab completion for bash, zsh or fish"),
         "check-env": ("ENV", "find what is wrong with an environment before training"),
     },
 }
@@ -41,7 +49,9 @@ EXAMPLES = """\
   regimen train gym:Acrobot-v1 --rollout.episodes 10 --algo.lr 1e-3
   regimen train mypackage.envs:make_env --preset fast --out runs/first
   regimen resume runs/first --total-episodes 500
-  regimen evaluate runs/first --episodes 100"""
+  regimen evaluate runs/first --episodes 100
+  regimen sweep cartpole --grid algo.lr=1e-4,3e-4,1e-3 --seeds 3
+  regimen diagnose runs/first"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         message, code = explain(error)
-        print(f"regimen: error: {message}", file=sys.stderr)
+        print(f"{painted('regimen: error:', 'red', sys.stderr)} {message}", file=sys.stderr)
         return code
 
 
@@ -113,11 +123,18 @@ def top_help() -> str:
         "Reinforcement-learning training in JAX: one command line, one loop.",
     ]
     for group, verbs in VERBS.items():
-        lines += ["", f"{group}:"]
-        lines += [f"  {f'{verb} {arguments}':<20} {text}" for verb, (arguments, text) in verbs.items()]
-    lines += ["", "Options:", "  --help               this page; `regimen VERB --help` explains every flag of a verb"]
-    lines += ["  --version            the installed version", "  --debug              show the traceback of an error"]
-    return "\n".join([*lines, "", "Examples:", EXAMPLES])
+        lines += ["", painted(f"{group}:", "bold")]
+        lines += [f"  {f'{verb} {arguments}':<22} {text}" for verb, (arguments, text) in verbs.items()]
+    lines += [
+        "",
+        painted("Options:", "bold"),
+        "  --help                 this page; `regimen VERB --help` explains every flag of a verb",
+    ]
+    lines += [
+        "  --version              the installed version",
+        "  --debug                show the traceback of an error",
+    ]
+    return "\n".join([*lines, "", painted("Examples:", "bold"), EXAMPLES])
 
 
 if __name__ == "__main__":

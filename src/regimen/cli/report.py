@@ -10,16 +10,23 @@ from regimen.cli.flags import parse, positional
 
 @dataclass(frozen=True)
 class ReportArgs:
-    """Write RUN/report.html: settings, curves and results on one page."""
+    """Write RUN/report.html: results, diagnosis, curves, episodes, settings and versions on one page that needs nothing
+    but itself. Every run writes one at its end; this writes it again, with what lies in plots/ and replays/ now."""
 
     run: str = positional("RUN")
     """Run directory, or a group of seeds."""
+    out: str | None = None
+    """File to write instead."""
 
 
 def run(argv: list[str]) -> int:
     args = parse(ReportArgs, argv, "report")
 
+    from regimen.analysis.plots import try_plot_run
     from regimen.analysis.report import write_report
 
-    print(write_report(Path(args.run)))
+    path = Path(args.run)
+    if (path / "config.yaml").is_file() and not (path / "plots" / "overview.png").is_file():
+        try_plot_run(path)
+    print(write_report(path, Path(args.out) if args.out else None))
     return 0

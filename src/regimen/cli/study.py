@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json as json_lib
 import shlex
 import sys
@@ -12,11 +14,23 @@ from regimen.cli.flags import parse, positional, ranged
 from regimen.errors import UsageError, nearest
 from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 
-STUDIES = ("batching",)
+USAGE = """usage: regimen study STUDY [ENV] [OPTIONS]
+
+Measure what a way of training buys, and write tables, plots and a summary.
+
+  batching     what collecting more episodes before each update buys
+  updates      when to update, side by side: per episode, per N, parallel, from a replay
+  empowerment  each documented choice of learning human power, against the exact values
+
+`regimen study STUDY --help` explains the options of one.
+
+  regimen study batching cartpole --quick
+  regimen study updates network_defense --quick
+  regimen study empowerment world/corr5 --parts ramp,clearing --seeds 3"""
 
 
 @dataclass(frozen=True)
-class StudyArgs:
+class BatchingArgs:
     """Measure what collecting more episodes before each update buys, and write tables, plots and a summary.
 
       gradient  how noisy a gradient is, against the rollout's size
@@ -33,8 +47,6 @@ class StudyArgs:
       regimen study batching pendulum --target -200 --parts gradient,target --sizes 1 10 50
     """
 
-    study: str = positional("STUDY")
-    """`batching`."""
     env: str = positional("ENV", default="cartpole")
     """A native environment of `regimen envs`, or gymnax:ID, or module:factory."""
     parts: str | None = None
@@ -76,28 +88,116 @@ class StudyArgs:
     """Print no progress."""
 
 
-OPTIONS = ("parts", "sizes", "seeds", "seed", "budget", "target", "repeats", "epochs", "minibatch_size", "lr", "factor")
+@dataclass(frozen=True)
+class UpdatesArgs:
+    """Compare when to update: after 1, 5 and 10 episodes, 25 parallel ones, 20,000 steps, and from a replay.
+
+      race        env steps and seconds until the greedy policy reaches returns,
+                  return at the end, memory
+      gradient    how noisy an update's gradient is at fixed policies
+      overfit     how much of an update's claimed gain a new batch confirms
+      compliance  episodes until the bound of compliance with a workflow passes
+                  the gate, where the environment has workflows
+
+    Each strategy has its documented epochs, as full batches, with z-scored Monte-Carlo returns and with GAE.
+    Results are written after each part; Ctrl+C keeps what is measured.
+
+      regimen study updates network_defense --quick
+      regimen study updates network_defense --seeds 3 --parts race --strategies "10 episodes,25 parallel"
+      regimen study updates cartpole --targets 200 475 --budget 3e5
+    """
+
+    env: str = positional("ENV", default="network_defense")
+    """A native environment of `regimen envs`, or gymnax:ID, or module:factory."""
+    parts: str | None = None
+    """Which parts, separated by commas; all of them when not given."""
+    strategies: str | None = None
+    """Which of "1 episode, 5 episodes, 10 episodes, 25 parallel, 20,000 steps, replay", separated by commas."""
+    quick: bool = False
+    """A look in a minute or two: fewer seeds, strategies, updates and steps, where they are not given."""
+    targets: tuple[float, ...] | None = None
+    """Evaluation returns to reach; on network_defense -100 -50 -25, else the environment's threshold."""
+    seeds: int | None = ranged(None, AT_LEAST_1)
+    """Seeds of every training (5; with --quick 2)."""
+    seed: int = ranged(0, NOT_NEGATIVE)
+    """The first of them."""
+    budget: int | None = ranged(None, AT_LEAST_1)
+    """Env steps of every training (2,000,000; with --quick 50,000)."""
+    replay_share: float | None = ranged(None, POSITIVE)
+    """Share of the budget for the replay, which takes a gradient step for every env step (0.1)."""
+    repeats: int | None = ranged(None, AT_LEAST_1)
+    """Rollouts or updates for each estimate of noise and overfitting (64; with --quick 8)."""
+    eval_episodes: int | None = ranged(None, AT_LEAST_1)
+    """Greedy episodes per evaluation (100; with --quick 20)."""
+    gate: float | None = ranged(None, POSITIVE)
+    """Compliance whose lower bound must be reached (0.95)."""
+    workflow: str | None = None
+    """The order to comply with (critical_first)."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to train."""
+    out: str | None = None
+    """Folder to write to; by default `studies/updates-<env>-<time>`."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    json: bool = False
+    """Print the results as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+@dataclass(frozen=True)
+class EmpowermentArgs:
+    """Score each documented choice of learning human power against the exact values of a world.
+
+    Parts: policy (power law or Boltzmann), ramp, clearing (of the replay), decay (of learning rates), loss (MSE or
+    Huber), targets (copies on or off), dropout, model (model-based or sampled targets), x_h_batch. Results are written
+    after each part; Ctrl+C keeps what is measured.
+
+      regimen study empowerment world/corr5 --quick
+      regimen study empowerment world/way1x5 --parts ramp,clearing --seeds 3
+    """
+
+    env: str = positional("ENV", default="world/corr5")
+    """A world that can be solved exactly: a name of `regimen envs`, world:FILE, or module:factory."""
+    parts: str | None = None
+    """Which parts, separated by commas; all of them when not given."""
+    quick: bool = False
+    """A look in a minute or two: fewer seeds and steps, where they are not given."""
+    seeds: int | None = ranged(None, AT_LEAST_1)
+    """Seeds of every training (5; with --quick 2)."""
+    seed: int = ranged(0, NOT_NEGATIVE)
+    """The first of them."""
+    budget: int | None = ranged(None, AT_LEAST_1)
+    """Env steps of every training (32,768; with --quick 8,192)."""
+    out: str | None = None
+    """Folder to write to; by default `studies/empowerment-<world>-<time>`."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    json: bool = False
+    """Print the results as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+STUDIES: dict[str, type] = {"batching": BatchingArgs, "updates": UpdatesArgs, "empowerment": EmpowermentArgs}
 
 
 def run(argv: list[str]) -> int:
-    args = parse(StudyArgs, argv, "study")
-    if args.study not in STUDIES:
-        raise UsageError(f"unknown study '{args.study}'{nearest(args.study, STUDIES)}")
+    if argv and argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if not argv:
+        raise UsageError(f"which STUDY? One of {', '.join(STUDIES)}; see `regimen study --help`")
+    name, rest = argv[0], argv[1:]
+    if name not in STUDIES:
+        raise UsageError(f"unknown study '{name}'{nearest(name, STUDIES)}")
+    args = parse(STUDIES[name], rest, f"study {name}")
 
-    from regimen.study import batching
     from regimen.study.jobs import Console
 
-    study = batching.run(
+    study = importlib.import_module(f"regimen.study.{name}").run(
         args.env,
-        out=args.out,
-        quick=args.quick,
-        preset=args.preset,
-        env_args=args.env_args,
-        device=args.device,
         command=shlex.join(["regimen", "study", *argv]),
         console=Console(args.quiet, sys.stderr if args.json else None),
-        eval_episodes=args.eval_episodes,
-        **{name: getattr(args, name) for name in OPTIONS},
+        **{f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.name not in ("env", "json", "quiet")},
     )
     if args.json:
         print(json_lib.dumps(study.summary(), indent=2))

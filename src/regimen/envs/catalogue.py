@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from regimen.envs.worlds.library import WORLDS
+
 
 @dataclass(frozen=True)
 class EnvEntry:
@@ -41,6 +43,12 @@ ENVS: dict[str, EnvEntry] = {
     "durotaxis/ratio": EnvEntry(
         "regimen.envs.durotaxis.env:DurotaxisRatio", "the same colony steered by one number, the share deleted"
     ),
+    "network_defense": EnvEntry(
+        "regimen.envs.network_defense.env:NetworkDefense", "defend 13 hosts against an intruder"
+    ),
+    "network_defense/workflow": EnvEntry(
+        "regimen.envs.network_defense.env:NetworkDefenseWorkflow", "the same, paid for repairing by a given order"
+    ),
     **{
         f"airspace/{name}": EnvEntry(f"regimen.envs.airspace.named:{name}", f"aircraft that must stay apart: {text}")
         for name, text in {
@@ -61,6 +69,10 @@ ENVS: dict[str, EnvEntry] = {
             "mixed": "one of the 14 scenarios in each episode",
             "random": "a drawn scenario in each episode",
         }.items()
+    },
+    **{
+        f"world/{name}": EnvEntry(f"regimen.envs.worlds.named:{name}", f"humans and robots: {entry['description']}")
+        for name, entry in WORLDS.items()
     },
     "probe/constant": EnvEntry("regimen.envs.probe:Constant", "one step, reward 1: the value is 1"),
     "probe/observation": EnvEntry("regimen.envs.probe:Observation", "one step, the reward is the observation"),

@@ -64,6 +64,10 @@ class NativeEnv:
     def replace(self, **changes):
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
+    def notes(self) -> list[str]:
+        """What `regimen envs NAME` says beside the fields, a line each."""
+        return []
+
     def settings(self) -> dict[str, Any]:
         """What `--env.KEY` sets, and its values now."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]

@@ -136,7 +136,7 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
 
 def locate(env: Any) -> tuple[str, Any]:
     """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `airspace:FILE.json`,
-    `module:factory`, `file.py:factory` or an object.
+    `world:FILE`, `module:factory`, `file.py:factory` or an object.
 
     The target is an object, or for the three prefixes that very string.
     """
@@ -149,6 +149,10 @@ def locate(env: Any) -> tuple[str, Any]:
         from regimen.envs.airspace.env import Airspace
 
         return env, Airspace(scenario=target.removeprefix("airspace:"))
+    if target.startswith("world:"):
+        from regimen.envs.worlds import files
+
+        return env, files.load(target.removeprefix("world:"))
     if ":" in target:
         return env, load(target)
     others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory"

@@ -35,10 +35,11 @@ class Regimen:
 
     name: str
     rollout: RolloutConfig
-    epochs: int
-    minibatch_size: int
+    epochs: int | None  # None: an algorithm without epochs
+    minibatch_size: int | None
     lr: float | None = None  # its own, instead of the study's
     env_args: tuple[tuple[str, Any], ...] = ()
+    algo: tuple[tuple[str, Any], ...] = ()  # further hyper-parameters
 
     @classmethod
     def episodes(cls, n: int, epochs: int, minibatch_size: int) -> Regimen:
@@ -59,10 +60,11 @@ class Regimen:
     @property
     def program(self) -> tuple[Any, ...]:
         """What regimens that can share a compiled program have in common."""
-        return (self.rollout, self.epochs, self.minibatch_size, self.env_args)
+        return (self.rollout, self.epochs, self.minibatch_size, self.env_args, self.algo)
 
     def apply(self, config: TrainConfig) -> TrainConfig:
-        algo = dataclasses.replace(config.algo, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        own = {} if self.epochs is None else {"epochs": self.epochs, "minibatch_size": self.minibatch_size}
+        algo = dataclasses.replace(config.algo, **own, **dict(self.algo))
         return config.replace(rollout=self.rollout, algo=algo, env_args=config.env_args | dict(self.env_args))
 
     def describe(self, config: TrainConfig, limit: int) -> str:
@@ -125,6 +127,7 @@ class Marks:
     alive: np.ndarray  # False: diverged
     returns: list[list[float]]
     entropy: list[list[float]]
+    seconds: float = 0.0  # of training, all seeds together
 
     @classmethod
     def zero(cls, n: int) -> Marks:
@@ -148,6 +151,10 @@ def mean_of(values: list[float]) -> float:
     return mean
 
 
+def mean_return(evaluation: Any) -> float:
+    return float(evaluation.returns.mean())
+
+
 @dataclass
 class Middle:
     """All seeds half-way through the budget, at the study's learning rate."""
@@ -169,6 +176,7 @@ class Bench:
     checks: int
     evaluate: Callable[..., Any]  # actor params, seed, episodes
     eval_episodes: int
+    score: Callable[[Any], float] = mean_return  # of an Evaluation
     middle: Middle | None = None
     engine: NativeEngine = field(init=False)
 
@@ -189,14 +197,16 @@ class Bench:
         self.engine.algo = changed(self.engine.algo, lr=float(lr))
 
     def evaluation(self, k: int, index: int) -> float:
-        """Mean greedy return of learner k, on the episodes of evaluation `index`."""
+        """The greedy policy of learner k on the episodes of evaluation `index`: its score, by default the mean
+        return."""
         seed = evaluation_seed(self.seeds[k], index)
-        return float(self.evaluate(self.engine.actor_params(k), seed, self.eval_episodes).returns.mean())
+        return self.score(self.evaluate(self.engine.actor_params(k), seed, self.eval_episodes))
 
     def advance(self, marks: Marks, limits: dict[int, Limits]) -> None:
         progress = self.engine.advance([limits.get(k, IDLE) for k in self.learners])
         for k in limits:
             marks.add(k, progress[k])
+        marks.seconds += max(progress[k].seconds for k in limits)
 
     def train(
         self,
@@ -239,6 +249,7 @@ class Bench:
             c.returns.append(self.evaluation(k, index))
             c.training.append(mean_of(marks.returns[k]))
             c.entropy.append(mean_of(marks.entropy[k]))
+            c.seconds.append(marks.seconds)
         for k in self.learners:
             curves[k].diverged = not marks.alive[k]
 

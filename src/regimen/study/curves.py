@@ -48,11 +48,12 @@ class Curve:
     returns: list[float]  # of the greedy policy
     training: list[float]  # episode return
     entropy: list[float]
+    seconds: list[float]  # of training all seeds together, without compilation and evaluation
     diverged: bool = False
 
     @classmethod
     def empty(cls, seed: int) -> Curve:
-        return cls(seed, [], [], [], [], [], [])
+        return cls(seed, [], [], [], [], [], [], [])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from regimen.empowerment.hyperparameters import STAGES
+
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
 WORKERS_SECONDS = 30.0  # and one line about its workers in this
 MANY_WORKERS = 16  # the panel shows so many, those in trouble first
@@ -79,6 +81,8 @@ def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -
         parts.append(f"loss {number(point['train/loss'])}")
     if "train/entropy" in point:
         parts.append(f"entropy {point['train/entropy']:.2f}")
+    if (now := stage(point)) is not None:
+        parts.append(f"stage {now} | beta_r {number(point['train/beta_r'])}")
     if "rollout/episodes" in point:
         parts.append(f"episodes {int(point['rollout/episodes'])}")
     if "rollout/success_rate" in point:
@@ -86,6 +90,11 @@ def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -
     if (most := focus(point)) is not None:
         parts.append(f"focus {most}")
     return " | ".join(parts)
+
+
+def stage(point: Mapping[str, Any]) -> str | None:
+    """`5 (ramp)`: number and name of the stage of an algorithm that learns in stages."""
+    return None if "train/stage" not in point else f"{point['train/stage']:.0f} ({STAGES[int(point['train/stage'])]})"
 
 
 def eval_line(point: Mapping[str, Any]) -> str:
@@ -310,6 +319,8 @@ class _Panel:
             ("success", value("rollout/success_rate", "{:.2f}".format)),
             ("loss", value("train/loss", number)),
             ("entropy", value("train/entropy", "{:.2f}".format)),
+            ("stage", stage(self.point)),
+            ("beta_r", value("train/beta_r", number)),
             ("KL", value("train/approx_kl", lambda x: number(x, 4))),
             ("expl. var.", value("train/explained_variance", "{:.2f}".format)),
             ("steps/s", value("time/steps_per_second", count)),

@@ -65,7 +65,7 @@ class Behaviour:
             return drawn, carry, {}
         action, carry, _ = self.algo.act(params, obs, carry, noise.get("policy"), mask=mask, greedy=self.greedy)
         astray = noise["coin"] < self.epsilon
-        return jax.tree.map(lambda a, b: select(astray, a, b), drawn, self.algo.to_env(action)), carry, {}
+        return jax.tree.map(lambda a, b: select(astray, a, b), drawn, self.algo.to_space(action)), carry, {}
 
     def to_env(self, action: PyTree) -> PyTree:
         return action

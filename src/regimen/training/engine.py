@@ -217,8 +217,17 @@ class Engine:
         """Continue from a snapshot; `what` names it in errors. Runs of a group resume one by one."""
         raise NotImplementedError
 
+    def restore_one(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
+        """The same for one learner of several."""
+        assert k == 0 and self.learners == 1, "this engine restores one learner"
+        self.restore(arrays, what)
+
     def actor_params(self, k: int) -> PyTree:
         raise NotImplementedError
+
+    def algo_of(self, k: int) -> Any:
+        """The algorithm of learner k, whose hyper-parameters may be its own."""
+        return self.algo
 
     def words(self) -> str:
         """How experience is collected, where that needs saying."""
@@ -248,7 +257,8 @@ class Engine:
 
 
 class NativeEngine(Engine):
-    """K learners on a native environment, in one program over `devices`. `init(key)` makes a learner's first state.
+    """K learners on a native environment, in one program over `devices`. `init(key, algo)` makes a learner's first
+    state. With `variants`, learner k has an algorithm of its own: all are `algo` but for their float hyper-parameters.
 
     Environments are split over the devices along their axis; what is learned is the same on all of them. So a snapshot
     does not depend on their number, and another number can go on from it.
@@ -260,22 +270,25 @@ class NativeEngine(Engine):
         algo: Any,
         source: ScanSource,
         seeds: list[int],
-        init: Callable[[Array], State],
+        init: Callable[..., State],
         curriculum: Curriculum | None = None,
         lag: int = 0,
         devices: list[Any] | None = None,
+        variants: list[Any] | None = None,
     ):
         self.env, self.algo, self.source, self.curriculum, self.lag = env, algo, source, curriculum, lag
         self.mesh = Mesh(np.array(devices or jax.local_devices()[:1]), (DEVICES,))
         self.device_count = self.mesh.size
         self.learners = len(seeds)
+        self.variants = variants if self.learners > 1 else None
+        self.played = algo if self.variants is None else self.stack(self.variants)  # what the program is given
         self.speed = 0.0  # updates per second, to size a host wake
         self.program: Callable[..., Any] | None = None
         reset = jax.jit(source.init)
         states, carries = [], []
-        for seed in seeds:  # one by one: initialisation runs on the host
-            key = jax.random.key(seed)
-            states.append(init(jax.random.fold_in(key, 0)))
+        for k, seed in enumerate(seeds):  # one by one: initialisation runs on the host
+            key, algo = jax.random.key(seed), self.algo_of(k)
+            states.append(init(jax.random.fold_in(key, 0), algo))
             extra, first = {}, env
             if lag:
                 extra["history"] = lagged.start(algo.actor_params(states[-1]), lag)
@@ -314,7 +327,7 @@ class NativeEngine(Engine):
     def compile(self) -> Callable[..., Any]:
         run = partial(chunk, self.source.share(self.device_count), self.curriculum, self.lag)
         if self.learners > 1:
-            run = jax.vmap(run, in_axes=(None, None, 0, 0, 0), axis_name=SEEDS)
+            run = jax.vmap(run, in_axes=(None if self.variants is None else 0, None, 0, 0, 0), axis_name=SEEDS)
         state, carry = self.specs(self.state)
         rows: Any = P(DEVICES) if self.learners == 1 else P(None, DEVICES)
         given, back = (P(), P(), state, carry, P()), (state, carry, P(), P(), Buffers(P(), P(), rows))  # type: ignore[arg-type]
@@ -322,7 +335,7 @@ class NativeEngine(Engine):
         limits = self.device_limits([Limits()] * self.learners)
         jitted = jax.jit(run, donate_argnums=(2, 3))
         with self.compilation():
-            return jitted.lower(self.algo, self.env, self.state, self.carry, limits).compile()
+            return jitted.lower(self.played, self.env, self.state, self.carry, limits).compile()
 
     def device_limits(self, limits: list[Limits]) -> Limits:
         cap = int(self.speed) if self.speed else FIRST_LOOK  # about a second
@@ -340,7 +353,7 @@ class NativeEngine(Engine):
     def run_chunk(self, limits: Limits) -> list[Progress]:
         program = self.program = self.program or self.compile()
         start = time.monotonic()
-        self.state, self.carry, *told = program(self.algo, self.env, self.state, self.carry, limits)
+        self.state, self.carry, *told = program(self.played, self.env, self.state, self.carry, limits)
         updates, diverged, buffers = self.local(told)
         updates, diverged = np.asarray(updates), np.asarray(diverged)
         seconds = max(time.monotonic() - start, 1e-6)
@@ -366,6 +379,17 @@ class NativeEngine(Engine):
         assert self.learners == 1
         tree = trees.unflatten(self.snapshot(0), arrays, what)
         self.place(tree["state"], tree["carry"])
+
+    def restore_one(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
+        if self.learners == 1:
+            return self.restore(arrays, what)
+        tree = trees.unflatten(self.snapshot(k), arrays, what)
+        whole = {"state": self.state, "carry": self.carry}
+        new = jax.tree.map(lambda all_of, one: all_of.at[k].set(one), whole, tree)
+        self.place(new["state"], new["carry"])
+
+    def algo_of(self, k: int) -> Any:
+        return self.algo if self.variants is None else self.variants[k]
 
     def actor_params(self, k: int) -> PyTree:
         """On one device: that is where policies are evaluated."""

@@ -16,7 +16,7 @@ from gymnasium import spaces as gym
 from jax import lax
 
 from regimen import distributions, spaces
-from regimen.analysis.statistics import mean_interval, wilson
+from regimen.analysis.statistics import mean_interval, sample_interval, wilson
 from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, nearest
 from regimen.schedule import Episodes
@@ -84,6 +84,7 @@ class Evaluation:
             out["success_ci95"] = interval(wilson(float(self.success.sum()), len(self.success)))
         out["reward_components"] = {name: float(x.mean()) for name, x in self.components.items()}
         out["metrics"] = {name: float(x.mean()) for name, x in self.metrics.items() if name != "success"}
+        out["metrics_ci95"] = {name: interval(sample_interval(self.metrics[name])) for name in out["metrics"]}
         return out
 
     def lines(self) -> list[str]:
@@ -101,7 +102,11 @@ class Evaluation:
             lines.append(f"success  {d['success_rate']:.3f}  (95% interval {low:.3f} to {high:.3f})")
         if len(self.components) > 1:
             lines += [f"reward/{name}  {x:.3f}" for name, x in d["reward_components"].items()]
-        return lines + [f"{name}  {x:.4g}" for name, x in d["metrics"].items()]
+        for name, x in d["metrics"].items():
+            within = d["metrics_ci95"][name]
+            between = "  (95% interval {:.4g} to {:.4g})".format(*within) if within and within[0] < within[1] else ""
+            lines.append(f"{name}  {x:.4g}{between}")
+        return lines
 
 
 def interval(bounds: tuple[float, float]) -> list[float] | None:

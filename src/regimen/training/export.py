@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,62 @@ from regimen.training.policy import Policy, load_policy
 SCHEMA = 1
 STREAKS = ("zero_conflict_streak", "perfect_streak")
 COUNTS = ("env_steps", "agent_steps", "updates", "episodes", "wall_seconds")
+PROGRAMS = {
+    "stablehlo": """
+## Without Regimen
+
+`policy.stablehlo` is the greedy policy as a program; `signature.json` names its inputs. It needs jax only.
+
+```python
+import jax
+import numpy as np
+
+act = jax.export.deserialize(bytearray(open("policy.stablehlo", "rb").read())).call
+(action,) = act(np.zeros((1, 4), np.float32))  # a batch of observations
+```
+""",
+    "onnx": """
+## Without Regimen
+
+`policy.onnx` is the greedy policy as a program; `signature.json` names its inputs. It needs onnxruntime only.
+
+```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("policy.onnx")
+(action,) = session.run(None, {"observation": np.zeros((1, 4), np.float32)})  # a batch of observations
+```
+""",
+}
 OF_THE_RUN = (*COUNTS, "stop_reason", "stop_detail", "converged", *STREAKS)
 
 
-def export_policy(run: str | Path, out: str | Path | None = None, checkpoint: str = "best") -> Path:
+def export_policy(
+    run: str | Path, out: str | Path | None = None, checkpoint: str = "best", program: str = "policy"
+) -> Path:
     """Copy a run's policy to a folder of its own, with `metadata.json` and `README.md`; an existing one is left alone.
-    All that `regimen.load_policy` needs is in it."""
+    All that `regimen.load_policy` needs is in it; with `program` `stablehlo` or `onnx` also a file that acts without
+    it."""
     run = Path(run)
     path = run / "export" if out is None else Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
     policy = load_policy(run, checkpoint)
+    fresh = not path.exists()
     policy.save(path)
     found = metadata(run, policy, checkpoint)
+    if program != "policy":
+        from regimen.training.export_program import write_program
+
+        try:
+            found["program"] = write_program(policy, path, program).name
+        except BaseException:
+            if fresh:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
     write_json(path / "metadata.json", found)
-    write_atomic(path / "README.md", readme(found))
+    write_atomic(path / "README.md", readme(found) + PROGRAMS.get(program, ""))
     return path
 
 

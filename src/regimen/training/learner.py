@@ -38,6 +38,7 @@ class Learner:
         self.checkpoints = Checkpoints(files.path / "checkpoints", c.keep, c.keep_best)
         self.best_params: PyTree = None  # on the host
         self.lesson: dict[str, float] | None = None  # values of the curriculum in the last update
+        self.stage: int | None = None  # of an algorithm that learns in stages
         self.mirror: Mirror | None = None
         self.evaluations: dict[str, Evaluation] = {}  # at the end: of the best and of the final policy
 
@@ -68,11 +69,21 @@ class Learner:
                 self.mirror.log(row["env_steps"], row)
 
     def moves(self, progress: Progress) -> list[str]:
-        """What the curriculum changed in an advance that is not recorded yet, in words."""
-        course = self.engine.curriculum
+        """What the curriculum changed in an advance that is not recorded yet, and stages that began, in words."""
+        course, begun = self.engine.curriculum, self.stages(progress)
         if course is None:
-            return []
+            return begun
         lines, self.lesson = course.moves(self.lesson, progress, self.run.counters.steps)
+        return [*lines, *begun]
+
+    def stages(self, progress: Progress) -> list[str]:
+        """Stages of the algorithm that an advance came to."""
+        names, lines, steps = getattr(self.engine.algo, "stages", ()), [], self.run.counters.steps
+        found = progress.metrics.get("stage", np.zeros(0)) if names else ()
+        for number, taken in zip(found, np.cumsum(progress.steps)):
+            if int(number) != self.stage:
+                self.stage = int(number)
+                lines.append(f"stage {self.stage} ({names[self.stage]}) at step {steps + int(taken):,}")
         return lines
 
     def note_best(self, point: Row) -> bool:
@@ -95,7 +106,7 @@ class Learner:
         def write_policy(path: Path) -> None:
             info = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed}
             info["env_steps"] = run.counters.steps
-            save_policy(path, self.config.algorithm, self.engine.algo, params, info)
+            save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, info)
 
         best = run.best if new_best else None
         snapshot, final = self.engine.snapshot(self.k), run.stop is not None
@@ -108,7 +119,7 @@ class Learner:
         arrays, meta, path = self.checkpoints.load(which, warn)
         theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
         compare(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
-        self.engine.restore(arrays, f"the checkpoint {path}")
+        self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
         self.run.restore(meta["run"], meta["wall_seconds"])
         self.lesson = meta.get("lesson")
 

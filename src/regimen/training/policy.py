@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from regimen import spaces
 from regimen.algorithms import policy_map
 from regimen.config import ALGORITHMS, NetworkConfig, TrainConfig
+from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.settings import resolve_rollout
 from regimen.training.checkpoint import Checkpoints, digest, verify
@@ -77,7 +78,7 @@ class Policy:
 
         def act(params: PyTree, obs: PyTree, mask: PyTree, memory: PyTree, noise: PyTree) -> tuple[PyTree, PyTree]:
             action, memory, _ = algo.act(params, obs, memory, noise, mask=mask, greedy=noise is None)
-            return algo.to_env(action), memory
+            return algo.to_space(action), memory
 
         self._act = jax.jit(act)
 
@@ -192,7 +193,9 @@ def read_policy(path: Path) -> Policy:
     meta, arrays = read_files(path)
     components = tuple(meta.get("reward_components", ("total",)))
     observed, acted = (spaces.from_json(meta[name]) for name in ("observation_space", "action_space"))
-    spec = Spec(observed, acted, components, tuple(meta.get("agents", ())))
+    needs_env = "policies" not in meta and getattr(ALGORITHMS[meta["algorithm"]].load(), "needs_env", False)
+    env = registry.resolve(meta["env"], meta.get("env_args", {})).native if needs_env else None
+    spec = Spec(observed, acted, components, tuple(meta.get("agents", ())), env=env)
     if "policies" in meta:
         algos = {name: saved_algorithm(one, path) for name, one in meta["policies"].items()}
         members = tuple(

@@ -55,6 +55,7 @@ class RayEngine(HostEngine):
         self.key = np.zeros(0)  # of the rollouts that are asked for now
         self.ready: deque[tuple[Member, Asked]] = deque()  # finished rollouts, in the order in which they were found
         self.rollouts = self.dropped = 0
+        self.synced = 0  # training steps of the weights that workers have, where those are counted
 
     # --- the workers -------------------------------------------------------------------------------------------------
 
@@ -76,6 +77,17 @@ class RayEngine(HostEngine):
         self.version = int(self.state.clock.updates)
         self.key = rollout_key(self.state.key, self.version)
         self.weights = put(self.algo.actor_params(self.state))
+
+    def due(self) -> bool:
+        """Whether workers get new weights now: after every update, or as often as the algorithm's `actor_sync_freq`
+        says, in its training steps."""
+        every = getattr(self.algo.config, "actor_sync_freq", None)
+        if every is None:
+            return True
+        done = int(self.state.aux["training_steps"])
+        due = done - self.synced >= every
+        self.synced = done if due else self.synced
+        return due
 
     def start(self) -> None:
         self.started = True
@@ -104,7 +116,7 @@ class RayEngine(HostEngine):
         progress = self.learn(begun, batch, rows, steps)
         if first:
             self.compile_seconds += time.monotonic() - collected
-        if self.asynchronous:
+        if self.asynchronous and self.due():
             self.broadcast()
             self.fleet.offer(self.version, self.weights)
         waited, total = collected - begun, time.monotonic() - begun

@@ -145,6 +145,10 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
             plot_group([r.run_dir for r in results], path)
         except RegimenError as e:  # no matplotlib, or no return in so short a run
             console.event(str(e))
+        try:
+            console.event(f"report {write_report(path)}")
+        except (RegimenError, OSError) as e:
+            console.event(f"report none: {e}")
     console.event(f"run directories {path}/seed-*")
     if code == 0:
         reasons = Counter(map(str, summary["stop_reasons"])).most_common()

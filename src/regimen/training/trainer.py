@@ -52,9 +52,11 @@ def make_engine(
     seeds: list[int],
     stop_requested: Callable[[], bool],
     adopt: Callable[[State], State] = lambda state: state,
+    variants: list[Any] | None = None,
 ) -> Engine:
     """The engine of this configuration; refused when its batches cannot fit. `adopt` may replace parts of each fresh
-    state (`--init-from`)."""
+    state (`--init-from`). `variants` are hyper-parameters of each learner, which differ from the configuration's only
+    in numbers; a native environment is then given."""
     native = handle.native is not None
     wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
     if wanted and getattr(handle.native, "write_evaluation", None) is None:
@@ -71,8 +73,8 @@ def make_engine(
     devices = device.choose(config.devices, num_envs, algo) if native else jax.local_devices()[:1]
     device.require_memory(memory_needed(config, handle) * len(seeds), replay_needed(algo) * len(seeds), devices)
 
-    def init(key: Any) -> State:
-        return adopt(algo.init(key))
+    def init(key: Any, one: Any = algo) -> State:
+        return adopt(one.init(key))
 
     if config.engine.distributed:
         if course is not None:
@@ -88,13 +90,21 @@ def make_engine(
         if native:
             source, lag = ScanSource(schedule, num_envs), config.rollout.lag
             kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
-            return kind_of(handle.native, algo, source, seeds, init, course, lag, devices)
+            each = None if variants is None else [with_config(algo, c) for c in variants]
+            return kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
         if config.rollout.lag:
             raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
         components, limit = handle.reward_components, handle.max_episode_steps
         metrics = handle.metric_reductions
         source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics)
         return HostEngine(algo, source, seeds[0], init)
+
+
+def with_config(algo: Any, config: Any) -> Any:
+    """A bound algorithm with other hyper-parameters, sharing its networks: those may not depend on what changed."""
+    other = type(algo)(config, algo.network)
+    other.parts = algo.parts
+    return other
 
 
 def memory_needed(config: TrainConfig, handle: Any) -> int:
@@ -139,10 +149,16 @@ class Session:
         console: Console,
         callback: Callback | None,
         signals: Signals,
+        configs: list[TrainConfig] | None = None,
+        labels: list[str] | None = None,
     ):
+        """`configs` and `labels` are of each learner, where they differ in more than the seed."""
         self.config, self.handle, self.engine, self.path = config, handle, engine, path
         self.console, self.callback, self.signals = console, callback, signals
-        self.learners = [Learner(config, handle, engine, k, seed, f) for k, (seed, f) in enumerate(zip(seeds, files))]
+        each = configs or [config] * len(seeds)
+        self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(each, seeds, files))]
+        self.labels = labels or [f"seed {seed}" for seed in seeds]
+        self.varied = labels is not None
         self.evaluate = make_evaluator(handle, engine.algo, signals.is_requested)
         self.ending = False  # everything is saved: a signal ends the process at once
         self.warned_of: set[str] = set()
@@ -161,7 +177,7 @@ class Session:
 
     def name(self, learner: Learner) -> str:
         """How an event for everyone begins."""
-        return f"seed {learner.seed}: " if self.group else ""
+        return f"{self.labels[learner.k]}: " if self.group else ""
 
     def tell(self, learner: Learner, text: str) -> None:
         learner.files.event(text)
@@ -182,6 +198,7 @@ class Session:
         world = "native" if h.native is not None else "Gymnasium"
         first, count = self.learners[0].seed, len(self.learners)
         seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
+        seeds = f"{count} runs in one program" if self.varied and self.group else seeds
         needed = f"{device.size(memory_needed(c, h) * count)} for batches"
         if replay := replay_needed(self.engine.algo):
             needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {device.size(replay * count)}"
@@ -201,7 +218,7 @@ class Session:
         if words := self.engine.words():
             lines.insert(1, words)
         if self.group:
-            lines.append("the figures below are means over the seeds still training")
+            lines.append(f"the figures below are means over the {'runs' if self.varied else 'seeds'} still training")
         self.console.header(lines)
         for learner in self.learners:
             for line in lines:
@@ -217,7 +234,8 @@ class Session:
                 if learner.k == 0:
                     self.console.event(text)
 
-            learner.start_mirror(f"{self.path.name}/{learner.path.name}" if self.group else self.path.name, warn)
+            below = learner.path.relative_to(self.path).as_posix() if self.group else ""
+            learner.start_mirror(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -246,7 +264,8 @@ class Session:
 
     def turn(self) -> None:
         """One advance of every learner that is still going, and everything that is due after it."""
-        most = 1 if self.callback is not None else CHUNK
+        every_update = self.callback is not None and not getattr(self.callback, "evaluations_only", False)
+        most = 1 if every_update else CHUNK
         going = [learner for learner in self.learners if learner.stop is None]
         limits = [learner.run.limits(most) if learner.stop is None else IDLE for learner in self.learners]
         with blaming_the_env(self.handle):

@@ -41,6 +41,7 @@ class World(NativeEnv):
 
     reward_components: ClassVar[tuple[str, ...]] = ("goals",)
     metric_reductions: ClassVar[dict[str, str]] = {"goals_attained": "sum"}
+    render_fps: ClassVar[int] = 2  # steps are decisions, and worth a look each
     allowed = None  # (state) -> [A^R] bool, where the robots may not always do everything
     max_episode_steps: int
 
@@ -49,6 +50,7 @@ class World(NativeEnv):
     robots: Any  # R
     humans: Any  # H
     actions: Any  # names of one agent's A actions
+    still: Any = 0  # the action that does nothing, or nearly so: what a human who is where it wants to be does
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -109,6 +111,11 @@ class World(NativeEnv):
     @property
     def num_goals(self) -> int:
         return self.goal_weights.shape[1]
+
+    @property
+    def goal_names(self) -> list[str]:
+        """Goals as tables show them."""
+        return [str(g) for g in range(self.num_goals)]
 
     @property
     def robot_choices(self) -> int:

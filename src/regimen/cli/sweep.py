@@ -1,0 +1,181 @@
+"""`regimen sweep ENV`: train many settings and say which do better."""
+
+from __future__ import annotations
+
+import json as json_lib
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from regimen.cli.flags import positional, print_help, ranged, rows_of, wants_help
+from regimen.errors import ConfigError, UsageError, nearest
+from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, coerce, field_types
+
+DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations,
+`--random` distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a
+native environment are trained in one compiled program, other settings one by one by Optuna, which stops hopeless ones.
+The same command, or `regimen sweep --out DIR`, continues a sweep that was interrupted or killed.
+
+  regimen sweep cartpole --grid algo.lr=1e-4,3e-4,1e-3 --seeds 3
+  regimen sweep pendulum --random algo.lr=log:1e-4:1e-2 algo.gamma=uniform:0.9:1 --trials 30
+  regimen sweep gym:Acrobot-v1 --grid algo.minibatch_size=64,256 --workers 2
+  regimen compare runs/first-sweep --by algo.lr
+"""
+
+
+@dataclass(frozen=True)
+class SweepArgs:
+    """Flags of a sweep that are not settings of its runs."""
+
+    env: str = positional("ENV", default="")
+    """As for `regimen train`; with --out of an earlier sweep it may be left out."""
+    grid: str | None = None
+    """KEY=A,B,C ...: values to try; may be given several times. Lists are written `network.hidden=[64,64],[128]`."""
+    random: str | None = None
+    """KEY=KIND:LOW:HIGH ...: draw from `log`, `uniform`, `int`, `logint` or `choice:A:B:C`."""
+    trials: int | None = ranged(None, AT_LEAST_1)
+    """How many; by default all points of the grid, or 20 where something is drawn. Draws are shared out over the
+    grid."""
+    seeds: int | None = ranged(None, AT_LEAST_1)
+    """Seeds of every trial, from --seed on; a trial's value is their mean."""
+    out: str | None = None
+    """Folder to write to, or to continue; by default runs/<env>-<algo>-sweep-<time>."""
+    metric: str = "return_mean"
+    """What to judge by: an evaluation metric, as for `regimen compare`."""
+    lower: bool | None = None
+    """Smaller is better; known for conflicts."""
+    sampler: Literal["random", "tpe"] = "random"
+    """How --random is drawn: independently, or by Optuna's TPE from the results so far (one by one)."""
+    prune: bool = True
+    """Stop a trial whose evaluations are below the median of those before it; one by one only."""
+    one_by_one: bool = False
+    """Do not train trials in one compiled program."""
+    batch: int | None = ranged(None, AT_LEAST_1)
+    """Trials of one compiled program, at most; by default 64 runs."""
+    workers: int = ranged(1, AT_LEAST_1)
+    """Train so many trials at once, each in a process of its own."""
+    engine: Literal["local", "ray"] = "local"
+    """Where workers are: processes of this machine, or tasks of a Ray cluster (--engine.address)."""
+    draw_seed: int = ranged(0, NOT_NEGATIVE)
+    """Another one draws other values."""
+    json: bool = False
+    """Print the result as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+REPEATED = ("grid", "random")
+SWITCHES = ("lower", "prune", "one_by_one", "json", "quiet")
+
+
+def run(argv: list[str]) -> int:
+    if wants_help(argv):
+        print_help("regimen sweep", DESCRIPTION, rows_of(SweepArgs))
+        return 0
+    args, files = prepared(argv)
+
+    from regimen.search.sweep_run import run_sweep
+    from regimen.tracking.console import Console
+    from regimen.tracking.storage import read_json
+
+    console = Console(quiet=args.quiet, file=sys.stderr if args.json else None)
+    code = run_sweep(files, shlex.join(["regimen", "sweep", *argv]), console, args.workers, args.engine, args.batch)
+    if args.json:
+        print(json_lib.dumps(read_json(files.folder / "sweep.json"), indent=2))
+    return code
+
+
+def prepared(argv: list[str]) -> tuple[SweepArgs, Any]:
+    """The flags, and the sweep's folder: new, or the one to go on with."""
+    from regimen.search.sweep import Plan
+    from regimen.search.sweep_files import SweepFiles, begin
+
+    args, plan = read(argv)
+    if plan is None:
+        folder = Path(str(args.out))
+        return args, SweepFiles(folder, Plan.load(folder))
+    folder = Path(args.out) if args.out else default_folder(plan)
+    return args, begin(folder, plan, shlex.join(["regimen", "sweep", *argv]))
+
+
+def default_folder(plan: Any) -> Path:
+    from datetime import UTC, datetime
+
+    from regimen.training.several import short
+
+    config = plan.config(plan.draw(0))
+    return Path("runs") / f"{short(config.env)}-{config.algorithm}-sweep-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+
+
+def read(argv: list[str]) -> tuple[SweepArgs, Any]:
+    """The flags, and the plan they describe; None where an earlier one is to be continued."""
+    from regimen.cli import train
+    from regimen.search.sweep import make_plan
+
+    own, lists, rest = split_flags(argv)
+    types = field_types(SweepArgs)
+    values = {name: coerce(value, types[name], "--" + name.replace("_", "-")) for name, value in own.items()}
+    for name in ("trials", "seeds", "batch", "workers"):
+        if values.get(name) is not None and values[name] not in AT_LEAST_1:
+            raise ConfigError(f"--{name}: {values[name]} is out of range; it must be {AT_LEAST_1}")
+    args = SweepArgs(**values)
+    if not rest and not lists["grid"] and not lists["random"] and args.out:
+        return args, None
+    tokens = train.checked(rest)
+    env = tokens.positionals[0] if tokens.positionals else tokens.values.get("env")
+    if tokens.values.get("algorithm") == "all" or str(env).endswith("/all"):
+        raise UsageError("a sweep has one environment and, unless --grid algo=A,B names several, one algorithm")
+    overrides = {k: v for k, v in tokens.values.items() if k not in (*train.ONLY_FLAGS, "env")}
+    overrides = {"track.enabled": False} | overrides  # many short runs; --track.enabled true mirrors them
+    if tokens.env_args:
+        overrides["env_args"] = tokens.env_args
+    plan = make_plan(
+        env,
+        lists["grid"],
+        lists["random"],
+        args.trials,
+        overrides,
+        args.lower,
+        seeds=args.seeds,
+        config_file=tokens.values.get("config"),
+        metric=args.metric,
+        sampler=args.sampler,
+        prune=args.prune,
+        together=not args.one_by_one,
+        draw_seed=args.draw_seed,
+    )
+    return args, plan
+
+
+def split_flags(argv: list[str]) -> tuple[dict[str, Any], dict[str, list[str]], list[str]]:
+    """The sweep's own flags, its lists, and what belongs to `regimen train`."""
+    own: dict[str, Any] = {}
+    lists: dict[str, list[str]] = {name: [] for name in REPEATED}
+    rest, tokens = [], list(argv)
+    names = [n for n in field_types(SweepArgs) if n != "env"]
+    while tokens:
+        token = tokens.pop(0)
+        name, equals, value = token.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if not token.startswith("--") or (name not in names and name.removeprefix("no_") not in SWITCHES):
+            rest.append(token)
+        elif name in REPEATED:
+            found = [value] if equals else []
+            while tokens and "=" in tokens[0] and not tokens[0].startswith("--"):
+                found.append(tokens.pop(0))
+            if not found:
+                raise UsageError(f"--{name} needs KEY=VALUES, as in --{name} " + example(name))
+            lists[name] += found
+        elif name.removeprefix("no_") in SWITCHES:
+            own[name.removeprefix("no_")] = not name.startswith("no_") if not equals else value
+        elif equals or (tokens and not tokens[0].startswith("--")):
+            own[name] = value if equals else tokens.pop(0)
+        else:
+            raise UsageError(f"{token} needs a value{nearest(name, names) if name not in names else ''}")
+    return own, lists, rest
+
+
+def example(name: str) -> str:
+    return "algo.lr=1e-4,3e-4" if name == "grid" else "algo.lr=log:1e-4:1e-2"

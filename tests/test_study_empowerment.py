@@ -1,0 +1,63 @@
+"""The study of empowerment: its choices are settings, and what it writes says what was measured."""
+
+import json
+
+import pytest
+
+from regimen.errors import UsageError
+from regimen.study import empowerment
+from regimen.study.jobs import Console
+
+
+@pytest.mark.parametrize("part", empowerment.CHOICES)
+def test_every_choice_is_a_configuration_of_its_own(part):
+    made = [
+        empowerment.configured("world/corr5", None, settings, 1600).algo
+        for settings in empowerment.CHOICES[part].values()
+    ]
+    assert len(set(made)) == len(made)
+    for algo in made:
+        assert algo.warmup_v_h_e_steps == 100 and algo.state_sweep == 0.0 and algo.x_h_use_network
+
+
+def row(part, choice, seed, tv):
+    return {"part": part, "choice": choice, "seed": seed, "seconds": 1.0} | dict.fromkeys(empowerment.SCORES, tv)
+
+
+def test_what_is_measured_is_written(tmp_path, monkeypatch):
+    scores = {"sigmoid": 0.01, "linear": 0.02, "none": 0.04}
+
+    def train(config, seeds, tick):
+        kind = "none" if config.algo.beta_r_rampup_steps == 0 else config.algo.beta_r_ramp
+        return [row("", "", seed, scores[kind] + 1e-4 * seed) for seed in seeds]
+
+    monkeypatch.setattr(
+        empowerment,
+        "train",
+        lambda *args: [{k: v for k, v in r.items() if k not in ("part", "choice")} for r in train(*args)],
+    )
+    study = empowerment.run("world/corr5", out=tmp_path, parts="ramp", seeds=3, budget=160, console=Console(quiet=True))
+    table = {r["choice"]: r for r in study.table()}
+    assert [table[name]["tv_mean"] for name in scores] == pytest.approx([x + 1e-4 for x in scores.values()])
+    assert (
+        table["linear"]["seeds"] == 3
+        and table["linear"]["tv_mean_ci95"][0] < 0.0201 < table["linear"]["tv_mean_ci95"][1]
+    )
+    text = (tmp_path / "summary.md").read_text()
+    assert "- ramp: sigmoid\n" in text and "| ramp | none | 4.010% |" in text
+    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 1 + 9
+    assert json.loads((tmp_path / "results.json").read_text())["scores"][0]["choice"] == "sigmoid"
+    assert (tmp_path / "scores.png").stat().st_size > 1000
+
+
+def test_one_seed_has_no_interval(tmp_path):
+    study = empowerment.Study(
+        "world/corr5", tmp_path, 10, 1, [row("ramp", "sigmoid", 0, 0.1), row("ramp", "none", 0, 0.2)]
+    )
+    study.write()
+    assert study.table()[0]["tv_mean_ci95"] is None and "within the spread" in (tmp_path / "summary.md").read_text()
+
+
+def test_an_unknown_part_is_refused():
+    with pytest.raises(UsageError, match="unknown part 'rampp'"):
+        empowerment.chosen_parts("rampp")
