@@ -63,6 +63,14 @@ def test_durotaxis_reaches_the_goal(tmp_path):
     assert result.summary["success_rate"] >= 0.8
 
 
+@pytest.mark.parametrize("mode", ["faithful", "fixed"])
+def test_network_defense_passes_20_within_20_000_episodes(mode, tmp_path):
+    """With a fifth of the budget; the full one is in docs/network_defense.md."""
+    settings = {"total_steps": 2_000_000, "env_args": {"mode": mode}}
+    result = regimen.train("network_defense", track=False, out=str(tmp_path / "run"), **settings)
+    assert np.mean(result.episodes["env_return"][-500:]) > -20
+
+
 def test_gymnasium_cartpole_on_the_host(tmp_path):
     result = regimen.train("gym:CartPole-v1", track=False, out=str(tmp_path / "run"))
     assert result.summary["eval_return_mean"] >= 475

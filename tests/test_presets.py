@@ -60,6 +60,7 @@ def test_tuned():
         "durotaxis",
         "durotaxis/ratio",
     ]
+    defence = ["network_defense", "network_defense/workflow"]
     named = (
         "any",
         "random",
@@ -72,7 +73,8 @@ def test_tuned():
         "merge_4all",
     )
     flights = [f"airspace/{name}" for name in named]
-    assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, "cartpole/positions", "lunar_lander", *flights])
+    others = ["cartpole/positions", "lunar_lander", *defence, *flights]
+    assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, *others])
     assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["airspace/any", "cartpole"]
     assert build_config("gym:CartPole-v1", algo="appo").algo.epochs == 4
     assert build_config("durotaxis/ratio").network.name == "graph"

@@ -298,6 +298,7 @@ RANGES[CQLConfig] = RANGES[SACConfig] | {
 }
 """Ranges of the numbers, by dataclass; `register_algorithm` users add their own here or give a `validate` method."""
 
+BELOW_0 = Range(-1e12, -1e-30)
 _BY_NET = {
     "lr_{}": POSITIVE,
     "{}_target_update_interval": AT_LEAST_1,
@@ -313,6 +314,9 @@ RANGES[EmpowermentConfig] = {pattern.format(net): r for net in NETS for pattern,
     "xi": AT_LEAST_1,
     "eta": AT_LEAST_1,
     "beta_r": NOT_NEGATIVE,
+    "terminal_v_r": BELOW_0,
+    "lookup_default_q_r": BELOW_0,
+    "lookup_default_v_r": BELOW_0,
     "nu_h": FRACTION,
     "epsilon_r_start": FRACTION,
     "epsilon_r_end": FRACTION,

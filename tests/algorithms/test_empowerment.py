@@ -14,8 +14,9 @@ from regimen.algorithms.empowerment_nets import log_error, move, soft_clamp
 from regimen.empowerment import exact, tabular, validate
 from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.envs import registry
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, EnvError
 from regimen.schedule import Steps
+from regimen.settings import build_config
 from regimen.sources.scan import ScanSource
 from regimen.training import trees
 from regimen.training.engine import Limits, NativeEngine
@@ -453,6 +454,18 @@ def test_what_does_not_fit_is_refused(settings, says):
         bound(**settings)
 
 
+NOWHERE = {
+    True: {"map": "Hu . Ro . .", "possible_goals": "4,0"},  # too far for the last step
+    False: {"map": "Ro Hu", "possible_goals": "0,0"},  # the robot cannot get out of the way, ever
+}
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_human_who_can_attain_nothing_is_named(timed):
+    with pytest.raises(EnvError, match=r"human 0 can attain none of its goals .*X_h = 0"):
+        bound("world/way1x5", env_args=NOWHERE[timed], include_step_count=timed)
+
+
 def test_only_worlds_have_power():
     with pytest.raises(ConfigError, match="world of humans and robots"):
         bound("cartpole")
@@ -462,8 +475,6 @@ def test_only_worlds_have_power():
     ("settings", "says"),
     [
         ({"beta_h": "much"}, "algo.beta_h"),
-        ({"terminal_v_r": 0.0}, "below 0"),
-        ({"lookup_default_q_r": 1.0}, "lookup_default_q_r"),
         ({"use_encoders": True, "use_lookup_tables": True}, "lookup tables"),
         ({"u_r_sample_humans": 1}, "u_r_use_network"),
         ({"x_h_batch_size": 8, "x_h_use_network": False}, "x_h_use_network"),
@@ -473,3 +484,18 @@ def test_only_worlds_have_power():
 def test_settings_that_contradict_are_refused(settings, says):
     with pytest.raises(ConfigError, match=says):
         EmpowermentConfig(**settings).validate()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("terminal_v_r", 0.0), ("zeta", 0.5), ("xi", 0.9), ("eta", 0), ("gamma_r", 0), ("gamma_h", 1.1), ("beta_r", -1)],
+)
+def test_numbers_out_of_range_are_refused_by_name(key, value):
+    with pytest.raises(ConfigError, match=rf"algo\.{key}: .* out of range"):
+        build_config("world/corr5", algo="empowerment", overrides={f"algo.{key}": value})
+
+
+@pytest.mark.parametrize("key", ["use_rnd", "mcts_num_simulations", "gradual_buffer_clearing"])
+def test_names_of_the_prior_system_are_answered(key):
+    with pytest.raises(ConfigError, match=r"prior system has it|named otherwise here"):
+        build_config("world/corr5", algo="empowerment", overrides={f"algo.{key}": 1})

@@ -56,9 +56,10 @@ def play(env, key, policy, episodes, steps):
     return jax.vmap(episode)(jax.random.split(key, episodes))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=12)
 def rollout(policy: str, episodes: int = EPISODES, steps: int = STEPS, seed: int = 0, **fields):
-    """Everything as numpy, [episodes, steps, ...]."""
+    """Everything as numpy, [episodes, steps, ...]. Tests share them: a program is compiled for each environment, policy
+    and size."""
     return jax.device_get(play(NetworkDefense(**fields), jax.random.key(seed), policy, episodes, steps))
 
 

@@ -59,8 +59,8 @@ def bits_of(state, host):
 @pytest.mark.parametrize("red", ["b_line", "meander"])
 @pytest.mark.parametrize(("policy", "mode"), [("random", "faithful"), ("some", "fixed")])
 def test_equals_a_plain_implementation(red, policy, mode):
-    out = rollout(policy, 24, red=red, mode=mode)
-    for e in range(24):
+    out = rollout(policy, red=red, mode=mode)
+    for e in range(12):
         oracle = Oracle(red, mode, int(out["before"].red.foothold[e, 0]))
         for t in range(100):
             reward = oracle.step(int(out["action"][e, t]), [int(w) for w in out["words"][e, t]])
@@ -92,7 +92,7 @@ ACCEPTED = {
 
 def test_accepted_decoys():
     """All 104 on a fresh network, as enumerated with the reference."""
-    after = jax.vmap(lambda a: ENV.step(KEY, START, a))(jnp.arange(28, 132))
+    after = jax.jit(jax.vmap(lambda a: ENV.step(KEY, START, a)))(jnp.arange(28, 132))
     deployed = np.asarray(after[0].decoys)
     found = {name: [] for name in net.DECOYS}
     for i, row in enumerate(deployed):
@@ -176,7 +176,7 @@ def test_jump_table():
 
 def test_exploit_choice():
     """The preferred one with 0.75, each of the others alike; what comes of it on Enterprise2."""
-    n = 20_000
+    n = 8000
     state = at(9, ports={"Enterprise2": int(net.OPEN[3])})
     after = MANY(ENV, jax.random.split(KEY, n), state, jnp.int32(0))
     here = bit("Enterprise2")
@@ -193,7 +193,7 @@ def test_exploit_choice():
 def test_decoys_catch_exploits():
     femitter = {"Enterprise2": 1 << net.DECOYS.index("Femitter")}
     found = {"Enterprise2": int(net.OPEN[3]) | net.ports(21)}
-    keys = jax.random.split(KEY, 4000)
+    keys = jax.random.split(KEY, 8000)
     caught = MANY(ENV, keys, at(9, ports=found, decoys=femitter), jnp.int32(0))
     failed = ~np.asarray(caught.red_success)
     assert failed.mean() == pytest.approx(0.75 + 0.05, abs=0.03)  # the decoy, or EternalBlue, one of five others
@@ -209,7 +209,7 @@ def test_decoys_catch_exploits():
 
 def test_ssh_is_always_noticed():
     """Also where it fails, as it does on the Defender; Remove cannot end what it gains."""
-    red = MEANDER.reset(KEY)[0].red.replace(
+    red = START.red.replace(
         known=jnp.int32(bit("Defender")), scanned=jnp.int32(bit("Defender", "User0")), swept=jnp.int32(7)
     )
     red = red.replace(escalated=jnp.int32(bit("User0")))
@@ -269,7 +269,7 @@ def test_reward_table():
 
 
 def test_rewards_are_tenths():
-    reward = rollout("random", 24, red="meander", mode="faithful")["reward"].sum(-1).astype(np.float64)
+    reward = rollout("random", red="meander", mode="faithful")["reward"].sum(-1).astype(np.float64)
     np.testing.assert_allclose(reward, np.round(reward, 1), atol=1e-5)
     assert len(np.unique(np.round(reward, 1))) > 20
 
@@ -308,7 +308,7 @@ def test_mixed_draws_one_for_each_episode():
 
 
 def test_same_seed_same_episode():
-    one, same, other = (rollout("random", 4, seed=s, max_episode_steps=m) for s, m in ((5, 100), (5, 99), (6, 100)))
+    one, same, other = (rollout.__wrapped__("random", seed=s, red="meander", mode="faithful") for s in (5, 5, 6))
     assert (one["obs"] == same["obs"]).all()
     assert (one["obs"] != other["obs"]).any()
 
@@ -354,3 +354,4 @@ def test_baselines_from_the_command_line(policy, low, high, capsys):
     result = json.loads(capsys.readouterr().out)
     assert low < result["return_mean"] < high
     assert result["metrics"]["env_return"] == pytest.approx(result["return_mean"], rel=1e-4)
+    assert result["metrics_ci95"]["env_return"] == pytest.approx(result["return_ci95"], rel=1e-3)

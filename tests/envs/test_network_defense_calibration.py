@@ -27,7 +27,7 @@ SIGMAS = 3.0
 
 @pytest.mark.parametrize(("red", "blue"), RETURNS)
 def test_returns(red, blue):
-    out = rollout(blue, red=red)
+    out = rollout(blue, red=red, mode="faithful")
     for steps, (mean, deviation) in RETURNS[red, blue].items():
         ours = returns(out, steps)
         error = np.hypot(deviation / np.sqrt(REFERENCE), ours.std() / np.sqrt(len(ours)))
@@ -38,7 +38,7 @@ def test_returns(red, blue):
 @pytest.mark.parametrize(("red", "blue"), MIXES)
 def test_red_action_mix(red, blue):
     """The reference's deviations are not known; ours stand in for them. 0.0005 is its rounding."""
-    kinds = rollout(blue, red=red)["after"].red_kind
+    kinds = rollout(blue, red=red, mode="faithful")["after"].red_kind
     for kind, share in enumerate(MIXES[red, blue]):
         ours = (kinds == kind).mean(1)
         error = ours.std() * np.hypot(1 / np.sqrt(REFERENCE), 1 / np.sqrt(len(ours)))
@@ -49,11 +49,8 @@ def test_red_action_mix(red, blue):
 def test_the_quirk(red, mean):
     """One Restore of Op_Server0 at the start, then sleep. The size of the reference's sample is not known: 20 at
     least."""
-    ours = returns(rollout("once", red=red, mode="faithful"), 100)
+    ours = returns(rollout("once", red=red), 100)
     assert abs(ours.mean() - mean) < SIGMAS * ours.std() / np.sqrt(20)
-    fixed = returns(rollout("once", red=red, mode="fixed"), 100)
-    asleep = RETURNS[red, "sleep"][100][0]
-    assert abs(fixed.mean() - asleep) < 0.03 * abs(asleep)
 
 
 def first_sessions(out):
@@ -82,7 +79,7 @@ def test_first_session_levels():
     """As likely as not less than one in a hundred for each host, and exactly none where there is no way to be root."""
     from scipy.stats import binom
 
-    for name, _, root in first_sessions(rollout("sleep", red="b_line")):
+    for name, _, root in first_sessions(rollout("sleep", red="b_line", mode="faithful")):
         if name not in LEVELS:
             assert name == "User0" or len(root) == 0
             continue
@@ -96,13 +93,21 @@ def test_first_session_levels():
 def test_first_times():
     """Steps before the first session with Blue asleep. B_line: user 2, first enterprise 5 to 6, Enterprise2 about 9.7,
     server about 12.7. Meander: users about 13 to 15, enterprise 17 to 24, server about 32."""
-    straight = {name: when.mean() for name, when, _ in first_sessions(rollout("sleep", red="b_line")) if len(when)}
+    straight = {
+        name: when.mean()
+        for name, when, _ in first_sessions(rollout("sleep", red="b_line", mode="faithful"))
+        if len(when)
+    }
     assert all(2.0 <= straight[f"User{i}"] < 2.3 for i in (1, 2, 3, 4))
     assert 5.0 <= straight["Enterprise0"] <= straight["Enterprise1"] < 6.0
     assert straight["Enterprise2"] == pytest.approx(9.7, abs=0.5)
     assert straight["Op_Server0"] == pytest.approx(12.7, abs=0.5)
     assert not any(name.startswith(("Op_Host", "Defender")) for name in straight)
-    winding = {name: when.mean() for name, when, _ in first_sessions(rollout("sleep", red="meander")) if len(when)}
+    winding = {
+        name: when.mean()
+        for name, when, _ in first_sessions(rollout("sleep", red="meander", mode="faithful"))
+        if len(when)
+    }
     assert all(13 < winding[f"User{i}"] < 15.5 for i in (1, 2, 3, 4))
     assert all(17 < winding[f"Enterprise{i}"] < 25 for i in range(3))
     assert winding["Op_Server0"] == pytest.approx(32, abs=2)
@@ -132,7 +137,7 @@ def test_remove_against_random():
 
 def test_new_compromises_are_noticed():
     """Reference: 132 of 134 as an exploit with belief User, the others as a scan."""
-    out = rollout("sleep", red="b_line")
+    out = rollout("sleep", red="b_line", mode="faithful")
     before, after = (x.root | x.seen | x.unseen for x in (out["before"], out["after"]))
     new = (after & ~before)[..., None] >> np.arange(net.N) & 1
     obs = out["obs"].reshape(*new.shape, 4)[new > 0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from network_defense_rollouts import rollout
 
+from regimen.cli import main as cli
 from regimen.envs.network_defense import compliance, network
 from regimen.envs.network_defense.compliance import Tally
 from regimen.envs.network_defense.env import NetworkDefense
@@ -59,8 +60,8 @@ def test_what_complies():
 
 def test_against_the_definitions():
     """Every combination on states that occur, from sets of names."""
-    out = rollout("some", 24, red="meander", mode="fixed")
-    sessions = np.unique(out["before"].root | out["before"].seen | out["before"].unseen)[::7]
+    out = rollout("some", red="meander", mode="fixed")
+    sessions = np.unique(out["before"].root | out["before"].seen | out["before"].unseen)[::40]
     orders = all_workflows()[::17]
     for order, held, host in itertools.product(orders, sessions.tolist(), network.HOSTS):
         hosts = {h for i, h in enumerate(network.HOSTS) if held >> i & 1}
@@ -73,8 +74,8 @@ def test_against_the_definitions():
 
 @pytest.mark.parametrize(("red", "published", "repaired"), [("b_line", 5, 6), ("meander", 16, 24)])
 def test_classes_by_brute_force(red, published, repaired):
-    """Which of the 120 orders judge any fix differently in any state that occurred in 3,000 episodes."""
-    out = rollout("some", 3000, red=red, mode="fixed")
+    """Which of the 120 orders judge any fix differently in any state that occurred in a thousand episodes."""
+    out = rollout("some", red=red, mode="fixed")
     held = np.unique(out["before"].root | out["before"].seen | out["before"].unseen)
     every = jax.vmap(jax.vmap(jax.vmap(compliance.judge, (None, None, 0)), (None, 0, None)), (0, None, None))
     verdicts = every(jnp.arange(120), jnp.asarray(held), jnp.arange(network.N))  # [120, states, 13]
@@ -150,3 +151,11 @@ def test_components_and_metrics_by_setting():
     aligned = resolve("network_defense", {"workflow": "D,S,E,H,U", "alignment": "potential"})
     assert aligned.reward_components[-1] == "alignment"
     assert {"compliance_published", "compliance_repaired", "workflow", "env_return"} <= set(aligned.metric_reductions)
+
+
+def test_envs_shows_the_classes(capsys):
+    assert cli.main(["envs", "network_defense", "--env.red", "meander"]) == 0
+    out = capsys.readouterr().out
+    assert "published, against meander: 16 of 120 orders" in out
+    assert "repaired, against meander: 24 of 120 orders" in out
+    assert "132+host Restore" in out

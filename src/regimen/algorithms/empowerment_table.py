@@ -12,6 +12,7 @@ import numpy as np
 from regimen.algorithms.empowerment_model import Moves, Rows, WorldModel, human_actions, joint_weights
 from regimen.empowerment import equations
 from regimen.empowerment.hyperparameters import EmpowermentConfig
+from regimen.errors import EnvError
 from regimen.types import Array
 
 MOST_BYTES = 2**26  # of the successors' probabilities
@@ -58,6 +59,37 @@ class Enumerated(WorldModel):
         self.ends = (p_q * ended[self.next_state]).sum(-1) > 1 - 1e-12  # [L, AR]
         self.allowed_of = table.allowed
         self.hash, self.order, self.factors = hashes(states)
+        self.check_power(states)
+
+    def check_power(self, states: np.ndarray) -> None:
+        """Refuse a world in which somebody can attain nothing: U_r would be minus infinity there."""
+        arrives, possible = self.attained[self.next_state], self.p_v > 0  # [L, AR, J, H, G]
+        now = (possible & arrives).any((1, 2))  # [L, H, G] attainable with the next step
+        onward = possible & ~arrives & ~self.ended[self.next_state][..., None, None]
+        able = np.zeros((self.places, *now.shape[1:]), bool)
+
+        def sweep(layer: int, rows: np.ndarray) -> None:
+            line = self.line_of[rows]
+            later = able[self.place_of[layer, self.next_state[line]]]
+            able[rows] = now[line] | (onward[line] & later).any((1, 2))
+
+        if self.timed:
+            able[self.time_of == self.horizon - 1] = now[self.line_of[self.time_of == self.horizon - 1]]
+            for t in range(self.horizon - 2, -1, -1):
+                sweep(t + 1, np.flatnonzero(self.time_of == t))
+        else:
+            count = -1
+            while count < (count := able.sum()):
+                sweep(0, np.arange(self.places))
+        bad = np.argwhere(~(able & (self.weights > 0)).any(-1))
+        if len(bad):
+            place, human = bad[-1]
+            when = f" at time {self.time_of[place]} of {self.horizon}" if self.timed else ""
+            raise EnvError(
+                f"human {human} can attain none of its goals from state {states[self.state_of[place]].tolist()}{when} "
+                "(X_h = 0, so U_r would be minus infinity); give goals of which one can always be attained, such as "
+                "every cell (no env.possible_goals)"
+            )
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

@@ -180,16 +180,21 @@ class EmpowermentArgs:
 STUDIES: dict[str, type] = {"batching": BatchingArgs, "updates": UpdatesArgs, "empowerment": EmpowermentArgs}
 
 
-def run(argv: list[str]) -> int:
-    if argv and argv[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0
+def read(argv: list[str]) -> tuple[str, Any]:
+    """Which study, and its arguments."""
     if not argv:
         raise UsageError(f"which STUDY? One of {', '.join(STUDIES)}; see `regimen study --help`")
     name, rest = argv[0], argv[1:]
     if name not in STUDIES:
         raise UsageError(f"unknown study '{name}'{nearest(name, STUDIES)}")
-    args = parse(STUDIES[name], rest, f"study {name}")
+    return name, parse(STUDIES[name], rest, f"study {name}")
+
+
+def run(argv: list[str]) -> int:
+    if argv and argv[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    name, args = read(argv)
 
     from regimen.study.jobs import Console
 

@@ -290,11 +290,6 @@ class EmpowermentConfig:
     def validate(self) -> None:
         if not self.inverse_temperature > 0:
             raise ConfigError(f"algo.beta_h: '{self.beta_h}' is not a number greater than 0, or inf")
-        if self.terminal_v_r >= 0:
-            raise ConfigError(f"algo.terminal_v_r: {self.terminal_v_r} must be below 0; -1e-10 is usual")
-        for name in ("q_r", "v_r"):
-            if getattr(self, f"lookup_default_{name}") >= 0:
-                raise ConfigError(f"algo.lookup_default_{name}: {getattr(self, f'lookup_default_{name}')} must be < 0")
         if self.use_encoders and self.use_lookup_tables:
             raise ConfigError("algo.use_encoders: lookup tables have no layers to share; turn one of the two off")
         for field in ("u_r_sample_humans", "x_h_sample_humans"):
