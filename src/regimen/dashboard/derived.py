@@ -1,4 +1,4 @@
-"""Views of what runs hold already: aircraft from trajectory tables, colonies from replays, animations as pictures."""
+"""Views of what runs hold already: aircraft from trajectory tables, colonies and networks from replays, animations."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ SEPARATION_NM = 5.0
 NODE_FEATURES = 13  # of a colony's node; the first two are its place in shares of the substrate
 HALF_WORD = 16
 
+DRAWN = ("airspace", "durotaxis", "network_defense")  # environments whose replays are drawn here
+
 Listed = dict[str, tuple[str, ...]]  # title -> the file's place in the run
 
 
@@ -31,7 +33,7 @@ def listing(run: Run) -> Listed:
     for name in reversed(files_below(run.root, (*run.parts, "trajectories"), ".csv", most=100)):
         out[title_of(name, "trajectories")] = ("trajectories", name)
     for name in files_below(run.root, (*run.parts, "replays"), ".csv", most=100):
-        if str(run.config.get("env")).startswith(("airspace", "durotaxis")):
+        if str(run.config.get("env")).startswith(DRAWN):
             out[title_of(name, "replay")] = ("replays", name)
     for name in files_below(run.root, (*run.parts, "replays"), ".gif", most=100):
         out[f"animation {name.removesuffix('.gif')}"] = ("replays", name)
@@ -56,6 +58,8 @@ def load(run: Run, place: tuple[str, ...]) -> dict[str, Any]:
         head = next(table, [])
         if "agent_id" in head and "lat_deg" in head:
             return flights(name, head, table)
+        if str(run.config.get("env")).startswith("network_defense") and "obs[51]" in head:
+            return defence(name, head, table)
         if "obs/mask[0]" in head and "obs/nodes[0]" in head:
             return colony(name, head, table, run.config)
     except (csv.Error, ValueError, IndexError) as error:
@@ -146,3 +150,43 @@ def colony(name: str, head: list[str], table: Any, config: dict[str, Any]) -> di
         )
     title = f"Colony, {name.removesuffix('.csv')}"
     return views.check(views.network(title, ["grown", "new"], [], [], frames, bounds=(0.0, 0.0, width, height)))
+
+
+def defence(name: str, head: list[str], table: Any) -> dict[str, Any]:
+    """A defended network at each step of a replay, as Blue sees it: subnets are columns, a node's state is what Blue
+    believes of the host, and alerts and actions are named below."""
+    from regimen.envs.network_defense import network as net
+
+    nodes, edges, last = [], [], {}
+    for host, title in enumerate(net.HOSTS):
+        subnet = int(net.SUBNET_OF[host])
+        row = sum(int(net.SUBNET_OF[h]) == subnet for h in range(host))
+        nodes.append({"name": title, "x": 2.2 * subnet, "y": -float(row)})
+        edges += [[last[subnet], host]] if subnet in last else []
+        last[subnet] = host
+    tops = [next(h for h in range(net.N) if net.SUBNET_OF[h] == subnet) for subnet in range(3)]
+    edges += [[tops[0], tops[1]], [tops[1], tops[2]]]
+    bits = [head.index(f"obs[{i}]") for i in range(4 * net.N)]
+    does, earns = head.index("action"), head.index("reward")
+    groups = ("Analyse", "Remove", *(f"Decoy {decoy} on" for decoy in net.DECOYS), "Restore")
+    frames, total = [], 0.0
+    for row in table:
+        if len(row) != len(head):
+            continue
+        seen = np.array([float(row[i]) for i in bits]).reshape(net.N, 4) > 0.5
+        action = int(float(row[does]))
+        group, host = divmod(action - 2, net.N)
+        did = ("Sleep", "Monitor")[action] if action < 2 else f"{groups[group]} {net.HOSTS[host]}"
+        alerts = [
+            f"{'exploit' if hit else 'scan'} at {net.HOSTS[h]}" for h, (scan, hit) in enumerate(seen[:, :2]) if scan
+        ]
+        frames.append(
+            {
+                "title": f"step {row[head.index('step')]}: {', '.join(alerts) or 'no alert'}",
+                "note": f"Blue: {did}; return so far {total:.4g}",
+                "state": [int(unsure) if not sure else 2 + int(unsure) for unsure, sure in seen[:, 2:]],
+            }
+        )
+        total += float(row[earns])
+    states = ["clean", "unknown", "user access", "privileged"]
+    return views.check(views.network(f"Network, {title_of(name, 'replay')}", states, nodes, edges, frames))
