@@ -72,7 +72,7 @@ def test_bits(trivial):
 def test_solve_writes_all_of_them(tmp_path, capsys):
     assert main(["solve", "world/trivial", "--plots", str(tmp_path), "--env.max_episode_steps", "4"]) == 0
     names = {"power.png", "policy.png", "bits.png", "episode.png", "episode.gif"}
-    assert {path.name for path in tmp_path.iterdir()} == names
+    assert {path.name for path in tmp_path.iterdir()} == names | {"views"}
     out = capsys.readouterr().out
     assert all(name in out for name in names)
     with Image.open(tmp_path / "episode.gif") as gif:

@@ -327,9 +327,8 @@ def test_a_network_of_a_replay(tmp_path):
     (run / "replays").mkdir()
     bits = np.zeros((13, 4), int)
     bits[8], bits[1] = (1, 1, 1, 1), (0, 0, 1, 0)  # User0: exploit, privileged; Enterprise0: unknown
-    cells = (
-        {"step": 0} | {f"obs[{i}]": v for i, v in enumerate(bits.ravel())} | {"action": 2 + 10 * 13 + 8, "reward": -1.5}
-    )
+    cells = {"step": 0} | {f"obs[{i}]": v for i, v in enumerate(bits.ravel())}
+    cells |= {"action": 2 + 10 * 13 + 8, "reward": -1.5}
     rows = [cells, cells | {"step": 1, "action": 0}]
     text = "\n".join([",".join(cells), *(",".join(map(str, row.values())) for row in rows)])
     (run / "replays" / "seed-0.csv").write_text(text + "\n")
@@ -339,13 +338,8 @@ def test_a_network_of_a_replay(tmp_path):
         found = site.json(f"/api/runs/{key}/views/{listed['id']}")
     first, second = found["frames"]
     assert len(found["nodes"]) == 13 and all(0 <= i < 13 and 0 <= j < 13 for i, j in found["edges"])
-    assert [found["states"][s] for s in first["state"]] == [
-        "clean",
-        "unknown",
-        *["clean"] * 6,
-        "privileged",
-        *["clean"] * 4,
-    ]
+    believed = {found["nodes"][i]["name"]: found["states"][s] for i, s in enumerate(first["state"]) if s}
+    assert believed == {"Enterprise0": "unknown", "User0": "privileged"}
     assert first["title"] == "step 0: exploit at User0"
     assert first["note"] == "Blue: Restore User0; return so far 0" and "Sleep; return so far -1.5" in second["note"]
 

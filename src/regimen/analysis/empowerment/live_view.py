@@ -15,7 +15,7 @@ MOST_FRAMES = 200
 
 
 def write_power(folder: Path, solution: Solution, scene: Scene, episode: Episode, name: str = "") -> Path:
-    """Mean over humans of W_h, in bits, by the first robot's cell among what is possible at each time of the episode."""
+    """Mean over humans of W_h, in bits, by the first robot's cell, over what is possible at each time."""
     inside = {(int(x), int(y)) for x, y in scene.cells}
 
     def sign(x: int, y: int) -> str:
