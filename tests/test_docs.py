@@ -204,6 +204,7 @@ EXAMPLES = {
     "callback.py": ["--target", "25"],
     "own_loop.py": ["--updates", "2", "--episodes", "3"],
     "continuous_world.py": ["--steps", "2048"],
+    "search_curriculum.py": ["--quick"],
 }
 WITHOUT_RUN = {"own_loop.py"}  # writes no run directory
 

@@ -244,6 +244,14 @@ def test_a_trial_that_fails_is_one_result(tmp_path):
     ]
 
 
+def test_a_metric_that_nothing_measures_is_told_after_the_first_trial(tmp_path):
+    pytest.importorskip("optuna")
+    files = begin(tmp_path / "sweep", plan_of(["algo.epochs=1,2"], metric="retrun_mean"), "")
+    with pytest.raises(ConfigError, match="did you mean 'return_mean'"):
+        run_sweep(files)
+    assert len(files.missing()) == 2
+
+
 def test_pruning_reports_the_mean_over_seeds_that_train_together():
     class Trial:
         def __init__(self):

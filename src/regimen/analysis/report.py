@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from regimen.analysis import diagnose, svg
-from regimen.analysis.plots import Run, moving_average
+from regimen.analysis.plots import Run, moving_average, try_plot_run
 from regimen.errors import StorageError
 from regimen.tracking.console import clock, count, score
 from regimen.tracking.files import RunFiles, read_metrics
@@ -74,10 +74,13 @@ svg polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
 """
 
 
-def write_report(run_dir: Path, out: Path | None = None) -> Path:
+def write_report(run_dir: Path, out: str | Path | None = None, draw: bool = False) -> Path:
     """Write `<run_dir>/report.html` (or `out`) from the run's files and the pictures in `plots/` and `replays/`, and
-    return its path. Of a group of seeds: their statistics, its pictures and a row for each."""
+    return its path. Of a group of seeds: their statistics, its pictures and a row for each. `draw`: its curves first,
+    where they are missing."""
     path = Path(run_dir)
+    if draw and (path / "config.yaml").is_file() and not (path / "plots" / "overview.png").is_file():
+        try_plot_run(path)
     if not (path / "config.yaml").is_file() and any(path.glob("seed-*/config.yaml")):
         text = group_page(path)
     else:

@@ -19,6 +19,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "sweep": ("ENV", "train many settings and say which do better"),
         "study": ("STUDY [ENV]", "measure what a way of training buys: batching, updates, empowerment"),
         "solve": ("WORLD", "solve a small world of humans and robots exactly"),
+        "search": ("ENV", "find the best workflow under a gate on compliance"),
     },
     "Look at runs": {
         "dashboard": ("[RUNS]", "a live page about all runs, in the browser"),

@@ -22,11 +22,7 @@ class ReportArgs:
 def run(argv: list[str]) -> int:
     args = parse(ReportArgs, argv, "report")
 
-    from regimen.analysis.plots import try_plot_run
     from regimen.analysis.report import write_report
 
-    path = Path(args.run)
-    if (path / "config.yaml").is_file() and not (path / "plots" / "overview.png").is_file():
-        try_plot_run(path)
-    print(write_report(path, Path(args.out) if args.out else None))
+    print(write_report(Path(args.run), args.out, draw=True))
     return 0

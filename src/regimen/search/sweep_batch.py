@@ -7,6 +7,7 @@ continued from the checkpoints of each run.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +98,7 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
                 learner.run.started = begun
                 if old:
                     api.take_up(session, learner, "latest")
-                    run.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=api.os.getpid())
+                    run.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
             results = api.run(session, where)
     return max(result.exit_code for result in results)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regimen.analysis.comparison import Measured
+from regimen.analysis.comparison import Measured, resolve_metric
 from regimen.errors import StorageError
 from regimen.search.sweep import PLAN, Plan
 from regimen.tracking.storage import Appender, plain, read_json, utc_now, write_json
@@ -91,13 +91,15 @@ class SweepFiles:
 
     def measured(self, n: int, first_seed: int) -> dict[str, Any]:
         """What the runs of a trial say: its value is the mean of the metric over seeds."""
-        values, summaries, states = [], [], []
-        for path in self.runs(n, first_seed):
-            states.append(read_json(path / "status.json").get("state", "missing"))
-            summaries.append(read_json(path / "summary.json"))
-            found = Measured(path).values if (path / "config.yaml").is_file() else {}
-            if self.plan.metric in found:
-                values.append(found[self.plan.metric])
+        paths = self.runs(n, first_seed)
+        states = [read_json(path / "status.json").get("state", "missing") for path in paths]
+        summaries = [read_json(path / "summary.json") for path in paths]
+        found = [Measured(path) for path in paths if (path / "config.yaml").is_file()]
+        evaluated = [run for run in found if run.values]
+        metric = (
+            resolve_metric(self.plan.metric, evaluated) if evaluated else self.plan.metric
+        )  # or says which there are
+        values = [run.values[metric] for run in evaluated if metric in run.values]
         state = "diverged" if "diverged" in states else states[0] if len(set(states)) == 1 else "failed"
         out: dict[str, Any] = {"state": state, "seeds": len(states)}
         if state == "finished" and any(s.get("stop_reason") == "callback" for s in summaries):

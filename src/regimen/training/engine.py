@@ -264,6 +264,9 @@ class NativeEngine(Engine):
     does not depend on their number, and another number can go on from it.
     """
 
+    variants: list[Any] | None = None
+    stacked: Any = None  # the variants as one pytree
+
     def __init__(
         self,
         env: Any,
@@ -281,7 +284,7 @@ class NativeEngine(Engine):
         self.device_count = self.mesh.size
         self.learners = len(seeds)
         self.variants = variants if self.learners > 1 else None
-        self.played = algo if self.variants is None else self.stack(self.variants)  # what the program is given
+        self.stacked = None if self.variants is None else self.stack(self.variants)
         self.speed = 0.0  # updates per second, to size a host wake
         self.program: Callable[..., Any] | None = None
         reset = jax.jit(source.init)
@@ -298,6 +301,11 @@ class NativeEngine(Engine):
             envs = reset(first, algo, jax.random.fold_in(key, 1))
             carries.append(extra | {"envs": envs} if extra else envs)
         self.place(self.stack(states), self.stack(carries))
+
+    @property
+    def played(self) -> Any:
+        """What the program is given as the algorithm."""
+        return self.algo if self.stacked is None else self.stacked
 
     def stack(self, items: list[PyTree]) -> PyTree:
         if self.learners == 1:

@@ -1,0 +1,108 @@
+"""`regimen search ENV`: which workflow is best, under a gate on compliance."""
+
+from __future__ import annotations
+
+import json as json_lib
+import shlex
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from regimen.cli.flags import parse, positional, ranged
+from regimen.validation import AT_LEAST_1, NOT_NEGATIVE
+
+
+@dataclass(frozen=True)
+class SearchArgs:
+    """Search the order in which units are repaired: propose one, train it until the gate is met, evaluate, learn.
+
+    A Gaussian process on the orders says which to try next. Every episode counts against the budget. Run the same
+    command on the same --out to continue an interrupted search.
+
+      regimen search network_defense
+      regimen search network_defense --preset quick --budget 1000
+      regimen search network_defense --classes --red b_line
+      regimen search network_defense --init-from RUN --max-episodes-per-workflow 0
+      regimen search network_defense --compare --out searches/compared
+    """
+
+    env: str = positional("ENV")
+    """`network_defense`, or `file.py:make` that returns a space and its trials (see docs/search.md)."""
+    budget: int | None = ranged(None, AT_LEAST_1)
+    """All episodes: training, checks and evaluations (60,000; quick: 1,000)."""
+    gate: float = 0.95
+    """Compliance whose lower confidence bound a workflow must reach, above 0 and at most 1."""
+    preset: Literal["standard", "quick"] = "standard"
+    """Where the numbers below come from when they are not given."""
+    max_episodes_per_workflow: int | None = ranged(None, NOT_NEGATIVE)
+    """Training episodes of one trial (3,000; quick: 50); 0 only evaluates the policy of --init-from."""
+    check_every: int | None = ranged(None, AT_LEAST_1)
+    """Training episodes between looks at the gate (500; quick: 25)."""
+    check_episodes: int | None = ranged(None, AT_LEAST_1)
+    """Episodes of one check of the gate (2.5 times the fewest that its bound needs; quick: 1.2)."""
+    eval_episodes: int | None = ranged(None, AT_LEAST_1)
+    """Episodes of the evaluation that ends a trial (400; quick: 100)."""
+    patience: int | None = ranged(None, AT_LEAST_1)
+    """Looks without an improvement of 0.01 after which training has come to a plateau (4; quick: 2)."""
+    episodes_per_update: int | None = ranged(None, AT_LEAST_1)
+    """Episodes that one update learns from (100; quick: 25)."""
+    warm_up: int | None = ranged(None, NOT_NEGATIVE)
+    """Episodes of training on all orders at once before the first trial (20,000; quick, or with --init-from: 0)."""
+    inherit: Literal["nearest", "start"] | None = None
+    """Where a new order begins: from the nearest trained one, or from the common start (start where there is one)."""
+    method: Literal["gp", "random", "round_robin", "exhaustive"] = "gp"
+    """How workflows are proposed."""
+    acquisition: Literal["ucb", "thompson"] = "ucb"
+    """How the Gaussian process chooses."""
+    kappa: float = ranged(2.0, NOT_NEGATIVE)
+    """Deviations that UCB adds to the mean."""
+    compare: bool = False
+    """All methods, one after the other, and their regret."""
+    orders: Literal["classes", "all"] = "classes"
+    """One order for each class of equal ones, or all 120."""
+    classes: bool = False
+    """Print which orders are equal, and stop."""
+    red: Literal["b_line", "meander", "mixed"] = "meander"
+    """Who attacks."""
+    compliance: Literal["published", "repaired"] = "published"
+    """Which definition of compliance."""
+    init_from: str | None = None
+    """A run whose policy sees the workflow (trained with --env.workflow all), to start from; `--from` for short."""
+    seed: int = ranged(0, NOT_NEGATIVE)
+    """Of everything random."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where to train."""
+    out: str | None = None
+    """Directory to write to, or to continue; by default `searches/workflows-<time>`."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    json: bool = False
+    """Print the summary as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+def run(argv: list[str]) -> int:
+    renamed = [
+        "--init-from" + token[6:] if token == "--from" or token.startswith("--from=") else token for token in argv
+    ]
+    args = parse(SearchArgs, renamed, "search")
+    if args.classes:
+        from regimen.search.report import classes
+
+        print(json_lib.dumps(classes(args.red, args.compliance), indent=2) if args.json else classes_text(args))
+        return 0
+
+    from regimen.search.command import start
+    from regimen.study.jobs import Console
+
+    console = Console(args.quiet, sys.stderr if args.json else None)
+    summary, code = start(args, shlex.join(["regimen", "search", *argv]), console.line, console.same_line)
+    if args.json:
+        print(json_lib.dumps(summary, indent=2))
+    return code
+
+
+def classes_text(args: SearchArgs) -> str:
+    from regimen.search.report import classes, lines
+
+    return "\n".join(lines(classes(args.red, args.compliance)))
