@@ -344,6 +344,21 @@ def test_a_network_of_a_replay(tmp_path):
     assert first["note"] == "Blue: Restore User0; return so far 0" and "Sleep; return so far -1.5" in second["note"]
 
 
+def test_what_a_search_believes(tmp_path):
+    folder = tmp_path / "runs" / "search"
+    folder.mkdir(parents=True)
+    found = [{"candidate": "DESHU", "mean": 1.0, "std": 0.5}, {"candidate": "SDEHU", "mean": -1, "std": 0.25}]
+    summary = {"trials": 7, "best": {"candidate": "DESHU"}, "model": {"posterior": found}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    with serving(tmp_path / "runs") as site:
+        key = site.runs()["search"]["id"]
+        (listed,) = site.json(f"/api/runs/{key}")["views"]
+        view = site.json(f"/api/runs/{key}/views/{listed['id']}")
+    best, other = view["frames"][0]["candidates"]
+    assert (best["low"], best["high"], best["chosen"]) == (0.0, 2.0, True)
+    assert (other["name"], other["low"], other["chosen"]) == ("SDEHU", -1.5, False)
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 

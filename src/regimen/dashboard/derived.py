@@ -30,6 +30,8 @@ def listing(run: Run) -> Listed:
     out: Listed = {}
     for name in files_below(run.root, (*run.parts, "views"), ".json"):
         out[name.removesuffix(".json")] = ("views", name)
+    if isinstance(run.summary.get("model"), dict) and "posterior" in run.summary["model"]:
+        out["posterior over candidates"] = ("summary.json",)
     for name in reversed(files_below(run.root, (*run.parts, "trajectories"), ".csv", most=100)):
         out[title_of(name, "trajectories")] = ("trajectories", name)
     for name in files_below(run.root, (*run.parts, "replays"), ".csv", most=100):
@@ -50,6 +52,8 @@ def load(run: Run, place: tuple[str, ...]) -> dict[str, Any]:
     folder, name = place[0], place[-1]
     if folder == "views":
         return views.check(parse_json(read_bytes(views.LARGEST, run.root, *run.parts, *place)))
+    if name == "summary.json":
+        return believed(run.summary)
     if name.endswith(".gif"):
         return views.image(name, "/".join(place))
     text = read_bytes(LARGEST_TABLE, run.root, *run.parts, *place).decode("utf-8", "replace")
@@ -65,6 +69,28 @@ def load(run: Run, place: tuple[str, ...]) -> dict[str, Any]:
     except (csv.Error, ValueError, IndexError) as error:
         raise UnreadableError(f"not a table that can be drawn: {str(error)[:120]}") from error
     raise UnreadableError("this table has no picture")
+
+
+def believed(summary: dict[str, Any]) -> dict[str, Any]:
+    """What a search (`regimen search`) believes of its candidates at its end: mean and two deviations."""
+    found = summary["model"]["posterior"]
+    best = summary.get("best")
+    chosen = best.get("candidate") if isinstance(best, dict) else None
+    try:
+        candidates = [
+            {
+                "name": str(c["candidate"]),
+                "mean": float(c["mean"]),
+                "low": float(c["mean"]) - 2 * float(c["std"]),
+                "high": float(c["mean"]) + 2 * float(c["std"]),
+                "chosen": c["candidate"] == chosen,
+            }
+            for c in found
+        ]
+    except (TypeError, KeyError, ValueError) as error:
+        raise UnreadableError("model.posterior: not a list of candidates with mean and std") from error
+    title = f"after {summary.get('trials')} trials; highlighted: the best that was found"
+    return views.check(views.posterior("Posterior over candidates", [{"title": title, "candidates": candidates}]))
 
 
 def flights(name: str, head: list[str], table: Any) -> dict[str, Any]:

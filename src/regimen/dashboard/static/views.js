@@ -398,8 +398,8 @@ const posterior = {
       disc(c, x(v.mean), y, 4.5, tint, colour("card"));
     });
     const next = frame.candidates.find((v) => v.chosen);
-    p.marks([["mean and interval", colour("c0")], ["next to try", colour("c1")], ["observed", colour("ink")]]);
-    p.tell(`${p.at + 1} / ${p.view.frames.length}`, [frame.title, `${p.view.label}; best ${all[0]?.name ?? "none"} (${number(all[0]?.mean)})`, next && `next ${next.name}`, all.length > SHOWN && `${SHOWN} of ${all.length} shown`].filter(Boolean).join("; "));
+    p.marks([["mean and interval", colour("c0")], ["highlighted", colour("c1")], ["observed", colour("ink")]]);
+    p.tell(`${p.at + 1} / ${p.view.frames.length}`, [frame.title, `${p.view.label}; best ${all[0]?.name ?? "none"} (${number(all[0]?.mean)})`, next && `highlighted ${next.name}`, all.length > SHOWN && `${SHOWN} of ${all.length} shown`].filter(Boolean).join("; "));
   },
 };
 
