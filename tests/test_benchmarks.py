@@ -93,6 +93,12 @@ def test_startup_seconds(script):
     assert len(taken) == 2 and np.all(np.array(taken) > 0)
 
 
+def test_dashboard_under_a_crowd(script, capsys):
+    script("dashboard").answers(2, 3000, 1.0)
+    out = capsys.readouterr().out
+    assert "3,000 rows" in out and out.count("the target of 200 ms") == 3 and "ms per answer" in out
+
+
 def test_offline_rows_and_verdicts(script, tmp_path):
     """From a set in a .npz file: both learners, the returns beside Q, and what is said of them."""
     import regimen

@@ -43,6 +43,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it 
     "multi-agent": (("pettingzoo", "mpe2"), "environments pettingzoo:MODULE"),
     "offline": (("minari", "PIL"), "learning from datasets"),
     "sweep": (("optuna",), "sweeps over settings that change the program"),
+    "dashboard": (("fastapi", "uvicorn"), "regimen dashboard: the live page"),
     "export": (("flatbuffers",), "regimen export --format stablehlo"),
     "onnx": (("jax2onnx", "onnxruntime"), "regimen export --format onnx"),
 }

@@ -8,6 +8,7 @@ from PIL import Image
 
 from regimen.analysis.empowerment import pictures
 from regimen.analysis.empowerment.episodes import bits, play
+from regimen.analysis.empowerment.live_view import write_power
 from regimen.analysis.empowerment.scene import scene_of
 from regimen.cli.main import main
 from regimen.empowerment.api import solve
@@ -71,7 +72,7 @@ def test_bits(trivial):
 def test_solve_writes_all_of_them(tmp_path, capsys):
     assert main(["solve", "world/trivial", "--plots", str(tmp_path), "--env.max_episode_steps", "4"]) == 0
     names = {"power.png", "policy.png", "bits.png", "episode.png", "episode.gif"}
-    assert {path.name for path in tmp_path.iterdir()} == names
+    assert {path.name for path in tmp_path.iterdir()} == names | {"views"}
     out = capsys.readouterr().out
     assert all(name in out for name in names)
     with Image.open(tmp_path / "episode.gif") as gif:
@@ -86,3 +87,18 @@ def test_a_world_without_a_map_has_curves_only(tmp_path, corridor, monkeypatch):
     monkeypatch.setattr(pictures, "scene_of", lambda world: None)
     written = {path.name for path in pictures.plot_solution(corridor, tmp_path)}
     assert written == {"bits.png", "episode.png", "episode.gif"}
+
+
+def test_power_for_the_live_page(tmp_path, corridor):
+    """Numbers of the heat map are those of the solution, where the robot can be and nowhere else."""
+    import json
+
+    scene = scene_of(corridor.world)
+    episode = play(corridor, 0)
+    view = json.loads(write_power(tmp_path, corridor, scene, episode).read_text())
+    assert view["kind"] == "grid" and len(view["rows"]) == scene.height and len(view["frames"]) == len(episode.actions)
+    start = corridor.table.states[0]
+    x, y = scene.cells[scene.at(start)[0]]
+    assert view["frames"][0]["values"][y][x] == pytest.approx(np.log2(corridor.x_h[0][0]).mean(), abs=1e-3)
+    assert sum(v is not None for row in view["frames"][0]["values"] for v in row) == 1  # at time 0 it is there
+    assert [view["frames"][0]["agents"][0][k] for k in ("name", "row", "column")] == ["robot", y, x]

@@ -22,6 +22,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "search": ("ENV", "find the best workflow under a gate on compliance"),
     },
     "Look at runs": {
+        "dashboard": ("[RUNS]", "a live page about all runs, in the browser"),
         "compare": ("RUN...", "rank settings by their runs: tables and a plot"),
         "runs": ("[ACTION] [RUN...]", "list, show or remove run directories"),
         "diagnose": ("RUN...", "what is wrong with a run, and what to change"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from regimen.analysis.empowerment.episodes import Episode, bits, play
+from regimen.analysis.empowerment.live_view import write_power
 from regimen.analysis.empowerment.scene import Scene, scene_of
 from regimen.analysis.plots import CYCLE, GREY, _matplotlib, _save
 from regimen.analysis.replay import write_gif
@@ -20,13 +21,15 @@ FRAMES_PER_SECOND = 2
 
 
 def plot_solution(solution: Solution, folder: Path, name: str = "", seed: int = 0) -> list[Path]:
-    """power.png, policy.png, bits.png, episode.png and episode.gif, as far as the world has a map and can be drawn."""
+    """power.png, policy.png, views/power.json (for the live page), bits.png, episode.png and episode.gif, as far as the
+    world has a map and can be drawn."""
     scene, episode = scene_of(solution.world), play(solution, seed)
     paths = []
     with _matplotlib() as Figure:
         if scene is not None:
             paths.append(_save(power(Figure, solution, scene, name), folder / "power.png"))
             paths.append(_save(policy(Figure, solution, scene, name), folder / "policy.png"))
+            paths.append(write_power(folder, solution, scene, episode, name))
         paths.append(_save(power_over_time(Figure, solution, episode, name), folder / "bits.png"))
         if hasattr(solution.world, "render"):
             frames = episode.frames()

@@ -1,0 +1,219 @@
+"""How fast the live page answers, and what it costs training.
+
+    python benchmarks/dashboard.py                     # 50 pages on a run of a million rows that goes on growing
+    python benchmarks/dashboard.py --training 5        # and training with and without a page open, 5 times each
+
+The server is `regimen dashboard` in a process of its own. A page is what the browser does: the page itself and its
+scripts, the stream of events, and on every event the lines of its charts; every fifth page has zoomed to a range of its
+own, which nobody else shares. Times are of whole answers, after the file was indexed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlencode
+
+import harness
+import numpy as np
+
+TARGET_MS = 200
+CHARTS = ("rollout/return_mean", "rollout/return_ma", "eval/return_mean", "eval/return_std", "eval/episodes")
+CHARTS += ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy", "train/approx_kl")
+CHARTS += ("train/explained_variance", "rollout/length_mean", "time/steps_per_second")
+ASSETS = ("/", "/style.css", "/app.js", "/charts.js", "/curves.js", "/panels.js", "/views.js", "/util.js", "/api/runs")
+
+
+def write_run(run: Path, rows: int) -> None:
+    """A run of this process with so many rows of 18 metrics, evaluated every hundredth."""
+    run.mkdir(parents=True)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    status = {"state": "running", "pid": os.getpid(), "host": socket.gethostname(), "started": now, "updated": now}
+    (run / "status.json").write_text(json.dumps(status))
+    (run / "config.yaml").write_text("env: cartpole\nalgorithm: ppo\nseed: 0\ntotal_steps: 1000000000\n")
+    with open(run / "metrics.jsonl", "w") as file:
+        for start in range(0, rows, 10_000):
+            file.write("".join(row(i) for i in range(start, min(rows, start + 10_000))))
+
+
+def row(i: int) -> str:
+    noise = np.sin(i * 12.9898) * 43758.5453 % 1
+    line = {"env_steps": 256 * i, "agent_steps": 256 * i, "updates": i, "episodes": i // 2, "wall_seconds": i / 50}
+    line |= {name: round(i / 1e4 + float(noise), 6) for name in (*CHARTS[:2], *CHARTS[5:])}
+    if i % 100 == 99:
+        line |= {name: round(i / 1e4 + float(noise), 6) for name in CHARTS[2:5]}
+    return json.dumps(line) + "\n"
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[tuple[int, int]]:
+    """Port and process of a server."""
+    command = [sys.executable, "-m", "regimen", "dashboard", str(folder), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r":(\d+) ", process.stdout.readline())
+        assert found is not None
+        yield int(found[1]), process.pid
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+async def ask(port: int, path: str) -> tuple[float, bytes]:
+    """Seconds from asking to the end of the answer, and its body."""
+    start = time.perf_counter()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read(-1)
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head[:100]
+    return time.perf_counter() - start, body
+
+
+def lines_of(run: str, width: int = 220, zoom: tuple[int, int] | None = None) -> str:
+    query: dict[str, object] = {"run": run, "metric": CHARTS, "x": "env_steps", "width": width}
+    if zoom is not None:
+        query |= {"from": zoom[0], "to": zoom[1]}
+    return f"/api/series?{urlencode(query, doseq=True)}"
+
+
+async def page(port: int, run: str, number: int, rows: int, end: float, times: dict[str, list[float]]) -> None:
+    """One open page until `end`."""
+    for path in ASSETS:
+        times["page"].append((await ask(port, path))[0])
+    zoom = (rows * number, rows * number + 128 * rows) if number % 5 == 0 else None
+    path = lines_of(run, zoom=zoom)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    while time.perf_counter() < end:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(reader.read(1 << 16), end - time.perf_counter())
+        times["zoomed lines" if zoom else "lines"].append((await ask(port, path))[0])
+        await asyncio.sleep(0.25)  # as the page waits for more news
+    writer.close()
+
+
+async def crowd(
+    port: int, pid: int, clients: int, rows: int, seconds: float, metrics: Path
+) -> tuple[dict[str, list[float]], float]:
+    """Seconds of every answer by kind, and of the server's processor, while so many pages are open."""
+    times: dict[str, list[float]] = {"page": [], "lines": [], "zoomed lines": []}
+    run = json.loads((await ask(port, "/api/runs"))[1])["runs"][0]["id"]
+    start = time.perf_counter()
+    while json.loads((await ask(port, lines_of(run)))[1])[run]["indexing"] is not None:
+        await asyncio.sleep(0.2)
+    print(f"{rows:,} rows ({metrics.stat().st_size / 2**20:,.0f} MiB) indexed in {time.perf_counter() - start:.1f} s")
+    end, cpu = time.perf_counter() + seconds, cpu_seconds(pid)
+
+    async def train() -> None:
+        i = rows
+        with open(metrics, "a") as file:
+            while time.perf_counter() < end:
+                file.write(row(i))
+                file.flush()
+                i += 1
+                await asyncio.sleep(0.1)
+
+    await asyncio.gather(train(), *(page(port, run, k, rows, end, times) for k in range(clients)))
+    return times, cpu_seconds(pid) - cpu
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def answers(clients: int, rows: int, seconds: float) -> None:
+    """Measure the page under a crowd."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_run(Path(folder) / "long", rows)
+        with served(Path(folder)) as (port, pid):
+            metrics = Path(folder) / "long" / "metrics.jsonl"
+            times, cpu = asyncio.run(crowd(port, pid, clients, rows, seconds, metrics))
+    shown = []
+    for name, taken in times.items():
+        ms = np.array(taken) * 1000
+        p50, p95 = np.percentile(ms, [50, 95])
+        verdict = f"{'meets' if p95 < TARGET_MS else 'MISSES'} the target of {TARGET_MS} ms"
+        shown.append([name, str(len(ms)), f"{p50:.0f}", f"{p95:.0f}", f"{ms.max():.0f}", verdict])
+    print(harness.table([f"{clients} pages open", "answers", "p50 ms", "p95 ms", "max ms", "p95"], shown))
+    each = 1000 * cpu / sum(map(len, times.values()))
+    print(f"the server's processor time: {each:.2f} ms per answer, {100 * cpu / seconds:.0f}% of one core", flush=True)
+
+
+def speed(out: Path, steps: int) -> float:
+    """Steps per second of a training run without its compilation."""
+    command = [sys.executable, "-m", "regimen", "train", "cartpole", "--total-steps", str(steps), "--no-track"]
+    command += ["--stop.above", "1e9", "--eval.every", "200", "--json", "--out", str(out)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout)["steps_per_second"])
+
+
+async def watch(port: int, stop: asyncio.Event) -> None:
+    """A page that follows the newest run."""
+    while not stop.is_set():
+        runs = json.loads((await ask(port, "/api/runs"))[1])["runs"]
+        for run in runs[-1:]:
+            await ask(port, lines_of(run["id"]))
+        await asyncio.sleep(0.5)
+
+
+def training(repeats: int, steps: int) -> None:
+    """Alternate training with and without a page, so that a machine that warms up or is shared harms both alike."""
+    taken: dict[str, list[float]] = {"no page": [], "page open": []}
+
+    async def with_page(port: int, out: Path) -> float:
+        stop = asyncio.Event()
+        watcher = asyncio.create_task(watch(port, stop))
+        try:
+            return await asyncio.to_thread(speed, out, steps)
+        finally:
+            stop.set()
+            await watcher
+
+    with tempfile.TemporaryDirectory() as folder:
+        speed(Path(folder) / "warm", steps // 10)
+        for i in range(repeats):
+            taken["no page"].append(speed(Path(folder) / "plain" / str(i), steps))
+            watched = Path(folder) / "watched"
+            with served(watched) as (port, _):
+                taken["page open"].append(asyncio.run(with_page(port, watched / str(i))))
+    rows = [[name, harness.spread(values, ",.0f")] for name, values in taken.items()]
+    print(harness.table([f"training cartpole, {repeats} times", "steps per second"], rows))
+    ratios = [b / a for a, b in zip(taken["no page"], taken["page open"])]
+    print(f"with / without: {median(ratios):.3f} (median of pairs; {min(ratios):.3f} to {max(ratios):.3f})", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--training", type=int, default=0, metavar="REPEATS")
+    parser.add_argument("--steps", type=int, default=400_000)
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"this machine is busy (load {load:.1f} on {os.cpu_count()} cores): times are longer than they would be")
+    if args.clients:
+        answers(args.clients, args.rows, args.seconds)
+    if args.training:
+        training(args.training, args.steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""Which runs there are and how they stand. One index, kept up to date by one watcher, serves every open page."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from regimen.dashboard.columns import MOST_VALUES, Columns
+from regimen.dashboard.reading import UnreadableError, parse_json, read_config, read_object, read_tail
+
+SIGNS = ("config.yaml", "status.json", "metrics.jsonl")  # a folder with one of them is a run
+PICTURES = ("views", "trajectories", "replays")
+INSIDE = ("checkpoints", "policy", "plots", "replays", "trajectories", "analysis", "export", "views")
+DEEPEST, MOST_FOLDERS, MOST_RUNS = 6, 20_000, 5_000
+TAIL = 1 << 16  # bytes read for how a run stands
+SLOW = 5.0  # seconds between looks at runs that have ended, and for new ones
+SILENT = 120.0  # seconds without a sign after which a run on another machine is not called running
+COUNTERS = ("env_steps", "episodes", "updates", "wall_seconds")
+LAST = {  # what the list shows of the last rows
+    "return": "rollout/return_mean",
+    "average": "rollout/return_ma",
+    "eval": "eval/return_mean",
+    "speed": "time/steps_per_second",
+    "success": "rollout/success_rate",
+}
+
+
+def run_id(parts: tuple[str, ...]) -> str:
+    """A name for URLs that says nothing of the path and stays the same from start to start."""
+    return hashlib.blake2s("/".join(parts).encode("utf-8", "surrogateescape"), digest_size=9).hexdigest()
+
+
+class Run:
+    """One folder: what its small files say, and its metrics once someone asked for them."""
+
+    def __init__(self, root: Path, parts: tuple[str, ...], is_run: bool):
+        self.root, self.parts, self.is_run = root, parts, is_run
+        self.id = run_id(parts)
+        self.stamps: dict[str, tuple[int, int, int] | None] = {}
+        self.status: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {}
+        self.config: dict[str, Any] = {}
+        self.config_error: str | None = None
+        self.last: dict[str, float] = {}
+        self.columns: Columns | None = None
+        self.used = 0.0
+        self.lock = threading.Lock()
+        self.looked = -SLOW
+        self.shown: dict[str, Any] = {}
+
+    def look(self) -> bool:
+        """Read what changed; whether the list shows anything else than before."""
+        self.looked = time.monotonic()
+        if self.changed("config.yaml"):
+            try:
+                self.config, self.config_error = read_config(self.root, *self.parts, "config.yaml"), None
+            except UnreadableError as error:
+                self.config, self.config_error = {}, str(error)
+        if self.changed("status.json"):
+            self.status = read_object(self.root, *self.parts, "status.json")
+        if self.changed("summary.json"):
+            self.summary = read_object(self.root, *self.parts, "summary.json")
+        if self.changed("metrics.jsonl"):
+            self.last = self.last_values()
+        for folder in PICTURES:  # a file that is replaced changes its folder
+            self.changed(folder)
+        shown = self.describe()
+        changed, self.shown = shown != self.shown, shown
+        return changed
+
+    def changed(self, name: str) -> bool:
+        try:
+            found = os.stat(self.root.joinpath(*self.parts, name), follow_symlinks=False)
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+        except OSError:
+            stamp = None
+        new = name not in self.stamps or self.stamps[name] != stamp
+        self.stamps[name] = stamp
+        return new
+
+    def last_values(self) -> dict[str, float]:
+        """The newest value of what the list shows, from the end of metrics.jsonl."""
+        try:
+            lines = read_tail(TAIL, self.root, *self.parts, "metrics.jsonl").split(b"\n")[:-1]
+        except UnreadableError:
+            return {}
+        out: dict[str, float] = {}
+        wanted = {name: name for name in COUNTERS} | LAST
+        for line in reversed(lines):
+            try:
+                row = parse_json(line)
+            except UnreadableError:
+                continue
+            for name, metric in wanted.items():
+                value = row.get(metric) if isinstance(row, dict) else None
+                if name not in out and isinstance(value, (int, float)) and abs(value) < 1e300:
+                    out[name] = float(value)
+            if len(out) == len(wanted):
+                break
+        return out
+
+    @property
+    def state(self) -> str:
+        """As status.json says, but `dead` for one that says running and whose process is gone."""
+        state = str(self.status.get("state", "unknown" if self.is_run else "folder"))[:40]
+        if state != "running":
+            return state
+        host, pid = self.status.get("host"), self.status.get("pid")
+        if host in (None, socket.gethostname()):
+            return state if alive(pid, seconds(self.status.get("updated"))) else "dead"
+        stamp = self.stamps.get("metrics.jsonl") or self.stamps.get("status.json")
+        return state if stamp and time.time() - stamp[2] / 1e9 < SILENT else "silent"
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the budget that is spent, whichever budget is nearest to its end."""
+        shares = [
+            self.last[name] / total
+            for name, key in (
+                ("env_steps", "total_steps"),
+                ("episodes", "total_episodes"),
+                ("wall_seconds", "stop.max_seconds"),
+            )
+            if name in self.last and isinstance(total := self.config.get(key), (int, float)) and total > 0
+        ]
+        return min(1.0, max(shares)) if shares else None
+
+    def describe(self) -> dict[str, Any]:
+        """What the list shows of it."""
+        s, c, stamp = self.status, self.config, self.stamps.get("metrics.jsonl")
+        return {
+            "id": self.id,
+            "name": "/".join(self.parts) or self.root.name,
+            "folder": not self.is_run,
+            "env": text(c.get("env", self.summary.get("env"))),
+            "algo": text(c.get("algorithm", self.summary.get("algo"))),
+            "seed": c.get("seed"),
+            "state": self.state,
+            "stop_reason": text(s.get("stop_reason")),
+            "detail": text(s.get("error") or s.get("stop_detail")),
+            "pid": s.get("pid") if isinstance(s.get("pid"), int) else None,
+            "started": text(s.get("started")),
+            "progress": self.progress,
+            "total_steps": c.get("total_steps"),
+            "final": number(self.summary.get("eval_return_mean")),
+            "solved": self.summary.get("solved") if isinstance(self.summary.get("solved"), bool) else None,
+            "stamp": f"{stamp[0]}-{stamp[1]}" if stamp else "",
+            "pictures": "-".join(f"{s[2]:x}" for name in PICTURES if (s := self.stamps.get(name))),
+            **self.last,
+        }
+
+    def read_metrics(self, limit: int) -> bool:
+        """Read on in metrics.jsonl; whether there is anything new."""
+        with self.lock:
+            if self.columns is None:
+                self.columns = Columns(self.root, *self.parts, "metrics.jsonl")
+            return self.columns.advance(limit)
+
+
+class Index:
+    """All runs below a folder (or that one run), by id."""
+
+    def __init__(self, root: Path):
+        self.root = Path(root).resolve()
+        self.runs: dict[str, Run] = {}
+        self.scanned = -SLOW
+
+    def poll(self, limit: int = 1 << 23) -> tuple[list[str], list[str], bool]:
+        """Ids that changed or are new, ids that are gone, and whether metrics remain to be read."""
+        now = time.monotonic()
+        gone: list[str] = []
+        if now - self.scanned >= SLOW:
+            self.scanned, gone = now, self.scan()
+        changed, more = [], False
+        for run in list(self.runs.values()):
+            busy = run.shown.get("state") == "running" or (run.columns is not None and not run.columns.complete)
+            if not busy and now - run.looked < SLOW:
+                continue
+            new = run.look()
+            if run.columns is not None and not (gone and run.id in gone):
+                new |= run.read_metrics(limit)
+                more |= not run.columns.complete
+            if new:
+                changed.append(run.id)
+        self.forget()
+        return changed, gone, more
+
+    def scan(self) -> list[str]:
+        """Find runs; returns the ids that are gone."""
+        found = {run_id(parts): (parts, is_run) for parts, is_run in find(self.root)}
+        gone = [key for key in self.runs if key not in found]
+        kept = {}
+        for key, (parts, is_run) in found.items():
+            run = self.runs.get(key)
+            kept[key] = run if run is not None and run.is_run == is_run else Run(self.root, parts, is_run)
+        self.runs = kept
+        return gone
+
+    def forget(self) -> None:
+        """Give back the metrics that were not asked for the longest time, when there are too many."""
+        held = sorted((r for r in list(self.runs.values()) if r.columns is not None), key=lambda r: r.used)
+        total = sum(r.columns.values for r in held if r.columns is not None)
+        while len(held) > 1 and total > 2 * MOST_VALUES:
+            run = held.pop(0)
+            total -= run.columns.values if run.columns is not None else 0
+            run.columns = None
+
+    def listing(self) -> list[dict[str, Any]]:
+        return [run.shown for run in list(self.runs.values()) if run.shown]
+
+
+def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
+    """(names below root, whether it is a run) of every run and of every other folder that holds views or a summary of
+    runs below it. Links are not followed."""
+    out: list[tuple[tuple[str, ...], bool]] = []
+    waiting: list[tuple[str, ...]] = [()]
+    folders = 0
+    while waiting and folders < MOST_FOLDERS and len(out) < MOST_RUNS:
+        parts = waiting.pop()
+        folders += 1
+        files, below = set(), []
+        try:
+            with os.scandir(root.joinpath(*parts)) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entry.name)
+                    elif entry.is_file(follow_symlinks=False):
+                        files.add(entry.name)
+        except OSError:
+            continue
+        is_run = any(sign in files for sign in SIGNS)
+        if is_run or "views" in below or (parts and "summary.json" in files):
+            out.append((parts, is_run))
+        if len(parts) < DEEPEST:
+            deeper = [n for n in below if not n.startswith(".") and not (n in INSIDE and (is_run or "views" in below))]
+            waiting += [(*parts, name) for name in deeper]
+    return sorted(out, key=lambda found: natural(found[0]))
+
+
+def natural(parts: tuple[str, ...]) -> list[Any]:
+    """seed-2 before seed-10."""
+    import re
+
+    return [[(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"(\d{1,18})", part)] for part in parts]
+
+
+def alive(pid: Any, updated: float | None) -> bool:
+    """Whether a process of that number runs that is not younger than what it is said to have written."""
+    if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)  # signal 0 asks and does nothing
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is someone else's
+    begun = process_start(pid)
+    return begun is None or updated is None or begun <= updated + 2
+
+
+def process_start(pid: int) -> float | None:
+    """When a process began, in seconds since 1970, where /proc says so. A zombie counts as ended: infinitely late."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+        if fields[0] in "ZX":
+            return float("inf")
+        return int(booted.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def seconds(stamp: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp()
+    except ValueError:
+        return None
+
+
+def text(value: Any) -> str | None:
+    return None if value is None else str(value)[:400]
+
+
+def number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
+
+
+def files_below(root: Path, parts: tuple[str, ...], *endings: str, most: int = 500) -> list[str]:
+    """Names of plain files of a folder that end so, newest last by name; links are left out."""
+    folder = root.joinpath(*parts)
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return []
+        with os.scandir(folder) as entries:
+            names = [e.name for e in entries if e.name.endswith(endings) and e.is_file(follow_symlinks=False)]
+    except OSError:
+        return []
+    return sorted(names, key=lambda name: natural((name,)))[-most:]
+
+
+def stamp_of(root: Path, *parts: str) -> str:
+    """Something that changes when a file does."""
+    try:
+        found = os.stat(root.joinpath(*parts), follow_symlinks=False)
+    except OSError:
+        return ""
+    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"

@@ -1,0 +1,70 @@
+"""Serving the page: one process of low priority, bound to 127.0.0.1, ended by Ctrl+C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+from regimen.errors import ConfigError, StorageError, UsageError
+
+PORT = 8765
+
+
+def serve(runs: str | Path, port: int = PORT, open_browser: bool = False) -> int:
+    """Serve the page about the runs below a folder until interrupted. Port 0 takes any that is free."""
+    root = Path(runs)
+    if root.exists() and not root.is_dir():
+        raise StorageError(f"{root} is a file; give a folder of runs, or a run directory")
+    server, listener = make_server(root, port)
+    with contextlib.suppress(OSError):
+        os.nice(5)  # training comes first
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    print(f"{address} shows {root}{'' if root.is_dir() else ' as soon as it exists'}; Ctrl+C ends it", flush=True)
+    if open_browser:
+        import webbrowser
+
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+    return 0
+
+
+def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[Any, socket.socket]:
+    """A server that is not running yet, and its socket: `server.run(sockets=[socket])`."""
+    try:
+        import uvicorn
+
+        from regimen.dashboard.app import create_app
+    except ImportError as error:
+        raise ConfigError(f"the page needs {error.name}: pip install 'regimen[dashboard]'") from error
+
+    listener = bind(port)
+    app = create_app(root, listener.getsockname()[1], interval)
+
+    class Server(uvicorn.Server):
+        """Ends open streams when it is asked to end; they would keep it waiting."""
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            app.state.board.close()
+            await super().shutdown(sockets)
+
+    settings = {"log_level": "warning", "access_log": False, "server_header": False, "timeout_graceful_shutdown": 2}
+    return Server(uvicorn.Config(app, **settings)), listener
+
+
+def bind(port: int) -> socket.socket:
+    """A listening socket that only this machine can reach."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(512)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--port: {port} cannot be used: {reason}; choose another, or 0 for any free one") from error
+    return listener
