@@ -58,6 +58,8 @@ def test_a_run_is_validated(tmp_path, capsys):
     start = [r for r in rows if r["quantity"] == "v_r" and r["time"] == "0"]
     assert float(start[0]["exact"]) == pytest.approx(found["v_r_start_exact"], rel=1e-6)
     assert (run / "validation" / "validation.png").stat().st_size > 1000
+    for name in ("power.png", "policy.png", "bits.png", "episode.gif"):
+        assert (run / "validation" / "learned" / name).stat().st_size > 1000
     assert regimen.validate(run, checkpoint="final").numbers["tv_mean"] == found["tv_mean"]
     assert main(["validate", str(run), "--limit", "5"]) == 3
     assert "too large" in capsys.readouterr().err

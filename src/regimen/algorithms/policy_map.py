@@ -190,6 +190,9 @@ class PolicyMap:
         out = self.joined([m.algo.to_env(self.own(m, action, axis)) for m in self.members], axis)
         return jax.tree.map(np.asarray, out) if on_host else out
 
+    def to_space(self, action: PyTree) -> PyTree:
+        return self.to_env(action)
+
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """Each learning member on its own columns. Metrics are means over them, and by policy."""
         found: dict[str, dict[str, Array]] = {}

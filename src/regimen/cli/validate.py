@@ -13,7 +13,8 @@ from regimen.validation import AT_LEAST_1
 class ValidateArgs:
     """Compare what a run of --algo empowerment believes with the exact values, in every reachable state at every time:
     relative errors of Q_r and V_r, beta_r times the error of log Q ratios, total variation of the policy, the best
-    action where there is a gap, and V_r at the start. Writes validation.json, validation.csv and a plot.
+    action where there is a gap, and V_r at the start. Writes validation.json, validation.csv, a plot, and pictures of
+    what was learned: power over the world, the policy, an episode, power over time.
 
       regimen validate RUN
       regimen validate RUN --checkpoint best --json

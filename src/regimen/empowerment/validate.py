@@ -4,7 +4,7 @@ solution of the equations."""
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from regimen import presets, settings
 from regimen.algorithms.empowerment_targets import Values
 from regimen.analysis import plots
+from regimen.analysis.empowerment.pictures import plot_solution
 from regimen.config import TrainConfig
 from regimen.empowerment import exact, reach
 from regimen.empowerment.hyperparameters import EmpowermentConfig
@@ -170,7 +171,8 @@ def agreement(learned: np.ndarray, right: np.ndarray) -> tuple[float, int]:
 def validate(
     run: str | Path, checkpoint: str = "final", limit: int = reach.LIMIT, out: str | Path | None = None
 ) -> Validation:
-    """Compare a run with the solution of its world; writes validation.json, validation.csv and validation.png."""
+    """Compare a run with the solution of its world; writes validation.json, validation.csv and validation.png, and to
+    `learned/` the pictures that `regimen solve --plots` draws, of what was learned."""
     config, path = run_config(run)
     handle = registry.resolve(config.env, config.env_args)
     algo = bind_algorithm(config, handle, settings.resolve_rollout(config.rollout, True)[2])
@@ -184,7 +186,18 @@ def validate(
     write_json(folder / "validation.json", found.to_dict())
     write_csv(folder / "validation.csv", found, solution)
     draw(folder / "validation.png", found)
+    plot_solution(learned_solution(solution, pairs), folder / "learned", f"{config.env}, learned")
     return found
+
+
+def learned_solution(solution: Solution, pairs: Pairs) -> Solution:
+    """The solution with what was learned in place of what is exact, wherever a state can be at a time."""
+    lists = {name: [layer.copy() for layer in getattr(solution, name)] for name in pairs.learned}
+    for name, layers in lists.items():
+        for t, layer in enumerate(layers):
+            mine = pairs.time == t
+            layer[pairs.state[mine]] = pairs.learned[name][mine]
+    return replace(solution, **lists)
 
 
 def run_config(run: str | Path) -> tuple[TrainConfig, Path]:
