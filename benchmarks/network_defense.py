@@ -78,6 +78,7 @@ def by_class(policy: Any, red: str, compliance: str, episodes: int, min_fixes: i
     import numpy as np
 
     import regimen
+    from regimen.search.gate import lower_bound
     from regimen.search.workflow import classes_for
 
     args = {"red": red, "workflow": "all", "compliance": compliance, "min_fixes": min_fixes}
@@ -92,9 +93,9 @@ def by_class(policy: Any, red: str, compliance: str, episodes: int, min_fixes: i
     columns = {"fixes": ".1f", "compliance_repaired": ".3f", "env_return": ".2f"}
     for c in classes:
         mine = np.isin(index, [w.index for w in c.members])
-        counted = mine & ((m["counted"] if compliance == "repaired" else m["fixes"]) > 0)
+        counted = mine & (m["counted"] > 0) if compliance == "repaired" else mine
         values = m["compliance"][counted]
-        low = bound(values)
+        low = lower_bound(values)
         reached += low >= 0.95
         share = f"{values.mean():.3f}" if len(values) else "none"
         number = f"{counted.sum():,} of {mine.sum():,}"
@@ -103,15 +104,6 @@ def by_class(policy: Any, red: str, compliance: str, episodes: int, min_fixes: i
     verdict = f"{reached} of {len(classes)} at 0.95"
     rows.append([verdict, "120", f"{len(index):,}", f"{m['compliance'].mean():.3f}", "", *figures(everything)])
     return rows
-
-
-def bound(values: Any) -> float:
-    """One-sided 95% lower bound of a mean (Student's t); never above 1 - 3/n, what n perfect episodes can show."""
-    from regimen.analysis.statistics import mean_interval
-
-    if len(values) < 2:
-        return 0.0
-    return min(float(mean_interval(values, 0.9)[0]), 1 - 3 / len(values))
 
 
 def main() -> None:

@@ -55,10 +55,12 @@ def test_the_gain_is_the_mean_of_ratio_less_one_times_standard_advantage(study):
     assert float(updates.gain(algo, state, new, batch)) == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
-def test_the_bound_of_compliance_is_below_its_mean():
-    x = np.array([1.0, 0.9, 0.8, 1.0])
-    bound = updates.compliance_bound(SimpleNamespace(metrics={"compliance": x}))  # type: ignore[arg-type]
-    assert bound == pytest.approx(x.mean() - 1.645 * x.std(ddof=1) / 2)
+def test_the_bound_of_compliance_needs_enough_episodes():
+    few, many = (
+        updates.compliance_bound(SimpleNamespace(metrics={"compliance": np.ones(n)}))  # type: ignore[arg-type]
+        for n in (20, 200)
+    )
+    assert few < 0.95 <= many < 1
 
 
 def test_memory_counts_the_batch(study):
@@ -122,6 +124,7 @@ def test_words_follow_the_intervals():
         ("probe/match", {"parts": "rase"}, "did you mean 'race'"),
         ("pendulum", {}, "--targets"),
         ("probe/match", {"gate": 1.5, "targets": (1,)}, "at most 1"),
+        ("network_defense", {"workflow": "D,E,S"}, "workflow"),
         ("probe/match", {"seeds": 0, "targets": (1,)}, "at least 1"),
         ("probe/match", {"strategies": "replay", "parts": "gradient"}, "gradient and overfit"),
         ("probe/match", {"repeatz": 3}, "did you mean 'repeats'"),

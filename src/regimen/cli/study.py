@@ -128,7 +128,7 @@ class UpdatesArgs:
     repeats: int | None = ranged(None, AT_LEAST_1)
     """Rollouts or updates for each estimate of noise and overfitting (64; with --quick 8)."""
     eval_episodes: int | None = ranged(None, AT_LEAST_1)
-    """Greedy episodes per evaluation (100; with --quick 20)."""
+    """Greedy episodes per evaluation (100)."""
     gate: float | None = ranged(None, POSITIVE)
     """Compliance whose lower bound must be reached (0.95)."""
     workflow: str | None = None

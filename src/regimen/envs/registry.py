@@ -286,7 +286,9 @@ def set_fields(env: Any, args: Mapping[str, Any], name: str, known: Iterable[str
     for key in args:
         if key not in fields:
             raise unknown_argument(key, name, {*fields, *known})
-    values = {k: coerce(v, hint_of(hints.get(k), fields[k].default), f"env.{k}") for k, v in args.items()}
+    kinds = {k: hint_of(hints.get(k), fields[k].default) for k in args}
+    given = {k: "none" if v is None and kinds[k] is str else v for k, v in args.items()}  # as flags and YAML read it
+    values = {k: coerce(v, kinds[k], f"env.{k}") for k, v in given.items()}
     return dataclasses.replace(env, **values) if values else env  # type: ignore[type-var]
 
 

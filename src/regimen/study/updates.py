@@ -24,6 +24,7 @@ from regimen.analysis.statistics import iqm
 from regimen.config import TrainConfig
 from regimen.envs import registry
 from regimen.errors import RegimenError
+from regimen.search.gate import lower_bound
 from regimen.study import curves, updates_report
 from regimen.study.batching import encoded
 from regimen.study.bench import Bench, mean_return
@@ -301,9 +302,8 @@ class Study:
 
 
 def compliance_bound(evaluation: Evaluation) -> float:
-    """Lower end of the one-sided 95% interval of the mean compliance of an episode."""
-    x = evaluation.metrics["compliance"]
-    return float(x.mean() - 1.645 * x.std(ddof=1) / np.sqrt(len(x)))
+    """Lower end of the one-sided 95% interval of the mean compliance of an episode, honest also where all comply."""
+    return lower_bound(evaluation.metrics["compliance"])
 
 
 def memory_of(engine: NativeEngine) -> int:

@@ -15,6 +15,7 @@ from regimen import settings
 from regimen.config import RolloutConfig, TrainConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, nearest
+from regimen.search.workflow import Workflow
 from regimen.study.bench import Regimen
 from regimen.training import device as devices
 
@@ -107,7 +108,6 @@ QUICK: dict[str, Any] = {
     "seeds": 2,
     "budget": 50_000,
     "repeats": 8,
-    "eval_episodes": 20,
     "checks": 8,
 }
 
@@ -148,6 +148,8 @@ def resolve_options(
     complies = hasattr(handle.native, "workflow")
     if "compliance" in given.get("parts", ()) and not complies:
         raise ConfigError(f"--parts: {handle.id} has no workflows to comply with; leave out compliance")
+    if complies and "compliance" in o.parts:
+        Workflow.parse(o.workflow)
     if set(o.parts) & {"gradient", "overfit"} and set(o.strategies) == {REPLAY}:
         raise ConfigError(
             "--parts: gradient and overfit are measured on batches of the policy; name a strategy of them"

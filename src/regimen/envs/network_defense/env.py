@@ -81,7 +81,7 @@ class NetworkDefense(NativeEnv):
     compliance: str = "published"
     """What complies: published (the type of the host fixed) or repaired (the host itself; User0 left out)."""
     min_fixes: int = 1
-    """Fixes of compromised hosts from which on an episode counts in the repaired compliance."""
+    """Fixes, useful or not, from which on an episode counts (`counted`) when compliance is judged."""
     alignment_weight: float = 30.0
     """Scale of the alignment reward."""
     alignment_gamma: float = 0.99
@@ -330,7 +330,7 @@ class NetworkDefense(NativeEnv):
             metrics |= {
                 "compliant_fixes": getattr(tally, self.compliance),
                 "fixes_repaired": tally.useful,
-                "counted": tally.useful >= self.min_fixes,
+                "counted": tally.fixes >= self.min_fixes,
                 "compliance": tally.share(self.compliance),
                 "workflow": state.workflow,
                 **{f"compliance_{d}": tally.share(d) for d in fixing.DEFINITIONS},
