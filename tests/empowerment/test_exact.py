@@ -353,13 +353,3 @@ def test_unknown_parameters_and_places():
     with pytest.raises(EnvError, match="not reachable from the start"):
         solution.at(np.array([0, 1, 0, 0, 0]))
     assert dataclasses.asdict(solution.theory)["beta_r"] == 10
-
-
-def test_certain_humans_do_not_choose_by_rounding():
-    """Equal values that are summed in different orders are equal: as for humans who are almost certain."""
-    world = BushWorld(map="Hu 1 2\n1 Ro 1\n2 1 1", B=7, max_episode_steps=4)
-    certain, almost = (
-        exact.solve(world, Theory(prior="mean", beta_h=beta_h, gamma_h=0.9, gamma_r=0.9)).at().v_r
-        for beta_h in (math.inf, 1e9)
-    )
-    assert certain == pytest.approx(almost, abs=1e-5)
