@@ -233,5 +233,5 @@ def test_documented_defaults():
 def test_certain_humans_do_not_choose_by_rounding():
     """0.1 + 0.2 is not 0.3 in floating point, and yet as good."""
     with jax.enable_x64(True):
-        policy = equations.human_policy(jnp.array([0.3, 0.1 + 0.2, 0.1]), math.inf)
+        policy = eq.human_policy(jnp.array([0.3, 0.1 + 0.2, 0.1]), math.inf)
     np.testing.assert_allclose(policy, [0.5, 0.5, 0.0])
