@@ -27,7 +27,7 @@ test: $(READY) ## Run the tests (under 15 minutes on 2 cores)
 test-slow: $(READY) ## Run the learning curves over seeds and the long process tests
 	$(BIN)/python -m pytest -m slow
 
-test-docs: $(READY) ## Run every command that the documentation shows, with small budgets (about an hour)
+test-docs: $(READY) ## Run every command that the documentation shows, with small budgets (an hour or more)
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_docs_commands.py tests/test_docs_site.py
 
 docs: $(READY) ## Build the documentation into site/; a broken link fails
