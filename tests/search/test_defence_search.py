@@ -184,18 +184,41 @@ def test_policies_that_see_no_workflow_are_refused(tmp_path):
     (run / "config.yaml").write_text("env: network_defense\nenv_args: {red: b_line}\n")
     with pytest.raises(ConfigError, match="does not see a workflow"):
         make_config("b_line", "published", 8, run, {}, {})
+    (run / "config.yaml").write_text("env: network_defense/workflow\nenv_args: {workflow: none}\n")
+    with pytest.raises(ConfigError, match="does not see a workflow"):
+        make_config("b_line", "published", 8, run, {}, {})
     (run / "config.yaml").write_text("env: cartpole\n")
     with pytest.raises(ConfigError, match="is a run on 'cartpole'"):
         make_config("b_line", "published", 8, run, {}, {})
 
 
+def test_policies_that_see_a_workflow_are_taken_with_their_settings(tmp_path):
+    """Whether the run says so, or its environment by default."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("env: network_defense/workflow\nenv_args: {alignment_weight: 150, mode: fixed}\n")
+    config = make_config("b_line", "published", 8, run, {"mode": "faithful"}, {})
+    assert config.env == "network_defense" and config.env_args == {
+        "red": "b_line", "compliance": "published", "workflow": "all", "alignment": "published",
+        "alignment_weight": 150, "mode": "faithful",
+    }  # fmt: skip
+    (run / "config.yaml").write_text("env: network_defense\nenv_args: {workflow: all, alignment: potential}\n")
+    assert make_config("b_line", "published", 8, run, {}, {}).env_args["alignment"] == "potential"
+
+
 @pytest.mark.slow  # compiles a training of its own
-def test_a_search_begins_from_a_trained_policy(tmp_path):
+@pytest.mark.parametrize(
+    ("env", "env_args"),
+    [
+        ("network_defense/workflow", {}),
+        ("network_defense", {"red": "b_line", "workflow": "all", "alignment": "published"}),
+    ],
+)
+def test_a_search_begins_from_a_trained_policy(tmp_path, env, env_args):
     """`--init-from RUN --max-episodes-per-workflow 0`: one conditioned policy, evaluated order by order."""
-    env_args = TINY | {"red": "b_line", "workflow": "all", "alignment": "published"}
     regimen.train(
-        "network_defense",
-        env_args=env_args,
+        env,
+        env_args=TINY | env_args,
         out=str(tmp_path / "run"),
         track=False,
         total_episodes=16,

@@ -73,14 +73,26 @@ def test_ucb_weighs_improvement_by_feasibility():
     values = GP.fit(SPACE, index, y, [0.05] * 3).posterior()
     passed = np.zeros(24, bool)
     passed[0] = True
-    free = ucb(values, None, passed)
+    tried = np.zeros(24, bool)
+    free = ucb(values, None, passed, tried)
     assert SPACE.distance[23, free.argmax()] < 0.5  # towards the best value
-    scores = ucb(values, Feasibility(SPACE, gate, index, [good, bad, good]), passed)
+    scores = ucb(values, Feasibility(SPACE, gate, index, [good, bad, good]), passed, tried)
     assert (scores >= 0).all() and scores[23] < 0.05 * free[23]
     assert SPACE.distance[0, scores.argmax()] < SPACE.distance[23, scores.argmax()]
-    assert ucb(values, None, passed, kappa=5.0).max() > free.max()
+    assert ucb(values, None, passed, tried, kappa=5.0).max() > free.max()
     pick = choose(scores, values, None, np.random.default_rng(0))
     assert scores[pick.candidate] == pytest.approx(scores.max()) == pick.acquisition
+
+
+def test_ucb_looks_for_one_that_passes_before_it_looks_at_values():
+    good, bad = Rate.of(np.ones(300)), Rate.of(np.full(300, 0.5))
+    index = [0, 23]
+    values = GP.fit(SPACE, index, [100.0, 0.0], [0.05] * 2).posterior()
+    feasibility = Feasibility(SPACE, Gate(0.9), index, [bad, good])
+    tried = np.isin(np.arange(24), index)
+    scores = ucb(values, feasibility, np.zeros(24, bool), tried)
+    assert (scores[tried] == -np.inf).all()
+    np.testing.assert_array_equal(scores[~tried], feasibility.probability()[~tried])
 
 
 def test_thompson_draws_differ_and_respect_the_gate():

@@ -281,6 +281,13 @@ def test_retrained_candidates_are_judged_by_their_last_policy():
     assert recommend("gp", SPACE, Gate(0.9), [*seen, played(0, -5.0, 0.5)]) == 3
 
 
+def test_a_good_leader_does_not_make_the_rest_random():
+    """With nothing better in sight the leader is looked at again, whatever the seed: no lottery among the untried."""
+    seen = [played(c, -10.0 - 20.0 * SPACE.distance[c, 0]) for c in (0, 1, 2, 6, 8, 13, 17, 22, 23, 5, 11)]
+    picks = {pick(propose("gp", SPACE, Gate(0.9), seen, seed)) for seed in range(8)}
+    assert picks == {0}
+
+
 @pytest.mark.parametrize("acquisition", ["ucb", "thompson"])
 def test_the_model_finds_the_best_in_a_third_of_the_space_and_beats_random(tmp_path, acquisition):
     """All candidates equally good at once: only the choice counts. Over 10 seeds, on a space of 120."""
