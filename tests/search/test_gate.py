@@ -1,5 +1,7 @@
 """The gate's bound, P(feasible), and what is proposed next."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,19 @@ def test_gates():
     for bad in (0.0, -0.5, 1.01):
         with pytest.raises(ConfigError, match="is out of range"):
             Gate(bad)
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.5, 0.95, 0.99])
+def test_the_fewest_episodes_are_the_fewest(threshold):
+    gate = Gate(threshold)
+    n = gate.episodes_needed()
+    assert gate.met(Rate.of(np.ones(n))) and not gate.met(Rate.of(np.ones(n - 1)))
+
+
+def test_a_gate_close_to_one_is_no_work():
+    fewest = [Gate(1 - 10.0**-k).episodes_needed() for k in range(2, 12)]  # counting to them would take days
+    assert all(9 < b / a < 11 for a, b in itertools.pairwise(fewest))
+    assert Gate(1.0).episodes_needed() == 1
 
 
 def test_failures_teach():
