@@ -247,7 +247,7 @@ def test_policies_that_see_no_workflow_are_refused(tmp_path):
     (run / "config.yaml").write_text("env: network_defense\nenv_args: {red: b_line}\n")
     with pytest.raises(ConfigError, match="does not see a workflow"):
         make_config("b_line", "published", 8, run, {}, {})
-    (run / "config.yaml").write_text("env: network_defense/workflow\nenv_args: {workflow: none}\n")
+    (run / "config.yaml").write_text("env: network_defense/workflow\nenv_args: {workflow: none, alignment: none}\n")
     with pytest.raises(ConfigError, match="does not see a workflow"):
         make_config("b_line", "published", 8, run, {}, {})
     (run / "config.yaml").write_text("env: cartpole\n")
