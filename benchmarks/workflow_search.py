@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import tempfile
 import time
@@ -26,6 +27,7 @@ from harness import OtherLoad, table
 
 from regimen.analysis.plots import BLUE, GREY, ORANGE, PURPLE, _matplotlib, _save
 from regimen.search import api
+from regimen.search.command import adapting
 from regimen.search.defence import DefenceTrial, make_config
 from regimen.search.gate import Gate
 from regimen.search.loop import WARM_UP, Options, Search
@@ -71,14 +73,18 @@ def main() -> None:
 
 
 def conditioned(trial: DefenceTrial, episodes: int, out: Path) -> Any:
-    """The arrays of a policy trained on all orders at once, kept in the folder for another run of this script."""
+    """The arrays of a policy trained on all orders at once, kept in the folder for another run of this script with the
+    same settings; those of a run are read anew."""
     from safetensors.numpy import load_file, save_file
 
-    file = out / f"conditioned-{episodes}.safetensors"
-    if file.exists():
+    told = json.dumps(trial.identity(), sort_keys=True, default=str)
+    file = out / f"conditioned-{episodes}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.safetensors"
+    if episodes and file.exists():
         return load_file(file)
     begun = time.perf_counter()
     trial.start(WARM_UP, None, 0)
+    if not episodes:
+        return trial.arrays()
     done = 0
     while done < episodes:
         stretch = trial.train(min(5000, episodes - done))
@@ -221,11 +227,12 @@ def picture(path: Path, curves: dict[str, list[list[float]]], episodes: int, top
         _save(figure, path)
 
 
-def with_training(space: Space, trial: Any, args: Any, out: Path) -> Any:
+def with_training(space: Space, trial: DefenceTrial, args: Any, out: Path) -> Any:
     """The whole loop: every method trains the orders it tries, on a third of what the exhaustive one takes."""
     given = {"max_episodes": args.max_episodes, "warm_up": args.episodes, "unit": args.unit}
-    options, _ = api.defence_options("standard", args.gate, given, args.init_from is not None)
-    rest = api.exhaustive_budget(space, options) - options.warm_up
+    options, _ = api.defence_options("standard", args.gate, given, trial.source is not None)
+    trial = DefenceTrial(space, trial.config, 0, trial.source, adapting(options))  # as `regimen search` adapts
+    rest = api.exhaustive_budget(space, options, args.unit) - options.warm_up
     options = dataclasses.replace(options, budget=options.warm_up + rest // 3)
     found = api.compare(space, trial, options, out / "training", names=api.WORKFLOW_NAMES, say=print)
     told = api.comparison(found)

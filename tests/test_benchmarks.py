@@ -141,3 +141,33 @@ def test_network_defense_figures(script):
     rising = np.linspace(-100.0, 0.0, 2001)
     assert defence.crossing(rising, -20.0) == pytest.approx(1600 + 250, abs=2)  # the window's mean lags behind
     assert defence.crossing(rising, 1.0) is None and defence.crossing(rising[:10], -200.0) is None
+
+
+def test_a_search_benchmark_takes_up_only_the_policy_it_would_train(script, tmp_path):
+    """And one of a run never from the folder."""
+    from regimen.search.trial import Stretch
+
+    class Fake:
+        def __init__(self, weight):
+            self.weight, self.trained = weight, 0
+
+        def start(self, candidate, arrays, number):
+            self.trained = 0
+
+        def train(self, episodes):
+            self.trained += episodes
+            return Stretch(episodes, 0.0, 0.0)
+
+        def arrays(self):
+            return {"policy": np.array([self.weight, self.trained])}
+
+        def identity(self):
+            return {"config": {"env_args": {"alignment_weight": self.weight}}}
+
+    conditioned = script("workflow_search").conditioned
+    for weight in (30, 150):
+        assert conditioned(Fake(weight), 10, tmp_path)["policy"].tolist() == [weight, 10]
+    again = Fake(30)
+    assert conditioned(again, 10, tmp_path)["policy"].tolist() == [30, 10] and again.trained == 0
+    assert conditioned(Fake(30), 0, tmp_path)["policy"].tolist() == [30, 0]
+    assert len(list(tmp_path.iterdir())) == 2

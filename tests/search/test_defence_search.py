@@ -11,10 +11,13 @@ import pytest
 
 import regimen
 from regimen.cli import main as cli
+from regimen.cli.flags import parse
+from regimen.cli.search import SearchArgs
 from regimen.envs.registry import resolve
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, UsageError
 from regimen.search import api
 from regimen.search import space as spaces
+from regimen.search.command import prepare
 from regimen.search.defence import DefenceTrial, make_config
 from regimen.search.gate import Gate
 from regimen.search.loop import Options, Search
@@ -33,7 +36,7 @@ def trial():
 
 
 OPTIONS = Options(
-    budget=320, max_episodes=16, check_every=8, check_episodes=100, eval_episodes=40, gate=Gate(0.95), inherit="nearest"
+    budget=320, max_episodes=16, check_every=8, check_episodes=100, eval_episodes=40, gate=Gate(0.85), inherit="nearest"
 )
 
 
@@ -129,6 +132,24 @@ def test_the_best_policy_can_be_loaded(trial, tmp_path):
     assert 0 <= policy.act(np.zeros(77, np.float32)) < 145
 
 
+def test_a_policy_that_was_only_evaluated_is_kept_too(trial, tmp_path):
+    """And can be watched."""
+    only = dataclasses.replace(OPTIONS, gate=Gate(0.01, min_events=0), budget=80, max_episodes=0)
+    found = api.run(SPACE, trial, only, tmp_path / "s", names=api.WORKFLOW_NAMES, plots=False)
+    policy = regimen.load_policy(tmp_path / "s")
+    assert policy.meta["env_args"]["workflow"] == found.best
+    for mine, first in zip(jax.tree.leaves(policy.params), jax.tree.leaves(first_params(trial))):
+        np.testing.assert_array_equal(mine, first)
+    assert cli.main(["replay", str(tmp_path / "s" / "policy"), "--no-gif"]) == 0
+    rows = list(csv.DictReader((tmp_path / "s" / "policy" / "replays" / "seed-0.csv").read_text().splitlines()))
+    assert 1 <= len(rows) <= 13
+
+
+def first_params(trial):
+    program = trial.program(0)
+    return program.engine.algo.actor_params(program.first)
+
+
 def test_methods_compared(trial, tmp_path):
     easy = dataclasses.replace(OPTIONS, gate=Gate(0.01, min_events=0), max_episodes=0, eval_episodes=40, budget=120)
     found = api.compare(SPACE, trial, easy, tmp_path / "c", names=api.WORKFLOW_NAMES, plots=False)
@@ -148,6 +169,10 @@ def test_methods_compared(trial, tmp_path):
         (["--budget", "50", "--preset", "quick"], 3, "too few for one candidate"),
         (["--preset", "quick", "--check-every", "10"], 3, "less than one update (25 episodes)"),
         (["--preset", "quick", "--check-episodes", "10"], 3, "can never meet a gate of 0.95"),
+        (["--preset", "quick", "--eval-episodes", "50"], 3, "--eval-episodes: 50 can never meet a gate of 0.95"),
+        (["--preset", "quick", "--warm-up", "10"], 3, "--warm-up: 10 is less than one update"),
+        (["--compare", "--method", "gp"], 2, "leave out --method gp"),
+        (["--preset", "quick", "--env.modee", "fixed"], 3, "modee"),
         (["--max-episodes-per-workflow", "0", "--preset", "quick"], 3, "name a policy with --init-from"),
         (["--env.workflow", "D,S,E,H,U"], 3, "the search chooses it"),
         (["--red", "bline"], 3, "--red"),
@@ -164,6 +189,44 @@ def test_bad_commands(flags, code, says, capsys, tmp_path, monkeypatch):
 
 def test_only_what_can_be_searched(capsys):
     assert cli.main(["search", "cartpole"]) == 2
+    assert "there is no search for 'cartpole'" in capsys.readouterr().err
+
+
+FACTORY = """
+from regimen.search import space
+from regimen.search.loop import Options
+
+class Quick:
+    unit, compiling = 1, False
+
+def make(seed=5):
+    options = Options(40, 0, 1, 1, 4, method="random", acquisition="thompson", kappa=3.0, seed=seed)
+    return space.permutations("abc"), Quick(), options
+"""
+
+
+def test_a_factory_keeps_its_options(tmp_path):
+    """Only flags that were given change them."""
+    file = tmp_path / "mine.py"
+    file.write_text(FACTORY)
+
+    def options(*flags):
+        return prepare(parse(SearchArgs, [f"{file}:make", *flags], "search"))[2]
+
+    mine = options()
+    assert (mine.method, mine.acquisition, mine.kappa, mine.seed) == ("random", "thompson", 3.0, 5)
+    changed = options("--method", "gp", "--seed", "7", "--budget", "80")
+    assert changed == dataclasses.replace(mine, method="gp", seed=7, budget=80)
+    for flags in ("--gate 0", "--gate 0.9", "--red b_line", "--preset quick", "--init-from x", "--orders all"):
+        with pytest.raises(UsageError, match=f"{flags.split()[0]} is for network_defense"):
+            options(*flags.split())
+    for flags in ("--episodes-per-update 5", "--compliance repaired", "--env.mode fixed"):
+        with pytest.raises(UsageError, match=f"{flags.split()[0]} is for network_defense"):
+            options(*flags.split())
+
+
+def test_classes_are_of_workflows(capsys):
+    assert cli.main(["search", "cartpole", "--classes"]) == 2
     assert "there is no search for 'cartpole'" in capsys.readouterr().err
 
 
@@ -184,18 +247,41 @@ def test_policies_that_see_no_workflow_are_refused(tmp_path):
     (run / "config.yaml").write_text("env: network_defense\nenv_args: {red: b_line}\n")
     with pytest.raises(ConfigError, match="does not see a workflow"):
         make_config("b_line", "published", 8, run, {}, {})
+    (run / "config.yaml").write_text("env: network_defense/workflow\nenv_args: {workflow: none, alignment: none}\n")
+    with pytest.raises(ConfigError, match="does not see a workflow"):
+        make_config("b_line", "published", 8, run, {}, {})
     (run / "config.yaml").write_text("env: cartpole\n")
     with pytest.raises(ConfigError, match="is a run on 'cartpole'"):
         make_config("b_line", "published", 8, run, {}, {})
 
 
+def test_policies_that_see_a_workflow_are_taken_with_their_settings(tmp_path):
+    """Whether the run says so, or its environment by default."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("env: network_defense/workflow\nenv_args: {alignment_weight: 150, mode: fixed}\n")
+    config = make_config("b_line", "published", 8, run, {"mode": "faithful"}, {})
+    assert config.env == "network_defense" and config.env_args == {
+        "red": "b_line", "compliance": "published", "workflow": "all", "alignment": "published",
+        "alignment_weight": 150, "mode": "faithful",
+    }  # fmt: skip
+    (run / "config.yaml").write_text("env: network_defense\nenv_args: {workflow: all, alignment: potential}\n")
+    assert make_config("b_line", "published", 8, run, {}, {}).env_args["alignment"] == "potential"
+
+
 @pytest.mark.slow  # compiles a training of its own
-def test_a_search_begins_from_a_trained_policy(tmp_path):
+@pytest.mark.parametrize(
+    ("env", "env_args"),
+    [
+        ("network_defense/workflow", {}),
+        ("network_defense", {"red": "b_line", "workflow": "all", "alignment": "published"}),
+    ],
+)
+def test_a_search_begins_from_a_trained_policy(tmp_path, env, env_args):
     """`--init-from RUN --max-episodes-per-workflow 0`: one conditioned policy, evaluated order by order."""
-    env_args = TINY | {"red": "b_line", "workflow": "all", "alignment": "published"}
     regimen.train(
-        "network_defense",
-        env_args=env_args,
+        env,
+        env_args=TINY | env_args,
         out=str(tmp_path / "run"),
         track=False,
         total_episodes=16,

@@ -1,5 +1,7 @@
 """The gate's bound, P(feasible), and what is proposed next."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,19 @@ def test_gates():
             Gate(bad)
 
 
+@pytest.mark.parametrize("threshold", [0.01, 0.5, 0.95, 0.99])
+def test_the_fewest_episodes_are_the_fewest(threshold):
+    gate = Gate(threshold)
+    n = gate.episodes_needed()
+    assert gate.met(Rate.of(np.ones(n))) and not gate.met(Rate.of(np.ones(n - 1)))
+
+
+def test_a_gate_close_to_one_is_no_work():
+    fewest = [Gate(1 - 10.0**-k).episodes_needed() for k in range(2, 12)]  # counting to them would take days
+    assert all(9 < b / a < 11 for a, b in itertools.pairwise(fewest))
+    assert Gate(1.0).episodes_needed() == 1
+
+
 def test_failures_teach():
     gate = Gate(0.9)
     good, bad = Rate.of(np.ones(300)), Rate.of(np.tile([0.4, 0.6], 150))
@@ -73,14 +88,26 @@ def test_ucb_weighs_improvement_by_feasibility():
     values = GP.fit(SPACE, index, y, [0.05] * 3).posterior()
     passed = np.zeros(24, bool)
     passed[0] = True
-    free = ucb(values, None, passed)
+    tried = np.zeros(24, bool)
+    free = ucb(values, None, passed, tried)
     assert SPACE.distance[23, free.argmax()] < 0.5  # towards the best value
-    scores = ucb(values, Feasibility(SPACE, gate, index, [good, bad, good]), passed)
+    scores = ucb(values, Feasibility(SPACE, gate, index, [good, bad, good]), passed, tried)
     assert (scores >= 0).all() and scores[23] < 0.05 * free[23]
     assert SPACE.distance[0, scores.argmax()] < SPACE.distance[23, scores.argmax()]
-    assert ucb(values, None, passed, kappa=5.0).max() > free.max()
+    assert ucb(values, None, passed, tried, kappa=5.0).max() > free.max()
     pick = choose(scores, values, None, np.random.default_rng(0))
     assert scores[pick.candidate] == pytest.approx(scores.max()) == pick.acquisition
+
+
+def test_ucb_looks_for_one_that_passes_before_it_looks_at_values():
+    good, bad = Rate.of(np.ones(300)), Rate.of(np.full(300, 0.5))
+    index = [0, 23]
+    values = GP.fit(SPACE, index, [100.0, 0.0], [0.05] * 2).posterior()
+    feasibility = Feasibility(SPACE, Gate(0.9), index, [bad, good])
+    tried = np.isin(np.arange(24), index)
+    scores = ucb(values, feasibility, np.zeros(24, bool), tried)
+    assert (scores[tried] == -np.inf).all()
+    np.testing.assert_array_equal(scores[~tried], feasibility.probability()[~tried])
 
 
 def test_thompson_draws_differ_and_respect_the_gate():

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from regimen.errors import ConfigError, StorageError
-from regimen.search import loop
+from regimen.search import api, loop
 from regimen.search import space as spaces
 from regimen.search.gate import Gate, Rate
 from regimen.search.loop import Options, Search
 from regimen.search.methods import Seen, propose, recommend
-from regimen.search.store import Store
+from regimen.search.store import Store, difference
 from regimen.search.trial import Outcome, Stretch
 
 SPACE = spaces.permutations("abcd")
@@ -197,10 +197,81 @@ def test_a_killed_search_forgets_what_its_state_does_not_know(tmp_path):
     assert [int(r["episodes"]) for r in rows] == [10] * len(rows)
 
 
+def test_a_search_stopped_before_its_first_stretch_can_be_continued(tmp_path):
+    early = search(tmp_path / "s", budget=500)
+    early.stop_requested = lambda: True
+    assert not early.run() and early.spent == 0
+    again = search(tmp_path / "s", budget=500)
+    assert again.run() and again.verdicts
+    search(tmp_path / "t")  # killed before it ran at all
+    assert search(tmp_path / "t", budget=500).run()
+
+
+def test_a_killed_search_writes_the_verdict_it_had_no_time_for(tmp_path):
+    search(tmp_path / "s", budget=1000).run()
+    log = tmp_path / "s" / "search.csv"
+    whole = log.read_text()
+    log.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    search(tmp_path / "s", budget=1000)
+    assert log.read_text() == whole
+
+
+def test_a_trial_that_has_begun_keeps_its_evaluation(tmp_path):
+    calls = iter(range(1000))
+    broken = search(tmp_path / "s")
+    broken.stop_requested = lambda: next(calls) >= 4
+    assert not broken.run() and broken.running is not None and broken.running.trained
+    least = broken.spent + BASE.eval_episodes
+    with pytest.raises(ConfigError, match=f"give at least {least}"):
+        search(tmp_path / "s", budget=least - 1)
+    again = search(tmp_path / "s", budget=least)
+    assert again.run() and again.spent == least
+
+
+def test_a_gate_needs_a_rate(tmp_path):
+    class Rateless(Toy):
+        def measure(self, episodes, number):
+            return dataclasses.replace(super().measure(episodes, number), rate=None)
+
+    with pytest.raises(ConfigError, match="gate: the trial measures no rate"):
+        search(tmp_path / "s", Rateless()).run()
+    assert search(tmp_path / "t", Rateless(), gate=None).run()
+
+
+def test_a_warm_up_that_diverged_is_told(tmp_path):
+    class Diverging(Toy):
+        def train(self, episodes):
+            return dataclasses.replace(super().train(episodes), diverged=self.candidate < 0)
+
+    said = []
+    one = search(tmp_path / "s", Diverging(), warm_up=100, budget=500)
+    one.say = said.append
+    one.run()
+    assert "20 episodes; diverged" in said[0]
+
+
+def test_the_exhaustive_budget_is_enough_when_looks_are_no_whole_updates(tmp_path):
+    class Near(Toy):
+        def rate(self):
+            return 0.85  # enough for a check at every look, never enough to pass
+
+    options = dataclasses.replace(BASE, method="exhaustive", check_every=25, max_episodes=95, patience=99)
+    options = dataclasses.replace(options, budget=api.exhaustive_budget(SPACE, options, Toy.unit))
+    done = Search(SPACE, Near(), options, Store(tmp_path / "s"))
+    done.run()
+    assert len(done.verdicts) == 24 and {v.cause for v in done.verdicts} == {loop.CAP}
+
+
+def test_what_was_asked_for_is_compared_before_what_follows_from_it():
+    meander, line = (spaces.workflows(red, "published").signature() for red in ("meander", "b_line"))
+    assert difference(meander, line) == ("red", "meander", "b_line")
+
+
 @pytest.mark.parametrize(
     ("changes", "other", "says"),
     [
         ({"gate": Gate(0.8)}, SPACE, "gate.threshold is 0.9, this one's is 0.8"),
+        ({"gate": Gate(0.8), "check_episodes": 70, "eval_episodes": 90}, SPACE, "gate.threshold is 0.9"),
         ({"method": "random"}, SPACE, "method is gp, this one's is random"),
         ({"seed": 4}, SPACE, "seed is 0, this one's is 4"),
         ({}, spaces.permutations("abce"), "candidates is [a>b>c>d"),
@@ -235,7 +306,11 @@ def test_directories_that_are_no_search(tmp_path):
         ({"budget": 99, "max_episodes": 0}, "takes 100 (100 to evaluate)"),
         ({"max_episodes": 9}, "less than one update (10 episodes)"),
         ({"check_every": 5}, "less than one update"),
-        ({"check_episodes": 10}, "can never meet a gate of 0.9"),
+        ({"check_episodes": 10}, "--check-episodes: 10 can never meet a gate of 0.9"),
+        ({"eval_episodes": 10}, "--eval-episodes: 10 can never meet a gate of 0.9"),
+        ({"eval_episodes": 10, "max_episodes": 0}, "--eval-episodes: 10 can never meet a gate of 0.9"),
+        ({"warm_up": 9}, "--warm-up: 9 is less than one update (10 episodes)"),
+        ({"warm_up": 50, "max_episodes": 0, "check_every": 5}, "--check-every: 5 is less than one update"),
         ({"method": "gpp"}, "did you mean 'gp'"),
         ({"acquisition": "tompson"}, "did you mean 'thompson'"),
         ({"patience": 0}, "at least 1"),
@@ -279,6 +354,13 @@ def test_retrained_candidates_are_judged_by_their_last_policy():
     assert recommend("gp", SPACE, Gate(0.9), seen) == 0
     assert recommend("gp", SPACE, Gate(0.9), [played(0, -5.0, 0.5)]) is None
     assert recommend("gp", SPACE, Gate(0.9), [*seen, played(0, -5.0, 0.5)]) == 3
+
+
+def test_a_good_leader_does_not_make_the_rest_random():
+    """With nothing better in sight the leader is looked at again, whatever the seed: no lottery among the untried."""
+    seen = [played(c, -10.0 - 20.0 * SPACE.distance[c, 0]) for c in (0, 1, 2, 6, 8, 13, 17, 22, 23, 5, 11)]
+    picks = {pick(propose("gp", SPACE, Gate(0.9), seen, seed)) for seed in range(8)}
+    assert picks == {0}
 
 
 @pytest.mark.parametrize("acquisition", ["ucb", "thompson"])

@@ -36,15 +36,19 @@ def replay(
 
     `fps` is at most the environment's own `render_fps`: a step of Platform is seconds long. `scenario` is another one
     than the policy was trained on, for environments that have several."""
-    files = RunFiles.open(Path(run))
-    config = files.config
+    path = Path(run)
     device.configure("cpu", native=True)
-    policy = load_policy(files.path, checkpoint)
+    if (path / "config.json").exists():  # a policy by itself, as a search or an export leaves it
+        policy = load_policy(path)
+        config = policy.meta
+    else:
+        config = RunFiles.open(path).config
+        policy = load_policy(path, checkpoint)
     args = dict(config["env_args"]) | dict(env_args or {})
     env: Any = drawing_env(*elsewhere(config["env"], args, scenario), gif)
     native = getattr(env, "native", None)
     many = isinstance(native, NativeEnv) and bool(native.agents)
-    folder, start = files.path / "replays", f"{Path(scenario).stem}-" if scenario else ""
+    folder, start = path / "replays", f"{Path(scenario).stem}-" if scenario else ""
     try:
         folder.mkdir(exist_ok=True)
         for number in range(seed, seed + episodes):

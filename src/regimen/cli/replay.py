@@ -14,7 +14,7 @@ class ReplayArgs:
     """Play episodes with a run's policy; write each as a table, and as an animation where the environment can draw."""
 
     run: str = positional("RUN")
-    """Run directory."""
+    """Run directory, or a policy's folder."""
     episodes: int = ranged(1, AT_LEAST_1)
     """Episodes to play."""
     seed: int = ranged(0, NOT_NEGATIVE)

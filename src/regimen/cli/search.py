@@ -30,10 +30,10 @@ class SearchArgs:
     """`network_defense`, or `file.py:make` that returns a space and its trials (see docs/search.md)."""
     budget: int | None = ranged(None, AT_LEAST_1)
     """All episodes: training, checks and evaluations (60,000; quick: 1,000)."""
-    gate: float = 0.95
-    """Compliance whose lower confidence bound a workflow must reach, above 0 and at most 1."""
-    preset: Literal["standard", "quick"] = "standard"
-    """Where the numbers below come from when they are not given."""
+    gate: float | None = None
+    """Compliance whose lower confidence bound a workflow must reach, above 0 and at most 1 (0.95)."""
+    preset: Literal["standard", "quick"] | None = None
+    """Where the numbers below come from when they are not given (standard)."""
     max_episodes_per_workflow: int | None = ranged(None, NOT_NEGATIVE)
     """Training episodes of one trial (3,000; quick: 50); 0 only evaluates the policy of --init-from."""
     check_every: int | None = ranged(None, AT_LEAST_1)
@@ -50,26 +50,26 @@ class SearchArgs:
     """Episodes of training on all orders at once before the first trial (20,000; quick, or with --init-from: 0)."""
     inherit: Literal["nearest", "start"] | None = None
     """Where a new order begins: from the nearest trained one, or from the common start (start where there is one)."""
-    method: Literal["gp", "random", "round_robin", "exhaustive"] = "gp"
-    """How workflows are proposed."""
-    acquisition: Literal["ucb", "thompson"] = "ucb"
-    """How the Gaussian process chooses."""
-    kappa: float = ranged(2.0, NOT_NEGATIVE)
-    """Deviations that UCB adds to the mean."""
+    method: Literal["gp", "random", "round_robin", "exhaustive"] | None = None
+    """How workflows are proposed (gp)."""
+    acquisition: Literal["ucb", "thompson"] | None = None
+    """How the Gaussian process chooses (ucb)."""
+    kappa: float | None = ranged(None, NOT_NEGATIVE)
+    """Deviations that UCB adds to the mean (2)."""
     compare: bool = False
     """All methods, one after the other, and their regret."""
-    orders: Literal["classes", "all"] = "classes"
-    """One order for each class of equal ones, or all 120."""
+    orders: Literal["classes", "all"] | None = None
+    """One order for each class of equal ones, or all 120 (classes)."""
     classes: bool = False
     """Print which orders are equal, and stop."""
-    red: Literal["b_line", "meander", "mixed"] = "meander"
-    """Who attacks."""
-    compliance: Literal["published", "repaired"] = "published"
-    """Which definition of compliance."""
+    red: Literal["b_line", "meander", "mixed"] | None = None
+    """Who attacks (meander)."""
+    compliance: Literal["published", "repaired"] | None = None
+    """Which definition of compliance (published)."""
     init_from: str | None = None
-    """A run whose policy sees the workflow (trained with --env.workflow all), to start from; `--from` for short."""
-    seed: int = ranged(0, NOT_NEGATIVE)
-    """Of everything random."""
+    """A run whose policy sees the workflow (of `network_defense/workflow`) to start from; `--from` for short."""
+    seed: int | None = ranged(None, NOT_NEGATIVE)
+    """Of everything random (0)."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train."""
     out: str | None = None
@@ -86,13 +86,13 @@ def run(argv: list[str]) -> int:
         "--init-from" + token[6:] if token == "--from" or token.startswith("--from=") else token for token in argv
     ]
     args = parse(SearchArgs, renamed, "search")
-    if args.classes:
-        from regimen.search.report import classes
+    from regimen.search.command import classes, start
 
-        print(json_lib.dumps(classes(args.red, args.compliance), indent=2) if args.json else classes_text(args))
+    if args.classes:
+        report, lines = classes(args)
+        print(json_lib.dumps(report, indent=2) if args.json else "\n".join(lines))
         return 0
 
-    from regimen.search.command import start
     from regimen.study.jobs import Console
 
     console = Console(args.quiet, sys.stderr if args.json else None)
@@ -100,9 +100,3 @@ def run(argv: list[str]) -> int:
     if args.json:
         print(json_lib.dumps(summary, indent=2))
     return code
-
-
-def classes_text(args: SearchArgs) -> str:
-    from regimen.search.report import classes, lines
-
-    return "\n".join(lines(classes(args.red, args.compliance)))

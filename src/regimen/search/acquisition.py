@@ -4,8 +4,9 @@ UCB (Srinivas et al. 2010, arXiv 0912.3995), constrained as expected improvement
 
     a(x) = max(mean(x) + kappa std(x) - best, 0) * P(feasible at x)
 
-where `best` is the highest posterior mean of a candidate that has passed. While none has, it is the smallest upper
-bound: the search then looks for feasible candidates first.
+where `best` is the highest posterior mean of a candidate that has passed. While none has, a(x) = P(feasible at x): one
+that passes is looked for first. Candidates not yet tried come first as long as one of them promises a gain; then the
+highest upper bound that is likely to pass is looked at, again if need be: that is most often the leader itself.
 
 Thompson sampling (Eriksson & Poloczek 2021, arXiv 2002.08526): draw a value function and a constraint function;
 take the best candidate that passes in the draw, or the one that comes nearest to passing.
@@ -20,6 +21,8 @@ import numpy as np
 from regimen.search.feasibility import Feasibility
 from regimen.search.gp import Posterior
 
+WORTH = 1e-3  # of the spread of the upper bounds: a smaller gain promises nothing
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -32,15 +35,24 @@ class Choice:
     feasible: float | None = None  # probability
 
 
-def ucb(values: Posterior, feasibility: Feasibility | None, passed: np.ndarray, kappa: float = 2.0) -> np.ndarray:
-    """Acquisition values of all candidates. `passed` [N] says which have met the gate.  # [N]"""
+def ucb(
+    values: Posterior, feasibility: Feasibility | None, passed: np.ndarray, tried: np.ndarray, kappa: float = 2.0
+) -> np.ndarray:
+    """Acquisition values of all candidates, -inf where it must not be chosen. `passed` [N] says which have met the
+    gate, `tried` [N] which had a visit.  # [N]"""
     upper = values.mean + kappa * values.std
-    best = values.mean[passed].max() if passed.any() else upper.min()
     likely = np.ones(len(upper)) if feasibility is None else feasibility.probability()
-    gain = np.maximum(upper - best, 0.0) * likely
-    if gain.max() > 0:
-        return gain
-    return (upper - best) * np.maximum(1 - likely, 1e-3)  # nothing promises more: the least hopeless, negative
+    if not passed.any():
+        return untried_first(likely, tried)
+    gain = np.maximum(upper - values.mean[passed].max(), 0.0) * likely
+    if (gain[~tried] > WORTH * np.ptp(upper)).any():
+        return untried_first(gain, tried)
+    return (upper - upper.min()) * likely
+
+
+def untried_first(scores: np.ndarray, tried: np.ndarray) -> np.ndarray:
+    """A second visit is for when all have had one."""
+    return scores if tried.all() else np.where(tried, -np.inf, scores)
 
 
 def thompson(values: Posterior, feasibility: Feasibility | None, rng: np.random.Generator) -> np.ndarray:

@@ -116,7 +116,7 @@ def compare(
     names, path, found = names or Names(), Path(out) if out else default_path(space.name), {}
     say: Say = kw.get("say", lambda text: None)
     for method in ("exhaustive", *(m for m in METHODS if m != "exhaustive")):
-        budget = exhaustive_budget(space, options) if method == "exhaustive" else options.budget
+        budget = exhaustive_budget(space, options, trial.unit) if method == "exhaustive" else options.budget
         say(f"{method}: {budget:,} episodes")
         mine = dataclasses.replace(options, method=method, budget=budget)
         found[method] = run(space, trial, mine, path / method, names=names, **kw)
@@ -132,9 +132,9 @@ def compare(
     return found
 
 
-def exhaustive_budget(space: Space, o: Options) -> int:
-    """At most what one trial of every candidate takes."""
-    stretches = math.ceil(o.max_episodes / o.check_every) if o.max_episodes else 0
+def exhaustive_budget(space: Space, o: Options, unit: int) -> int:
+    """At most what one trial of every candidate takes, trained in whole updates of `unit` episodes."""
+    stretches = math.ceil(o.max_episodes / max(o.check_every // unit * unit, unit))
     checks = 0 if o.gate is None else stretches * o.check_episodes
     return o.warm_up + len(space) * (o.max_episodes + checks + o.eval_episodes)
 
@@ -208,10 +208,12 @@ def summarise(search: Search, command: str = "", stopped: str | None = None) -> 
 
 
 def keep_best(search: Search, path: Path) -> None:
-    """The best policy as a folder for `regimen.load_policy`, where the trial can write one."""
+    """The best policy as a folder for `regimen.load_policy`, where the trial can write one; that which all begin with
+    if the best was only evaluated."""
     best, save = search.best, getattr(search.trial, "save", None)
-    if best is not None and save is not None and str(best.candidate) in search.store.files:
-        save(path / "policy", best.candidate, search.store.policy(str(best.candidate)))
+    if best is not None and save is not None:
+        name = next((name for name in (str(best.candidate), "start") if name in search.store.files), None)
+        save(path / "policy", best.candidate, None if name is None else search.store.policy(name))
 
 
 def draw(search: Search, path: Path, names: Names, say: Say) -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from regimen.errors import ConfigError, UsageError
-from regimen.search import api
-from regimen.search.gate import Gate
-from regimen.search.loop import Options, Search
+from regimen.search import api, report
+from regimen.search.gate import LEVEL, Gate
+from regimen.search.loop import Options, Search, flag
 from regimen.search.space import Space, workflows
 from regimen.search.trial import Trial
 
 ENV = "network_defense"
 ADAPTING = 0.25  # of the learning rate, where orders begin from a common policy that is good already
+OF_WORKFLOWS = (
+    "gate", "preset", "red", "compliance", "orders", "init_from", "episodes_per_update", "env_args",
+)  # fmt: skip
 Say = Callable[[str], None]
 
 
@@ -58,36 +61,66 @@ def prepare(args: Any) -> tuple[Space, Trial, Options, api.Names]:
         "kappa": args.kappa,
         "seed": args.seed,
     }
+    if args.compare and args.method is not None:
+        raise UsageError(f"--compare runs every method; leave out --method {args.method}")
     if ":" in args.env:
-        return of_factory(args.env, {k: v for k, v in given.items() if v is not None and k != "unit"})
-    if args.env != ENV:
-        raise UsageError(f"there is no search for '{args.env}'; search {ENV}, or file.py:make for a space of your own")
+        for name in OF_WORKFLOWS:
+            if getattr(args, name) not in (None, {}):
+                said = f"env.{next(iter(args.env_args))}" if name == "env_args" else name.replace("_", "-")
+                raise UsageError(
+                    f"--{said} is for {ENV}; {args.env} says itself what it searches, and under which gate"
+                )
+        return of_factory(args.env, {k: v for k, v in given.items() if v is not None}, args.device)
+    red, compliance = setting(args)
     source = None if args.init_from is None else Path(args.init_from)
-    options, unit = api.defence_options(args.preset, args.gate, given, source is not None)
+    gate = Gate().threshold if args.gate is None else args.gate
+    options, unit = api.defence_options(args.preset or "standard", gate, given, source is not None)
     if not options.max_episodes and source is None and not options.warm_up:
         raise ConfigError(
             "--max-episodes-per-workflow 0 only evaluates: name a policy with --init-from, or give a --warm-up"
         )
-    space = workflows(args.red, args.compliance, args.orders)
+    space = workflows(red, compliance, args.orders or "classes")
     if options.method == "exhaustive" and args.budget is None:
-        options = dataclasses.replace(options, budget=api.exhaustive_budget(space, options))
+        options = dataclasses.replace(options, budget=api.exhaustive_budget(space, options, unit))
     options.check(unit)
 
     from regimen.search.defence import DefenceTrial, make_config
     from regimen.training import device
 
-    config = make_config(args.red, args.compliance, unit, source, args.env_args, {}, args.device, args.seed)
+    config = make_config(red, compliance, unit, source, args.env_args, {}, args.device, options.seed)
     device.configure(config.device, True)
-    adapting = ADAPTING if options.inherit == "start" else 1.0
-    return space, DefenceTrial(space, config, args.seed, source, adapting), options, api.WORKFLOW_NAMES
+    trial = DefenceTrial(space, config, options.seed, source, adapting(options))
+    trial.program(-1)  # an environment or a policy that does not fit is refused before a directory is made
+    return space, trial, options, api.WORKFLOW_NAMES
 
 
-def of_factory(target: str, given: dict[str, Any]) -> tuple[Space, Trial, Options, api.Names]:
+def setting(args: Any) -> tuple[str, str]:
+    """(red, compliance), where the environment has orders."""
+    if args.env != ENV:
+        raise UsageError(f"there is no search for '{args.env}'; search {ENV}, or file.py:make for a space of your own")
+    return args.red or "meander", args.compliance or "published"
+
+
+def adapting(options: Options) -> float:
+    """The share of the learning rate with which an order is trained."""
+    return ADAPTING if options.inherit == "start" else 1.0
+
+
+def classes(args: Any) -> tuple[dict[str, Any], list[str]]:
+    """Which orders are equal: as data, and in words."""
+    told = report.classes(*setting(args))
+    return told, report.lines(told)
+
+
+def of_factory(target: str, given: dict[str, Any], device: str) -> tuple[Space, Trial, Options, api.Names]:
     """`file.py:make`: a function that returns (space, trial) or (space, trial, options); flags change the options."""
     from regimen.envs.registry import load
+    from regimen.training.device import configure
 
-    made = load(target)
-    made = made(seed=given["seed"]) if "seed" in inspect.signature(made).parameters else made()
+    configure(device, True)
+    make = load(target)
+    takes_seed = "seed" in given and "seed" in inspect.signature(make).parameters
+    made = make(seed=given["seed"]) if takes_seed else make()
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Space):
         raise ConfigError(f"{target}: it must return (Space, Trial) or (Space, Trial, Options), not {made!r}")
     space, trial = made[:2]
@@ -95,7 +128,7 @@ def of_factory(target: str, given: dict[str, Any]) -> tuple[Space, Trial, Option
         return space, trial, dataclasses.replace(made[2], **given), api.Names()
     missing = [n for n in ("budget", "max_episodes", "check_every", "eval_episodes") if n not in given]
     if missing:
-        raise ConfigError(f"{target}: it returns no options; give --{missing[0].replace('_', '-')}")
+        raise ConfigError(f"{target}: it returns no options; give {flag(missing[0])}")
     return space, trial, Options(**{"check_episodes": given["eval_episodes"]} | given), api.Names()
 
 
@@ -104,7 +137,7 @@ def describe(o: Options) -> str:
     gate = o.gate
     words = [f"budget {o.budget:,} episodes", o.method + (f" ({o.acquisition})" if o.method == "gp" else "")]
     if isinstance(gate, Gate):
-        words.append(f"gate: {gate.level:.0%} lower bound of {gate.threshold:g}")
+        words.append(f"gate: {LEVEL:.0%} lower bound of {gate.threshold:g}")
     if o.warm_up:
         words.append(f"warm-up {o.warm_up:,}")
     train = (

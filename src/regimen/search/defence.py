@@ -9,6 +9,7 @@ import numpy as np
 
 from regimen import settings
 from regimen.config import TrainConfig
+from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.search.engine_trial import EngineTrial, Played, Program
 from regimen.search.space import Space
@@ -19,6 +20,7 @@ from regimen.training.learner import initial_from
 from regimen.types import Array, Record, pytree_dataclass
 
 ENV = "network_defense"
+CONDITIONED = f"{ENV}/workflow"  # the same environment: its fields have other defaults
 DRAWN = -1  # an order for every episode
 
 
@@ -121,12 +123,13 @@ def make_config(
     base: dict[str, Any] = {}
     if source is not None:
         theirs = read_config(source)
-        if theirs.get("env") != ENV:
+        if theirs.get("env") not in (ENV, CONDITIONED):
             raise ConfigError(f"--init-from: {source} is a run on '{theirs.get('env')}', not on {ENV}")
-        if theirs.get("env_args", {}).get("workflow", "none") == "none":
-            raise ConfigError(
-                f"--init-from: the policy of {source} does not see a workflow; train one with --env.workflow all"
-            )
+        env: Any = registry.resolve(theirs["env"], theirs.get("env_args")).native
+        if env.workflow == "none":
+            raise ConfigError(f"--init-from: the policy of {source} does not see a workflow; train {CONDITIONED}")
+        if env.alignment != "none":
+            mine["alignment"] = env.alignment
         mine = {k: v for k, v in theirs.get("env_args", {}).items() if k not in mine} | mine
         base = {name: theirs[name] for name in ("algo", "network") if name in theirs}
     given = {

@@ -164,10 +164,10 @@ class EngineTrial:
     def arrays(self) -> Arrays:
         return flatten(self.program(self.candidate).engine.state)
 
-    def save(self, path: Any, candidate: int, arrays: Arrays) -> None:
-        """The policy in `arrays` as a folder that `regimen.load_policy` reads."""
+    def save(self, path: Any, candidate: int, arrays: Arrays | None) -> None:
+        """The policy in `arrays`, or the first one, as a folder that `regimen.load_policy` reads."""
         program, config = self.program(candidate), self.config_of(candidate)
-        state = unflatten(program.first, arrays, "a policy of the search")
+        state = program.first if arrays is None else unflatten(program.first, arrays, "a policy of the search")
         meta = {"env": config.env, "env_args": self.env_args_of(candidate), "seed": self.seed}
         save_policy(path, config.algorithm, program.engine.algo, program.engine.algo.actor_params(state), meta)
 

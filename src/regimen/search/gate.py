@@ -17,10 +17,11 @@ import numpy as np
 
 from regimen.errors import ConfigError
 
+LEVEL = 0.95  # of the bound
 STAKES = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95, 0.99])  # of the largest possible, 1/m
 
 
-def lower_bound(x, level: float = 0.95) -> float:
+def lower_bound(x, level: float = LEVEL) -> float:
     """The one-sided lower confidence bound of the mean of values in [0, 1]."""
     x = np.asarray(x, np.float64).ravel()
     if not x.size:
@@ -62,10 +63,10 @@ class Rate:
     events: float = math.inf  # what the rate is of, in all: with too few of them nothing is known
 
     @classmethod
-    def of(cls, x, level: float = 0.95, events: float = math.inf) -> Rate:
+    def of(cls, x, events: float = math.inf) -> Rate:
         x = np.asarray(x, np.float64).ravel()
         mean = float(x.mean()) if x.size else 0.0
-        return cls(mean, standard_error(x), lower_bound(x, level), int(x.size), float(events))
+        return cls(mean, standard_error(x), lower_bound(x), int(x.size), float(events))
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,11 @@ class Gate:
     """Met when the rate's lower bound is at least `threshold`, on at least `min_events` events."""
 
     threshold: float = 0.95
-    level: float = 0.95
     min_events: float = 10.0
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
             raise ConfigError(f"gate: {self.threshold:g} is out of range; it must be above 0 and at most 1")
-        if not 0.5 <= self.level < 1:
-            raise ConfigError(f"gate level: {self.level:g} is out of range; it must be at least 0.5 and below 1")
 
     def measure(self, rate: Rate) -> float:
         """What must reach the threshold: the bound. No bound can show a rate of exactly 1: a threshold of 1 asks that
@@ -94,7 +92,15 @@ class Gate:
 
     def episodes_needed(self) -> int:
         """The fewest episodes that can meet the gate: with a rate of 1 in every one of them."""
-        n = 1
-        while not self.met(Rate.of(np.ones(n), self.level)):
-            n += 1
-        return n
+        if self.threshold == 1:
+            return 1
+        gains = np.log1p(STAKES * (1 / self.threshold - 1))  # of the log capital in such an episode, by stake
+        needed = math.log(len(STAKES)) - math.log(1 - LEVEL)
+        low, high = 0, 1  # too few, enough
+        while np.logaddexp.reduce(high * gains) < needed:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = np.logaddexp.reduce(middle * gains) >= needed
+            low, high = (low, middle) if enough else (middle, high)
+        return high

@@ -63,18 +63,22 @@ class Options:
             if getattr(self, name) < least:
                 raise ConfigError(f"{flag(name)}: {getattr(self, name)} is too small; it must be at least {least}")
         trains = self.max_episodes > 0
+        if 0 < self.warm_up < unit:
+            raise ConfigError(f"--warm-up: {self.warm_up} is less than one update ({unit} episodes); set 0 for none")
         if trains and self.max_episodes < unit:
             raise ConfigError(
                 f"--max-episodes-per-workflow: {self.max_episodes} is less than one update ({unit} episodes); raise "
                 "it, or set 0 to evaluate only"
             )
-        if trains and not unit <= self.check_every:
+        if (trains or self.warm_up) and self.check_every < unit:
             raise ConfigError(f"--check-every: {self.check_every} is less than one update ({unit} episodes)")
-        if trains and self.gate is not None and self.check_episodes < self.gate.episodes_needed():
-            raise ConfigError(
-                f"--check-episodes: {self.check_episodes} can never meet a gate of {self.gate.threshold:g}: its bound "
-                f"needs at least {self.gate.episodes_needed()} episodes"
-            )
+        for name in ("check_episodes", "eval_episodes") if trains else ("eval_episodes",):
+            fewest = 0 if self.gate is None else self.gate.episodes_needed()
+            if self.gate is not None and getattr(self, name) < fewest:
+                raise ConfigError(
+                    f"{flag(name)}: {getattr(self, name)} can never meet a gate of {self.gate.threshold:g}: its bound "
+                    f"needs at least {fewest} episodes"
+                )
         needed = self.eval_episodes + self.warm_up + (unit if trains else 0)
         if self.budget < needed:
             parts = [f"{self.warm_up:,} to warm up"] * bool(self.warm_up) + [f"{unit:,} to train"] * trains
@@ -86,7 +90,10 @@ class Options:
         return self
 
     def identity(self) -> dict[str, Any]:
-        return {k: v for k, v in dataclasses.asdict(self).items() if k != "budget"}
+        """What is compared when it is continued: first what was asked for, then the numbers that follow from it."""
+        values = dataclasses.asdict(self)
+        first = {name: values.pop(name) for name in ("gate", "method", "acquisition", "seed")}
+        return first | {k: v for k, v in values.items() if k != "budget"}
 
 
 def flag(name: str) -> str:
@@ -162,6 +169,8 @@ class Search:
         saved = self.store.load(self.identity())
         if saved is not None:
             self.restore(saved)
+        else:
+            self.save()  # from here on the directory is that of a search
 
     def identity(self) -> dict[str, Any]:
         return {**self.space.signature(), "options": self.options.identity(), "trial": self.trial.identity()}
@@ -243,7 +252,8 @@ class Search:
         if r.cause is not None and r.number < 0:
             self.store.save_policy("start", self.trial.arrays())
             self.running, self.warmed = None, True
-            self.say(f"warm-up on all {len(self.space)} candidates: {r.trained:,} episodes")
+            text = f"warm-up on all {len(self.space)} candidates: {r.trained:,} episodes"
+            self.say(text + (f"; {DIVERGED}: its last update is left out" if r.cause == DIVERGED else ""))
             self.save()
             return False
         return r.cause is not None
@@ -269,7 +279,7 @@ class Search:
             return DIVERGED
         near = gate is not None and stretch.rate is not None and stretch.rate >= gate.threshold - o.near
         if gate is not None and near and self.left >= o.check_episodes + o.eval_episodes:
-            outcome = self.trial.measure(o.check_episodes, self.check_number(r))
+            outcome = self.measure(o.check_episodes, self.check_number(r))
             r.checks += o.check_episodes
             self.spent += o.check_episodes
             if outcome.rate is not None and gate.met(outcome.rate):
@@ -284,6 +294,12 @@ class Search:
         r.stale += 1
         return PLATEAU if r.stale >= o.patience else None
 
+    def measure(self, episodes: int, number: int) -> Outcome:
+        outcome = self.trial.measure(episodes, number)
+        if self.options.gate is not None and outcome.rate is None:
+            raise ConfigError("gate: the trial measures no rate to judge by; give its outcomes one, or set no gate")
+        return outcome
+
     def check_number(self, r: Running) -> int:
         """Which episodes a check plays: never those of an evaluation, nor those of another check of the trial."""
         return 1_000_000 + 1000 * r.number + r.checks // max(self.options.check_episodes, 1)
@@ -292,7 +308,7 @@ class Search:
         """Evaluate on episodes of its own: the same for every candidate, others at its next visit."""
         o, r = self.options, self.running
         assert r is not None and r.cause is not None
-        outcome = self.trial.measure(o.eval_episodes, r.visit)
+        outcome = self.measure(o.eval_episodes, r.visit)
         self.spent += o.eval_episodes
         feasible = o.gate is None or (outcome.rate is not None and o.gate.met(outcome.rate))
         cause = UNCONFIRMED if r.cause == GATE_MET and not feasible else r.cause
@@ -362,7 +378,15 @@ class Search:
             self.verdicts.append(Verdict(**{**data, "choice": Choice(**data["choice"]), "outcome": outcome}))
         if saved["running"] is not None and saved.get("current"):
             self.running = Running(**{**saved["running"], "choice": Choice(**saved["running"]["choice"])})
+            least = self.spent + self.options.eval_episodes * (self.running.number >= 0)
+            if self.options.budget < least:
+                raise ConfigError(
+                    f"--budget: {self.options.budget:,} is too small to continue: {self.spent:,} episodes are spent, "
+                    f"and the trial that has begun ends with its evaluation; give at least {least:,}"
+                )
             self.trial.start(self.running.candidate, self.store.policy(saved["current"]), -1)
+        if self.verdicts:  # it may have been killed before it wrote the last one
+            self.store.write_log(self.space, self.verdicts, self.options.gate)
         begun = len(self.verdicts) or self.running is not None
         if begun:
             self.say(

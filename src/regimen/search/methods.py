@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regimen.errors import ConfigError, nearest
-from regimen.search.acquisition import Choice, choose, thompson, ucb
+from regimen.search.acquisition import Choice, choose, thompson, ucb, untried_first
 from regimen.search.feasibility import Feasibility
 from regimen.search.gate import Gate
 from regimen.search.gp import GP
@@ -83,16 +83,14 @@ def propose(
     rng = np.random.default_rng([seed, 2, turn])
     model = Model.of(space, gate, seen)
     values = model.values.posterior()
-    if acquisition == "ucb":
-        scores = ucb(values, model.feasibility, model.passed, kappa)
-    elif acquisition == "thompson":
-        scores = thompson(values, model.feasibility, rng)
-    else:
-        raise ConfigError(f"acquisition: unknown '{acquisition}'{nearest(acquisition, ACQUISITIONS)}")
     tried = np.zeros(n, bool)
     tried[[trial.candidate for trial in seen]] = True
-    if not tried.all():  # a second visit is for when all have had one
-        scores = np.where(tried, -np.inf, scores)
+    if acquisition == "ucb":
+        scores = ucb(values, model.feasibility, model.passed, tried, kappa)
+    elif acquisition == "thompson":
+        scores = untried_first(thompson(values, model.feasibility, rng), tried)
+    else:
+        raise ConfigError(f"acquisition: unknown '{acquisition}'{nearest(acquisition, ACQUISITIONS)}")
     return choose(scores, values, model.feasibility, rng)
 
 

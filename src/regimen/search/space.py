@@ -130,7 +130,8 @@ class Space:
 
     def signature(self) -> dict[str, Any]:
         """What a directory must have been begun with to be continued."""
-        return {"space": self.name, "candidates": list(self.keys), "factors": list(self.factors), **self.details}
+        candidates = {"candidates": list(self.keys), "factors": list(self.factors)}
+        return {"space": self.name, **self.details, **candidates}  # the details say why the candidates are others
 
 
 def permutations(

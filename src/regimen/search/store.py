@@ -51,7 +51,7 @@ class Store:
             if self.path.exists() and any(self.path.iterdir()):
                 raise StorageError(f"{self.path} is not empty and holds no search; name another directory with --out")
             with writing(self.path):
-                (self.path / "policies").mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(parents=True, exist_ok=True)
             return None
         try:
             saved = json.loads(file.read_text())
@@ -106,6 +106,8 @@ class Store:
 
         self.serial += 1
         file = f"{name}-{self.serial}.safetensors"
+        with writing(self.path):
+            (self.path / "policies").mkdir(exist_ok=True)
         write_atomic(self.path / "policies" / file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
         return file
 

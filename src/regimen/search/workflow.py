@@ -148,10 +148,6 @@ def all_workflows() -> tuple[Workflow, ...]:
     return tuple(Workflow(order) for order in itertools.permutations(TYPES))
 
 
-def canonical_workflows() -> dict[str, Workflow]:
-    return {name: Workflow.parse(name) for name in CANONICAL}
-
-
 @dataclasses.dataclass(frozen=True)
 class EquivalenceClass:
     """Orders that an environment and a definition of compliance cannot tell apart."""
