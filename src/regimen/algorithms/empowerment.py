@@ -24,7 +24,7 @@ from regimen.algorithms.empowerment_schedule import RAMP, effective_beta, epsilo
 from regimen.algorithms.empowerment_targets import Targets, Values
 from regimen.config import NetworkConfig
 from regimen.empowerment.hyperparameters import STAGES, EmpowermentConfig
-from regimen.loops import device_count, mean_over_devices, own_key, sync
+from regimen.loops import device_count, gather_over_devices, mean_over_devices, own_key, sync
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 Models = dict[str, Model]
@@ -278,9 +278,11 @@ class Empowerment(Algorithm):
                 return sample, jax.tree.map(lambda x: x[sample.place], cache)
             return self.targets_of(models, sample, beta_r, keys["targets"])
 
-        size = max(1, c.batch_size // device_count())
-        rows, at = drawn(keys["rows"], size)
-        x_rows, x_at = (rows, at) if c.x_h_batch_size is None else drawn(keys["x_rows"], c.x_h_batch_size)
+        def own(size: int) -> int:
+            return max(1, size // device_count())
+
+        rows, at = drawn(keys["rows"], own(c.batch_size))
+        x_rows, x_at = (rows, at) if c.x_h_batch_size is None else drawn(keys["x_rows"], own(c.x_h_batch_size))
         if "u_r" in models and c.u_r_sample_humans is not None:
             at = at.replace(log_y=self.sampled_y(models, rows, keys["humans"]))
         new, metrics, factor = dict(models), {}, rate(c, parts.plan, t, total)
@@ -288,7 +290,8 @@ class Empowerment(Algorithm):
         active = {name: parts.plan.active(name, t) for name in models}
         if self.nets.tables:
             for name, model in models.items():
-                where, wanted, weight = self.table_target(name, rows, at, x_rows, x_at)
+                where, *aim = self.table_target(name, rows, at, x_rows, x_at)
+                where, (wanted, weight) = of_all_devices(where), of_all_devices(aim)  # tables stay the same on all
                 error = weight * jnp.square(wanted - model.params["table"][where])
                 metrics[f"loss_{name}"] = 0.5 * error.sum(-1).mean()
                 new[name] = move(c, model, where, wanted, weight, lrs[name], active[name])
@@ -337,6 +340,11 @@ class Empowerment(Algorithm):
             case "u_r":
                 return rows.place, jnp.exp(at.log_y)[:, None], jnp.ones((n, 1))
         return rows.place, -jnp.exp(at.log_v)[:, None], jnp.ones((n, 1))
+
+
+def of_all_devices(tree: PyTree) -> PyTree:
+    """Rows [N, ...] of every device below each other, on all of them."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), gather_over_devices(tree))
 
 
 def draw(p: Array, gumbel: Array) -> tuple[Array, Array]:

@@ -19,6 +19,7 @@ from regimen.empowerment import exact, reach, tabular
 from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError
+from regimen.loops import device_count
 from regimen.sources.replay import Replay, Ring
 from regimen.sources.replay import Rows as Kept
 from regimen.types import Array, Batch, PyTree, Spec
@@ -117,7 +118,7 @@ class Parts:
         place = jax.random.randint(keys[0], (swept,), 0, max(1, self.model.places)) if swept else None
         if place is not None and swept == size:
             return self.model.at(place)  # type: ignore[attr-defined]
-        found = self.replay.sample(ring, kept, keys[1], size - swept, 1, 1.0)
+        found = self.replay.share(device_count()).sample(ring, kept, keys[1], size - swept, 1, 1.0)
         if self.observes:
             return self.seen(found)
         if "place" in found.obs:
