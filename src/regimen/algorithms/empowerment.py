@@ -77,8 +77,10 @@ class Empowerment(Algorithm):
         return jnp.asarray(self.horizon.length, jnp.float32) * scale[self.horizon.unit] * per_env_step
 
     def ratio(self) -> Any:
-        """Training steps per env step: what is asked for, but no fewer than the throttle allows."""
+        """Training steps per env step: what is asked for; with several workers no fewer than the throttle allows."""
         c = self.config
+        if self.bound.spec.workers == 1:
+            return jnp.asarray(c.training_steps_per_env_step, jnp.float32)
         return jnp.maximum(c.training_steps_per_env_step, 1 / c.max_env_steps_per_training_step)
 
     def time(self, state: State, done: Array) -> Array:
@@ -249,7 +251,8 @@ class Empowerment(Algorithm):
         return new, lax.cond(sync(any_due), lambda: self.aim(new, t), lambda: cache)
 
     def aim(self, models: Models, t: Array) -> Targets:
-        """Targets of all reachable rows. They stay as they are until the next copy, also while beta_r rises."""
+        """Targets of all reachable rows. They stay as they are until the next copy or update, also while beta_r
+        rises."""
         model, c, beta_r = self.bound.model, self.config, effective_beta(self.config, self.bound.plan, t)
         params = {name: m.target for name, m in models.items()}
         known = aims.in_blocks(lambda n: self.values(params, model.at(n), beta_r), model.places)
