@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help train test test-slow lint format bench clean lock
+.PHONY: help train test test-slow test-docs docs docs-serve lint format bench clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,16 @@ test: $(READY) ## Run the tests (under 15 minutes on 2 cores)
 test-slow: $(READY) ## Run the learning curves over seeds and the long process tests
 	$(BIN)/python -m pytest -m slow
 
+test-docs: $(READY) ## Run every command that the documentation shows, with small budgets (about an hour)
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_docs_commands.py tests/test_docs_site.py
+
+docs: $(READY) ## Build the documentation into site/; a broken link fails
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/docs docs site
+	@echo "open site/index.html"
+
+docs-serve: docs ## Show the documentation on this machine, http://127.0.0.1:8000
+	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory site
+
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/ruff format --check src tests benchmarks examples
@@ -43,4 +53,4 @@ bench: $(READY) ## Measure training speed (against Stable-Baselines3 where it is
 	$(BIN)/python benchmarks/throughput.py
 
 clean: ## Remove the environment and caches (runs/ stays)
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist site

@@ -55,7 +55,9 @@ def make_engine(
     algo = PPO(**ppo).bind(spec)
     if handle.native is not None:
         source = ScanSource(schedule, num_envs)
-        return NativeEngine(handle.native, algo, source, [seed], algo.init, devices=jax.devices()[:devices])
+        return NativeEngine(
+            handle.native, algo, source, [seed], lambda key, algo: algo.init(key), devices=jax.devices()[:devices]
+        )
     assert handle.make_host is not None
     source = HostSource(handle.make_host, schedule, num_envs, max_episode_steps=handle.max_episode_steps)
     return HostEngine(algo, source, seed, algo.init)

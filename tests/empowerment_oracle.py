@@ -60,7 +60,7 @@ def heading(world, cell, goal):
 
 def softmax(q, beta):
     if math.isinf(beta):
-        weights = [float(v == max(q)) for v in q]
+        weights = [float(v >= max(q) - 1e-12) for v in q]
     else:
         weights = [math.exp(beta * (v - max(q))) for v in q]
     return [w / sum(weights) for w in weights]

@@ -19,7 +19,7 @@ from regimen.cli.flags import field_docs, parse
 from regimen.cli.train import read
 from regimen.config import ALGORITHMS, TrainConfig
 from regimen.envs import registry
-from regimen.hyperparameters import CQLConfig, SACConfig
+from regimen.hyperparameters import BCConfig, CQLConfig, SACConfig
 from regimen.networks import NETWORKS
 from regimen.spaces import describe
 from regimen.validation import coerce, field_types
@@ -198,6 +198,23 @@ def test_readme_python(tmp_path, monkeypatch, registries):
         run_as_module(body, tmp_path, monkeypatch)
 
 
+PAGES_THAT_RUN = {page: blocks(ROOT / "docs" / page, "python") for page in ("getting_started.md", "extending.md")}
+
+
+@pytest.mark.parametrize(
+    ("page", "index"), [(page, i) for page, bodies in PAGES_THAT_RUN.items() for i in range(len(bodies))]
+)
+def test_pages_run(page, index, tmp_path, monkeypatch, registries):
+    """Every block is a complete file."""
+    run_as_module(PAGES_THAT_RUN[page][index], tmp_path, monkeypatch)
+
+
+def test_everything_that_can_be_brought_is_shown():
+    parts = re.split(r"^## ", (ROOT / "docs" / "extending.md").read_text(), flags=re.MULTILINE)[1:]
+    shown = {part.partition("\n")[0] for part in parts if "```python" in part}
+    assert {"An environment", "Reward components", "A metric", "A network", "An algorithm", "A callback"} <= shown
+
+
 EXAMPLES = {
     "quickstart.py": ["--quick"],
     "custom_env.py": ["--episodes", "10"],
@@ -248,6 +265,22 @@ def test_cql_options_and_defaults():
     assert shown == {k: v for k, v in own.items() if k not in theirs or theirs[k] != v}
 
 
+def test_bc_options_and_defaults():
+    types, fields = field_types(BCConfig), {f.name: f.default for f in dataclasses.fields(BCConfig)}
+    rows = table(ROOT / "docs" / "algorithms" / "bc.md", "Options")
+    shown = {row[0].strip("`"): None if row[1] == "off" else row[1].strip("`") for row in rows}
+    assert {name: coerce(value, types[name], name) for name, value in shown.items()} == fields
+
+
+def test_every_algorithm_has_a_page():
+    assert [name for name in ALGORITHMS if not (ROOT / "docs" / "algorithms" / f"{name}.md").is_file()] == []
+
+
+def test_every_family_of_environments_has_a_picture():
+    for page in ("classic_control", "hybrid", "durotaxis", "airspace", "network_defense", "empowerment", "worlds"):
+        assert re.search(r"!\[.+?\]\(images/", (ROOT / "docs" / f"{page}.md").read_text()), page
+
+
 def test_settings_of_the_schedule():
     text = (ROOT / "docs" / "schedules.md").read_text()
     for section in ("rollout", "eval", "log", "checkpoint", "stop"):
@@ -292,7 +325,7 @@ def test_environments_table():
         assert (None if threshold == "none" else float(threshold)) == handle.return_threshold
         assert code_names(policies) == ["random", *handle.baselines]
         fields = [f.name for f in dataclasses.fields(handle.native)]
-        text = (ROOT / "docs" / "environments.md").read_text()
+        text = (ROOT / "docs" / "classic_control.md").read_text()
         assert all(f"`{field}`" in text for field in fields), name
 
 

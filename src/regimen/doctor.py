@@ -46,6 +46,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it 
     "dashboard": (("fastapi", "uvicorn"), "regimen dashboard: the live page"),
     "export": (("flatbuffers",), "regimen export --format stablehlo"),
     "onnx": (("jax2onnx", "onnxruntime"), "regimen export --format onnx"),
+    "docs": (("sphinx", "myst_parser", "furo"), "make docs: the documentation as a site"),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")
 LEAST_DISK, LEAST_MEMORY = 2e9, 1e9

@@ -103,7 +103,9 @@ def bound(env="world/corr5", steps=256, num_envs=16, env_args=None, **settings):
 
 
 def engine(algo, steps=256, num_envs=16, seed=0):
-    return NativeEngine(algo.bound.spec.env, algo, ScanSource(Steps(steps), num_envs), [seed], algo.init)
+    return NativeEngine(
+        algo.bound.spec.env, algo, ScanSource(Steps(steps), num_envs), [seed], lambda key, algo: algo.init(key)
+    )
 
 
 def train(algo, updates, **kwargs):

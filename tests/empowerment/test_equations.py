@@ -229,3 +229,10 @@ def test_documented_defaults():
     assert theory.beta_h == math.inf
     assert (theory.gamma_h, theory.gamma_r, theory.zeta, theory.xi, theory.eta) == (0.99, 0.99, 2, 1, 1.1)
     assert (theory.beta_r, theory.terminal_v_r, theory.form, theory.prior) == (10, -1e-10, "mean", "heuristic")
+
+
+def test_certain_humans_do_not_choose_by_rounding():
+    """0.1 + 0.2 is not 0.3 in floating point, and yet as good."""
+    with jax.enable_x64(True):
+        policy = eq.human_policy(jnp.array([0.3, 0.1 + 0.2, 0.1]), math.inf)
+    np.testing.assert_allclose(policy, [0.5, 0.5, 0.0])

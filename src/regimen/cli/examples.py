@@ -10,6 +10,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "collect": ("regimen collect runs/first --episodes 500 --out data/first",),
     "compare": ("regimen compare runs/a runs/b", "regimen compare runs/sweep --by algo.lr --out compared"),
     "plot": ("regimen plot runs/first",),
+    "dashboard": ("regimen dashboard", "regimen dashboard runs/sweep --port 0 --open"),
     "report": ("regimen report runs/first",),
     "replay": ("regimen replay runs/first --episodes 3",),
     "export": ("regimen export runs/first --out policies/first", "regimen export runs/first --format stablehlo"),

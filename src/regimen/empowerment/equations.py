@@ -46,7 +46,8 @@ def human_policy(q: Array, beta_h: Any, nu_h: Any = 0.0) -> Array:
     """(2) [..., A]: softmax of beta_h Q, uniform over the best for beta_h = inf; a share nu_h is uniform habit."""
     best = q.max(-1, keepdims=True)
     certain = isinstance(beta_h, float) and math.isinf(beta_h)
-    weight = (q == best).astype(q.dtype) if certain else jnp.exp(beta_h * (q - best))
+    equal = 4096 * jnp.finfo(q.dtype).eps  # 1e-12: what ways of summing the same value may differ by; Q is at most 1
+    weight = (q >= best - equal).astype(q.dtype) if certain else jnp.exp(beta_h * (q - best))
     return with_habit(weight / weight.sum(-1, keepdims=True), nu_h)
 
 

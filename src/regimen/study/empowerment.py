@@ -66,9 +66,9 @@ class Study:
     out: Path
     budget: int
     seeds: int
-    command: str = ""
     rows: list[dict[str, Any]] = field(default_factory=list)
     exit_code: int = 0
+    command: str = ""
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -167,7 +167,7 @@ def run(
         Path(out) if out else Path("studies") / f"empowerment-{env.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
     check_free(folder)
-    study = Study(env, folder, budget, seeds, command)
+    study = Study(env, folder, budget, seeds, command=command)
     device.configure("cpu", native=True)
     known: dict[str, Any] = {}  # choices that are the same in several parts are trained once
 

@@ -1,0 +1,52 @@
+"""How the pages become a site: `make docs` builds it into site/, `make docs-serve` shows it on this machine.
+
+The pages are plain Markdown that reads well in the repository, too; what only the site needs is here. Nothing of it is
+fetched from elsewhere, and it works without a server, the search included.
+"""
+
+project = "Regimen"
+author = "The Regimen developers"
+copyright = "The Regimen developers"
+html_title = "Regimen"
+language = "en_GB"
+
+extensions = ["myst_parser"]
+myst_heading_anchors = 6  # anchors as the repository's viewer makes them: a link works in both
+myst_links_external_new_tab = True
+nitpicky = True  # with -W: a broken link fails the build
+exclude_patterns = ["images"]  # scripts and pictures; a picture that a page shows is copied
+suppress_warnings = ["misc.highlighting_failure"]  # usage lines are not always shell or YAML
+
+html_theme = "furo"
+html_theme_options = {"navigation_with_keys": True}
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "tango"
+pygments_dark_style = "github-dark"
+
+NAVIGATION = {
+    "Start": ["getting_started", "concepts"],
+    "Training": ["schedules", "curricula", "memory", "agents", "offline", "scaling", "own_loop"],
+    "Algorithms": [
+        f"algorithms/{name}" for name in ("ppo", "sac", "impala", "appo", "cql", "bc", "empowerment", "rewards")
+    ],
+    "Environments": [
+        *("environments", "classic_control", "hybrid", "durotaxis", "airspace", "airspace_safety"),
+        *("network_defense", "empowerment", "worlds"),
+    ],
+    "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "search", "studies"],
+    "Results and help": ["results", "troubleshooting", "migrating"],
+    "Inside": ["extending", "architecture", "project/contributing", "project/changelog", "project/licence"],
+}
+
+
+def add_navigation(app, name, source):
+    """The tree of pages, at the end of the first one: a page that is not in it fails the build."""
+    if name == "index":
+        for caption, pages in NAVIGATION.items():
+            source[0] += "\n\n".join(["", f"```{{toctree}}\n:hidden:\n:caption: {caption}\n", *pages]) + "\n```\n"
+
+
+def setup(app):
+    app.connect("source-read", add_navigation)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,75 @@
+"""The pages become a site that needs nobody else: every link leads somewhere, every page is in the tree."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MISSING = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.skipif(
+    bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; pip install 'regimen[docs]'"
+)
+
+
+def build(source: Path, out: Path) -> subprocess.CompletedProcess:
+    """As `make docs` does."""
+    argv = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-c", str(ROOT / "docs")]
+    argv += ["-d", str(out.with_name("doctrees")), str(source), str(out)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("docs") / "site"
+    done = build(ROOT / "docs", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_every_page_is_in_the_site_and_in_its_tree(site):
+    first = (site / "index.html").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        place = page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        assert (site / place).is_file(), place
+        assert page.name == "index.md" or f'href="{place}"' in first, f"{place}: not in the navigation"
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    """Scripts, styles, fonts and pictures are in the folder; so it opens from a disk without a network."""
+    tag = re.compile(
+        r"<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=[\"'](?:https?:)?//[^\"']+", re.IGNORECASE
+    )
+    for page in site.rglob("*.html"):
+        assert tag.findall(page.read_text()) == [], page.name
+    for style in site.rglob("*.css"):
+        assert re.findall(r"url\([\"']?(?:https?:)?//[^)]+|@import [\"'](?:https?:)?//", style.read_text()) == [], (
+            style.name
+        )
+
+
+def test_linked_source_files_come_along(site):
+    assert [path.name for path in site.glob("_downloads/*/custom_env.py")] == ["custom_env.py"]
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("[there](second.md#a-part)", True),
+        ("[there](third.md)", False),
+        ("[there](second.md#no-such-part)", False),
+        ("![there](images/none.png)", False),
+    ],
+)
+def test_a_broken_link_fails(target, found, tmp_path):
+    """Of a small folder, whose navigation is not ours: only what is said about its page counts."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "index.md").write_text("# All\n\n[one](first.md), [two](second.md)\n")
+    (tmp_path / "source" / "first.md").write_text(f"# First\n\n{target}\n")
+    (tmp_path / "source" / "second.md").write_text("# Second\n\n## A part\n\n[back](first.md)\n")
+    done = build(tmp_path / "source", tmp_path / "site")
+    assert done.returncode != 0
+    assert ("first.md:3" not in done.stderr) == found, done.stderr
