@@ -1,6 +1,7 @@
 """The study of empowerment: its choices are settings, and what it writes says what was measured."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,8 +21,44 @@ def test_every_choice_is_a_configuration_of_its_own(part):
         assert algo.warmup_v_h_e_steps == 100 and algo.state_sweep == 0.0 and algo.x_h_use_network
 
 
-def row(part, choice, seed, tv):
-    return {"part": part, "choice": choice, "seed": seed, "seconds": 1.0} | dict.fromkeys(empowerment.SCORES, tv)
+def row(part, choice, seed, tv, diverged=False):
+    told = {"part": part, "choice": choice, "seed": seed, "seconds": 1.0, "diverged": diverged, "updates": 10}
+    return told | dict.fromkeys(empowerment.SCORES, tv)
+
+
+class Engine:
+    """Three seeds, of which the second diverges in its third update."""
+
+    def __init__(self):
+        self.algo, self.state, self.asked = None, None, []
+
+    def advance(self, limits):
+        self.asked.append([limit.updates for limit in limits])
+        first = len(self.asked) == 1
+        updates = [min(4, limit.updates) for limit in limits]
+        updates[1] = 2 if first else 0
+        return [SimpleNamespace(updates=n, diverged=first and k == 1) for k, n in enumerate(updates)]
+
+    def at(self, tree, k):
+        return SimpleNamespace(models={})
+
+
+def test_a_seed_that_diverges_stops_alone_and_is_named(monkeypatch, tmp_path):
+    engine = Engine()
+    monkeypatch.setattr(empowerment, "make_engine", lambda *args: engine)
+    monkeypatch.setattr(empowerment.validate, "solved", lambda *args: None)
+    monkeypatch.setattr(empowerment.validate, "compare", lambda *args: None)
+    monkeypatch.setattr(empowerment.validate, "measure", lambda *args: dict.fromkeys(empowerment.SCORES, 0.5))
+    config = empowerment.configured("world/corr5", None, {}, 6 * 1024)
+    rows = empowerment.train(config, range(3), lambda share: None)
+    assert engine.asked == [[6, 6, 6], [2, 0, 2]]
+    assert [(r["diverged"], r["updates"]) for r in rows] == [(False, 6), (True, 2), (False, 6)]
+    rows = [row("ramp", "none", 0, 0.1), row("ramp", "none", 1, 9.0, True), row("ramp", "sigmoid", 0, 0.2)]
+    study = empowerment.Study("world/corr5", tmp_path, 10, 2, rows=rows)
+    table = study.table()
+    assert table[0]["tv_mean"] == 0.1 and table[0]["diverged"] == 1 and table[1]["diverged"] == 0
+    assert "1 of 2 seeds diverged" in study.lines()[1] and "1 of 2 seeds diverged" in study.words()
+    assert "- ramp: sigmoid" in study.words()
 
 
 def test_what_is_measured_is_written(tmp_path, monkeypatch):

@@ -283,7 +283,9 @@ def check_env_name(env: str) -> None:
         hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
         if os.path.isdir(env):
             hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"
-        others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory"
+        elif os.path.isfile(env):
+            hint = f": a file; a map of a world is written world:{env}"
+        others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory, world:FILE"
         raise ConfigError(f"unknown environment '{env}'{hint} (or {others})")
 
 

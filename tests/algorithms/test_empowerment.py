@@ -6,14 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from regimen.algorithms import empowerment_targets as aims
 from regimen.algorithms.empowerment import Empowerment, some_humans
 from regimen.algorithms.empowerment_model import Imagined
 from regimen.algorithms.empowerment_nets import log_error, move, soft_clamp
+from regimen.algorithms.empowerment_table import check_dense
 from regimen.empowerment import exact, tabular, validate
 from regimen.empowerment.hyperparameters import EmpowermentConfig
+from regimen.empowerment.reach import TooLargeError
 from regimen.envs import registry
+from regimen.envs.protocol import native_env
+from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError, EnvError
 from regimen.schedule import Steps
 from regimen.settings import build_config
@@ -46,6 +51,41 @@ TABLES = QUICK | {
     "q_r_target_update_interval": 16,
     "v_r_target_update_interval": 16,
 }
+
+
+@native_env
+class CoinWorld(World):
+    """A human on a line, a robot that holds it or not; the state is a real number."""
+
+    max_episode_steps: int = 3
+
+    robots = 1
+    humans = 1
+    actions = ("stay", "go")
+
+    @property
+    def state_space(self):
+        return spaces.Box(0.0, 9.0, (1,), np.float32)
+
+    @property
+    def goal_weights(self):
+        return np.array([[0.5, 0.5]])
+
+    def initial(self):
+        return jnp.array([0.5], jnp.float32)
+
+    def outcomes(self, state, actions):
+        p = jnp.array([0.5, 0.5])
+        return p, jnp.stack([state, state + 0.7 * actions[1] * (1 - actions[0])])
+
+    def attained(self, state):
+        return jnp.stack([state[0] > 1, state[0] < 9])[None]
+
+    def prior(self, state):
+        return jnp.array([[[0.2, 0.8], [0.5, 0.5]]])
+
+    def features(self, state):
+        return state
 
 
 def bound(env="world/corr5", steps=256, num_envs=16, env_args=None, **settings):
@@ -112,7 +152,7 @@ def test_relative_errors_vanish_at_the_mean_of_noisy_targets_and_logs_at_the_geo
 
 def test_an_entry_is_the_mean_of_its_targets_or_moves_by_a_share():
     c, place = EmpowermentConfig(lookup_use_adaptive_lr=True), jnp.array([0, 0, 2])
-    model = Model({"table": jnp.full((3, 1), 7.0)}, {"count": jnp.zeros(3, jnp.int32)})
+    model = Model({"table": jnp.full((3, 1), 7.0)}, {"weight": jnp.zeros((3, 1))})
     ones, on = jnp.ones((3, 1)), jnp.bool_(True)
     model = move(c, model, place, jnp.array([[1.0], [2.0], [4.0]]), ones, 0.1, on)
     np.testing.assert_allclose(model.params["table"][:, 0], [1.5, 7.0, 4.0])
@@ -122,7 +162,26 @@ def test_an_entry_is_the_mean_of_its_targets_or_moves_by_a_share():
     np.testing.assert_allclose(fixed.params["table"][:, 0], [2.0, 7.0, 1.0], rtol=1e-6)  # twice in a batch counts once
     still = move(c, model, place, jnp.zeros((3, 1)), ones, 0.5, jnp.bool_(False))
     np.testing.assert_array_equal(still.params["table"], model.params["table"])
-    np.testing.assert_array_equal(still.opt_state["count"], model.opt_state["count"])
+    np.testing.assert_array_equal(still.opt_state["weight"], model.opt_state["weight"])
+
+
+def test_entries_count_their_own_weights():
+    """Of a row, only the goal or action that was seen learns; weights are what is wanted over what exploration did."""
+    c, place, on = EmpowermentConfig(lookup_use_adaptive_lr=True), jnp.array([0, 0, 0]), jnp.bool_(True)
+    model = Model({"table": jnp.full((1, 2), -9.0)}, {"weight": jnp.zeros((1, 2))})
+    targets = jnp.array([[-1.0, -1.0], [-4.0, -4.0], [-2.0, -2.0]])
+    weights = jnp.array([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0]])
+    model = move(c, model, place, targets, weights, 0.1, on)
+    np.testing.assert_allclose(model.params["table"], [[-(1 + 12) / 4, -2.0]], rtol=1e-6)  # weighted means
+    model = move(c, model, place[:1], jnp.zeros((1, 2)), jnp.array([[4.0, 0.0]]), 0.1, on)
+    np.testing.assert_allclose(model.params["table"], [[-13 / 8, -2.0]], rtol=1e-6)
+    fixed = replace(c, lookup_use_adaptive_lr=False)
+    moved = move(fixed, model, place[:1], jnp.full((1, 2), -1.0), jnp.array([[40.0, 0.0]]), 0.5, on)
+    np.testing.assert_allclose(moved.params["table"], [[-1.0, -2.0]], rtol=1e-6)  # never beyond the target
+
+
+def test_the_throttle_is_for_workers_only():
+    assert float(bound(training_steps_per_env_step=0.01).ratio()) == pytest.approx(0.01)
 
 
 def test_some_humans_count_as_all_on_average():
@@ -135,7 +194,7 @@ def test_targets_are_the_equations_by_enumeration():
     """Of one row of corr5, with values from a formula, by plain loops over humans, robots and outcomes."""
     algo = bound()
     model, world, c = algo.bound.model, algo.bound.spec.env, algo.config
-    rows = model.every()
+    rows = model.at(jnp.arange(model.places))
     pick = int(np.flatnonzero(np.asarray(rows.time) == 1)[1])
     rows = jax.tree.map(lambda x: x[pick : pick + 1], rows)
     state = algo.init(jax.random.key(3))
@@ -170,7 +229,7 @@ def test_targets_are_the_equations_by_enumeration():
 def test_attainment_on_arrival_at_the_end_counts_and_nothing_after_it_does():
     algo = bound("world/tiny3")
     model, c = algo.bound.model, algo.config
-    rows = model.every()
+    rows = model.at(jnp.arange(model.places))
     last = jax.tree.map(lambda x: x[np.asarray(rows.time) == 2], rows)
     params = {n: jax.tree.map(lambda x: x + 3.0, m.params) for n, m in algo.init(jax.random.key(0)).models.items()}
     here = algo.values(params, last, 1.0)  # networks that say anything but 0
@@ -445,8 +504,7 @@ def test_resume_is_exact_in_the_middle_of_every_stage():
         ({"num_actors": 3}, "engine.workers"),
         ({"u_r_sample_humans": 5, "u_r_use_network": True}, "2 humans"),
         ({"use_lookup_tables": True, "table_limit": 1}, "cannot be enumerated"),
-        ({"state_sweep": 1.0, "table_limit": 1}, "cannot be enumerated"),
-        ({"state_sweep": 1.0, "use_model_based_targets": False}, "observed"),
+        ({"state_sweep": 1.0, "use_model_based_targets": False}, "observed.*algo.use_model_based_targets"),
         ({"human_prior": "mean", "table_limit": 1}, "solved for"),
         ({"networks": "q_r=nothing"}, "unknown network 'nothing'"),
     ],
@@ -454,6 +512,41 @@ def test_resume_is_exact_in_the_middle_of_every_stage():
 def test_what_does_not_fit_is_refused(settings, says):
     with pytest.raises(ConfigError, match=says):
         bound(**settings)
+
+
+def crowd(humans):
+    return {"map": "Ro " + "Hu " * humans + "."}
+
+
+@pytest.mark.parametrize(
+    ("args", "settings", "why"),
+    [
+        ({}, {"table_limit": 1}, "a single state has 500 outcomes"),
+        ({}, {"table_limit": 30}, "more than"),
+        (crowd(10), {}, "48,828,125 joint actions"),
+        (crowd(7), {}, "a single state has 50,000,000 outcomes"),
+    ],
+)
+def test_a_world_that_is_too_large_is_learned_from_the_replay_and_the_log_says_so(args, settings, why):
+    parts = bound(env_args=args, state_sweep=1.0, x_h_use_network=False, **settings).bound
+    assert isinstance(parts.model, Imagined) and parts.sweep == 0
+    assert len(parts.notes) == 1 and why in parts.notes[0] and "algo.table_limit" in parts.notes[0]
+
+
+def test_tables_are_measured_before_they_are_made():
+    with pytest.raises(TooLargeError, match="20,000 rows have 2,500,000,000 outcomes"):
+        check_dense(20_000, (20_000, 3125, 40), 20_000)
+    check_dense(20_000, (20_000, 125, 4), 20_000)
+
+
+def test_a_continuous_world_with_outcomes_is_learned_but_not_solved():
+    algo = bound(CoinWorld(), state_sweep=1.0)
+    assert isinstance(algo.bound.model, Imagined) and algo.bound.model.exact
+    assert "`sizes`" in algo.bound.notes[0]
+    _, told = train(algo, 1)
+    assert np.isfinite(told["loss"]).all()
+    with pytest.raises(ConfigError, match="CoinWorld has no `sizes`"):
+        exact.solve(CoinWorld())
 
 
 NOWHERE = {
@@ -481,6 +574,11 @@ def test_only_worlds_have_power():
         ({"u_r_sample_humans": 1}, "u_r_use_network"),
         ({"x_h_batch_size": 8, "x_h_use_network": False}, "x_h_use_network"),
         ({"networks": "critic=mlp"}, "NETWORK=NAME"),
+        ({"beta_h": "3"}, r"algo.beta_h: 3 would change nothing.*env.beta_h"),
+        ({"state_sweep": 0.005}, r"algo.state_sweep: 0.005 of algo.batch_size 64 is no row"),
+        ({"use_lookup_tables": True, "q_r_dropout": 0.5}, "algo.q_r_dropout: lookup tables have none"),
+        ({"use_lookup_tables": True, "v_h_e_weight_decay": 0.1}, "algo.v_h_e_weight_decay"),
+        ({"lookup_use_adaptive_lr": True}, "algo.lookup_use_adaptive_lr: networks have none"),
     ],
 )
 def test_settings_that_contradict_are_refused(settings, says):

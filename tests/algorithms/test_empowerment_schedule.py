@@ -71,7 +71,7 @@ def test_no_ramp_is_a_step():
 
 def test_epsilon_is_linear_and_stops():
     assert [float(epsilon(1.0, 0.1, 10, t)) for t in (0, 5, 10, 11)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
-    assert float(epsilon(1.0, 0.1, 0, 1)) == pytest.approx(0.1)
+    assert float(epsilon(1.0, 0.1, 0, 0)) == pytest.approx(0.1)
 
 
 TOTAL = 1000.0

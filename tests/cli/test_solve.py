@@ -32,6 +32,7 @@ def test_json_and_files(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     solution = regimen.solve("world/tiny3", env_args={"max_episode_steps": 4})
     assert found["v_r"] == solution.at().v_r and found["horizon"] == 4 and found["theory"]["prior"] == "heuristic"
+    assert found["theory"]["beta_h"] == "inf"  # the world's own
     assert found["policy"]["west"] == solution.at().pi_r[1] and found["humans"][0]["v_h_e"]["0,0"] == pytest.approx(1)
     with np.load(npz, allow_pickle=False) as data:
         live = sum(int(solution.live(t).sum()) for t in range(4))
@@ -57,8 +58,9 @@ def test_a_map_file_and_a_computed_prior(tmp_path, capsys):
 def test_stationary_reports_its_residual(capsys):
     assert main(["solve", "world/tiny3", "--stationary", "--gamma-r", ".9", "--beta-r", "2", "--steps", "2"]) == 0
     assert "converged: residual" in capsys.readouterr().out
-    assert main(["solve", "world/tiny3", "--stationary", "--max-sweeps", "25", "--beta-r", "2", "--steps", "2"]) == 0
-    assert "NOT CONVERGED: residual" in capsys.readouterr().out
+    assert main(["solve", "world/tiny3", "--stationary", "--max-sweeps", "25", "--beta-r", "2", "--steps", "2"]) == 1
+    out, err = capsys.readouterr()
+    assert "NOT CONVERGED: residual" in out and "above --tolerance 1e-09" in err
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,11 @@ def test_stationary_reports_its_residual(capsys):
         (["world/tiny3", "--out", "x.json"], 3, "ends in .npz or .csv"),
         (["world/tiny3", "--beta-r", "5", "--betah", "3"], 2, "did you mean '--beta-"),
         (["world:nowhere.txt"], 4, "cannot be read"),
+        (["nowhere.yaml"], 4, "nowhere.yaml: there is no such file"),
+        (["world/tiny3", "--beta-h", "3"], 3, "beta_h: 3 would change nothing"),
+        (["world/tiny3", "--max-sweeps", "9"], 2, "--max-sweeps: only a stationary solution has it"),
+        (["world/way1x5", "--env.map", "Ro Hu Hu Hu Hu Hu Hu Hu ."], 3, "too large to solve exactly: 390,625 joint"),
+        (["world/way1x5", "--env.map", "Ro Hu Hu Hu Hu Hu Hu Hu Hu Hu Hu ."], 3, "with 1,024 outcomes each"),
     ],
 )
 def test_bad_input_is_one_line(arguments, code, message, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 import regimen
 from regimen.cli.main import main
-from regimen.empowerment.validate import Pairs, agreement, measure
+from regimen.empowerment.validate import Pairs, Validation, agreement, measure
 
 pytestmark = pytest.mark.usefixtures("without_plots", "compilation_cache")
 
@@ -67,6 +67,22 @@ def test_a_run_is_validated(tmp_path, capsys):
     obs = {"state": np.array([2, 0, 1, 1, 1], np.int32), "time": np.int32(0), "goal": np.zeros(1, np.int32)}
     assert policy.act(obs) == 1  # west, towards the human's bush
     assert {policy.act(obs, greedy=False) for _ in range(30)} <= set(range(5))
+
+
+def test_an_exact_side_that_has_not_converged_is_named(tmp_path):
+    numbers = dict.fromkeys(measure_names(), 0.0)
+    pairs = Pairs(np.zeros(2, int), np.zeros(2, int), {}, {})
+    found = Validation("run", "world/tiny3", 2.0, pairs, numbers, tmp_path, {"converged": False, "residual": 0.25})
+    assert "NOT CONVERGED" in found.lines()[1] and "2.5e-01" in found.lines()[1]
+    assert found.to_dict()["exact_converged"] is False and found.to_dict()["exact_residual"] == 0.25
+    timed = Validation("run", "world/tiny3", 2.0, pairs, numbers, tmp_path)
+    assert "the final time left out" in timed.lines()[0] and "exact_residual" not in timed.to_dict()
+
+
+def measure_names():
+    one = {"q_r": -np.ones((1, 2)), "pi_r": np.ones((1, 2)), "v_r": -np.ones(1), "u_r": -np.ones(1)}
+    one |= {"x_h": np.ones((1, 1)), "v_h_e": np.ones((1, 1, 1))}
+    return measure(Pairs(np.zeros(1, int), np.zeros(1, int), one, one), 1.0)
 
 
 def test_other_runs_are_refused(tmp_path, capsys):

@@ -207,6 +207,7 @@ BAD = [
     ({"beta_r": -1}, "beta_r: -1 is out of range; it must be at least 0"),
     ({"beta_r": "inf"}, "beta_r"),
     ({"beta_h": -2}, "beta_h: -2 is out of range"),
+    ({"beta_h": 3}, "beta_h: 3 would change nothing, the heuristic prior is the world's own; set env.beta_h"),
     ({"beta_h": "high"}, "beta_h: 'high' is not a number or inf"),
     ({"nu_h": 1.5}, "nu_h: 1.5 is out of range; it must be 0 to 1"),
     ({"terminal_v_r": 0}, "terminal_v_r: 0 is out of range; it must be below 0"),
@@ -224,8 +225,8 @@ def test_bad_parameters_are_refused(fields, message):
 
 
 def test_documented_defaults():
-    theory = Theory(beta_h="inf")
-    assert theory.beta_h == math.inf
+    assert Theory(beta_h="inf", prior="mean").beta_h == math.inf
+    theory = Theory()
     assert (theory.gamma_h, theory.gamma_r, theory.zeta, theory.xi, theory.eta) == (0.99, 0.99, 2, 1, 1.1)
     assert (theory.beta_r, theory.terminal_v_r, theory.form, theory.prior) == (10, -1e-10, "mean", "heuristic")
 

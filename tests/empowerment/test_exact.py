@@ -353,3 +353,14 @@ def test_unknown_parameters_and_places():
     with pytest.raises(EnvError, match="not reachable from the start"):
         solution.at(np.array([0, 1, 0, 0, 0]))
     assert dataclasses.asdict(solution.theory)["beta_r"] == 10
+
+
+def test_the_guard_counts_what_robots_add():
+    """Three robots' joint actions outweigh the goals of one human."""
+    world = BushWorld(map="Ro Ro Ro Hu", max_episode_steps=2, possible_goals="0,0,3,0")
+    table = enumerate_states(world)
+    pairs = sum(table.reachable_by[:-1])
+    least = pairs * 2 * 125 // exact.FLOATS  # of q_r and pi_r alone
+    with pytest.raises(ConfigError, match="too large to keep"):
+        exact.check_size(table, Theory(), least)
+    exact.check_size(table, Theory(), 2 * least)

@@ -19,6 +19,7 @@ from regimen.envs.worlds.bush import BushWorld
 from regimen.envs.worlds.library import WORLDS
 from regimen.envs.worlds.world import WorldState
 from regimen.errors import ConfigError, EnvError
+from regimen.settings import build_config
 
 CROWD = BushWorld(map="Ro 2 Hu / 1 Ro . / Hu . 3", B=3, fill_density=1, max_episode_steps=5)
 
@@ -208,3 +209,19 @@ def test_the_picture_shows_who_is_where():
     assert image.dtype == np.uint8 and image.shape[2] == 3
     moved = state.replace(world=state.world.at[0].set(5))
     assert (world.render(jax.device_get(moved)) != image).any()
+
+
+def test_rows_of_a_file_may_be_numbers(tmp_path):
+    file = tmp_path / "numbers.yaml"
+    file.write_text("map: [1, 2]\n")
+    with pytest.raises(ConfigError, match="there is no robot"):
+        resolve(f"world:{file}")
+
+
+def test_a_file_without_its_prefix_is_answered(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("map: Hu Ro\n")
+    with pytest.raises(ConfigError, match=f"a map of a world is written world:{file}"):
+        build_config(str(file), algo="empowerment")
+    with pytest.raises(ConfigError, match="world:FILE"):
+        build_config("world/tini", algo="empowerment")

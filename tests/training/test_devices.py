@@ -72,6 +72,11 @@ def test_sac_has_one_replay_and_one_policy(checks):
     assert found["exact"], "a snapshot holds the replay of every device"
 
 
+@pytest.mark.parametrize("kind", ["empowerment", "empowerment_tables"])
+def test_empowerment_learns_one_thing_from_the_replays_of_two(checks, kind):
+    assert checks[kind]["alike"] and checks[kind]["moved"] > 1e-4
+
+
 @pytest.mark.parametrize("case", ["minibatches_even", "minibatches_uneven", "minibatches_tiny"])
 def test_every_row_is_used_once_an_epoch(checks, case):
     found = checks[case]

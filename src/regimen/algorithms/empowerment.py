@@ -24,7 +24,7 @@ from regimen.algorithms.empowerment_schedule import RAMP, effective_beta, epsilo
 from regimen.algorithms.empowerment_targets import Targets, Values
 from regimen.config import NetworkConfig
 from regimen.empowerment.hyperparameters import STAGES, EmpowermentConfig
-from regimen.loops import device_count, mean_over_devices, own_key, sync
+from regimen.loops import device_count, gather_over_devices, mean_over_devices, own_key, sync
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 Models = dict[str, Model]
@@ -77,8 +77,10 @@ class Empowerment(Algorithm):
         return jnp.asarray(self.horizon.length, jnp.float32) * scale[self.horizon.unit] * per_env_step
 
     def ratio(self) -> Any:
-        """Training steps per env step: what is asked for, but no fewer than the throttle allows."""
+        """Training steps per env step: what is asked for; with several workers no fewer than the throttle allows."""
         c = self.config
+        if self.bound.spec.workers == 1:
+            return jnp.asarray(c.training_steps_per_env_step, jnp.float32)
         return jnp.maximum(c.training_steps_per_env_step, 1 / c.max_env_steps_per_training_step)
 
     def time(self, state: State, done: Array) -> Array:
@@ -249,7 +251,8 @@ class Empowerment(Algorithm):
         return new, lax.cond(sync(any_due), lambda: self.aim(new, t), lambda: cache)
 
     def aim(self, models: Models, t: Array) -> Targets:
-        """Targets of all reachable rows. They stay as they are until the next copy, also while beta_r rises."""
+        """Targets of all reachable rows. They stay as they are until the next copy or update, also while beta_r
+        rises."""
         model, c, beta_r = self.bound.model, self.config, effective_beta(self.config, self.bound.plan, t)
         params = {name: m.target for name, m in models.items()}
         known = aims.in_blocks(lambda n: self.values(params, model.at(n), beta_r), model.places)
@@ -278,9 +281,11 @@ class Empowerment(Algorithm):
                 return sample, jax.tree.map(lambda x: x[sample.place], cache)
             return self.targets_of(models, sample, beta_r, keys["targets"])
 
-        size = max(1, c.batch_size // device_count())
-        rows, at = drawn(keys["rows"], size)
-        x_rows, x_at = (rows, at) if c.x_h_batch_size is None else drawn(keys["x_rows"], c.x_h_batch_size)
+        def own(size: int) -> int:
+            return max(1, size // device_count())
+
+        rows, at = drawn(keys["rows"], own(c.batch_size))
+        x_rows, x_at = (rows, at) if c.x_h_batch_size is None else drawn(keys["x_rows"], own(c.x_h_batch_size))
         if "u_r" in models and c.u_r_sample_humans is not None:
             at = at.replace(log_y=self.sampled_y(models, rows, keys["humans"]))
         new, metrics, factor = dict(models), {}, rate(c, parts.plan, t, total)
@@ -288,7 +293,8 @@ class Empowerment(Algorithm):
         active = {name: parts.plan.active(name, t) for name in models}
         if self.nets.tables:
             for name, model in models.items():
-                where, wanted, weight = self.table_target(name, rows, at, x_rows, x_at)
+                where, *aim = self.table_target(name, rows, at, x_rows, x_at)
+                where, (wanted, weight) = of_all_devices(where), of_all_devices(aim)  # tables stay the same on all
                 error = weight * jnp.square(wanted - model.params["table"][where])
                 metrics[f"loss_{name}"] = 0.5 * error.sum(-1).mean()
                 new[name] = move(c, model, where, wanted, weight, lrs[name], active[name])
@@ -337,6 +343,11 @@ class Empowerment(Algorithm):
             case "u_r":
                 return rows.place, jnp.exp(at.log_y)[:, None], jnp.ones((n, 1))
         return rows.place, -jnp.exp(at.log_v)[:, None], jnp.ones((n, 1))
+
+
+def of_all_devices(tree: PyTree) -> PyTree:
+    """Rows [N, ...] of every device below each other, on all of them."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), gather_over_devices(tree))
 
 
 def draw(p: Array, gumbel: Array) -> tuple[Array, Array]:

@@ -50,6 +50,7 @@ class WorldModel:
 
     exact = False  # whether expectations are
     places = 0  # reachable rows, where they are known
+    why = ""  # they are not known
 
     def __init__(self, world: Any, c: EmpowermentConfig):
         self.world, self.timed, self.habit = world, c.include_step_count, c.nu_h

@@ -91,7 +91,7 @@ class Nets:
         if self.tables:
             start = getattr(c, f"lookup_default_{'y' if name == 'u_r' else name}")
             table = jnp.full((self.model.places, self.sizes[name]), start, jnp.float32)
-            return Model({"table": table}, {"count": jnp.zeros(self.model.places, jnp.int32)}, {"table": table})
+            return Model({"table": table}, {"weight": jnp.zeros_like(table)}, {"table": table})
         params = self.nets[name].init(key)
         if self.shared and name == "v_h_e":
             params = {"encoder": self.encoder.init(jax.random.fold_in(key, 1)), "head": params}
@@ -197,16 +197,18 @@ def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: An
 def move(
     c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Any, active: Array
 ) -> Model:
-    """One step of a table: entries [N, size] towards their targets by a share lr, or to the mean of all their targets
-    so far. Rows that occur more than once count once, by their mean."""
-    table, count = model.params["table"], model.opt_state["count"]
+    """One step of a table: entries [N, size] towards their targets, which count by their weights [N, size]. By a share
+    lr * weight, of at most 1, where an entry that occurs more than once counts once, by its mean; or to the weighted
+    mean of all targets so far."""
+    table, total = model.params["table"], model.opt_state["weight"]
     if c.lookup_use_adaptive_lr:
-        count = jnp.where(active, count.at[place].add(1), count)
-        step = 1 / jnp.maximum(count[place], 1)
+        total = jnp.where(active, total.at[place].add(weight), total)
+        step = weight / jnp.maximum(total[place], 1e-30)
     else:
-        step = jnp.minimum(lr, 1.0) / (place[:, None] == place[None, :]).sum(1)
-    change = (step * active)[:, None] * weight.reshape(len(place), -1) * (target - table[place])
-    return model.replace(params={"table": table.at[place].add(change)}, opt_state={"count": count})
+        same = (place[:, None] == place[None, :]).astype(jnp.float32)
+        step = jnp.minimum(lr * weight, 1.0) / jnp.maximum(same @ (weight > 0).astype(jnp.float32), 1.0)
+    change = jnp.where(active, step, 0.0) * (target - table[place])
+    return model.replace(params={"table": table.at[place].add(change)}, opt_state={"weight": total})
 
 
 def error_loss(c: EmpowermentConfig, error: Array) -> Array:

@@ -12,17 +12,19 @@ import numpy as np
 from regimen.algorithms.empowerment_model import Imagined, WorldModel
 from regimen.algorithms.empowerment_nets import Nets
 from regimen.algorithms.empowerment_schedule import Plan
-from regimen.algorithms.empowerment_table import Enumerated, TooLargeError
+from regimen.algorithms.empowerment_table import Enumerated
 from regimen.algorithms.empowerment_targets import Seen
 from regimen.config import NetworkConfig
 from regimen.empowerment import exact, reach, tabular
 from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError
+from regimen.loops import device_count
 from regimen.sources.replay import Replay, Ring
 from regimen.sources.replay import Rows as Kept
 from regimen.types import Array, Batch, PyTree, Spec
 
+JOINT = 200  # joint actions allowed for each state of `table_limit`
 CACHE = (
     8  # all reachable rows are aimed at together where they are at most so many times those drawn between two copies
 )
@@ -46,10 +48,17 @@ class Parts:
         interval, self.interval = min(intervals), math.gcd(*intervals)  # of training steps between any two copies
         small = 0 < self.model.places <= CACHE * c.batch_size * interval
         self.cached = small and interval > 1 and not self.observes
+        self.notes: list[str] = []  # for the head of the log
         self.sweep = c.state_sweep
-        if self.sweep and (self.observes or not self.model.places):
-            why = "targets are observed, not modelled" if self.observes else "the world cannot be enumerated"
-            raise ConfigError(f"algo.state_sweep: {why}; set it to 0")
+        if self.sweep and self.observes and world.enumerable:
+            raise ConfigError("algo.state_sweep: targets are observed, not modelled, and only those of the model can "
+                              "be swept; set it to 0, or algo.use_model_based_targets to true")  # fmt: skip
+        if self.sweep and not self.model.places:
+            self.sweep = 0.0
+            self.notes.append(
+                f"algo.state_sweep {c.state_sweep:g}: nothing to sweep, the world is not enumerated "
+                f"({self.model.why}; algo.table_limit is {c.table_limit:,}); all rows are drawn from the replay"
+            )
         rows = spec.rollout_rows
         self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers) if rows else None
 
@@ -112,12 +121,12 @@ class Parts:
     def sample(self, ring: Ring, kept: Kept, key: Array, size: int) -> Any:
         """Rows [size], a share of them swept from all that are reachable; or observed transitions."""
         assert self.replay is not None
-        swept = round(self.sweep * size)
+        swept = max(1, round(self.sweep * size)) if self.sweep else 0
         keys = jax.random.split(key)
         place = jax.random.randint(keys[0], (swept,), 0, max(1, self.model.places)) if swept else None
         if place is not None and swept == size:
             return self.model.at(place)  # type: ignore[attr-defined]
-        found = self.replay.sample(ring, kept, keys[1], size - swept, 1, 1.0)
+        found = self.replay.share(device_count()).sample(ring, kept, keys[1], size - swept, 1, 1.0)
         if self.observes:
             return self.seen(found)
         if "place" in found.obs:
@@ -166,35 +175,41 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
         raise ConfigError(f"goal_weights: a row for each of {world.humans} humans, at least 0, summing to 1")
 
 
+def table_limit(c: EmpowermentConfig) -> int:
+    """Most states times joint actions of a world that is enumerated for learning."""
+    return JOINT * c.table_limit
+
+
 def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
     """The world enumerated if it is small enough; what needs that says so otherwise."""
-    why = "it is only a sampler"
-    if world.modelled:
+    why, fix = "it is only a sampler", ""
+    if world.enumerable:
         try:
             horizon = world.max_episode_steps if c.include_step_count else None
-            table = reach.enumerate_states(world, c.table_limit * reach.joint_actions(world), horizon)
+            table = reach.enumerate_states(world, table_limit(c), horizon, c.table_limit)
             return Enumerated(world, c, table, solved_prior(world, c, table))
-        except TooLargeError as error:
-            why = f"its tables would take {error}"
-        except ConfigError as error:
-            if "too large" not in str(error):
-                raise
-            why = f"it has more than algo.table_limit {c.table_limit:,} states"
-    for field in ("use_lookup_tables", "state_sweep"):
-        if getattr(c, field):
-            raise ConfigError(f"algo.{field}: the world cannot be enumerated: {why}")
+        except reach.TooLargeError as error:
+            why, fix = error.why, f", or raise algo.table_limit (now {c.table_limit:,})"
+    elif world.modelled:
+        why = "its states have no `sizes`"
+    if c.use_lookup_tables:
+        raise ConfigError(f"algo.use_lookup_tables: the world cannot be enumerated: {why}; turn it off{fix}")
     if c.human_prior != "heuristic":
-        raise ConfigError(f"algo.human_prior: '{c.human_prior}' is solved for, but the world cannot be: {why}")
-    return Imagined(world, c) if world.modelled else WorldModel(world, c)
+        raise ConfigError(
+            f"algo.human_prior: '{c.human_prior}' is solved for, but the world cannot be: {why}; set it to "
+            f"heuristic{fix}"
+        )
+    model = Imagined(world, c) if world.modelled else WorldModel(world, c)
+    model.why = why
+    return model
 
 
 def solved_prior(world: World, c: EmpowermentConfig, table: Any) -> np.ndarray | None:
     """How humans act by phase 1 [T, S, H, G, A], one layer where there is no time; None for the world's own prior."""
     if c.human_prior == "heuristic":
         return None
-    limit = c.table_limit * reach.joint_actions(world)
     solve = exact.solve if c.include_step_count else tabular.solve
-    layers = solve(world, c.theory(), limit=limit).pi_h
+    layers = solve(world, c.theory(), limit=table_limit(c)).pi_h
     out = np.zeros((len(layers), len(table.states), *layers[0].shape[1:]))
     for t, layer in enumerate(layers):
         out[t, : len(layer)] = layer

@@ -66,8 +66,10 @@ def effective_beta(c: EmpowermentConfig, plan: Plan, t: Array) -> Array:
 
 
 def epsilon(start: Any, end: Any, steps: int, t: Array) -> Array:
-    """Linear from `start` to `end` over so many steps."""
-    return start + (end - start) * jnp.clip(t / max(steps, 1), 0.0, 1.0)
+    """Linear from `start` to `end` over so many steps; `end` at once where there are none."""
+    if steps == 0:
+        return jnp.asarray(end, jnp.float32)
+    return start + (end - start) * jnp.clip(t / steps, 0.0, 1.0)
 
 
 def rate(c: EmpowermentConfig, plan: Plan, t: Array, total: Array) -> Array:

@@ -12,14 +12,12 @@ import numpy as np
 from regimen.algorithms.empowerment_model import Moves, Rows, WorldModel, human_actions, joint_weights
 from regimen.empowerment import equations
 from regimen.empowerment.hyperparameters import EmpowermentConfig
+from regimen.empowerment.reach import TooLargeError
 from regimen.errors import EnvError
 from regimen.types import Array
 
-MOST_BYTES = 2**26  # of the successors' probabilities
-
-
-class TooLargeError(Exception):
-    """The tables would take too much memory."""
+MOST_BYTES = 2**28  # of the successors' probabilities
+DENSE = 800  # outcomes of all joint actions looked at together, for each state of `table_limit`
 
 
 class Enumerated(WorldModel):
@@ -32,10 +30,11 @@ class Enumerated(WorldModel):
         super().__init__(world, c)
         states, choices, humans = table.states, world.robot_choices, human_actions(world)
         ended, attained = table.ended, table.attained
-        shape = (len(table.successor), len(humans), choices, -1)  # robots are the fast digits of a joint action
-        successors, p = table.successor.reshape(shape), table.probability().reshape(shape)
         self.state_of, self.time_of, place_of = places(table, self.timed)
         self.places = len(self.state_of)
+        check_dense(len(table.successor) if priors is None else self.places, table.successor.shape, c.table_limit)
+        shape = (len(table.successor), len(humans), choices, -1)  # robots are the fast digits of a joint action
+        successors, p = table.successor.reshape(shape), table.probability().reshape(shape)
 
         if priors is None:
             prior = np.asarray(equations.with_habit(jax.jit(jax.vmap(world.prior))(states), c.nu_h), np.float64)
@@ -105,10 +104,6 @@ class Enumerated(WorldModel):
         key = (states.astype(jnp.uint32) * self.factors).sum(-1, dtype=jnp.uint32)
         return jnp.asarray(self.order)[jnp.searchsorted(jnp.asarray(self.hash), mixed(key))]
 
-    def every(self) -> Rows:
-        """All reachable rows."""
-        return self.at(jnp.arange(self.places))
-
     def at(self, place: Array) -> Rows:
         """The rows with these places; their states are left out."""
         time = jnp.asarray(self.time_of)[place]
@@ -155,6 +150,17 @@ def places(table: Any, timed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return state.astype(np.int32), time.astype(np.int32), place
 
 
+def check_dense(lines: int, shape: tuple[int, ...], table_limit: int) -> None:
+    """Refuse what would not fit while the tables are made: all outcomes [S, J, K] of so many lines, dense."""
+    entries, most = lines * shape[1] * shape[2], DENSE * table_limit
+    if entries > most:
+        raise too_large(f"its {lines:,} rows have {entries:,} outcomes, more than {most:,} (algo.table_limit)")
+
+
+def too_large(why: str) -> TooLargeError:
+    return TooLargeError(f"the world is too large for tables: {why}", why)
+
+
 def distinct(successors: np.ndarray, p: np.ndarray, whole: np.ndarray, known: np.ndarray):
     """Distinct successors of each robot action [L, AR, J], and their probabilities [L, AR, J] under joint human
     weights [L, M] and [L, AR, J, H, G] under those with a known goal [L, M, H, G]."""
@@ -172,7 +178,7 @@ def distinct(successors: np.ndarray, p: np.ndarray, whole: np.ndarray, known: np
     most = int(rank.max()) + 1
     size = lines * choices * most * (known.shape[-1] * known.shape[-2] + 2) * 4
     if size > MOST_BYTES:
-        raise TooLargeError(f"{size / 2**20:,.0f} MiB")
+        raise too_large(f"its tables would take {size / 2**20:,.0f} MiB, more than {MOST_BYTES / 2**20:,.0f}")
     out = np.zeros((len(flat), most), np.int32)
     np.put_along_axis(out, rank, ranked, 1)
     out[:, :] = np.where(np.arange(most) <= rank[:, -1:], out, out[:, :1])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_lib
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from regimen.cli.flags import parse, positional, ranged
 from regimen.empowerment.theory import Theory
+from regimen.errors import UsageError
 from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
 
 
@@ -56,6 +58,9 @@ def run(argv: list[str]) -> int:
     from regimen.empowerment.api import make_world
     from regimen.tracking.storage import plain
 
+    for name in () if args.stationary else ("steps", "tolerance", "max_sweeps"):
+        if getattr(args, name) != SolveArgs.__dataclass_fields__[name].default:
+            raise UsageError(f"--{name.replace('_', '-')}: only a stationary solution has it; add --stationary")
     theory = Theory(**{f.name: getattr(args, f.name) for f in dataclasses.fields(Theory)})
     if args.out is not None:
         report.output_file(args.out)
@@ -76,4 +81,8 @@ def run(argv: list[str]) -> int:
         paths = plot_solution(solution, Path(args.plots), args.world, args.plots_seed)
         if not args.json:
             print(f"  {', '.join(path.name for path in paths)} in {args.plots}")
+    if solution.report is not None and not solution.report["converged"]:
+        text = f"not converged: residual {solution.report['residual']:.1e} is above --tolerance {args.tolerance:g}"
+        print(f"regimen: {text}; take smaller discounts, more --steps or more --max-sweeps", file=sys.stderr)
+        return 1
     return 0

@@ -12,7 +12,9 @@ from regimen.empowerment.solution import Solution
 from regimen.empowerment.theory import Theory
 from regimen.envs.registry import resolve
 from regimen.envs.worlds.world import World
-from regimen.errors import ConfigError, nearest
+from regimen.errors import ConfigError, EnvError, nearest
+
+MAPS = (".yaml", ".yml", ".txt", ".map")  # how names of map files end
 
 
 def solve(
@@ -36,8 +38,13 @@ def solve(
 
 def make_world(world: Any, env_args: Mapping[str, Any] | None = None) -> World:
     """A world from its name, its map file or itself."""
-    if isinstance(world, (str, Path)) and ":" not in str(world) and Path(world).is_file():
-        world = f"world:{world}"
+    if isinstance(world, (str, Path)) and ":" not in str(world):
+        if Path(world).is_file():
+            world = f"world:{world}"
+        elif isinstance(world, Path) or Path(world).suffix in MAPS:
+            raise EnvError(
+                f"{world}: there is no such file; give a map file, or a name (`regimen envs` lists world/...)"
+            )
     handle = resolve(world, env_args)
     if not isinstance(handle.native, World):
         raise ConfigError(f"{handle.id} is no world of humans and robots; give one (`regimen envs` lists world/...)")

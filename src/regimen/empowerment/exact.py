@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.empowerment import equations
-from regimen.empowerment.reach import LIMIT, Table, enumerate_states, in_chunks
+from regimen.empowerment.reach import LIMIT, Table, TooLargeError, enumerate_states, in_chunks
 from regimen.empowerment.solution import Solution
 from regimen.empowerment.theory import Theory
 from regimen.envs.worlds.world import World
@@ -70,11 +70,13 @@ def solve(world: World, theory: Theory | None = None, limit: int = LIMIT, weigh_
 def check_size(table: Table, theory: Theory, limit: int) -> None:
     world, pairs = table.world, sum(table.reachable_by[:-1])
     each = world.humans * world.num_goals * (1 if theory.prior == "heuristic" else 2 + world.num_actions)
+    each += 2 * world.robot_choices + world.humans + 2  # q_r, pi_r, x_h, u_r, v_r
     if pairs * each > FLOATS * limit:
-        raise ConfigError(
-            f"the solution is too large to keep: {pairs:,} states with time, {each:,} values of humans' goals each, "
-            f"and the limit is {FLOATS * limit:,}; lower env.max_episode_steps, give fewer goals "
-            "(env.possible_goals), or raise the limit (--limit)"
+        raise TooLargeError(
+            f"the solution is too large to keep: {pairs:,} states with time, {each:,} values of humans' goals and "
+            f"robots' actions each, and the limit is {FLOATS * limit:,}; lower env.max_episode_steps, give fewer goals "
+            "(env.possible_goals), or raise the limit (--limit)",
+            f"its solution has {pairs * each:,} values",
         )
 
 

@@ -3,6 +3,7 @@ docs/algorithms/empowerment.md has the glossary and says where defaults differ f
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -42,7 +43,8 @@ class EmpowermentConfig:
     """How humans are believed to act: as the world's own `prior` says, or solved for first (phase 1) against the worst,
     the best or the average robot. The latter needs a world that can be enumerated."""
     beta_h: str = "10"
-    """Inverse temperature of a prior that is solved for; a number or `inf`."""
+    """Inverse temperature of a prior that is solved for; a number or `inf`. The heuristic prior's is the world's
+    (`env.beta_h`)."""
     nu_h: float = 0.0
     """Share of human actions that are habit: uniformly random."""
 
@@ -62,8 +64,8 @@ class EmpowermentConfig:
     goal_resample_prob: float = 0.01
     """Chance per step that all goals are drawn anew; one that is attained always is."""
     state_sweep: float = 0.0
-    """Share of each batch that is drawn uniformly from all reachable states and times, instead of from the replay. For
-    worlds that can be enumerated."""
+    """Share of each batch that is drawn uniformly from all reachable states and times, instead of from the replay.
+    Where a world is not enumerated (`table_limit`) all of it is drawn from the replay, and the log says so."""
 
     # learning rates
     lr_v_h_e: float = 1e-3
@@ -143,7 +145,8 @@ class EmpowermentConfig:
     human_samples: int = 4
     """Draws of the other humans' actions then."""
     table_limit: int = 20_000
-    """Reachable states up to which a world is enumerated before training: targets are then looked up."""
+    """Reachable states up to which a world is enumerated before training: targets are then looked up. Fewer where
+    there are more than 200 joint actions."""
     loss: Literal["mse", "huber"] = "mse"
     """Of every network. Huber's is not minimal at the mean: it biases sampled targets."""
     loss_space: Literal["auto", "log", "value"] = "auto"
@@ -206,7 +209,8 @@ class EmpowermentConfig:
     use_lookup_tables: bool = False
     """Tables over all reachable states (and times) instead of networks."""
     lookup_use_adaptive_lr: bool = False
-    """Let a table's entry be the mean of its targets so far (a step of 1 / n), instead of steps of lr_*."""
+    """Let a table's entry be the mean of its targets so far, by weight (1 / n where all weigh alike), instead of steps
+    of lr_*."""
     lookup_default_q_r: float = -1.0
     """Q_r of a table at the start."""
     lookup_default_v_r: float = -1.0
@@ -224,7 +228,7 @@ class EmpowermentConfig:
     actor_sync_freq: int = 100
     """Training steps between the weights that actors are given; they change them between whole episodes."""
     max_env_steps_per_training_step: float = 10.0
-    """The learner makes at least one training step for so many env steps."""
+    """With several workers the learner makes at least one training step for so many env steps."""
 
     REPLACED: ClassVar[dict[str, str]] = {
         "async_training": "use --engine ray",
@@ -290,8 +294,19 @@ class EmpowermentConfig:
     def validate(self) -> None:
         if not self.inverse_temperature > 0:
             raise ConfigError(f"algo.beta_h: '{self.beta_h}' is not a number greater than 0, or inf")
+        if self.human_prior == "heuristic" and self.beta_h != EmpowermentConfig.beta_h:
+            raise ConfigError(
+                f"algo.beta_h: {self.beta_h} would change nothing, the heuristic prior is the world's own; set "
+                "env.beta_h, or algo.human_prior to one that is solved for"
+            )
+        if self.state_sweep > 0 and round(self.state_sweep * self.batch_size) == 0:
+            raise ConfigError(
+                f"algo.state_sweep: {self.state_sweep:g} of algo.batch_size {self.batch_size} is no row; set it to 0, "
+                f"or to at least {1 / self.batch_size:g}"
+            )
         if self.use_encoders and self.use_lookup_tables:
             raise ConfigError("algo.use_encoders: lookup tables have no layers to share; turn one of the two off")
+        self.check_kind()
         for field in ("u_r_sample_humans", "x_h_sample_humans"):
             if getattr(self, field) is not None and not self.uses(field[:3]):
                 raise ConfigError(
@@ -300,6 +315,20 @@ class EmpowermentConfig:
         if self.x_h_batch_size is not None and not self.x_h_use_network:
             raise ConfigError("algo.x_h_batch_size: x_h is computed, not learned; set algo.x_h_use_network")
         self.named_networks()
+
+    def check_kind(self) -> None:
+        """Refuse settings of networks for tables, and of tables for networks: they would change nothing."""
+        ends = ("_dropout", "_weight_decay", "_grad_clip")
+        others = ("networks", "hidden_dim", "time_features", "loss", "loss_space", "q_r_output")
+        for f in dataclasses.fields(self):
+            of_network, of_table = f.name.endswith(ends) or f.name in others, f.name.startswith("lookup_")
+            if getattr(self, f.name) == f.default or not (of_network if self.use_lookup_tables else of_table):
+                continue
+            what = "lookup tables have" if self.use_lookup_tables else "networks have"
+            raise ConfigError(
+                f"algo.{f.name}: {what} none; leave it at {f.default!r}, or turn algo.use_lookup_tables "
+                f"{'off' if self.use_lookup_tables else 'on'}"
+            )
 
     def named_networks(self) -> dict[str, str]:
         """Network -> name or factory, as `networks` says."""

@@ -19,8 +19,17 @@ import numpy as np
 from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError, EnvError
 
-LIMIT = 50_000_000  # states times joint actions; about 0.3 GB for each outcome
+LIMIT = 50_000_000  # states times joint actions
+OUTCOMES = 4  # kept for each unit of the limit; together about 1 GB
 CHUNK_BYTES = 16_000_000  # successors looked at together
+
+
+class TooLargeError(ConfigError):
+    """A world has more states, joint actions or outcomes than fit; `why` says it in a few words."""
+
+    def __init__(self, message: str, why: str):
+        super().__init__(message)
+        self.why = why
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +80,12 @@ class Table:
         return int(self.reachable_at.sum())
 
 
-def enumerate_states(world: World, limit: int = LIMIT, horizon: int | None = -1) -> Table:
-    """All states that can be reached within the world's time, or `horizon` steps (None: any number)."""
+def enumerate_states(world: World, limit: int = LIMIT, horizon: int | None = -1, most: int | None = None) -> Table:
+    """All states that can be reached within the world's time, or `horizon` steps (None: any number). A
+    `TooLargeError`, before memory is spent, where they are more than `most` or do not fit the limit."""
     horizon = world.max_episode_steps if horizon == -1 else horizon
     with jax.enable_x64(True):
-        return Search(world, limit, horizon).table()
+        return Search(world, limit, horizon, most).table()
 
 
 def joint_actions(world: World) -> int:
@@ -85,20 +95,23 @@ def joint_actions(world: World) -> int:
 class Search:
     """Breadth first, in compiled chunks of states with all their joint actions."""
 
-    def __init__(self, world: World, limit: int, horizon: int | None):
-        if not world.modelled:
-            raise ConfigError(
-                f"{type(world).__name__} is only known by a sampler; the exact solvers need its `outcomes`, or learn "
-                "it: regimen train ... --algo empowerment"
+    def __init__(self, world: World, limit: int, horizon: int | None, most: int | None = None):
+        if not world.enumerable:
+            name = type(world).__name__
+            what = (
+                f"{name} has no `sizes`, so its states are not" if world.modelled else f"{name} is only a sampler: not"
             )
-        self.world, self.limit, self.horizon = world, limit, horizon
+            raise ConfigError(
+                f"{what} to be listed; the exact solvers need `outcomes` of states of whole numbers and their "
+                "`sizes`, or learn it: regimen train ... --algo empowerment"
+            )
+        self.world, self.limit, self.horizon, self.most = world, limit, horizon, most
         self.joint = joint_actions(world)
+        self.width = 1  # outcomes of a joint action that are kept, at most, so far
         self.check(1)
         self.size = len(world.sizes)
         self.strides = strides(world.sizes)
-        outcomes = jax.eval_shape(expand, world, self.strides, jax.ShapeDtypeStruct((1, self.size), jnp.int32))[
-            0
-        ].shape[-1]
+        outcomes = self.check_outcomes()
         self.chunk = max(1, min(4096, CHUNK_BYTES // (self.joint * outcomes * (4 * self.size + 16))))
         start = np.asarray(world.initial(), np.int32)
         self.states = [start[None]]
@@ -108,14 +121,35 @@ class Search:
         self.values: dict[float, int] = {0.0: 0}
         self.blocks: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def check(self, states: int) -> None:
-        if states * self.joint > self.limit:
-            steps = "" if self.horizon is None else f" in {self.horizon} steps"
-            raise ConfigError(
-                f"the world is too large to solve exactly: more than {states - 1:,} states{steps} times {self.joint:,} "
-                f"joint actions, and the limit is {self.limit:,}; lower env.max_episode_steps, take a smaller map or "
-                "fewer agents, raise the limit (--limit), or learn it (regimen train ... --algo empowerment)"
+    def check_outcomes(self) -> int:
+        """K, once it is known that the outcomes of one state fit: they are looked at together."""
+        agents = self.world.robots + self.world.humans
+        shapes = [jax.ShapeDtypeStruct((size,), jnp.int32) for size in (self.size, agents)]
+        outcomes = jax.eval_shape(self.world.outcomes, *shapes)[0].shape[0]
+        if self.joint * outcomes * (self.size + agents) > self.limit:
+            self.refuse(
+                f"{self.joint:,} joint actions with {outcomes:,} outcomes each, of states of {self.size} numbers",
+                f"a single state has {self.joint * outcomes:,} outcomes",
             )
+        return outcomes
+
+    def check(self, states: int) -> None:
+        fits = states * self.joint <= self.limit and states * self.joint * self.width <= OUTCOMES * self.limit
+        if not fits or (self.most is not None and states > self.most):
+            steps = "" if self.horizon is None else f" in {self.horizon} steps"
+            each = "" if self.width == 1 else f" with up to {self.width} outcomes"
+            self.refuse(
+                f"more than {states - 1:,} states{steps} times {self.joint:,} joint actions{each}",
+                f"it has {f'more than {states - 1:,} states with ' * (states > 1)}{self.joint:,} joint actions{each}",
+            )
+
+    def refuse(self, what: str, why: str) -> None:
+        raise TooLargeError(
+            f"the world is too large to solve exactly: {what}, and the limit is {self.limit:,}; lower "
+            "env.max_episode_steps, take a smaller map or fewer agents, raise the limit (--limit), or learn it "
+            "(regimen train ... --algo empowerment)",
+            why,
+        )
 
     def table(self) -> Table:
         by, ended = [1], []
@@ -182,6 +216,7 @@ class Search:
             successor[over] = (first + np.flatnonzero(over))[:, None, None]
             p[over] = np.eye(1, p.shape[-1])
         width = max(1, int((p > 0).sum(-1).max()))
+        self.width = max(self.width, width)
         self.blocks.append((successor[..., :width], self.coded(p[..., :width])))
 
     def permitted(self, states: np.ndarray) -> np.ndarray:

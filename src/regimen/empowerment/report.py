@@ -41,6 +41,9 @@ def summary(solution: Solution, name: str = "") -> dict[str, Any]:
         }
         for h in range(world.humans)
     ]
+    assumed = dataclasses.asdict(theory)
+    if theory.prior == "heuristic":
+        assumed["beta_h"] = getattr(world, "beta_h", None)  # the world's own
     counted = {} if solution.stationary else {"states_with_time": solution.pairs}
     return {
         "world": name,
@@ -48,7 +51,7 @@ def summary(solution: Solution, name: str = "") -> dict[str, Any]:
         **counted,
         "horizon": solution.table.horizon,
         "joint_actions": joint_actions(world),
-        "theory": {k: "inf" if v == math.inf else v for k, v in dataclasses.asdict(theory).items()},
+        "theory": {k: "inf" if v == math.inf else v for k, v in assumed.items()},
         "v_r": point.v_r,
         "u_r": point.u_r,
         "q_r": {a: None if math.isnan(q) else float(q) for a, q in zip(actions, point.q_r)},

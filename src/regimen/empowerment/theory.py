@@ -59,6 +59,11 @@ class Theory:
             object.__setattr__(self, f.name, value)
             if f.name in RANGES and value not in RANGES[f.name]:
                 raise ConfigError(f"{f.name}: {value:g} is out of range; it must be {RANGES[f.name]}")
+        if self.prior == "heuristic" and self.beta_h != Theory.beta_h:
+            raise ConfigError(
+                f"beta_h: {self.beta_h:g} would change nothing, the heuristic prior is the world's own; set env.beta_h "
+                "(--env.beta_h), or a prior that is computed (--prior cautious)"
+            )
         if math.isinf(self.beta_r):
             raise ConfigError("beta_r: inf is out of range; the robot is never certain, so give a number such as 100")
         if not self.terminal_v_r < 0:

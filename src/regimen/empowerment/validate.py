@@ -51,9 +51,11 @@ class Validation:
     pairs: Pairs
     numbers: dict[str, float]
     out: Path
+    report: dict[str, Any] | None = None  # how far the exact side converged, where it is a stationary solution
 
     def to_dict(self) -> dict[str, Any]:
-        return {"run": self.run, "env": self.env, "pairs": len(self.pairs.time)} | self.numbers
+        exact = {} if self.report is None else {f"exact_{k}": self.report[k] for k in ("converged", "residual")}
+        return {"run": self.run, "env": self.env, "pairs": len(self.pairs.time)} | exact | self.numbers
 
     def lines(self) -> list[str]:
         """The table that is printed."""
@@ -69,7 +71,11 @@ class Validation:
             ("V_h^e, error", f"{n['v_h_e_error_mean']:.2g}", f"most {n['v_h_e_error_max']:.2g}"),
             ("X_h, relative error", f"{n['x_h_error_mean']:.3%}", f"most {n['x_h_error_max']:.3%}"),
         ]
-        head = f"{self.env}: {len(self.pairs.time):,} reachable states with time, beta_r {self.beta_r:g}"
+        if self.report is not None:
+            word = "converged" if self.report["converged"] else "NOT CONVERGED: what follows compares with no solution"
+            rows.insert(0, ("exact side, residual", f"{self.report['residual']:.1e}", word))
+        what = "reachable states" if self.report is not None else "reachable states with time, the final time left out"
+        head = f"{self.env}: {len(self.pairs.time):,} {what}; beta_r {self.beta_r:g}"
         return [head, *(f"  {a:<32}{b:>12}  {c}" for a, b, c in rows)]
 
 
@@ -181,7 +187,7 @@ def validate(
     solution = solved(handle.native, c, limit)
     pairs = compare(algo, params, solution)
     folder = Path(out) if out is not None else path / "validation"
-    found = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder)
+    found = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder, solution.report)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "validation.json", found.to_dict())
     write_csv(folder / "validation.csv", found, solution)

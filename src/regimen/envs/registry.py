@@ -155,7 +155,7 @@ def locate(env: Any) -> tuple[str, Any]:
         return env, files.load(target.removeprefix("world:"))
     if ":" in target:
         return env, load(target)
-    others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory"
+    others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory, world:FILE"
     raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {others})")
 
 

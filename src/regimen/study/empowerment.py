@@ -28,7 +28,7 @@ from regimen.tracking.files import versions
 from regimen.tracking.storage import write_json
 from regimen.training import device
 from regimen.training.api import check_free
-from regimen.training.engine import Limits
+from regimen.training.engine import IDLE, Limits
 from regimen.training.evaluate import interval
 from regimen.training.trainer import make_engine
 
@@ -82,13 +82,16 @@ class Study:
         }
 
     def table(self) -> list[dict[str, Any]]:
-        """One row for each choice: means over seeds and their 95 % intervals."""
+        """One row for each choice: means over seeds and their 95 % intervals. Seeds that diverged are counted, and left
+        out of the means where others are left."""
         out = []
         for part, choice in dict.fromkeys((r["part"], r["choice"]) for r in self.rows):
             mine = [r for r in self.rows if (r["part"], r["choice"]) == (part, choice)]
-            found: dict[str, Any] = {"part": part, "choice": choice, "seeds": len(mine)}
+            lost = sum(r["diverged"] for r in mine)
+            found: dict[str, Any] = {"part": part, "choice": choice, "seeds": len(mine), "diverged": lost}
+            whole = [r for r in mine if not r["diverged"]] or mine
             for score in SCORES:
-                values = np.array([r[score] for r in mine])
+                values = np.array([r[score] for r in whole])
                 found[score] = float(values.mean())
                 found[f"{score}_ci95"] = interval(mean_interval(values))
             out.append(found | {"seconds": float(np.mean([r["seconds"] for r in mine]))})
@@ -98,7 +101,7 @@ class Study:
         head = f"{'part':<12}{'choice':<14}{'V_r(s0) error':>15}{'TV of pi_r':>12}{'log ratios':>12}{'V_h^e error':>13}"
         rows = [
             f"{r['part']:<12}{r['choice']:<14}{r['v_r_start_error']:>15.3%}{r['tv_mean']:>12.4f}"
-            f"{r['log_ratio_rmse']:>12.4f}{r['v_h_e_error_mean']:>13.2g}"
+            f"{r['log_ratio_rmse']:>12.4f}{r['v_h_e_error_mean']:>13.2g}{lost(r)}"
             for r in self.table()
         ]
         return [head, *rows]
@@ -107,7 +110,7 @@ class Study:
         """Everything measured so far: raw scores, the table, the summary in words and a plot."""
         self.out.mkdir(parents=True, exist_ok=True)
         with (self.out / "scores.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["part", "choice", "seed", *SCORES, "seconds"])
+            writer = csv.DictWriter(file, ["part", "choice", "seed", *SCORES, "seconds", "diverged", "updates"])
             writer.writeheader()
             writer.writerows(self.rows)
         write_json(self.out / "results.json", self.summary())
@@ -124,18 +127,23 @@ class Study:
             "|---|---|---|---|---|---|",
         ]
         lines += [
-            f"| {r['part']} | {r['choice']} | {r['v_r_start_error']:.3%} | {r['tv_mean']:.4f} "
+            f"| {r['part']} | {r['choice']}{lost(r)} | {r['v_r_start_error']:.3%} | {r['tv_mean']:.4f} "
             f"| {r['log_ratio_rmse']:.4f} | {r['v_h_e_error_mean']:.2g} |"
             for r in table
         ]
         best = []
         for part in dict.fromkeys(r["part"] for r in table):
-            mine = sorted((r for r in table if r["part"] == part), key=lambda r: r["tv_mean"])
+            mine = sorted((r for r in table if r["part"] == part), key=lambda r: (r["diverged"] > 0, r["tv_mean"]))
             spread = mine[0]["tv_mean_ci95"]
             clear = spread is not None and all(not spread[0] <= r["tv_mean"] <= spread[1] for r in mine[1:])
             best.append(f"- {part}: {mine[0]['choice']}" + ("" if clear else " (within the spread of seeds)"))
         shown = ["```bash", self.command, "```", ""] if self.command else []
         return "\n".join([*lines, "", "Least total variation:", "", *best, "", *shown])
+
+
+def lost(row: dict[str, Any]) -> str:
+    """What a row of the table says of seeds that diverged."""
+    return f"  ({row['diverged']} of {row['seeds']} seeds diverged)" if row["diverged"] else ""
 
 
 def run(
@@ -203,24 +211,26 @@ def configured(env: str, env_args: Mapping[str, Any] | None, settings: Mapping[s
 
 
 def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
-    """Scores of every seed, trained in one program."""
+    """Scores of every seed, trained in one program. One that diverges stops there, with its last good state; its row
+    says so."""
     handle, seeds, begun = registry.resolve(config.env, config.env_args), list(seeds), time.monotonic()
     engine: Any = make_engine(config, handle, seeds, lambda: False)
     assert config.rollout.steps is not None and config.total_steps is not None
-    updates, done = max(1, config.total_steps // config.rollout.steps), 0
-    while done < updates:
-        progress = engine.advance([Limits(updates - done)] * len(seeds))
-        if any(p.diverged for p in progress):
-            break
-        done += progress[0].updates
-        tick(done / updates)
+    updates, diverged = max(1, config.total_steps // config.rollout.steps), [False] * len(seeds)
+    done = [0] * len(seeds)
+    while any(going := [n < updates and not over for n, over in zip(done, diverged)]):
+        progress = engine.advance([Limits(updates - n) if on else IDLE for n, on in zip(done, going)])
+        diverged = [over or p.diverged for over, p in zip(diverged, progress)]
+        done = [n + p.updates for n, p in zip(done, progress)]
+        tick(max(done) / updates)
     c: Any = config.algo
     solution = validate.solved(handle.native, c, reach.LIMIT)
     seconds, rows = (time.monotonic() - begun) / len(seeds), []
     for k, seed in enumerate(seeds):
         params = {name: m.params for name, m in engine.at(engine.state, k).models.items()}
         found = validate.measure(validate.compare(engine.algo, jax.device_get(params), solution), c.beta_r)
-        rows.append({"seed": seed} | {score: found[score] for score in SCORES} | {"seconds": seconds})
+        told = {"seconds": seconds, "diverged": diverged[k], "updates": done[k]}
+        rows.append({"seed": seed} | {score: found[score] for score in SCORES} | told)
     return rows
 
 

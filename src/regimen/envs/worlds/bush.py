@@ -23,7 +23,7 @@ from regimen.errors import ConfigError
 from regimen.types import Array
 
 ACTIONS = ("north", "west", "south", "east", "pass")
-DX, DY = np.array([0, -1, 0, 1, 0]), np.array([-1, 0, 1, 0, 0])
+DX, DY = np.array([0, -1, 0, 1, 0], np.int32), np.array([-1, 0, 1, 0, 0], np.int32)
 PASS = 4
 
 

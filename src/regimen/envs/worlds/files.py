@@ -49,7 +49,7 @@ def build(data: Mapping[str, Any], where: str) -> World:
     data = {ALIASES.get(str(key), str(key)): value for key, value in data.items() if key != "description"}
     text = data.get("map")
     if isinstance(text, list):
-        text = data["map"] = "\n".join(row if isinstance(row, str) else " ".join(map(str, row)) for row in text)
+        text = data["map"] = "\n".join(" ".join(map(str, row)) if isinstance(row, list) else str(row) for row in text)
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{where}: 'map' must be rows of tokens, as text")
     kind = data.pop("kind", None) or kind_of(text)

@@ -27,7 +27,7 @@ CODES = (
     *(thing + colour for thing in THINGS for colour in COLOURS),
 )
 ACTIONS = ("still", "left", "right", "forward", "pickup", "drop", "toggle")
-STILL, LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(7)
+LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(1, 7)  # 0: still
 ACTION_SETS = {"small": ACTIONS[:4], "full": ACTIONS, "minimal": ("forward", "left")}
 COMPASS = "ESWN"  # directions 0..3; y grows to the south
 STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))

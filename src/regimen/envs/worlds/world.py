@@ -4,8 +4,8 @@ loop steps.
 A subclass is a `@native_env` and says what is in it: `robots`, `humans`, `actions`, `max_episode_steps`, `initial()`,
 `attained(state)`, and its laws as `outcomes(state, actions)`, or only as a `sample(key, state, actions)`. Agents come
 robots first. A state is an int32 vector with `sizes` (the number of values of each entry), without the time: the laws
-must not depend on it, and an episode ends for good after `max_episode_steps` steps. A world that is only ever sampled
-may have any array as its state, and says so by its own `state_space`.
+must not depend on it, and an episode ends for good after `max_episode_steps` steps. A world that is only ever learned,
+not solved, may have any array as its state: it has no `sizes`, and says what its states are by its own `state_space`.
 """
 
 from __future__ import annotations
@@ -103,6 +103,11 @@ class World(NativeEnv):
     def modelled(self) -> bool:
         """Whether the laws are known as `outcomes`, not only as a sampler."""
         return type(self).outcomes is not World.outcomes
+
+    @property
+    def enumerable(self) -> bool:
+        """Whether its states can be listed: `outcomes` lead from one to the next, and `sizes` number them."""
+        return self.modelled and type(self).sizes is not World.sizes
 
     @property
     def num_actions(self) -> int:
