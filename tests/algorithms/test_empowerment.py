@@ -522,7 +522,7 @@ def crowd(humans):
     ("args", "settings", "why"),
     [
         ({}, {"table_limit": 1}, "a single state has 500 outcomes"),
-        ({}, {"table_limit": 30}, "more than"),
+        ({"map": "Hu 1 Ro 1 Hu . ."}, {"table_limit": 60}, "more than"),
         (crowd(10), {}, "48,828,125 joint actions"),
         (crowd(7), {}, "a single state has 50,000,000 outcomes"),
     ],
