@@ -1,5 +1,6 @@
 """The empowerment learner: each formula against numpy, targets and copies, exact values in small worlds."""
 
+import warnings
 from dataclasses import replace
 
 import jax
@@ -531,6 +532,12 @@ def test_a_world_that_is_too_large_is_learned_from_the_replay_and_the_log_says_s
     parts = bound(env_args=args, state_sweep=1.0, x_h_use_network=False, **settings).bound
     assert isinstance(parts.model, Imagined) and parts.sweep == 0
     assert len(parts.notes) == 1 and why in parts.notes[0] and "algo.table_limit" in parts.notes[0]
+
+
+def test_making_a_learner_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bound(table_limit=1)
 
 
 def test_tables_are_measured_before_they_are_made():
