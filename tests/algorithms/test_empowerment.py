@@ -1,5 +1,6 @@
 """The empowerment learner: each formula against numpy, targets and copies, exact values in small worlds."""
 
+import warnings
 from dataclasses import replace
 
 import jax
@@ -522,7 +523,7 @@ def crowd(humans):
     ("args", "settings", "why"),
     [
         ({}, {"table_limit": 1}, "a single state has 500 outcomes"),
-        ({}, {"table_limit": 30}, "more than"),
+        ({"map": "Hu 1 Ro 1 Hu . ."}, {"table_limit": 60}, "more than"),
         (crowd(10), {}, "48,828,125 joint actions"),
         (crowd(7), {}, "a single state has 50,000,000 outcomes"),
     ],
@@ -531,6 +532,13 @@ def test_a_world_that_is_too_large_is_learned_from_the_replay_and_the_log_says_s
     parts = bound(env_args=args, state_sweep=1.0, x_h_use_network=False, **settings).bound
     assert isinstance(parts.model, Imagined) and parts.sweep == 0
     assert len(parts.notes) == 1 and why in parts.notes[0] and "algo.table_limit" in parts.notes[0]
+
+
+def test_making_a_learner_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact.solve(bound().bound.spec.env)  # in float64, and what was traced then is used again
+        bound(table_limit=1)
 
 
 def test_tables_are_measured_before_they_are_made():

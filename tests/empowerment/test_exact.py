@@ -314,7 +314,7 @@ def test_large_worlds_are_refused_before_memory_is_spent():
     with pytest.raises(ConfigError, match=r"lower env.max_episode_steps, take a smaller map or fewer agents, raise"):
         regimen.solve("world/bush7x3", limit=20_000)
     with pytest.raises(ConfigError, match="the solution is too large to keep"):
-        regimen.solve("world/way1x5", limit=300, env_args={"max_episode_steps": 200})
+        regimen.solve("world/way1x5", limit=600, env_args={"max_episode_steps": 200})
 
 
 def test_worlds_that_are_only_sampled_are_refused():

@@ -99,11 +99,11 @@ class Search:
         if not world.enumerable:
             name = type(world).__name__
             what = (
-                f"{name} has no `sizes`, so its states are not" if world.modelled else f"{name} is only a sampler: not"
+                f"{name} has no `sizes`, so that" if world.modelled else f"{name} is only known by a sampler, so that"
             )
             raise ConfigError(
-                f"{what} to be listed; the exact solvers need `outcomes` of states of whole numbers and their "
-                "`sizes`, or learn it: regimen train ... --algo empowerment"
+                f"{what} its states cannot be listed; the exact solvers need `outcomes` and `sizes` of states of whole "
+                "numbers, or learn it: regimen train ... --algo empowerment"
             )
         self.world, self.limit, self.horizon, self.most = world, limit, horizon, most
         self.joint = joint_actions(world)
