@@ -209,7 +209,7 @@ class Session:
             f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: "
             + describe(c, kind, n, num_envs, h.max_episode_steps),
             *self.engine.notes,
-            *getattr(self.engine.algo.parts, "notes", ()),
+            *getattr(getattr(self.engine.algo, "parts", None), "notes", ()),
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
             f"{device.size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
