@@ -242,7 +242,7 @@ def draw(path: Path, table: list[dict[str, Any]], env: str) -> None:
         labels = [f"{r['part']}: {r['choice']}" for r in table]
         values = np.array([r["tv_mean"] for r in table])
         ends = np.array([r["tv_mean_ci95"] or [r["tv_mean"]] * 2 for r in table])
-        spread = np.abs(ends.T - values)
+        spread = np.abs(np.maximum(ends.T, 0.0) - values)  # a total variation is never below 0
         shades = {part: f"C{i % 10}" for i, part in enumerate(dict.fromkeys(r["part"] for r in table))}
         axis.barh(labels, values, xerr=spread, color=[shades[r["part"]] for r in table], height=0.7, capsize=2)
         axis.invert_yaxis()
