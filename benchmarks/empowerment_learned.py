@@ -3,6 +3,7 @@ the table of docs/results.md.
 
     python benchmarks/empowerment_learned.py                      # five seeds of every world
     python benchmarks/empowerment_learned.py --seeds 2 --worlds world/tiny3 world/corr5 --tables
+    python benchmarks/empowerment_learned.py --replay             # only from what was collected, X_h learned too
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import regimen
+from regimen.study.empowerment import from_replay
 
 WORLDS = ("tiny3", "corr5", "way1x5", "free3x3", "asym1x7", "unequal", "two_robots", "bush1x7")
 TABLES = {"use_lookup_tables": True, "lr_v_h_e": 1.0, "lr_q_r": 1.0, "lr_decay": "constant"}
@@ -25,11 +27,14 @@ def main() -> None:
     parser.add_argument("--worlds", nargs="+", default=[f"world/{name}" for name in WORLDS])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tables", action="store_true", help="lookup tables instead of networks")
+    parser.add_argument("--replay", action="store_true", help="rows from the replay instead of all reachable states")
+    parser.add_argument("--steps", type=int, default=131_072, help="with --replay")
     args = parser.parse_args()
+    settings = (TABLES if args.tables else {}) | (from_replay(args.steps) if args.replay else {})
     print("| world | pairs | V_r(s0) exact | its error | TV mean | TV max | log ratios | best action | seconds |")
     print("|---|---|---|---|---|---|---|---|---|")
     for world in args.worlds:
-        print(row(world, args.seeds, TABLES if args.tables else {}), flush=True)
+        print(row(world, args.seeds, settings), flush=True)
 
 
 def row(world: str, seeds: int, settings: dict) -> str:

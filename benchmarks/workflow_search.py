@@ -8,7 +8,8 @@ One policy that sees the order is trained on all orders at once (`--episodes`, o
 3. with `--train`, the whole loop with training for every order, once per method.
 
 What a search recommends is scored by the truth: its regret, and whether it is within 2 % of the best order that meets
-the gate. The truth is not known to the searches.
+the gate. The truth is not known to the searches. It is another one for every policy: `--policy-seeds 0 1 2` trains
+several and adds up.
 """
 
 from __future__ import annotations
@@ -44,13 +45,25 @@ WITHIN = 0.02
 def main() -> None:
     args = arguments()
     load, out = OtherLoad(), Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
+    found = []
+    for seed in args.policy_seeds:
+        mine = out if len(args.policy_seeds) == 1 else out / f"policy-{seed}"
+        mine.mkdir(parents=True, exist_ok=True)
+        found.append(measure(args, seed, mine))
+        (mine / "results.json").write_text(json.dumps(found[-1], indent=2) + "\n")
+    if len(found) > 1:
+        over_policies(found, args.eval_episodes, out / "within.png")
+    print(f"\n{found[-1]['device']}; {load}; written to {out}")
+
+
+def measure(args: Any, seed: int, out: Path) -> dict[str, Any]:
+    """One policy: the truth, the searches and, where asked, the loop with training."""
     space = workflows(args.red, args.compliance, args.orders)
     source = None if args.init_from is None else Path(args.init_from)
     env_args = {"mode": args.mode, "alignment_weight": args.weight}
     config = make_config(args.red, args.compliance, args.unit, source, env_args, {}, args.device)
     where = device.configure(config.device, True)
-    trial = DefenceTrial(space, config, 0, source)
+    trial = DefenceTrial(space, config, seed, source)
     arrays = conditioned(trial, 0 if source is not None else args.episodes, out)
     gate = Gate(args.gate)
     truth = api.truth_table(trial, space, arrays, args.truth_episodes, number=77)
@@ -58,7 +71,7 @@ def main() -> None:
     show_truth(space, truth, feasible, args)
     results: dict[str, Any] = {
         "red": args.red, "compliance": args.compliance, "mode": args.mode, "orders": args.orders, "gate": args.gate,
-        "episodes": args.episodes, "truth_episodes": args.truth_episodes, "device": where,
+        "policy_seed": seed, "episodes": args.episodes, "truth_episodes": args.truth_episodes, "device": where,
         "truth": [dict(zip(("order", "value", "se", "rate", "bound", "feasible"), (k, *map(float, t), bool(f))))
                   for k, t, f in zip(space.keys, truth, feasible)],
     }  # fmt: skip
@@ -68,8 +81,40 @@ def main() -> None:
         results["searches"] = searches(space, trial, arrays, truth, feasible, args, out)
     if args.train:
         results["training"] = with_training(space, trial, args, out)
-    (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    print(f"\n{where}; {load}; written to {out}")
+    return results
+
+
+def over_policies(found: list[dict[str, Any]], episodes: int, path: Path) -> None:
+    """All policies' searches together; the search is compared with random by policy and seed, where both play the same
+    episodes."""
+    found = [one for one in found if "searches" in one]
+    rows = []
+    for arm in ARMS:
+        told = [one["searches"]["arms"][arm] for one in found]
+        hits, last = np.concatenate([t["within"] for t in told]), np.concatenate([t["regret"] for t in told])
+        area = np.concatenate([t["mean_regret"] for t in told])
+        other = np.concatenate([one["searches"]["arms"]["random"]["mean_regret"] for one in found])
+        by_policy = " ".join(str(int(np.sum(t["within"]))) for t in told)
+        better = "" if arm == "random" else f"{(area < other).sum()} of {len(area)}"
+        rows.append(
+            (arm, f"{hits.sum()} of {len(hits)}", by_policy, f"{last.mean():.2f}", f"{area.mean():.2f}", better)
+        )
+    print(f"\n{len(found)} policies")
+    head = ("method", "within 2 %", "by policy", "mean regret", "mean over the search", "searches better than random")
+    print(table(head, rows), flush=True)
+    shares = {}
+    for arm in ARMS:
+        within = [np.array(s["arms"][arm]["curves"]) <= WITHIN * abs(s["best"]) for s in (f["searches"] for f in found)]
+        shares[arm] = np.concatenate(within).mean(0)
+    with _matplotlib() as Figure:
+        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        ax = figure.subplots()
+        for arm, share in shares.items():
+            ax.step(episodes * np.arange(1, len(share) + 1), share, where="post", color=COLORS[arm], lw=2, label=arm)
+        ax.set(xlabel="evaluation episodes spent", ylabel="share of the searches", ylim=(0, 1.02))
+        ax.set_title(f"Searches that recommend an order within 2 % of the best: {len(found)} policies")
+        ax.legend(loc="lower right")
+        _save(figure, path)
 
 
 def conditioned(trial: DefenceTrial, episodes: int, out: Path) -> Any:
@@ -231,7 +276,7 @@ def with_training(space: Space, trial: DefenceTrial, args: Any, out: Path) -> An
     """The whole loop: every method trains the orders it tries, on a third of what the exhaustive one takes."""
     given = {"max_episodes": args.max_episodes, "warm_up": args.episodes, "unit": args.unit}
     options, _ = api.defence_options("standard", args.gate, given, trial.source is not None)
-    trial = DefenceTrial(space, trial.config, 0, trial.source, adapting(options))  # as `regimen search` adapts
+    trial = DefenceTrial(space, trial.config, trial.seed, trial.source, adapting(options))  # as `regimen search` adapts
     rest = api.exhaustive_budget(space, options, args.unit) - options.warm_up
     options = dataclasses.replace(options, budget=options.warm_up + rest // 3)
     found = api.compare(space, trial, options, out / "training", names=api.WORKFLOW_NAMES, say=print)
@@ -253,6 +298,7 @@ def arguments() -> Any:
     parser.add_argument("--weight", type=float, default=30.0, help="of the alignment reward")
     parser.add_argument("--gate", type=float, default=0.95)
     parser.add_argument("--episodes", type=int, default=60_000, help="to train the policy on all orders")
+    parser.add_argument("--policy-seeds", type=int, nargs="+", default=[0], help="of that training, one or more")
     parser.add_argument("--unit", type=int, default=100, help="episodes per update")
     parser.add_argument("--init-from", default=None, help="a run trained with --env.workflow all, instead")
     parser.add_argument("--truth-episodes", type=int, default=4000)

@@ -92,7 +92,16 @@ def test_one_seed_has_no_interval(tmp_path):
         "world/corr5", tmp_path, 10, 1, [row("ramp", "sigmoid", 0, 0.1), row("ramp", "none", 0, 0.2)]
     )
     study.write()
-    assert study.table()[0]["tv_mean_ci95"] is None and "within the spread" in (tmp_path / "summary.md").read_text()
+    assert study.table()[0]["tv_mean_ci95"] is None and "not to be told" in (tmp_path / "summary.md").read_text()
+
+
+def test_choices_are_compared_seed_by_seed(tmp_path):
+    """Seeds may differ by more than choices do; what counts is the difference within each seed."""
+    base = [row("ramp", "sigmoid", k, 0.1 * k) for k in range(5)]
+    study = empowerment.Study("world/corr5", tmp_path, 10, 5, [*base])
+    study.rows += [row("ramp", "none", k, 0.1 * k + 0.01 + 0.001 * (k % 2)) for k in range(5)]
+    study.rows += [row("ramp", "linear", k, 0.1 * k + 0.01 * (-1) ** k) for k in range(5)]
+    assert study.apart("ramp", "sigmoid", "none") and not study.apart("ramp", "sigmoid", "linear")
 
 
 def test_an_unknown_part_is_refused():

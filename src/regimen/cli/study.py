@@ -156,7 +156,7 @@ class EmpowermentArgs:
       regimen study empowerment world/way1x5 --parts ramp,clearing --seeds 3
     """
 
-    env: str = positional("ENV", default="world/corr5")
+    env: str = positional("ENV", default="world/asym1x7")
     """A world that can be solved exactly: a name of `regimen envs`, world:FILE, or module:factory."""
     parts: str | None = None
     """Which parts, separated by commas; all of them when not given."""

@@ -22,6 +22,7 @@ from regimen.types import Array, Record, pytree_dataclass
 ENV = "network_defense"
 CONDITIONED = f"{ENV}/workflow"  # the same environment: its fields have other defaults
 DRAWN = -1  # an order for every episode
+MINIBATCH = 3200  # where no run says otherwise
 
 
 @pytree_dataclass
@@ -79,7 +80,7 @@ class DefenceTrial(EngineTrial):
         return played.metrics["env_return"]
 
     def rates(self, played: Played) -> tuple[np.ndarray, float]:
-        """Episodes with too few useful fixes do not count in the repaired definition."""
+        """Episodes with too few fixes do not count in the repaired definition."""
         if not self.repaired:
             return clipped(played.metrics["compliance"]), float(played.metrics["fixes"].sum())
         counted = played.metrics["counted"] > 0
@@ -120,7 +121,7 @@ def make_config(
             flag = "the search chooses it" if name == "workflow" else f"use --{name}"
             raise ConfigError(f"env.{name}: {flag}")
     mine: dict[str, Any] = {"red": red, "compliance": compliance, "workflow": "all", "alignment": "published"}
-    base: dict[str, Any] = {}
+    base: dict[str, Any] = {"algo": {"minibatch_size": MINIBATCH}}
     if source is not None:
         theirs = read_config(source)
         if theirs.get("env") not in (ENV, CONDITIONED):

@@ -217,5 +217,6 @@ def regret(path: Path, searches: Mapping[str, Search], names: Any) -> Path:
         ax.set_xlabel("episodes spent")
         ax.set_ylabel(f"regret in {names.value}")
         ax.set_title("Regret of the candidate recommended")
-        ax.legend(loc="best")
+        if ax.get_legend_handles_labels()[0]:  # none where nothing was feasible
+            ax.legend(loc="best")
         return _save(figure, path)
