@@ -342,6 +342,32 @@ def test_a_network_of_a_replay(tmp_path):
     assert believed == {"Enterprise0": "unknown", "User0": "privileged"}
     assert first["title"] == "step 0: exploit at User0"
     assert first["note"] == "Blue: Restore User0; return so far 0" and "Sleep; return so far -1.5" in second["note"]
+    assert "believed" not in first or first["believed"] is None
+    assert "as Blue sees it" in found["title"]
+
+
+def test_a_network_with_its_true_state(tmp_path):
+    """Left half and right half of a host: Blue does not know of the root session on Enterprise1."""
+    run = write_run(tmp_path / "runs" / "one", env="network_defense")
+    (run / "replays").mkdir()
+    bits = np.zeros((13, 4), int)
+    bits[8] = (0, 0, 0, 1)
+    cells = {"step": 0} | {f"obs[{i}]": v for i, v in enumerate(bits.ravel())}
+    cells |= {f"level[{i}]": {8: 1, 2: 2}.get(i, 0) for i in range(13)} | {"action": 0, "reward": 0.0}
+    text = "\n".join([",".join(cells), ",".join(map(str, cells.values()))])
+    (run / "replays" / "seed-0.csv").write_text(text + "\n")
+    with serving(tmp_path / "runs") as site:
+        key = site.runs()["one"]["id"]
+        (listed,) = site.json(f"/api/runs/{key}")["views"]
+        found = site.json(f"/api/runs/{key}/views/{listed['id']}")
+    (frame,) = found["frames"]
+    names = [n["name"] for n in found["nodes"]]
+
+    def told(which):
+        return {names[i]: found["states"][s] for i, s in enumerate(frame[which]) if s}
+
+    assert told("state") == {"User0": "user access", "Enterprise1": "privileged"}
+    assert told("believed") == {"User0": "user access"} and "left: true" in found["title"]
 
 
 def test_what_a_search_believes(tmp_path):

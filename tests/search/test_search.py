@@ -177,10 +177,25 @@ def test_an_interrupted_search_goes_on_exactly(tmp_path, stop_after):
     assert again.spent < whole.spent
     assert again.run()
     assert [dataclasses.asdict(v) for v in again.verdicts] == [dataclasses.asdict(v) for v in whole.verdicts]
-    for name in ("search.csv", "training.csv"):
+    for name in ("search.csv", "training.csv", "views/posterior.json"):
         assert (tmp_path / "part" / name).read_text() == (tmp_path / "whole" / name).read_text()
     files = {f.name for f in (tmp_path / "part" / "policies").iterdir()}
     assert files == set(json.loads((tmp_path / "part" / "state.json").read_text())["files"].values())
+
+
+def test_the_page_is_told_what_is_believed_after_every_trial(tmp_path):
+    found = search(tmp_path / "s")
+    found.run()
+    view = json.loads((tmp_path / "s" / "views" / "posterior.json").read_text())
+    assert view["kind"] == "posterior" and len(view["frames"]) == len(found.verdicts) > 2
+    for verdict, frame in zip(found.verdicts, view["frames"]):
+        chosen = [c["name"] for c in frame["candidates"] if c["chosen"]]
+        assert chosen == ([] if verdict.best is None else [found.space.keys[verdict.best]])
+        seen = next(c for c in frame["candidates"] if c["name"] == found.space.keys[verdict.candidate])
+        assert verdict.outcome.value in seen["observed"] and seen["low"] < seen["mean"] < seen["high"]
+    known, unknown = ([c["high"] - c["low"] for c in view["frames"][0]["candidates"] if bool(c.get("observed")) is b]
+                      for b in (True, False))  # fmt: skip
+    assert max(known) < min(unknown)
 
 
 def test_a_killed_search_forgets_what_its_state_does_not_know(tmp_path):

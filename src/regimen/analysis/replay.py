@@ -113,13 +113,20 @@ def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, 
     rows, over = [], False
     while not over:
         action = policy.act(obs, mask=read_mask(info))
-        row = {"step": len(rows)} | columns("obs", obs) | columns("action", action)
+        row = {"step": len(rows)} | columns("obs", obs) | unseen(env) | columns("action", action)
         obs, reward, terminated, truncated, info = env.step(action)
         rows.append(row | {"reward": float(reward), "terminated": int(terminated), "truncated": int(truncated)})
         if draws:
             frames.append(np.asarray(env.render()))
         over = terminated or truncated
     return rows, frames
+
+
+def unseen(env: Any) -> dict[str, float]:
+    """Columns of the state that the observation does not show, of a native environment that names some."""
+    tell = getattr(getattr(env, "native", None), "replay_columns", None)
+    found = {} if tell is None else tell(jax.device_get(env.state))
+    return {k: v for name, value in found.items() for k, v in columns(name, value).items()}
 
 
 def play_together(env: Any, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray], list[Any]]:

@@ -30,7 +30,7 @@ def listing(run: Run) -> Listed:
     out: Listed = {}
     for name in files_below(run.root, (*run.parts, "views"), ".json"):
         out[name.removesuffix(".json")] = ("views", name)
-    if isinstance(run.summary.get("model"), dict) and "posterior" in run.summary["model"]:
+    if "posterior" not in out and isinstance(run.summary.get("model"), dict) and "posterior" in run.summary["model"]:
         out["posterior over candidates"] = ("summary.json",)
     for name in reversed(files_below(run.root, (*run.parts, "trajectories"), ".csv", most=100)):
         out[title_of(name, "trajectories")] = ("trajectories", name)
@@ -179,8 +179,8 @@ def colony(name: str, head: list[str], table: Any, config: dict[str, Any]) -> di
 
 
 def defence(name: str, head: list[str], table: Any) -> dict[str, Any]:
-    """A defended network at each step of a replay, as Blue sees it: subnets are columns, a node's state is what Blue
-    believes of the host, and alerts and actions are named below."""
+    """A defended network at each step of a replay: subnets are columns, the left half of a node is the host's true
+    state, where the table has it, the right half what Blue believes; alerts and actions are named below."""
     from regimen.envs.network_defense import network as net
 
     nodes, edges, last = [], [], {}
@@ -193,6 +193,7 @@ def defence(name: str, head: list[str], table: Any) -> dict[str, Any]:
     tops = [next(h for h in range(net.N) if net.SUBNET_OF[h] == subnet) for subnet in range(3)]
     edges += [[tops[0], tops[1]], [tops[1], tops[2]]]
     bits = [head.index(f"obs[{i}]") for i in range(4 * net.N)]
+    truth = [head.index(f"level[{i}]") for i in range(net.N)] if "level[0]" in head else []
     does, earns = head.index("action"), head.index("reward")
     groups = ("Analyse", "Remove", *(f"Decoy {decoy} on" for decoy in net.DECOYS), "Restore")
     frames, total = [], 0.0
@@ -206,13 +207,17 @@ def defence(name: str, head: list[str], table: Any) -> dict[str, Any]:
         alerts = [
             f"{'exploit' if hit else 'scan'} at {net.HOSTS[h]}" for h, (scan, hit) in enumerate(seen[:, :2]) if scan
         ]
+        believed = [int(unsure) if not sure else 2 + int(unsure) for unsure, sure in seen[:, 2:]]
+        levels = [(0, 2, 3)[int(float(row[i]))] for i in truth]  # no session, user, root
         frames.append(
             {
                 "title": f"step {row[head.index('step')]}: {', '.join(alerts) or 'no alert'}",
                 "note": f"Blue: {did}; return so far {total:.4g}",
-                "state": [int(unsure) if not sure else 2 + int(unsure) for unsure, sure in seen[:, 2:]],
+                "state": levels or believed,
+                "believed": believed if levels else None,
             }
         )
         total += float(row[earns])
     states = ["clean", "unknown", "user access", "privileged"]
-    return views.check(views.network(f"Network, {title_of(name, 'replay')}", states, nodes, edges, frames))
+    halves = " (left: true, right: what Blue believes)" if truth else ", as Blue sees it"
+    return views.check(views.network(f"Network, {title_of(name, 'replay')}{halves}", states, nodes, edges, frames))

@@ -79,7 +79,8 @@ def network(
     bounds: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Nodes (`name`, `x`, `y`, y upwards), edges as pairs of their numbers, and frames with the `state` of each node as
-    a number into `states`, from the harmless to the worst. A frame may have its own `nodes` and `edges`.
+    a number into `states`, from the harmless to the worst, and maybe what is `believed` of it, drawn as the right half.
+    A frame may have its own `nodes` and `edges`.
     `bounds` is [left, bottom, right, top], where the plane should not just fit the nodes."""
     out = {"kind": "network", "title": title, "states": list(states), "nodes": list(nodes), "edges": edges}
     return out | {"frames": list(frames)} | ({} if bounds is None else {"bounds": list(bounds)})
@@ -268,6 +269,7 @@ FIELDS: dict[str, dict[str, tuple[Check, Any]]] = {
                         "title": (_text, ""),
                         "note": (_text, ""),
                         "state": (_list(_maybe(_whole)), []),
+                        "believed": (_maybe(_list(_maybe(_whole))), None),
                         "nodes": (_maybe(_list(_NODE)), None),
                         "edges": (_maybe(_EDGES), None),
                     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regimen.errors import ConfigError, nearest
+from regimen.search import live_view
 from regimen.search.acquisition import Choice
 from regimen.search.gate import Gate
 from regimen.search.methods import ACQUISITIONS, METHODS, Seen, propose, recommend
@@ -162,6 +163,7 @@ class Search:
     spent: int = 0
     warmed: bool = False
     seconds: float = 0.0
+    frames: list[dict[str, Any]] = field(default_factory=list)  # what was believed after each trial
 
     def __post_init__(self) -> None:
         self.options.check(self.trial.unit)
@@ -322,7 +324,15 @@ class Search:
         verdict.best = None if best is None else best.candidate
         self.save()
         self.store.write_log(self.space, self.verdicts, o.gate)
+        self.show()
         self.say(self.describe(verdict, best))
+
+    def show(self) -> None:
+        """The live page's picture, with the trials before a search was continued."""
+        seen = [v.seen for v in self.verdicts]
+        for n in range(len(self.frames), len(seen)):
+            self.frames.append(live_view.frame(self.space, self.options.gate, seen[: n + 1], self.verdicts[n].best))
+        live_view.write(self.store.path, self.frames, self.words[0])
 
     # --- words -------------------------------------------------------------------------------------------------------
 

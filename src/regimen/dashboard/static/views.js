@@ -168,9 +168,9 @@ function line(c, points, stroke, width = 1, dashes = []) {
   c.setLineDash([]);
 }
 
-function disc(c, x, y, radius, fill, stroke, width = 1.5) {
+function disc(c, x, y, radius, fill, stroke, width = 1.5, half = 4) {
   c.beginPath();
-  c.arc(x, y, radius, 0, 7);
+  c.arc(x, y, radius, -half, half); // half a turn of pi / 2 is the right half
   if (fill) {
     c.fillStyle = fill;
     c.fill();
@@ -355,7 +355,7 @@ const network = {
       c.strokeStyle = colour("line");
       c.strokeRect(f.x(left), f.y(top), (right - left) * f.size, (top - bottom) * f.size);
     }
-    const radius = nodes.length > 120 ? 3 : nodes.length > 40 ? 5 : 9;
+    const radius = nodes.length > 120 ? 3 : nodes.length > 40 ? 5 : nodes.length > 20 ? 9 : 12;
     for (const [i, j] of edges) {
       if (nodes[i] && nodes[j]) line(c, [nodes[i], nodes[j]].map((n) => [f.x(n.x), f.y(n.y)]), colour("line"), 1.4);
     }
@@ -365,6 +365,11 @@ const network = {
       if (state !== null && state in counts) counts[state]++;
       if (worst) disc(c, f.x(n.x), f.y(n.y), radius + 4.5, null, shade(state), 2);
       disc(c, f.x(n.x), f.y(n.y), radius, state === null ? colour("c7") : shade(state), colour("card"), 1.5);
+      const believed = frame.believed?.[i] ?? null;
+      if (believed !== null) {
+        disc(c, f.x(n.x), f.y(n.y), radius - 0.7, shade(believed), null, 0, Math.PI / 2);
+        line(c, [[f.x(n.x), f.y(n.y) - radius], [f.x(n.x), f.y(n.y) + radius]], colour("card"), 1.5);
+      }
       if (named && n.name) label(c, n.name, f.x(n.x), f.y(n.y) + radius + 11, colour("ink"), "center");
     });
     p.marks(p.view.states.map((name, i) => [`${name} ${counts[i]}`, shade(i)]));

@@ -350,6 +350,12 @@ class NetworkDefense(NativeEnv):
             return table
         return jnp.concatenate([table, jnp.asarray(fixing.ONE_HOT)[state.workflow]])
 
+    def replay_columns(self, state: State) -> dict[str, np.ndarray]:
+        """What a replay's table has that Blue does not see: the level of Red's session on each host, 0 to 2."""
+        sessions, root = int(state.seen) | int(state.unseen), int(state.root)
+        user, full = (np.array([hosts >> host & 1 for host in range(net.N)]) for hosts in (sessions, root))
+        return {"level": np.where(full > 0, 2, user)}
+
     def render(self, state: State) -> np.ndarray:
         """[H, W, 3] uint8."""
         from regimen.envs.network_defense.render import draw
