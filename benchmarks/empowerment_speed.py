@@ -18,7 +18,8 @@ PRIOR = {"networks": 14.0, "tables": 93.0}
 STAGES = {f"algo.warmup_{n}_steps": 200 for n in ("v_h_e", "x_h", "u_r", "q_r", "v_r")} | {
     "algo.beta_r_rampup_steps": 500
 }
-COMMON: dict[str, Any] = STAGES | {"algo.batch_size": 32, "algo.hidden_dim": 16, "total_steps": 10**7}
+COMMON: dict[str, Any] = STAGES | {"algo.batch_size": 32, "total_steps": 10**7}
+NETWORKS = {"algo.hidden_dim": 16}
 ALL = {
     "algo.x_h_use_network": True,
     "algo.u_r_use_network": True,
@@ -26,8 +27,8 @@ ALL = {
     "algo.state_sweep": 0.0,
 }
 CASES = {
-    "networks, swept": ("networks", {}),
-    "networks, all": ("networks", ALL),
+    "networks, swept": ("networks", NETWORKS),
+    "networks, all": ("networks", NETWORKS | ALL),
     "tables, swept": ("tables", {"algo.use_lookup_tables": True}),
     "tables, all": ("tables", {"algo.use_lookup_tables": True} | ALL),
 }

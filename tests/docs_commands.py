@@ -126,7 +126,7 @@ def small(command: str) -> list[str]:
     if verb == "sweep" and not argv[2].startswith("--"):
         return less(put(argv, total_steps="256", eval__episodes="2"), trials="3", seeds="2")
     if verb == "study":
-        return less(put(argv, quick=None), seeds="2", budget="2000", repeats="3")
+        return less(put(argv, quick=None), seeds="2", budget="2000", repeats="4")
     if verb == "search" and "--classes" not in argv:
         return put(argv, budget="400") if argv[2].startswith("examples/") else put(argv, preset="quick", budget="200")
     return argv
@@ -231,6 +231,8 @@ class Kitchen:
         for path, recipe in places(argv):
             if not (cwd / path).exists():
                 shutil.copytree(self.get(recipe), cwd / path, symlinks=True)
+        if any(word.startswith("docs/images/") for word in argv):
+            (cwd / "docs" / "images").mkdir(parents=True)
         if "my.yaml" in argv:
             (cwd / "my.yaml").write_text("settings: {total_episodes: 20}\n")
         if "mymap.yaml" in argv:

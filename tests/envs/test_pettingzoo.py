@@ -102,6 +102,13 @@ def test_any_parallel_environment_trains(tmp_path):
     assert set(policy.act({"dog_0": np.full(3, 1.5, np.float32)})) == {"dog_0"}
 
 
+def test_a_policy_for_each_role_trains(tmp_path):
+    result = regimen.train(Uneven, total_steps=64, policy_map="role", out=str(tmp_path / "run"), **TINY)
+    assert result.summary["env_steps"] == 64
+    played = regimen.load_policy(result.run_dir).act({name: np.full(3, 1.5, np.float32) for name in ("cat_0", "dog_0")})
+    assert set(played) == {"cat_0", "dog_0"}
+
+
 def test_simple_spread_trains_and_is_checked(tmp_path):
     """A real environment of the MPE family, through its module's name."""
     name = "pettingzoo:mpe2.simple_spread_v3"

@@ -285,7 +285,8 @@ class HostSource:
     def buffer(self, capacity: int, algo: Any) -> dict[str, Any]:
         """Rows to write into. Without a known limit on an episode's length they start small and double."""
         lead = (capacity or 256, self.columns)
-        width = sum(x.size for x in jax.tree.leaves(self.stored(algo, (1,))))
+        team = max(1, self.agents)  # a policy map acts for whole teams
+        width = sum(x.size for x in jax.tree.leaves(self.stored(algo, (team,)))) // team
         flags = {name: np.zeros(lead, bool) for name in ("terminated", "truncated", "valid")}
         rows = flags | {
             "obs": spaces.zeros(self.observation_space, lead),

@@ -81,7 +81,7 @@ class Study:
     def bench(self, arm: Arm, score: Callable[[Evaluation], float], **env_args: Any) -> Bench:
         config, o = self.config(arm, **env_args), self.options
         budget = max(1, round(o.budget * arm.share))
-        checks = max(2, round(o.checks * arm.share))
+        checks = max(min(6, o.checks), round(o.checks * arm.share))  # the last three are the result
         bench = Bench(arm.regimen, config, self.seeds, budget, checks, lambda *_: None, o.eval_episodes, score)
         handle = registry.resolve(self.env, config.env_args)
         bench.evaluate = make_evaluator(handle, bench.engine.algo)

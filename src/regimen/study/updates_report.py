@@ -281,13 +281,17 @@ def learning(ax: Any, found: Mapping[str, list[Curve]], targets: Sequence[float]
         strategy = name.split(", Monte")[0].split(", GAE")[0]
         color, line = CYCLE[strategies.index(strategy) % len(CYCLE)], "--" if "Monte" in name else "-"
         last = min(len(c.steps) for c in seeds)
-        x = np.mean([c.steps[:last] for c in seeds], axis=0)
-        ax.plot(x, np.mean([c.returns[:last] for c in seeds], axis=0), color=color, linestyle=line, label=name)
+        x = np.mean([c.steps[1:last] for c in seeds], axis=0)  # a logarithm has no place for the start
+        ax.plot(x, np.mean([c.returns[1:last] for c in seeds], axis=0), color=color, linestyle=line, label=name)
     for target in targets:
         ax.axhline(target, color=GREY, linewidth=0.8, linestyle=":")
-    ax.set_xscale("symlog", linthresh=1000)
+    ax.set_xscale("log")
     if targets and max(targets) < 0:
         ax.set_yscale("symlog", linthresh=10)
+        ax.set_ylim(top=max(np.max(line.get_ydata()) for line in ax.lines) / 1.3)
+        ticks = [-1000, -500, -200, -100, -50, -20, -10]
+        ax.set_yticks([y for y in ticks if ax.get_ylim()[0] <= y <= ax.get_ylim()[1]])
+        ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     ax.set_xlabel("env steps")
     ax.set_ylabel("greedy return, mean over seeds")
-    ax.legend(fontsize=8, ncols=2)
+    ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
