@@ -88,6 +88,8 @@ def over_policies(found: list[dict[str, Any]], episodes: int, path: Path) -> Non
     """All policies' searches together; the search is compared with random by policy and seed, where both play the same
     episodes."""
     found = [one for one in found if "searches" in one]
+    if not found:
+        return
     rows = []
     for arm in ARMS:
         told = [one["searches"]["arms"][arm] for one in found]

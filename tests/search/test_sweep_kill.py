@@ -98,7 +98,7 @@ def test_killed_three_times(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [ONE_BY_ONE, TOGETHER], ids=["one by one", "one program"])
-def test_killed_twenty_times(tmp_path, text):
+@pytest.mark.parametrize(("text", "trials"), [(ONE_BY_ONE, 26), (TOGETHER, 80)], ids=["one by one", "one program"])
+def test_killed_twenty_times(tmp_path, text, trials):
     pytest.importorskip("optuna")
-    kill_and_resume(text, tmp_path / "sweep", kills=20, trials=26, seed=7)
+    kill_and_resume(text, tmp_path / "sweep", kills=20, trials=trials, seed=7)
