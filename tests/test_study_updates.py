@@ -96,7 +96,7 @@ def test_strategies_have_their_documented_settings():
     assert (steps.regimen.rollout.steps, steps.regimen.epochs, steps.steps) == (20_000, 6, 20_000)
     assert dict(steps.regimen.algo)["returns"] == "monte_carlo_z"
     assert by_name["1 episode, GAE"].regimen.epochs == 4
-    assert by_name[REPLAY].algorithm == "sac" and by_name[REPLAY].share == 0.1
+    assert by_name[REPLAY].algorithm == "sac" and by_name[REPLAY].share == 0.03
 
 
 def row(strategy, form, value, low=math.nan, high=math.nan):

@@ -122,9 +122,9 @@ class UpdatesArgs:
     seed: int = ranged(0, NOT_NEGATIVE)
     """The first of them."""
     budget: int | None = ranged(None, AT_LEAST_1)
-    """Env steps of every training (2,000,000; with --quick 50,000)."""
+    """Env steps of every training (1,000,000; with --quick 50,000)."""
     replay_share: float | None = ranged(None, POSITIVE)
-    """Share of the budget for the replay, which takes a gradient step for every env step (0.1)."""
+    """Share of the budget for the replay, which takes a gradient step for every env step (0.03)."""
     repeats: int | None = ranged(None, AT_LEAST_1)
     """Rollouts or updates for each estimate of noise and overfitting (64; with --quick 8)."""
     eval_episodes: int | None = ranged(None, AT_LEAST_1)

@@ -89,8 +89,8 @@ class Options:
     targets: tuple[float, ...] = ()
     seeds: int = 5
     seed: int = 0
-    budget: int = 2_000_000  # env steps of each training
-    replay_share: float = 0.1  # of the budget, for the replay: it takes a gradient step for every env step
+    budget: int = 1_000_000  # env steps of each training
+    replay_share: float = 0.03  # of the budget, for the replay: it takes a gradient step for every env step
     repeats: int = 64  # rollouts for each estimate of noise and of overfitting
     eval_episodes: int = 100
     checks: int = 40  # evaluations during a training
