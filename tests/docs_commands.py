@@ -103,7 +103,10 @@ def small(command: str) -> list[str]:
         if "--variants" in argv:
             argv = argv[: argv.index("--variants") + 2]  # one of them
         for flag, value in SMALL.get(script, {}).items():
-            argv = put_flag(argv, flag, value)
+            if not (flag == "--episodes" and "--init-from" in argv):  # a run that is given is not trained first
+                argv = put_flag(argv, flag, value)
+        if "--max-episodes" in argv:
+            argv = put_flag(argv, "--max-episodes", "50")
         return ["cartpole" if word == "ENV" else word for word in argv]
     if len(argv) < 2 or argv[1].startswith("--") or "--help" in argv:
         return argv
@@ -244,7 +247,9 @@ class Kitchen:
 def places(argv: list[str]) -> Iterator[tuple[str, str]]:
     """(path, recipe) of what a command reads."""
     verb = argv[1] if len(argv) > 1 else ""
-    own = {"analyse": "airspace", "validate": "empowerment", "search": "defence"}.get(verb, "cartpole")
+    own = {"analyse": "airspace", "validate": "empowerment", "search": "defence"}.get(
+        Path(verb).stem.removeprefix("workflow_"), "cartpole"
+    )
     out = argv.index("--out") + 1 if "--out" in argv and verb != "resume" else -1
     if verb == "sweep" and argv[2] == "--out":
         yield argv[3], "sweep"
