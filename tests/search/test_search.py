@@ -198,6 +198,16 @@ def test_the_page_is_told_what_is_believed_after_every_trial(tmp_path):
     assert max(known) < min(unknown)
 
 
+def test_the_page_is_told_only_of_the_last_trials_of_a_large_space(tmp_path, monkeypatch):
+    monkeypatch.setattr("regimen.search.live_view.MOST", 60)
+    whole = search(tmp_path / "s")
+    whole.run()
+    assert len(whole.verdicts) > 60 // len(whole.space) > 0
+    view = json.loads((tmp_path / "s" / "views" / "posterior.json").read_text())
+    assert [f["title"].split(",")[0] for f in view["frames"]][-1] == f"after trial {len(whole.verdicts)}"
+    assert len(view["frames"]) == 60 // len(whole.space)
+
+
 def test_a_killed_search_forgets_what_its_state_does_not_know(tmp_path):
     whole = search(tmp_path / "whole")
     whole.run()

@@ -11,7 +11,12 @@ from regimen.search.gate import Gate
 from regimen.search.methods import Model, Seen, current
 from regimen.search.space import Space
 
-MOST_FRAMES = 200
+MOST = 30_000  # candidates in all frames together: what the page reads is bounded
+
+
+def kept(space: Space) -> int:
+    """How many trials are shown: the last ones, fewer of a large space."""
+    return max(1, min(200, MOST // len(space)))
 
 
 def frame(space: Space, gate: Gate | None, seen: Sequence[Seen], best: int | None) -> dict[str, Any]:
@@ -37,4 +42,4 @@ def frame(space: Space, gate: Gate | None, seen: Sequence[Seen], best: int | Non
 
 
 def write(folder: Path, frames: list[dict[str, Any]], value: str) -> None:
-    views.write(folder, "posterior", views.posterior("Posterior over candidates", frames[-MOST_FRAMES:], label=value))
+    views.write(folder, "posterior", views.posterior("Posterior over candidates", frames, label=value))

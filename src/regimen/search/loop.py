@@ -163,7 +163,7 @@ class Search:
     spent: int = 0
     warmed: bool = False
     seconds: float = 0.0
-    frames: list[dict[str, Any]] = field(default_factory=list)  # what was believed after each trial
+    frames: list[dict[str, Any]] = field(default_factory=list)  # what was believed after the last trials
 
     def __post_init__(self) -> None:
         self.options.check(self.trial.unit)
@@ -329,9 +329,10 @@ class Search:
 
     def show(self) -> None:
         """The live page's picture, with the trials before a search was continued."""
-        seen = [v.seen for v in self.verdicts]
-        for n in range(len(self.frames), len(seen)):
+        seen, kept = [v.seen for v in self.verdicts], live_view.kept(self.space)
+        for n in range(len(seen) - (1 if self.frames else min(kept, len(seen))), len(seen)):
             self.frames.append(live_view.frame(self.space, self.options.gate, seen[: n + 1], self.verdicts[n].best))
+        self.frames = self.frames[-kept:]
         live_view.write(self.store.path, self.frames, self.words[0])
 
     # --- words -------------------------------------------------------------------------------------------------------
