@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help train test test-slow test-docs docs docs-serve lint format bench clean lock
+.PHONY: help train test test-all test-onnx test-slow test-mutants test-docs docs docs-serve lint format bench clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,7 +22,22 @@ train: $(READY) ## Train PPO on CartPole until it is solved, with a live display
 
 test: $(READY) ## Run the tests (about 20 minutes on 2 cores)
 	@command -v chromium chromium-browser google-chrome > /dev/null || echo "no Chromium: the tests of the live page in a browser are skipped (Debian: apt-get install chromium)"
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not long"
+
+test-all: $(READY) ## Run the tests of a minute or two each, after those of `make test`
+	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not slow"
+
+test-onnx: .venv-onnx/.ready ## Run the tests of ONNX export, whose packages want another orbax than ours
+	.venv-onnx/bin/python -m pytest tests/training/test_export_program.py
+
+.venv-onnx/.ready: requirements-onnx.lock pyproject.toml
+	$(PYTHON) -m venv .venv-onnx
+	.venv-onnx/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-onnx.lock
+	.venv-onnx/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test-mutants: $(READY) ## Put known bugs in, one at a time, and see that the tests notice (half an hour on 2 cores)
+	$(BIN)/python tests/mutants/run.py --workers $(WORKERS)
 
 test-slow: $(READY) ## Run the learning curves over seeds and the long process tests
 	$(BIN)/python -m pytest -m slow

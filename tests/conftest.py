@@ -21,6 +21,17 @@ def compilation_cache():
     device.configure("cpu", native=True)
 
 
+LIMITS = {"long": 900, "slow": 7200}  # seconds, where a test says nothing else; the others' limit is in pyproject.toml
+
+
+def pytest_collection_modifyitems(items):
+    """Long and slow tests have a time limit too."""
+    for item in items:
+        for marker, seconds in LIMITS.items():
+            if item.get_closest_marker(marker) and not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(seconds))
+
+
 MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
 
 

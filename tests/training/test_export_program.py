@@ -68,7 +68,7 @@ def test_stablehlo(runs, name, tmp_path):
 
 @pytest.mark.parametrize("name", ["cartpole", "pendulum"])
 def test_onnx(runs, name, tmp_path):
-    pytest.importorskip("jax2onnx")
+    pytest.importorskip("jax2onnx", reason="run by `make test-onnx` in an environment of its own")
     onnxruntime = pytest.importorskip("onnxruntime")
     out = export_policy(runs[name], tmp_path / "out", program="onnx")
     session = onnxruntime.InferenceSession(str(out / "policy.onnx"), providers=["CPUExecutionProvider"])
