@@ -75,7 +75,7 @@ def write_atomic(path: Path, data: str | bytes, sync: bool = True) -> None:
                     file.flush()
                     os.fsync(file.fileno())
             os.replace(tmp, path)
-        except OSError:
+        except BaseException:  # Ctrl+C too leaves no half-written file behind
             tmp.unlink(missing_ok=True)
             raise
 
