@@ -87,12 +87,20 @@ class Signals:
 
 class Leaving(Signals):
     """What holds for a whole command, wherever no run takes the signals for itself: SIGINT and SIGTERM raise
-    KeyboardInterrupt and Terminated. In the midst of compiled code the process is ended a few seconds later."""
+    KeyboardInterrupt and Terminated. If the main thread does not hear it, being inside compiled code, the process is
+    ended a few seconds later."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.busy = lambda: False
-        self.last_words = lambda number: print("regimen: interrupted", file=sys.stderr, flush=True)
+        self.heard = threading.Event()
 
     def note(self, number: int, frame: object) -> None:
+        self.heard.set()
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    def watch(self) -> None:
+        with self.reader:
+            while (data := self.reader.recv(1)) and not self.done.is_set():
+                if data[0] in (signal.SIGINT, signal.SIGTERM) and not self.heard.wait(GRACE_SECONDS):
+                    print("regimen: interrupted", file=sys.stderr, flush=True)
+                    os._exit(128 + data[0])
