@@ -1,6 +1,5 @@
 """Shared by all tests: the CPU, no MLflow store but those a test names, and the helpers of `support.py`."""
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -32,20 +31,14 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.timeout(seconds))
 
 
-MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
-
-
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
     """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA."""
     yield
-    maps, jax = Path("/proc/self/maps"), sys.modules.get("jax")
-    if jax is not None and maps.exists():
-        with maps.open("rb") as file:
-            crowded = sum(1 for _ in file) > MOST_MAPPINGS
-        if crowded:
-            jax.clear_caches()
-            gc.collect()
+    if "jax" in sys.modules:
+        from regimen.training import device
+
+        device.forget_programs()
 
 
 @pytest.fixture

@@ -219,6 +219,23 @@ def test_bad_files(tmp_path, text, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["10 s", "10s", "5 sec", "1 minute", "2 h", "1.5 updates", "-1", "10 ssteps"])
+def test_a_duration_is_no_count(text):
+    """`10 s` was read as 10 updates."""
+    with pytest.raises(ConfigError, match=r"eval\.every: .* is not a count; .*a time in seconds is refused"):
+        Count.parse(text, "eval.every")
+    with pytest.raises(ConfigError, match=r"eval\.every"):
+        build_config(ANY, overrides={"eval.every": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "unit"),
+    [("10", 10, "updates"), ("1e3 steps", 1000, "steps"), ("1 step", 1, "steps"), (7, 7, "updates")],
+)
+def test_counts(text, n, unit):
+    assert Count.parse(text) == Count(n, unit) and Count.parse("never") is None
+
+
 def test_missing_file(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         build_config(ANY, config_file=tmp_path / "none.yaml")

@@ -33,15 +33,17 @@ class Count:
         if text is None or str(text).strip().lower() in ("", "never", "none", "0"):
             return None
         match = re.fullmatch(r"\s*([0-9][0-9_.eE+]*)\s*([a-z]*)\s*", str(text))
-        unit = match.group(2) if match else ""
-        unit = next((u for u in UNITS if unit and u.startswith(unit.rstrip("s"))), "updates" if unit == "" else None)
+        word = match.group(2) if match else ""
+        stem = word.rstrip("s")  # of `s` alone, which may mean seconds, nothing is left
+        unit = next((u for u in UNITS if stem and u.startswith(stem)), "updates" if word == "" else None)
         try:
             n = float(match.group(1).replace("_", "")) if match else math.nan
         except ValueError:
             n = math.nan
         if unit is None or not (n >= 1 and n == int(n)):
             raise ConfigError(
-                f"{where}: '{text}' is not a count; write '10', '10 updates', '5000 steps' or '50 episodes'"
+                f"{where}: '{text}' is not a count; write '10', '10 updates', '5000 steps' or '50 episodes' (a time in "
+                "seconds is refused: results would depend on the speed of the machine)"
             )
         return cls(int(n), unit)
 

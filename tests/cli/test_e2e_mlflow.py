@@ -7,6 +7,7 @@ import pytest
 
 from regimen.cli.main import main
 from regimen.tracking.files import read_metrics
+from regimen.tracking.listing import find_runs
 from regimen.tracking.mlflow import make_client
 from regimen.tracking.storage import read_json
 from support import BROKEN, comparable, tiny
@@ -39,6 +40,8 @@ def test_from_training_to_the_champion(tmp_path, capsys, monkeypatch):
         alone = tiny(tmp_path / "alone", env=f"{BROKEN}:Luck", env_args={"gain": 2.0}, **GOAL)
 
     assert comparable(read_metrics(alone.run_dir)) == comparable(read_metrics(first.run_dir))
+    found = {path.name for path in find_runs(tmp_path)}
+    assert found == {"first", "worse", "unfinished", "better", "alone"}, "the store's copies are no runs"
 
     stored = client.get_run(read_json(first.run_dir / "mlflow.json")["run_id"])
     assert stored.info.status == "FINISHED" and client.get_experiment(stored.info.experiment_id).name == "probes"

@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import time
 
 import pytest
 from live_page import lines, points, serving, write_run
@@ -210,13 +209,12 @@ def test_reports_are_shown_in_a_sandbox(tmp_path):
 
 @pytest.mark.parametrize("name", ["broken", "odd", "huge", "linked"])
 def test_broken_and_huge_runs_are_shown_as_far_as_they_go(hostile, name):
+    """Of 8 GiB of log its end is read: all of it would not fit into memory."""
     site, _ = hostile
-    start = time.monotonic()
     run = site.runs()[name]
     detail = site.json(f"/api/runs/{run['id']}")
-    site.json(f"/api/runs/{run['id']}/log")
+    assert sum(map(len, site.json(f"/api/runs/{run['id']}/log")["lines"])) < 1 << 20
     found = site.lines(run["id"], "rollout/return_mean")
-    assert time.monotonic() - start < 3
     expected = {"broken": 4, "odd": 0, "huge": 6, "linked": 3}[name]
     assert found["rows"] == expected
     if name != "odd":

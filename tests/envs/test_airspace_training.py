@@ -2,12 +2,17 @@
 
 import csv
 
+import jax
 import numpy as np
 import pytest
 
 import regimen
+from regimen.analysis.airspace.flight import Pilot, Rows, flight_of, fly, joined
+from regimen.analysis.airspace.pilots import act_learned, start_learned
 from regimen.analysis.replay import replay
+from regimen.envs import registry
 from regimen.errors import ConfigError
+from regimen.training.evaluate import make_evaluator
 from support import TINY
 
 RUN = TINY | {"rollout.steps": 64, "rollout.num_envs": 4, "eval.every": "2", "eval.episodes": 3}
@@ -42,6 +47,23 @@ def test_each_evaluation_writes_what_it_saw(run):
     flown = [r for r in rows if r["step_idx"] != "0"]
     seen = [min(float(r["min_separation_nm"]) for r in flown if r["episode_id"] == e) for e in "012"]
     np.testing.assert_allclose(np.mean(seen), logged, rtol=1e-4)
+
+
+def test_an_evaluation_is_flown_once_and_its_table_is_that_of_a_second_flight(run):
+    """The recording of the evaluation against the analysis' own loop, which flies the same scenarios anew."""
+    policy = regimen.load_policy(run.run_dir, "final")
+    handle = registry.resolve("airspace/t_formation", policy.meta["env_args"])
+    played = make_evaluator(handle, policy.algo, record=True)(policy.params, 5, 3).recording
+    env = handle.native
+    keys = jax.random.split(jax.random.split(jax.random.key(5))[0], 3)
+    pilot = Pilot("policy", act_learned, (policy.algo, policy.params), start_learned)
+    again = fly(env, pilot, jax.device_get(jax.vmap(env.draw)(keys)), jax.random.key(5))
+    flight = joined([flight_of(Rows(played.rows, played.length, played.start.scenario), np.arange(3))])
+    np.testing.assert_array_equal(flight.length, again.length)
+    for c in range(3):
+        one, other = flight.episode(c), again.episode(c)
+        for name in ("present", "active", "counts", "north", "heading", "command", "min_sep", "flown", "parts"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_nothing_is_written_when_off_and_only_where_it_can_be(tmp_path):

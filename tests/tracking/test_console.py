@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from regimen.empowerment.hyperparameters import STAGES
 from regimen.tracking.console import (
     Console,
     _Panel,
@@ -58,6 +59,16 @@ def test_batch_line_exactly():
         == "Batch 1 | R -0.250 (MA -0.250, best -0.250)"
     )
     assert batch_line({"updates": 1, "train/loss": 0.00002}, None, None) == "Batch 1 | loss 2.0e-05"
+
+
+def test_stages_have_their_names_where_empowerment_logs_them():
+    """Another algorithm may log a `stage` of its own: a number, without beta_r beside it."""
+    point = {"updates": 3, "train/stage": 5.0}
+    assert batch_line(point, None, None) == "Batch 3 | stage 5"
+    assert batch_line(point | {"train/stage": 99.0}, None, None) == "Batch 3 | stage 99"
+    ramp = batch_line(point | {"train/beta_r": 0.25}, None, None)
+    assert ramp == f"Batch 3 | stage 5 ({STAGES[5]}) | beta_r 0.250"
+    assert batch_line({"updates": 3, "train/beta_r": 0.25}, None, None) == "Batch 3 | beta_r 0.250"
 
 
 def test_focus_is_the_component_that_weighs_most():

@@ -328,6 +328,20 @@ def test_failed_replacement_keeps_the_old_file(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.json"]
 
 
+def test_an_interrupted_replacement_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    write_json(tmp_path / "x.json", {"a": 1})
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_json(tmp_path / "x.json", {"a": 2})
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"] and json.loads((tmp_path / "x.json").read_text())[
+        "a"
+    ] == 1
+
+
 def test_plain_values():
     values = {"a": np.float32(0.1), "b": np.arange(2), "c": (1, {"d": np.inf}), 3: {4}}
     assert plain(values) == {"a": 0.1, "b": [0, 1], "c": [1, {"d": None}], "3": [4]}

@@ -106,6 +106,15 @@ def test_links_are_not_followed(runs):
     assert len(list(find_runs(runs))) == 4
 
 
+def test_artifacts_of_mlflow_are_no_runs(runs):
+    """They hold a copy of the configuration, the summary and the report, and nothing else of a run's life."""
+    artifacts = runs / "mlartifacts" / "1" / "ab12" / "artifacts"
+    (artifacts / "policy").mkdir(parents=True)
+    for name in ("config.yaml", "summary.json"):
+        (artifacts / name).write_text((runs / "first" / name).read_text())
+    assert len(list(find_runs(runs))) == 4 and not list(find_runs(artifacts))
+
+
 def test_listing_needs_no_jax(runs):
     code = "import sys; from regimen.cli.main import main; main(['runs', sys.argv[1]]); assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code, str(runs)], check=True, capture_output=True)

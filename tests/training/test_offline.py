@@ -1,13 +1,17 @@
 """Training from data: what a run has seen becomes a dataset, learning goes on online, a resume is exact across it."""
 
+import shutil
+import signal
+
 import numpy as np
 import pytest
 
 import regimen
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, StorageError
 from regimen.sources import dataset
 from regimen.tracking.files import read_config, read_metrics
-from support import comparable, final_state
+from regimen.training.trainer import Session
+from support import comparable, digest_of, final_state, status
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -124,6 +128,46 @@ def test_an_environment_alone_collects_first(tmp_path):
     assert behaviour.meta["algorithm"] == "sac" and behaviour.meta["env_steps"] == 64
     about = result.summary["data"]
     assert about["steps"] == about["env_steps"] == 64 and result.summary["env_steps"] == 16
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_data_is_collected_interrupts_everything(tmp_path, monkeypatch, number):
+    """It was swallowed: SAC stopped, and the outer algorithm learned from what little there was."""
+    settings = {k: v for k, v in TINY.items() if k != "algo.buffer_size"} | {"algo.behaviour_steps": 64}
+    settings |= {"total_steps": 16, "seed": 3}
+    turn = Session.turn
+
+    def interrupted(session):
+        turn(session)
+        session.signals.ask(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "turn", interrupted)
+        patch.setattr("regimen.training.trainer.CHUNK", 2)
+        stopped = regimen.train("cartpole", "bc", out=str(tmp_path / "run"), **settings)
+    assert stopped.exit_code == 128 + number and stopped.run_dir == tmp_path / "run"
+    assert status(tmp_path / "run-behaviour")["state"] == "interrupted"
+    assert not (tmp_path / "run").exists() and not (tmp_path / "run-data").exists()
+    with pytest.raises(StorageError, match="run-behaviour holds another run"):
+        regimen.train("cartpole", "bc", out=str(tmp_path / "run"), **settings | {"seed": 4})
+    resumed = regimen.train("cartpole", "bc", out=str(tmp_path / "run"), **settings)
+    whole = regimen.train("cartpole", "bc", out=str(tmp_path / "whole"), **settings)
+    assert resumed.exit_code == 0 and resumed.summary["data"]["steps"] == 64
+    assert comparable(read_metrics(tmp_path / "run-behaviour")) == comparable(
+        read_metrics(tmp_path / "whole-behaviour")
+    )
+    assert comparable(read_metrics(tmp_path / "run")) == comparable(read_metrics(whole.run_dir))
+
+
+def test_data_collected_before_is_not_collected_again(tmp_path):
+    """Killed between collecting and learning: the same command begins with the learning."""
+    settings = {k: v for k, v in TINY.items() if k != "algo.buffer_size"} | {"algo.behaviour_steps": 64}
+    settings |= {"total_steps": 16, "out": str(tmp_path / "run")}
+    first = regimen.train("cartpole", "bc", **settings)
+    before = digest_of(tmp_path / "run-data")
+    shutil.rmtree(tmp_path / "run")
+    assert regimen.train("cartpole", "bc", **settings).summary["data"] == first.summary["data"]
+    assert digest_of(tmp_path / "run-data") == before
 
 
 def test_fine_tuning_needs_a_longer_budget(data, tmp_path):

@@ -144,6 +144,27 @@ def test_a_converged_run_can_go_on(tmp_path):
     assert second.stop_reason == "converged" and second.summary["updates"] > first.summary["updates"] + 1
 
 
+@pytest.mark.parametrize("rule", ["converged", "callback", "no_improvement"])
+def test_a_run_killed_after_a_rule_ended_it_finishes_and_trains_no_more(tmp_path, rule):
+    """Between the last checkpoint and `finished` there is an evaluation, long enough to be killed in."""
+    run, callback = tmp_path / "run", None
+    settings = {"stop.target_return": 5, "stop.convergence_window": 3, "stop.patience": 2}
+    if rule == "no_improvement":
+        settings = {"stop.no_improvement": 1, "eval.every": "1", "eval.episodes": 1}
+    if rule == "callback":
+        settings, callback = {}, lambda info: info["update"] == 3
+    done = tiny(run, updates=40, callback=callback, **settings)
+    assert done.stop_reason == rule and done.summary["updates"] < 40
+    (run / "summary.json").unlink()
+    (run / "status.json").write_text('{"state": "running"}')
+    again = regimen.resume(run)
+    for name in ("updates", "env_steps", "stop_reason", "stop_detail", "converged", "eval_return_mean"):
+        assert again.summary[name] == done.summary[name], name
+    assert status(run)["state"] == "finished" and len(read_metrics(run)) == done.summary["updates"]
+    longer = regimen.resume(run, total_steps=done.summary["env_steps"] + UPDATE)
+    assert longer.summary["updates"] == done.summary["updates"] + 1, "a finished one can go on"
+
+
 def test_nothing_is_lost_when_there_is_nothing_to_do(tmp_path):
     run = tmp_path / "run"
     tiny(run, updates=4, **{"checkpoint.every": "1"})

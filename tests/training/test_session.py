@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from regimen import settings
 from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
 from regimen.tracking.console import Console
 from regimen.tracking.files import read_episodes, read_metrics
+from regimen.training import device
 from regimen.training.api import train
 from regimen.training.checkpoint import Checkpoints
 from regimen.training.trainer import evaluation_seed, mean_row
@@ -307,6 +309,20 @@ def test_a_seed_that_diverges_does_not_end_the_others(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["stop_reasons"].count("diverged") == states.count("diverged")
     assert len(summary["eval_return_means"]) == states.count("finished")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="counts memory mappings as Linux tells them")
+def test_a_process_that_compiled_much_forgets_its_programs(monkeypatch):
+    """XLA crashes a process at 65,530 memory mappings; every verb begins with `configure`."""
+    cleared = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append("cleared"))
+    with open("/proc/self/maps") as file:
+        assert abs(device.mappings() - len(file.readlines())) < 1000
+    for mappings, times in ((device.MOST_MAPPINGS, 0), (device.MOST_MAPPINGS + 1, 1)):
+        monkeypatch.setattr(device, "mappings", lambda n=mappings: n)
+        device.configure("cpu", native=True)
+        assert len(cleared) == times
+    assert device.MOST_MAPPINGS < 65_530 / 2, "one training may add thousands"
 
 
 def test_schedules_need_a_length(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.tracking.console import component_sums, count, score
 from regimen.tracking.files import RunFiles, read_episodes, read_metrics
-from regimen.tracking.storage import read_json, storage_error
+from regimen.tracking.storage import read_json, replacing, storage_error
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#718096"
 CYCLE = [BLUE, ORANGE, GREEN, PURPLE, "#c53030", "#0987a0", "#b7791f", "#97266d"]
@@ -347,11 +347,10 @@ def _matplotlib() -> Iterator[Any]:
 
 def _save(figure: Any, path: Path) -> Path:
     """Written whole or not at all, so that a reader never sees half a picture."""
-    tmp = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(tmp, format="png", metadata={"Software": "regimen"})
-        tmp.replace(path)
+        with replacing(path) as tmp:
+            figure.savefig(tmp, format="png", metadata={"Software": "regimen"})
     except OSError as error:
         raise storage_error(path, error) from error
     return path

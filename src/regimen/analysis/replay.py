@@ -18,6 +18,7 @@ from regimen.envs.adapters.pettingzoo import ParallelNative, Team
 from regimen.envs.protocol import NativeEnv, agents_of
 from regimen.errors import ConfigError, StorageError
 from regimen.tracking.files import RunFiles
+from regimen.tracking.storage import replacing
 from regimen.training import device
 from regimen.training.policy import Policy, load_policy
 
@@ -87,7 +88,7 @@ def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> Any:
         os.environ.setdefault(driver, "dummy")
     entry = registry.ENVS.get(name)
     twin = f"gym:{entry.gym_id}" if entry is not None and entry.gym_id and set(args) <= {"max_episode_steps"} else None
-    for candidate in filter(None, (twin, name if name.startswith("gym:") else None)):
+    for candidate in filter(None, (twin, name if name.startswith("gym:") else None) if frames else ()):
         try:
             env: Any = registry.make_env(candidate, **args, render_mode="rgb_array")
             env.reset()
@@ -171,7 +172,7 @@ def columns(name: str, value: Any) -> dict[str, float]:
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with replacing(path) as tmp, open(tmp, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
@@ -181,4 +182,5 @@ def write_gif(path: Path, frames: list[np.ndarray], fps: int) -> None:
     from PIL import Image  # comes with matplotlib
 
     images = [Image.fromarray(f).quantize(64) for f in frames]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=1000 / fps, loop=0, optimize=True)
+    with replacing(path) as tmp:
+        images[0].save(tmp, save_all=True, append_images=images[1:], duration=1000 / fps, loop=0, optimize=True)

@@ -9,6 +9,7 @@ import traceback
 
 from regimen.cli.style import painted
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
+from regimen.training.signals import Leaving, code_of
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments, one line)
     "Train": {
@@ -61,14 +62,15 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in argv
     argv = [token for token in argv if token != "--debug"]
     try:
-        code = _dispatch(argv)
+        with Leaving():
+            code = _dispatch(argv)
         sys.stdout.flush()
         return code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("regimen: interrupted", file=sys.stderr)
-        return 130
+        return code_of(error)
     except BrokenPipeError:  # `regimen envs | head -1`: the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

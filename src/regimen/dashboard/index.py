@@ -15,7 +15,7 @@ from typing import Any
 from regimen.dashboard.columns import MOST_VALUES, Columns
 from regimen.dashboard.reading import UnreadableError, parse_json, read_config, read_object, read_tail
 
-SIGNS = ("config.yaml", "status.json", "metrics.jsonl")  # a folder with one of them is a run
+SIGNS = ("status.json", "metrics.jsonl")  # a folder with one of them is a run; MLflow keeps copies of a config.yaml
 PICTURES = ("views", "trajectories", "replays")
 INSIDE = ("checkpoints", "policy", "plots", "replays", "trajectories", "analysis", "export", "views")
 DEEPEST, MOST_FOLDERS, MOST_RUNS = 6, 20_000, 5_000

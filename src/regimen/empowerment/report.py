@@ -15,6 +15,7 @@ from regimen.empowerment.reach import joint_actions
 from regimen.empowerment.solution import Solution
 from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError, StorageError
+from regimen.tracking.storage import replacing
 
 
 def robot_actions(world: World) -> list[str]:
@@ -93,7 +94,8 @@ def save(solution: Solution, path: str) -> Path:
     file = output_file(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        (save_npz if file.suffix == ".npz" else save_csv)(solution, file)
+        with replacing(file) as tmp:
+            (save_npz if file.suffix == ".npz" else save_csv)(solution, tmp)
     except OSError as e:
         raise StorageError(f"--out {path}: cannot be written: {e.strerror or e}") from e
     return file

@@ -21,7 +21,7 @@ from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.empowerment.solution import Solution
 from regimen.envs import registry
 from regimen.errors import UsageError
-from regimen.tracking.storage import write_json
+from regimen.tracking.storage import replacing, write_json
 from regimen.training import trees
 from regimen.training.checkpoint import Checkpoints
 from regimen.training.policy import bind_algorithm
@@ -245,7 +245,7 @@ def solved(world: Any, c: EmpowermentConfig, limit: int) -> Solution:
 def write_csv(path: Path, found: Validation, solution: Solution) -> None:
     """A row for every value of every state and time."""
     pairs = found.pairs
-    with path.open("w", newline="") as file:
+    with replacing(path) as tmp, tmp.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow(CSV_COLUMNS)
         for i, (state, time) in enumerate(zip(pairs.state, pairs.time)):

@@ -54,7 +54,8 @@ class NativeEnv:
     baselines: ClassVar[dict[str, Any]] = {}
     action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}
     render_fps: ClassVar[int] = 30  # pictures per second at which an episode is shown
-    write_evaluation = None  # (path, algo, params, seed, episodes, alerts): what `log.trajectories` writes
+    recorded = None  # (state) -> dict of arrays: what `log.trajectories` keeps of a state of an evaluation
+    write_evaluation = None  # (path, start, rows, length, alerts): writes it; see `evaluate.Recording`
     curricula: ClassVar[dict[str, dict[str, str]]] = {}  # name -> field -> schedule; `--curriculum NAME`
     agents: ClassVar[tuple[str, ...]] = ()  # names, where there are several
     action_mask = None

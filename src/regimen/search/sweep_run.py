@@ -19,9 +19,9 @@ from regimen.search.sweep import Plan
 from regimen.search.sweep_files import SweepFiles
 from regimen.search.sweep_report import best_of, write_all
 from regimen.tracking.console import Console, score
+from regimen.training.signals import INTERRUPTED, Leaving, code_of
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
-SIGNALS = (130, 143)
 
 
 def run_sweep(
@@ -50,7 +50,7 @@ def run_sweep(
         code = work(files.folder, tell=console.event)
     for line in write_all(files):
         console.event(line)
-    if code in SIGNALS:
+    if code in INTERRUPTED:
         console.event(f"interrupted; `regimen sweep --out {files.folder}` goes on from here")
     return code
 
@@ -156,7 +156,7 @@ def do_trial(files: SweepFiles, study: Any, n: int, tell: Callable[[str], None])
             result = several.train_one(
                 job, files.folder, {}, f"trial {n} of {files.folder.name}", Console(True), callback
             )
-            if result.exit_code in SIGNALS:
+            if result.exit_code in INTERRUPTED:
                 return result.exit_code
         except DivergedError as error:
             extra = {"state": "diverged", "error": str(error)}
@@ -197,8 +197,8 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
             if ended:
                 break
             time.sleep(0.2)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        return code_of(error)
     finally:
         stop()
     bad = [code for code in codes() if code]
@@ -235,7 +235,12 @@ def child(folder: str, parent: int) -> None:
         os._exit(1)  # the sweep was killed; what is on disk is enough to go on
 
     threading.Thread(target=watch, daemon=True).start()
-    raise SystemExit(work(folder))
+    try:
+        with Leaving():
+            code = work(folder)
+    except KeyboardInterrupt as error:
+        code = code_of(error)
+    raise SystemExit(code)
 
 
 def start_ray(folder: Path, workers: int):

@@ -33,6 +33,7 @@ from regimen.tracking.storage import plain, write_json
 from regimen.training.api import check_free
 from regimen.training.engine import NativeEngine
 from regimen.training.evaluate import make_evaluator
+from regimen.training.signals import code_of
 from regimen.training.trainer import make_engine
 
 LOOKS = (1, 2, 3, 5, 8, 12, 20, 30, 50)  # updates after an outlier at which the policy is evaluated
@@ -49,6 +50,7 @@ class Study:
     out: Path
     command: str = ""
     state: str = "running"
+    exit_code: int = 0
     runs: dict[tuple, Run] = field(default_factory=dict)
     samples: dict[tuple[str, str, str, int], Sample] = field(default_factory=dict)  # policy, kind, group, size
     rollout_steps: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -331,10 +333,6 @@ class Study:
         kept = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finished", "parts", "sentences")
         return encoded({"out": str(self.out)} | {k: self.results[k] for k in kept})
 
-    @property
-    def exit_code(self) -> int:
-        return 130 if self.state == "interrupted" else 0
-
 
 def encoded(value: Any) -> Any:
     """Estimates as objects, the rest as JSON can hold it; what is infinite (never) or unknown becomes null."""
@@ -382,8 +380,8 @@ def run(
     try:
         run_jobs(jobs, console, finished)
         study.state = "finished"
-    except KeyboardInterrupt:
-        study.state = "interrupted"
+    except KeyboardInterrupt as error:
+        study.state, study.exit_code = "interrupted", code_of(error)
         console.line("interrupted: keeping what is measured")
     study.write(draw=() if study.state == "finished" else tuple(study.summarise()))
     for sentence in study.results["sentences"]:

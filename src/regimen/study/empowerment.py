@@ -30,6 +30,7 @@ from regimen.training import device
 from regimen.training.api import check_free
 from regimen.training.engine import IDLE, Limits
 from regimen.training.evaluate import interval
+from regimen.training.signals import code_of
 from regimen.training.trainer import make_engine
 
 BASE: dict[str, Any] = {
@@ -193,8 +194,9 @@ def run(
     jobs = {part: [job(part, name, s) for name, s in CHOICES[part].items()] for part in wanted}
     try:
         run_jobs(jobs, console, lambda part: study.write())
-    except KeyboardInterrupt:
-        study.exit_code = 130
+    except KeyboardInterrupt as error:
+        study.exit_code = code_of(error)
+        console.line("interrupted: keeping what is measured")
         study.write()
     for line in [*study.lines(), f"written to {study.out}"]:
         console.line(line)

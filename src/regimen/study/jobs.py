@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from regimen.tracking.console import clock, is_terminal
+from regimen.training import device
 
 Tick = Callable[[float], None]  # share of a job that is done
 
@@ -53,6 +54,7 @@ def run_jobs(parts: Mapping[str, list[Job]], console: Console, finished: Callabl
                 console.same_line(f"{head}, {share:.0%}{left(begun, done + share * job.weight, total)}")
 
             console.same_line(head + left(begun, done, total))
+            device.forget_programs()
             outcome = job.work(tick)
             done += job.weight
             took = f" ({time.monotonic() - start:.1f} s)"

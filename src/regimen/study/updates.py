@@ -37,6 +37,7 @@ from regimen.tracking.storage import write_json
 from regimen.training.api import check_free
 from regimen.training.engine import NativeEngine
 from regimen.training.evaluate import Evaluation, make_evaluator
+from regimen.training.signals import code_of
 from regimen.training.trainer import make_engine
 from regimen.types import Array, Batch, State
 
@@ -55,6 +56,7 @@ class Study:
     out: Path
     command: str = ""
     state: str = "running"
+    exit_code: int = 0
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
     compliance: dict[str, list[Curve]] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)  # bytes of a batch, and of the replay
@@ -293,10 +295,6 @@ class Study:
         kept = ("study", "state", "env", "budget", "seeds", "seconds", "finished", "parts", "sentences")
         return encoded({"out": str(self.out)} | {k: self.results[k] for k in kept})
 
-    @property
-    def exit_code(self) -> int:
-        return 130 if self.state == "interrupted" else 0
-
 
 # --- measures --------------------------------------------------------------------------------------------------------
 
@@ -379,8 +377,8 @@ def run(
     try:
         run_jobs(jobs, console, finished)
         study.state = "finished"
-    except KeyboardInterrupt:
-        study.state = "interrupted"
+    except KeyboardInterrupt as error:
+        study.state, study.exit_code = "interrupted", code_of(error)
         console.line("interrupted: keeping what is measured")
     study.write()
     for sentence in study.results["sentences"]:

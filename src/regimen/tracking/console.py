@@ -82,7 +82,9 @@ def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -
     if "train/entropy" in point:
         parts.append(f"entropy {point['train/entropy']:.2f}")
     if (now := stage(point)) is not None:
-        parts.append(f"stage {now} | beta_r {number(point['train/beta_r'])}")
+        parts.append(f"stage {now}")
+    if "train/beta_r" in point:
+        parts.append(f"beta_r {number(point['train/beta_r'])}")
     if "rollout/episodes" in point:
         parts.append(f"episodes {int(point['rollout/episodes'])}")
     if "rollout/success_rate" in point:
@@ -93,8 +95,12 @@ def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -
 
 
 def stage(point: Mapping[str, Any]) -> str | None:
-    """`5 (ramp)`: number and name of the stage of an algorithm that learns in stages."""
-    return None if "train/stage" not in point else f"{point['train/stage']:.0f} ({STAGES[int(point['train/stage'])]})"
+    """`5 (ramp)`: the stage of an algorithm that learns in stages; its name where they are those of empowerment, which
+    logs `beta_r` beside it."""
+    if "train/stage" not in point:
+        return None
+    now = int(point["train/stage"])
+    return f"{now} ({STAGES[now]})" if "train/beta_r" in point else str(now)
 
 
 def eval_line(point: Mapping[str, Any]) -> str:

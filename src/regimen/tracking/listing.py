@@ -17,6 +17,7 @@ from regimen.tracking.files import read_config
 from regimen.tracking.storage import read_json
 
 DEEPEST = 4  # folders below the one asked for
+SIGNS = ("status.json", "metrics.jsonl", "command.txt", "checkpoints")  # with config.yaml, one of them makes a run
 SORTS = ("started", "return", "size", "env", "name")
 TAIL = 1 << 16  # bytes of metrics.jsonl that are read for its last row
 
@@ -39,10 +40,11 @@ class Listed:
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Run directories in a folder, itself included; what lies within a run is not looked at."""
+    """Run directories in a folder, itself included; what lies within a run is not looked at. The artifacts that MLflow
+    keeps of a run have its config.yaml and nothing of its life: they are no run."""
 
     def walk(path: Path, depth: int) -> Iterator[Path]:
-        if (path / "config.yaml").is_file():
+        if (path / "config.yaml").is_file() and any((path / name).exists() for name in SIGNS):
             yield path
         elif depth:
             for child in sorted(path.iterdir()):

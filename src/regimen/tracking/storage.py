@@ -75,9 +75,22 @@ def write_atomic(path: Path, data: str | bytes, sync: bool = True) -> None:
                     file.flush()
                     os.fsync(file.fileno())
             os.replace(tmp, path)
-        except OSError:
+        except BaseException:  # Ctrl+C too leaves no half-written file behind
             tmp.unlink(missing_ok=True)
             raise
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to in the place of `path`, which it becomes in one step when all is written; nothing is left of
+    it when that is interrupted or fails. It ends alike, for those who tell the format by that."""
+    tmp = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield tmp
+        os.replace(tmp, path)
+    except BaseException:
+        tmp.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any, sync: bool = True) -> None:

@@ -73,7 +73,9 @@ def train(
     config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
     check_rules(config.stop, handle.id, handle.metric_reductions)
     console = console or Console(quiet=True)
-    config = provide_data(config, handle, path, console)
+    config, interrupted = provide_data(config, handle, path, console)
+    if interrupted is not None:
+        return interrupted
     job = Job(handle, path, where, command, callback, console)
     if config.seeds is None:
         return accepted(train_runs(job, config, [path], [config.seed], begun)[0])
@@ -146,15 +148,18 @@ def run(session: Session, where: str) -> list[Result]:
     return results
 
 
-def provide_data(config: TrainConfig, handle: registry.EnvHandle, path: Path, console: Console) -> TrainConfig:
+def provide_data(
+    config: TrainConfig, handle: registry.EnvHandle, path: Path, console: Console
+) -> tuple[TrainConfig, Result | None]:
     """The configuration with a dataset to learn from, where the algorithm needs one: collected from the run that `data`
-    names, or from a short run of SAC on the environment. It stays beside the run, as `<run>-data`."""
+    names, or from a short run of SAC on the environment. It stays beside the run, as `<run>-data`. A signal during
+    that run ends everything: its result is the second; the same command with the same `out` goes on from there."""
     algo, found = config.algo, None if config.data is None else datasets.locate(config.data)
     if config.data is None and ALGORITHMS[config.algorithm].online:
-        return config
+        return config, None
     if found is not None:
         named = str(config.data).startswith(datasets.PREFIX)  # else the path as it is from anywhere
-        return config if named else config.replace(data=str(found.resolve()))
+        return config if named else config.replace(data=str(found.resolve())), None
     from regimen.training.collect import gather
 
     out = path.with_name(f"{path.name}-data")
@@ -164,13 +169,31 @@ def provide_data(config: TrainConfig, handle: registry.EnvHandle, path: Path, co
         shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(source)}
         quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
         behaviour = settings.build_config(config.env, algo="sac", overrides=shared | quiet | {"total_steps": steps})
-        train(behaviour.replace(stop=StopConfig()), console=Console(quiet=True), handle=handle)
+        result = act_first(behaviour.replace(stop=StopConfig()), source, handle)
+        if result.exit_code:
+            console.event(f"interrupted; the same command with --out {path} goes on from here")
+            return config, dataclasses.replace(result, run_dir=path)
+        if datasets.locate(out) is not None:  # collected before
+            return validate(config.replace(data=str(out.resolve()))), None
     else:
         source = RunFiles.open(Path(config.data)).path
         console.event(f"collecting what {source} has seen into {out}")
     data = gather(handle, source, out, policy="replay", report=lambda text: None)
     console.event(data.summary())
-    return validate(config.replace(data=str(out.resolve())))
+    return validate(config.replace(data=str(out.resolve()))), None
+
+
+def act_first(config: TrainConfig, path: Path, handle: registry.EnvHandle) -> Result:
+    """The run that collects data: from nothing, from where a signal left it, or as it was finished."""
+    status = read_json(path / "status.json")
+    if not status:
+        return train(config, handle=handle)
+    stored, names = read_config(path), ("env", "env_args", "algorithm", "seed", "total_steps")
+    if any(stored.get(name) != getattr(config, name) for name in names):
+        raise StorageError(f"--out: {path} holds another run; choose another --out")
+    if status.get("state") == "finished":
+        return Result(path, read_json(path / "summary.json"))
+    return resume(path, env=(handle.native or handle.make_host) if config.env.startswith(OBJECT) else None)
 
 
 def accepted(result: Result) -> Result:
@@ -335,7 +358,7 @@ def take_up(session: Session, learner: Learner, checkpoint: str) -> None:
         warnings.append(
             f"algo.{ended[0]} ended at algo.horizon ({learner.config.algo.horizon}) and stays at its end value"
         )
-    learner.run.stop = spent  # what remains is the last evaluation
+    learner.run.stop = learner.run.stop or spent  # what remains is the last evaluation
     learner.rewind()
     for text in warnings:
         session.tell(learner, f"warning: {text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from regimen.errors import ConfigError, OutOfMemoryError
 from regimen.types import PyTree
 
 REDUCE = "reduce rollout.num_envs, rollout.steps or rollout.episodes, or set algo.micro_batch_size"
+MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
 
 
 def configure(device: str, native: bool) -> str:
     """Choose the platform before anything is computed, and say which and why. The compilation cache goes on."""
+    forget_programs()
     if device == "cpu" or (device == "auto" and not native):
         jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # a policy call per host step: 24 us against 41
@@ -36,6 +39,25 @@ def configure(device: str, native: bool) -> str:
         why = "asked for" if device == "cpu" else "host environments feed small networks" if not native else "no GPU"
         return f"cpu, {os.cpu_count()} cores ({why})"
     return f"{platform}: {name}"
+
+
+def forget_programs(most: int = MOST_MAPPINGS) -> bool:
+    """Forget compiled programs when there are many, and say whether: a process that runs out of memory mappings, after
+    some 550 trainings, crashes within XLA. What is needed again is read from the compilation cache."""
+    if mappings() <= most:
+        return False
+    jax.clear_caches()
+    gc.collect()
+    return True
+
+
+def mappings() -> int:
+    """Memory mappings of this process; 0 where they cannot be counted."""
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0
 
 
 def choose(asked: int | None, num_envs: int, algo: Any) -> list[Any]:

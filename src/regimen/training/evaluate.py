@@ -26,6 +26,14 @@ from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
 from regimen.types import Array, PyTree
 
 
+class Recording(NamedTuple):
+    """What the environment recorded of the episodes of an evaluation, E of them."""
+
+    start: PyTree  # [E, ...] the states they began in
+    rows: dict[str, Array]  # name -> [T + 1, E, ...] `recorded` of the start and of the state after each step
+    length: Array  # [E] steps taken; later rows mean nothing
+
+
 class Actor(NamedTuple):
     """A policy that plays: `act(env, params, key, state [E, ...], obs [B, ...], mask, memory [B, ...])` gives actions
     in the environment's own form and the memory for the next step; `start(B)` is the memory of a new episode."""
@@ -48,6 +56,7 @@ class Evaluation:
     metrics: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [n]
     success: np.ndarray | None = None
     checkpoint: str | None = None
+    recording: Recording | None = field(default=None, repr=False, compare=False)
 
     def point(self) -> dict[str, float]:
         """As logged metrics."""
@@ -114,27 +123,41 @@ def interval(bounds: tuple[float, float]) -> list[float] | None:
     return list(map(float, bounds)) if np.isfinite(bounds).all() else None
 
 
-def play(env: Any, actor: Actor, params: PyTree, key: Array, episodes: int) -> tuple[EnvCarry, Array]:
-    """One episode in each of `episodes` environments: their sums (an EnvCarry), and which terminated."""
+def play(
+    env: Any, actor: Actor, params: PyTree, key: Array, episodes: int, record: bool = False
+) -> tuple[EnvCarry, Array, Recording | None]:
+    """One episode in each of `episodes` environments: their sums (an EnvCarry), which terminated, and what the
+    environment recorded of them where it is asked to."""
+
+    def seen(state: PyTree) -> dict[str, Array]:
+        return jax.vmap(env.recorded)(state) if record else {}
+
+    def kept_row(rows: PyTree, t: Array, row: PyTree) -> PyTree:
+        return jax.tree.map(lambda all, x: lax.dynamic_update_index_in_dim(all, x, t, 0), rows, row)
+
     start_key, key = jax.random.split(key)
     state, obs = jax.vmap(env.reset)(jax.random.split(start_key, episodes))
     carry = fresh(env, state, obs, actor.start(episodes * max(1, len(agents_of(env)))))
     flags = jnp.zeros(episodes, bool)
+    rows = jax.tree.map(lambda x: jnp.zeros((env.max_episode_steps + 1, *x.shape), x.dtype), seen(state))
+    rows = kept_row(rows, jnp.int32(0), seen(state))
 
     def going(x):
         return jnp.any(~x[2])
 
     def body(x):
-        t, carry, over, terminated = x
+        t, carry, over, terminated, rows = x
         act_key, step_key = jax.random.split(jax.random.fold_in(key, t))
         mask = masks(env, carry.state)
         action, memory = actor.act(env, params, act_key, carry.state, carry.obs, mask, carry.memory)
         new = step_all(env, carry, action, memory, jax.random.split(step_key, episodes))
         kept = jax.tree.map(lambda a, b: select(over, b, a), new.going, carry)
-        return t + 1, kept, over | new.over, terminated | (new.ended & ~over)
+        rows = kept_row(rows, t + 1, seen(kept.state))
+        return t + 1, kept, over | new.over, terminated | (new.ended & ~over), rows
 
-    _, carry, _, terminated = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags))
-    return replace(carry, state=(), obs=(), memory=()), terminated
+    _, carry, _, terminated, rows = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags, rows))
+    recording = Recording(state, rows, carry.length) if record else None
+    return replace(carry, state=(), obs=(), memory=()), terminated, recording
 
 
 def greedy(algo: Any, params: PyTree, obs: PyTree, mask: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
@@ -186,11 +209,12 @@ def baseline_actor(function: Any) -> Actor:
 
 
 class NativeEvaluator:
-    """Plays on a native environment, compiled once per number of episodes."""
+    """Plays on a native environment, compiled once per number of episodes; with `record`, evaluations have a
+    recording."""
 
-    def __init__(self, handle: Any, actor: Actor):
-        self.handle = handle
-        self.play = jax.jit(play, static_argnames=("actor", "episodes"))
+    def __init__(self, handle: Any, actor: Actor, record: bool = False):
+        self.handle, self.record = handle, record
+        self.play = jax.jit(play, static_argnames=("actor", "episodes", "record"))
         self.actor = actor
         self.programs: dict[int, Future] = {}
         self.compiling = False
@@ -200,7 +224,7 @@ class NativeEvaluator:
         """Compile on another core, while the main thread compiles the training program."""
         if episodes not in self.programs:
             shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-            arguments = (self.handle.native, self.actor, shapes, jax.random.key(0), episodes)
+            arguments = (self.handle.native, self.actor, shapes, jax.random.key(0), episodes, self.record)
             pool = ThreadPoolExecutor(1)
             self.programs[episodes] = pool.submit(lambda: self.play.lower(*arguments).compile())
             pool.shutdown(wait=False)
@@ -216,9 +240,10 @@ class NativeEvaluator:
         return self.programs[episodes].result()
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
-        carry, terminated = self.program(params, episodes)(self.handle.native, params, jax.random.key(seed))
-        carry, terminated = jax.device_get((carry, terminated))
-        return summarize(self.handle, policy, seed, carry.reward, carry.length, terminated, carry.metrics)
+        played = self.program(params, episodes)(self.handle.native, params, jax.random.key(seed))
+        carry, terminated, recording = jax.device_get(played)
+        found = summarize(self.handle, policy, seed, carry.reward, carry.length, terminated, carry.metrics)
+        return replace(found, recording=recording)
 
     def close(self) -> None: ...
 
@@ -336,10 +361,12 @@ def success_of(handle: Any, returns: np.ndarray, metrics: dict[str, np.ndarray])
     return returns >= handle.return_threshold if handle.return_threshold is not None else None
 
 
-def make_evaluator(handle: Any, algo: Any, stop_requested: Callable[[], bool] = lambda: False):
-    """For a learned policy: call with (actor params, seed, episodes)."""
+def make_evaluator(
+    handle: Any, algo: Any, stop_requested: Callable[[], bool] = lambda: False, record: bool = False
+) -> NativeEvaluator | HostEvaluator:
+    """For a learned policy: call with (actor params, seed, episodes). `record` is for native environments."""
     if handle.native is not None:
-        return NativeEvaluator(handle, greedy_actor(algo))
+        return NativeEvaluator(handle, greedy_actor(algo), record)
     return HostEvaluator(handle, jax.jit(partial(greedy, algo)), stop_requested=stop_requested, algo=algo)
 
 

@@ -120,7 +120,8 @@ class Learner:
         theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
         compare(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
         self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
-        self.run.restore(meta["run"], meta["wall_seconds"])
+        finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
+        self.run.restore(meta["run"], meta["wall_seconds"], finished)
         self.lesson = meta.get("lesson")
 
     def rewind(self) -> None:

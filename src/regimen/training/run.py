@@ -24,6 +24,7 @@ from regimen.training.stopping import Rules, Stop
 Row = dict[str, Any]
 KEYS = ("episode", "update", "env_steps")  # columns of an episode that say which it is
 COUNTS = ("restarts", "dropped_batches")  # metrics that count since the beginning
+BUDGETS = ("max_steps", "max_episodes")  # codes of stops that a larger budget lifts
 UNLOGGED = ("return", "length", "terminated", "truncated")  # columns without a metric of their own name
 
 
@@ -219,16 +220,22 @@ class Run:
             "last_row_steps": self.last_row_steps,
             "rules": self.rules.state(),
             "stopped": self.stop is not None,
+            "stop": None if self.stop is None else asdict(self.stop),
             "solved_at": self.solved_at,
         }
 
-    def restore(self, saved: dict[str, Any], seconds: float) -> None:
+    def restore(self, saved: dict[str, Any], seconds: float, finished: bool = False) -> None:
+        """As it was saved. A run that had stopped and was ended before it could say `finished` has stopped for good,
+        unless it was for a budget, which may be larger now; one that is finished goes on, and its rules begin anew."""
+        ended = saved.get("stop")
+        if ended is not None and not finished and ended["code"] not in BUDGETS:
+            self.stop = Stop(**ended)
         self.counters = Counters(**({"agent_steps": saved["counters"]["steps"]} | saved["counters"]))
         self.pending, self.pending_episodes = saved["pending"], saved["pending_episodes"]
         self.recent.extend(saved["recent"])
         self.best, self.best_step = saved["best"], saved["best_step"]
         self.last_row_steps, self.solved_at = saved["last_row_steps"], saved["solved_at"]
-        self.rules.restore(saved["rules"], saved["stopped"])
+        self.rules.restore(saved["rules"], saved["stopped"] and self.stop is None)
         self.seconds_before = self.last_row_seconds = seconds
 
 

@@ -18,6 +18,7 @@ from regimen.config import TrainConfig
 from regimen.envs.catalogue import ENVS
 from regimen.errors import ConfigError, RegimenError, StorageError, nearest
 from regimen.tracking.console import Console, aligned, clock, count, score
+from regimen.training.signals import INTERRUPTED, code_of
 
 if TYPE_CHECKING:
     from regimen.training.result import Result
@@ -144,8 +145,8 @@ def train_all(
             result = train_one(job, folder, rows, command, console(), callback)
             row |= described(result, folder / job.name)
             results.append(result)
-        except KeyboardInterrupt:
-            row |= {"state": "interrupted", "exit_code": 130}
+        except KeyboardInterrupt as error:
+            row |= {"state": "interrupted", "exit_code": code_of(error)}
         except RegimenError as error:
             row |= {"state": "failed", "error": " ".join(str(error).split()), "exit_code": error.exit_code}
         except Exception as error:
@@ -154,11 +155,11 @@ def train_all(
         if row.get("error"):
             say.event(f"failed: {row['error']}")
         summary = write_summary(folder, rows)
-        if row["exit_code"] in (130, 143):
+        if row["exit_code"] in INTERRUPTED:
             break
     for line in table(list(rows.values())):
         say.event(line)
-    if summary["exit_code"] in (130, 143):
+    if summary["exit_code"] in INTERRUPTED:
         say.event(f"interrupted; the same command with --out {folder} goes on from here")
     else:
         compared(plan, folder, rows, say)
@@ -254,7 +255,7 @@ def write_summary(folder: Path, rows: Mapping[str, dict[str, Any]]) -> dict[str,
     from regimen.tracking.storage import write_json
 
     codes = [row["exit_code"] for row in rows.values()]
-    signal = next((code for code in codes if code in (130, 143)), 0)
+    signal = next((code for code in codes if code in INTERRUPTED), 0)
     summary = {
         "runs": list(rows.values()),
         "finished": sum(row["state"] == "finished" for row in rows.values()),

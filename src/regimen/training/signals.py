@@ -10,10 +10,21 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 
 GRACE_SECONDS = 8.0
+INTERRUPTED = (130, 143)  # exit codes of what a signal ended: SIGINT, SIGTERM
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM where no run is saved: raised as Ctrl+C is, so that whatever cleans up after one does after the other."""
+
+
+def code_of(error: KeyboardInterrupt) -> int:
+    """The exit code of a process that a signal ended."""
+    return 143 if isinstance(error, Terminated) else 130
 
 
 class Signals:
@@ -72,3 +83,24 @@ class Signals:
                 with contextlib.suppress(Exception):
                     self.last_words(number)
                 os._exit(128 + number)
+
+
+class Leaving(Signals):
+    """What holds for a whole command, wherever no run takes the signals for itself: SIGINT and SIGTERM raise
+    KeyboardInterrupt and Terminated. If the main thread does not hear it, being inside compiled code, the process is
+    ended a few seconds later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = threading.Event()
+
+    def note(self, number: int, frame: object) -> None:
+        self.heard.set()
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    def watch(self) -> None:
+        with self.reader:
+            while (data := self.reader.recv(1)) and not self.done.is_set():
+                if data[0] in (signal.SIGINT, signal.SIGTERM) and not self.heard.wait(GRACE_SECONDS):
+                    print("regimen: interrupted", file=sys.stderr, flush=True)
+                    os._exit(128 + data[0])

@@ -31,7 +31,7 @@ from regimen.training import curriculum, device, offline
 from regimen.training.checkpoint import checkpointer
 from regimen.training.cluster import require_ray
 from regimen.training.engine import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
-from regimen.training.evaluate import make_evaluator
+from regimen.training.evaluate import Evaluation, make_evaluator
 from regimen.training.learner import Learner
 from regimen.training.multihost import SharedEngine
 from regimen.training.policy import bind_algorithm
@@ -159,7 +159,8 @@ class Session:
         self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(each, seeds, files))]
         self.labels = labels or [f"seed {seed}" for seed in seeds]
         self.varied = labels is not None
-        self.evaluate = make_evaluator(handle, engine.algo, signals.is_requested)
+        self.recorded = config.log.trajectories or config.log.alerts
+        self.evaluate = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
         self.ending = False  # everything is saved: a signal ends the process at once
         self.warned_of: set[str] = set()
         self.workers_written = (-math.inf, 0)  # when, and their restarts then
@@ -314,11 +315,12 @@ class Session:
         run = learner.run
         seed = evaluation_seed(learner.seed, run.counters.updates)
         try:
-            point = self.evaluate(learner.actor_params(), seed, self.config.eval.episodes).point()
+            played = self.evaluate(learner.actor_params(), seed, self.config.eval.episodes)
         except Interrupted:
             return {}
-        if self.config.log.trajectories or self.config.log.alerts:
-            self.write_trajectories(learner, seed)
+        if self.recorded:
+            self.write_trajectories(learner, played)
+        point = played.point()
         mean, threshold = point["eval/return_mean"], self.handle.return_threshold
         if run.solved_at is None and threshold is not None and mean >= threshold:
             run.solved_at = run.counters.steps
@@ -329,14 +331,12 @@ class Session:
             )
         return point | {"eval/best_return": mean if run.best is None else max(run.best, mean)}
 
-    def write_trajectories(self, learner: Learner, seed: int) -> None:
+    def write_trajectories(self, learner: Learner, played: Evaluation) -> None:
         """What the evaluation just made looked like, step by step."""
-        c = self.config
+        assert played.recording is not None
         path = learner.path / "trajectories" / f"step-{learner.run.counters.steps:09d}.csv"
         try:
-            self.handle.native.write_evaluation(
-                path, self.engine.algo, learner.actor_params(), seed, c.eval.episodes, c.log.alerts
-            )
+            self.handle.native.write_evaluation(path, *played.recording, self.config.log.alerts)
         except OSError as e:
             raise StorageError(f"cannot write {path}: {e.strerror or e}") from e
 

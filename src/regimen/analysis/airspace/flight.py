@@ -82,6 +82,11 @@ class Flight:
         return Flight(**{k: v if k in (*STARTED, "length") else v[:, :stop] for k, v in values.items()})
 
 
+def seen(env: Any, state: Any) -> dict[str, Array]:
+    """What is kept of one state."""
+    return {n: getattr(state, n) for n in RECORDED} | {"counts": env.counts(state)}
+
+
 @partial(jax.jit, static_argnames=("act", "start"))
 def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys: Array) -> Rows:
     """Fly one episode from each scenario [C, ...], with the randomness of its key."""
@@ -90,14 +95,13 @@ def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys
     episodes, aircraft = present.shape
     limit = env.max_episode_steps
 
-    def seen(state: Any) -> dict[str, Array]:
-        return {n: getattr(state, n) for n in RECORDED} | {"counts": jax.vmap(env.counts)(state)}
+    look = jax.vmap(partial(seen, env))
 
     def record(rows: dict[str, Array], t: Array, state: Any) -> dict[str, Array]:
-        return {n: lax.dynamic_update_index_in_dim(rows[n], x, t, 0) for n, x in seen(state).items()}
+        return {n: lax.dynamic_update_index_in_dim(rows[n], x, t, 0) for n, x in look(state).items()}
 
     # a row per decision, written in place
-    rows = {n: jnp.zeros((limit + 1, *x.shape), x.dtype) for n, x in seen(state).items()}
+    rows = {n: jnp.zeros((limit + 1, *x.shape), x.dtype) for n, x in look(state).items()}
 
     def body(x):
         t, state, obs, memory, length, rows = x

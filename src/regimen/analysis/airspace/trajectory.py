@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from regimen.analysis.airspace import detector as detection
 from regimen.analysis.airspace.detector import Detector
-from regimen.analysis.airspace.flight import Flight, Pilot, fly
-from regimen.analysis.airspace.pilots import act_learned, start_learned
+from regimen.analysis.airspace.flight import Flight, Rows, flight_of
 from regimen.envs.airspace.files import NAMES, Center, ScenarioFile, load
 from regimen.envs.airspace.geodesy import to_latlon
 from regimen.tracking.storage import cells_of, csv_line, write_atomic
@@ -157,15 +155,11 @@ def place_of(env: Any) -> ScenarioFile | Place:
     return env.file or Place(env.agents, load(NAMES[-1]).center)
 
 
-def write_evaluation(
-    path: Path, env: Any, algo: Any, params: Any, seed: int, episodes: int, detector: Detector | None
-) -> Path:
-    """The episodes that an evaluation with this seed plays, as one CSV; with the detector's columns if one is given."""
-    keys = jax.random.split(jax.random.split(jax.random.key(seed))[0], episodes)
-    scenarios = jax.device_get(jax.vmap(env.draw)(keys))
-    flight = fly(env, Pilot("policy", act_learned, (algo, params), start_learned), scenarios, jax.random.key(seed))
+def write_evaluation(path: Path, env: Any, rows: Rows, detector: Detector | None) -> Path:
+    """The episodes that an evaluation flew, as one CSV; with the detector's columns if one is given."""
+    flight = flight_of(rows, np.arange(len(rows.length)))
     where, names = place_of(env), tuple(env.reward_components)
-    tables = [trajectory(flight, c, where, detector, components=names) for c in range(episodes)]
+    tables = [trajectory(flight, c, where, detector, components=names) for c in range(len(rows.length))]
     shown = [name for name in tables[0] if detector is not None or name not in DETECTED]
     return write_columns(path, {name: np.concatenate([t[name] for t in tables]) for name in shown})
 

@@ -445,13 +445,20 @@ class Airspace(NativeEnv):
         values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(self.num_agents)}
         return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
-    def write_evaluation(self, path: Any, algo: Any, params: Any, seed: int, episodes: int, alerts: bool) -> None:
+    def recorded(self, state: AirspaceState) -> dict[str, Array]:
+        """What a trajectory needs of a state."""
+        from regimen.analysis.airspace.flight import seen
+
+        return seen(self, state)
+
+    def write_evaluation(self, path: Any, start: AirspaceState, rows: Any, length: Any, alerts: bool) -> None:
         """The episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
         (`log.alerts`)."""
         from regimen.analysis.airspace.detector import Detector
+        from regimen.analysis.airspace.flight import Rows
         from regimen.analysis.airspace.trajectory import write_evaluation
 
-        write_evaluation(path, self, algo, params, seed, episodes, Detector() if alerts else None)
+        write_evaluation(path, self, Rows(rows, length, start.scenario), Detector() if alerts else None)
 
     def write_states(self, path: Any, states: list[AirspaceState]) -> None:
         """One episode as a trajectory table, from its states."""
