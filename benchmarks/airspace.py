@@ -3,6 +3,7 @@
     python benchmarks/airspace.py                      # one policy per scenario, 5 seeds
     python benchmarks/airspace.py --generic            # one policy for all, trained on the generator
     python benchmarks/airspace.py --policies           # one policy for all aircraft against one for each
+    python benchmarks/airspace.py --baselines          # the policies written by hand: the table of docs/airspace.md
 
 Policies are the greedy ones at the end of each run, nothing was selected. They are judged from the scenario's own start
 by the `clean` rules with finished aircraft still in the way, and by the `compat` reward, whose returns can be compared
@@ -78,17 +79,28 @@ def generic(seeds: int, episodes: int, folder: Path, **settings: Any) -> list[li
         for row in found.summary:
             who = "policy" if row["policy"] not in ("no_op", "waypoint", "mvp") else row["policy"]
             cell = cells.setdefault(row["scenario"], {}).setdefault(who, [0.0, 0.0, 0.0])
-            for i, x in enumerate((row["los_rate"] * episodes, row["reached_rate"] * episodes, episodes)):
+            for i, x in enumerate((row["los_rate"], row["reached_rate"], 1.0)):
                 cell[i] += x
     total = {who: [sum(c[who][i] for c in cells.values()) for i in range(3)] for who in next(iter(cells.values()))}
     rows = []
     for name, cell in [*cells.items(), ("all", total)]:
-        row = [name]
+        row, starts = [name], episodes * (len(cells) if name == "all" else 1)
         for who in ("policy", "mvp", "no_op"):
             lost, reached, n = cell[who]
-            low, high = wilson(lost, int(n))
+            low, high = wilson(starts * lost / n, starts)  # a start counts once, however many policies fly it
             row += [f"{lost / n:.1%} ({low:.1%} to {high:.1%})", f"{reached / n:.1%}"]
         rows.append(row)
+    return rows
+
+
+def baselines(names: list[str], episodes: int) -> list[list]:
+    """Share of perturbed starts with a loss of separation by each baseline, and the aircraft that arrive with MVP."""
+    rows = []
+    for name in names:
+        found = {who: judge(PERTURBED, name, who, episodes).metrics for who in ("no_op", "waypoint", "mvp")}
+        row = [name, *(f"{m['los'].mean():.0%}" for m in found.values()), f"{found['mvp']['reached'].mean():.1%}"]
+        rows.append(row)
+        print(" | ".join(row), flush=True)
     return rows
 
 
@@ -122,8 +134,9 @@ def main() -> None:
     parser.add_argument("--total-steps", type=float)
     parser.add_argument("--generic", action="store_true", help="one policy for all, trained on the generator")
     parser.add_argument("--policies", action="store_true", help="one policy for all aircraft against one for each")
+    parser.add_argument("--baselines", action="store_true", help="the policies written by hand")
     parser.add_argument("--unseen", default="canonical_crossing", help="the scenario that --policies also tests on")
-    parser.add_argument("--episodes", type=int, default=100, help="of each scenario, for the generic policy")
+    parser.add_argument("--episodes", type=int, default=100, help="of each scenario, where starts are perturbed")
     parser.add_argument("--full", action="store_true", help="train for the whole budget, whatever the streaks say")
     parser.add_argument("--out", help="keep the runs here")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting")
@@ -141,6 +154,10 @@ def main() -> None:
         rows = generic(args.seeds, args.episodes, folder, **settings)
         head = ["scenario"] + [f"{who}, {what}" for who in ("policy", "MVP", "no-op") for what in ("LoS", "reached")]
         print(f"\n{harness.table(head, rows)}\n\n{load}")
+        return
+    if args.baselines:
+        head = ["scenario", "no_op", "waypoint", "mvp", "arrived with mvp"]
+        print(f"\n{harness.table(head, baselines(args.scenarios or list(NAMES), args.episodes))}\n\n{load}")
         return
     if args.policies:
         names = args.scenarios or ["cross_4all", "cross_3p1", "merge_2x2"]

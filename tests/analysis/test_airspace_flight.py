@@ -144,6 +144,25 @@ def test_a_summary(measures):
     assert [r["unit"] for r in rows[:6]] == ["scene", "A1", "A2", "A3", "A4", "A1-A2"]
 
 
+def two(north, east, heading, waypoint):
+    """One scenario of two aircraft, [1, ...]."""
+    values = {"north": north, "east": east, "heading": heading, "waypoint": waypoint}
+    scenario = load("head_on").arrays().replace(**{k: np.array(v, np.float32) for k, v in values.items()})
+    return jax.tree.map(lambda x: np.asarray(x)[None], scenario)
+
+
+NO_OP = pilots.baseline_pilot("no_op", ENV.baselines["no_op"])
+
+
+def test_a_start_that_is_too_close_is_a_loss():
+    """4.95 NM apart and flying away from each other: after a second it is 5.11 NM."""
+    env = Airspace(scenario="head_on", max_episode_steps=5)
+    apart = two((2.475, -2.475), (0.0, 0.0), (0.0, 180.0), ((50.0, 0.0), (-50.0, 0.0)))
+    m = measuring.fly_and_measure(env, NO_OP, apart, KEY, DETECTOR)
+    assert m.episode["min_separation_nm"] == pytest.approx([4.95], abs=1e-3)
+    assert m.episode["los"].tolist() == [True] and m.episode["los_decisions"].tolist() == [0]
+
+
 def test_survival_is_exact():
     x, s = safety.survival(np.array([3.0, 5.0, 5.0, 8.0]))
     assert x.tolist() == [3, 5, 8] and s.tolist() == [1, 0.75, 0.25]
@@ -240,6 +259,34 @@ def test_the_reward_of_a_row_is_the_sum_of_its_parts(flight):
     )
     at = columns["agent_id"] == "A2"
     assert np.array_equal(np.flatnonzero(at)[:2], [1, 5])  # by time, then aircraft
+
+
+def test_those_that_fly_on_stay_in_the_table():
+    """`compat`: the second one has arrived at once and flies on, 4 NM beside the first: they are a pair within 5 NM at
+    every row, and the distance is told, as the separation is."""
+    env = Airspace(scenario="head_on", observation="compat", reward="compat", max_episode_steps=5)
+    beside = two((0.0, 0.0), (0.0, 4.0), (0.0, 0.0), ((50.0, 0.0), (1.0, 4.0)))
+    flown = fly(env, NO_OP, beside, KEY)
+    table = trajectory(flown, 0, load("head_on"), DETECTOR)
+    first = table["agent_id"] == "A1"
+    assert flown.reached[0, 1:, 1].all() and first.sum() == 6 and (~first).sum() == 2
+    assert table["dist_to_A2_nm"][first] == pytest.approx([4.0] * 6, abs=0.01)
+    assert table["min_separation_nm"][first] == pytest.approx([4.0] * 6, abs=0.01)
+    assert table["conflict_pairs_count"][first].tolist() == [1] * 6 and table["conflict_flag"][first].all()
+    assert table["team_phi"][first] == pytest.approx([0.4] * 6, abs=0.01)
+    measured = measuring.fly_and_measure(env, NO_OP, beside, KEY, DETECTOR)
+    assert measured.aircraft["flown_nm"][0, 0] == pytest.approx(50 * 288.7 / 3600, abs=0.01)
+
+
+def test_the_aircraft_of_an_episode_are_not_independent(measures):
+    """3 episodes of 4 aircraft are 3 trials, not 12."""
+    some = measures.take(slice(3, 6))
+    reached = np.zeros((3, 4), bool)
+    reached[:2] = True
+    some = replace(some, aircraft=some.aircraft | {"reached": reached})
+    row = safety.summarise(some, DETECTOR)
+    assert row["reached_rate"] == pytest.approx(2 / 3)
+    assert (row["reached_low"], row["reached_high"]) == pytest.approx((0.2077, 0.9385), abs=1e-4)  # Wilson, 2 of 3
 
 
 def test_wind_is_in_the_ground_speed(chunk):

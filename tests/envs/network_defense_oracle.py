@@ -21,6 +21,7 @@ WINDOWS = {"Enterprise1", "Enterprise2", "User0", "User1", "User2"}
 INTERNAL = {22: None, 135: None, 3389: "rdp", 139: "other", 445: "other", 80: "web", 443: "web"}
 # port -> what listens there; the exploit that fits gets the account in ACCOUNTS
 SERVICES = {
+    "Defender": {22: None, 53: None, 68: None},
     "Enterprise1": INTERNAL,
     "Enterprise2": INTERNAL,
     "User0": {22: None, 21: "ftp"},
@@ -76,6 +77,7 @@ class Oracle:
 
     def step(self, action, words):
         self.activity = dict.fromkeys(HOSTS, "None")
+        self.started = None  # the host of a decoy of this step
         malware, cost = None, 0
         if action >= 2:
             verb, host = divmod(action - 2, 13)
@@ -113,6 +115,7 @@ class Oracle:
         fits = system == "any" or (system == "windows") == (host in WINDOWS)
         if fits and free not in self.ports(host):
             self.decoys[host].append(decoy)
+            self.started = host
 
     # --- Red
 
@@ -129,13 +132,14 @@ class Oracle:
             success = True
         elif kind == "scan" and self.reachable(subnet):
             self.found[target] = self.ports(target)
-            self.activity[target] = "Scan"
+            self.notice(target, sorted(self.ports(target)))
             success = True
         elif kind == "exploit" and self.reachable(subnet):
             success = self.exploit(target, chance, detect)
         elif kind == "escalate" and self.sessions[target]:
+            if "root" not in self.sessions[target]:
+                self.files.add(target)
             self.sessions[target] = ["root"]
-            self.files.add(target)
             self.known |= {LEARN[target]} if target in LEARN else set()
             self.subnets.add(subnet)
             success = True
@@ -162,18 +166,19 @@ class Oracle:
         if port not in self.ports(host):
             return False
         if choice == "ssh":
-            self.activity[host], self.belief[host] = "Exploit", "User"
+            self.notice(host, [22] * 10)
             if 22 in services(host) and host != "Defender":
                 self.sessions[host].append("unseen")
                 return True
             return False
-        self.activity[host] = "Scan"
-        if services(host).get(port) != FITS[choice]:
+        if port not in services(host):  # a decoy
+            self.notice(host, [port, port])
+            return False
+        if services(host)[port] != FITS[choice]:
             return False
         self.files.add(host)
         seen = detect < self.detection
-        if seen:
-            self.activity[host], self.belief[host] = "Exploit", "User"
+        self.notice(host, [port, "callback"] if seen else [port])
         self.sessions[host].append("root" if is_root(host, choice) else "seen" if seen else "unseen")
         return True
 
@@ -216,6 +221,17 @@ class Oracle:
         self.escalated -= lost
 
     # --- what Blue sees
+
+    def notice(self, host, connections):
+        """Blue's table reads the connections of a step by their number and their ports; a decoy that it started itself
+        is one more entry, without a port."""
+        entries, ports = len(connections) + (self.started == host), len(set(connections))
+        if entries >= 3 and ports >= 3:
+            self.activity[host] = "Scan"
+        elif "callback" in connections or (entries >= 3 and ports == 1):
+            self.activity[host], self.belief[host] = "Exploit", "User"
+        elif self.started != host:
+            self.activity[host] = "Scan"
 
     def observation(self):
         activity = {"None": (0, 0), "Scan": (1, 0), "Exploit": (1, 1)}

@@ -343,17 +343,86 @@ def test_finished_aircraft_leave():
     assert after.violating.tolist() == [True, True] and on.alive(after).tolist() == [False, True]
 
 
+def opposite(apart, abeam, waypoints=((60.0, 0.0), (-60.0, 0.0))):
+    """Two on opposite courses, north and south at 0.0802 NM/s each, `apart` NM along them and `abeam` NM across."""
+    return (
+        load("head_on")
+        .arrays()
+        .replace(
+            north=np.array([-apart / 2, apart / 2], np.float32),
+            east=np.array([0.0, abeam], np.float32),
+            heading=np.array([0.0, 180.0], np.float32),
+            waypoint=np.array(waypoints, np.float32),
+            convergence=np.float32(0.0),
+        )
+    )
+
+
+def decide(env, scenario, decisions, commands=()):
+    """The metrics of every decision, [T] each, and the last state; `commands` is (decision, aircraft, action)."""
+    state, _ = start(env, scenario)
+    rows = []
+    for t in range(decisions):
+        action = np.zeros((2, 2), np.float32)
+        for when, who, what in commands:
+            if when == t:
+                action[who] = what
+        state, ts = step(env, state, action)
+        rows.append(jax.device_get(ts.metrics))
+    return {name: [float(row[name]) for row in rows] for name in METRICS}, state
+
+
 def test_separation_is_checked_within_the_step():
-    """Two that meet in the middle of a decision and are apart again at its end."""
-    env, compat = Airspace(scenario="head_on"), Airspace(scenario="head_on", observation="compat", reward="compat")
-    file = load("head_on").arrays()
-    scenario = file.replace(north=np.array([-0.8, 0.8], np.float32), east=np.array([0.0, 4.8], np.float32))
-    state, ts = step(env, start(env, scenario)[0], jnp.zeros((2, 2)))
-    assert float(ts.metrics["min_separation"]) == pytest.approx(4.8, abs=0.01)
-    assert state.violating.all() and float(ts.metrics["conflicts"]) in (0.0, 1.0)
-    later = start(compat, scenario)[0]
-    later, ts = step(compat, later, jnp.zeros((2, 2)))
-    assert float(ts.metrics["min_separation"]) > 4.8
+    """5.04 NM apart at the start of a decision, 4.98 NM after 5 s, 5.04 NM at its end: a loss in `clean`, which looks
+    every second, and none in `compat`, which looks at the end."""
+    scenario = opposite(0.8, 4.98)
+    found, state = decide(Airspace(scenario="head_on"), scenario, 1)
+    assert math.dist((state.north[0], state.east[0]), (state.north[1], state.east[1])) > 5.04
+    assert math.hypot(0.8, 4.98) > 5.04 and state.violating.all()
+    assert found["min_separation"] == pytest.approx([4.98], abs=1e-3)
+    assert found["los"] == found["conflicts"] == found["los_steps"] == found["first_los"] == [1.0]
+    found, _ = decide(Airspace(scenario="head_on", observation="compat", reward="compat"), scenario, 1)
+    assert found["min_separation"][0] > 5.05 and found["los"] == found["conflicts"] == [0.0]
+
+
+def test_the_metrics_of_a_loss_of_separation():
+    """8 NM apart and 4 NM abeam, closing at 0.1604 NM/s: within 5 NM from second 31.2 to 68.5, which is in the
+    decisions 4 to 7. Both have 9 NM to the circle about their waypoint and are there in decision 12."""
+    scenario = opposite(8.0, 4.0, ((6.0, 0.0), (-6.0, 4.0)))
+    found, _ = decide(Airspace(scenario="head_on"), scenario, 12)
+    lost = [0.0] * 3 + [1.0] * 4 + [0.0] * 5
+    assert found["los"] == found["los_steps"] == lost
+    assert found["conflicts"] == [0.0] * 3 + [1.0] + [0.0] * 8  # one pair, counted when it begins
+    assert found["first_los"] == [-1.0] * 3 + [4.0] * 9
+    assert min(found["min_separation"]) == pytest.approx(4.0, abs=0.01)
+    assert found["reached"] == [0.0] * 11 + [1.0] and found["success"] == [0.0] * 12  # there, but not safely
+    found, _ = decide(Airspace(scenario="head_on"), opposite(8.0, 6.0, ((6.0, 0.0), (-6.0, 6.0))), 12)
+    assert not any(found["los"] + found["los_steps"] + found["conflicts"]) and set(found["first_los"]) == {-1.0}
+    assert found["success"] == [0.0] * 11 + [1.0] and min(found["min_separation"]) == pytest.approx(6.0, abs=0.01)
+
+
+def test_interventions_are_commands_that_are_not_zero():
+    """A turn of the first in decision 2, both in decision 3, one within the dead-band in decision 4; and what an
+    aircraft asks for that has arrived, in decision 6, is none."""
+    scenario = opposite(8.0, 20.0, ((0.0, 0.0), (-60.0, 20.0)))  # 3 NM to the first one's circle: 38 s
+    full, weak = (1.0, 0.0), (0.1, 0.1)
+    asked = [(1, 0, full), (2, 0, (-1.0, 0.0)), (2, 1, (0.0, 1.0)), (3, 1, weak), (5, 0, full)]
+    found, state = decide(Airspace(scenario="head_on"), scenario, 7, asked)
+    assert state.reached.tolist() == [True, False] and int(state.reached_step[0]) <= 5
+    assert found["interventions"] == [0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("form", ["clean", "compat"])
+def test_path_ratio_is_the_way_flown_over_the_direct_one(form):
+    """Straight to the waypoint it is 1, on the way and ever after, also where a finished aircraft flies on; 10 NM past
+    the side of its waypoint (4.01 + 10.77) / 10 after five decisions."""
+    env = Airspace(scenario="head_on", observation=form, reward=form, fly_on=True)
+    found, state = decide(env, opposite(8.0, 20.0, ((-1.0, 0.0), (-16.0, 20.0))), 12)
+    assert state.reached.tolist() == [True, False] and float(state.north[0]) > 5.0
+    assert found["path_ratio"] == pytest.approx([1.0] * 12, abs=2e-3)
+    aside, _ = decide(env, opposite(8.0, 20.0, ((-4.0, -10.0), (-16.0, 20.0))), 5)
+    flown = 50 * 288.7 / 3600 + 2 * 288.7 / 3600 * (form == "compat")
+    assert 2 * aside["path_ratio"][-1] - 1 == pytest.approx((flown + math.hypot(flown, 10)) / 10, abs=2e-3)
 
 
 def test_waypoints_are_captured_within_the_step():

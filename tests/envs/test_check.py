@@ -249,5 +249,48 @@ def test_native_environments_must_be_pytrees():
     assert any_match("every call would compile again", errors(check_env(Listed)))
 
 
+@native_env
+class Countdown(NativeEnv):
+    """Observes how much time is left, which is negative past its limit."""
+
+    max_episode_steps: int = 5
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, key):
+        return jnp.int32(0), jnp.ones(1)
+
+    def step(self, key, state, action):
+        left = 1.0 - (state + 1) / self.max_episode_steps
+        return state + 1, TimeStep(obs=left[None], reward=jnp.float32(1.0), terminated=jnp.bool_(False))
+
+
+@native_env
+class Relay(NativeEnv):
+    """Two agents of which the first is over after three steps and the second after five, each said once; nothing may be
+    observed after that."""
+
+    max_episode_steps: int = 50
+    agents = ("first", "second")
+    observation_space = spaces.Box(0.0, 5.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, key):
+        return jnp.int32(0), jnp.zeros((2, 1))
+
+    def alive(self, state):
+        return state < jnp.array([3, 5])
+
+    def step(self, key, state, action):
+        now = state + 1
+        obs = jnp.full((2, 1), now, jnp.float32)
+        return now, TimeStep(obs=obs, reward=jnp.zeros((2, 1)), terminated=now == jnp.array([3, 5]))
+
+
+@pytest.mark.parametrize("env", [Countdown, Relay])
+def test_no_step_past_the_end_of_an_episode(env):
+    assert check_env(env, steps=60) == []
+
+
 def test_the_good_native_environment_is_good():
     assert check_env(Drift, steps=8) == []

@@ -149,6 +149,13 @@ def test_analyse_finds_dropped_files():
     assert bits_of(missed, "User2") == (0, 0, 0, 1)
 
 
+def test_analyse_has_the_last_word():
+    """A file of before and a noticed exploit in one step: Privileged."""
+    state = at(5, foothold=2, files=bit("Enterprise0"), ports={"Enterprise0": net.ports(22)})
+    state, _ = STEP(ENV, KEY, state, action("Analyse", "Enterprise0"))
+    assert bits_of(state, "Enterprise0") == (1, 1, 1, 1)
+
+
 def test_sleep_and_monitor_do_nothing():
     state = at(0, seen=bit("User1"), believed=bit("User1"), decoys={"User1": 1})
     sleep, monitor = (STEP(ENV, KEY, state, a)[0].replace(blue_action=jnp.int32(0)) for a in (0, 1))
@@ -197,14 +204,76 @@ def test_decoys_catch_exploits():
     caught = MANY(ENV, keys, at(9, ports=found, decoys=femitter), jnp.int32(0))
     failed = ~np.asarray(caught.red_success)
     assert failed.mean() == pytest.approx(0.75 + 0.05, abs=0.03)  # the decoy, or EternalBlue, one of five others
-    assert (np.asarray(caught.scans)[failed] == bit("Enterprise2")).all()
+    shown = np.asarray(caught.scans)[failed] == bit("Enterprise2")
+    assert shown.mean() == pytest.approx(0.75 / 0.8, abs=0.02)  # EternalBlue finds no service of its kind: no sign
     assert not np.asarray(caught.exploits)[failed].any()
     stale = MANY(ENV, keys, at(9, ports=found), jnp.int32(0))  # the decoy is gone: nothing answers
     silent = np.asarray(stale.scans) == 0
-    assert silent.mean() == pytest.approx(0.75, abs=0.03)
+    assert silent.mean() == pytest.approx(0.75 + 0.05, abs=0.03)
     assert not np.asarray(stale.red_success)[silent].any()
     unaware = MANY(ENV, keys, at(9, ports={"Enterprise2": int(net.OPEN[3])}, decoys=femitter), jnp.int32(0))
     assert np.asarray(unaware.red_success).mean() == pytest.approx(15 / 16, abs=0.02)  # decoys after a scan do nothing
+
+
+@pytest.mark.parametrize(
+    ("stage", "host", "decoys", "stored", "verb", "expected"),
+    [
+        (8, "Enterprise2", [], [], "Femitter", (1, 0, 0, 0)),  # a scan of eight ports
+        (4, "Enterprise0", [], [], "Apache", (0, 0, 0, 0)),  # of two: the new decoy's own entry hides it
+        (4, "Enterprise0", ["Tomcat"], [], "Apache", (1, 0, 0, 0)),  # of three
+        (4, "Enterprise0", ["Apache"], [], "Vsftpd", (0, 0, 0, 0)),  # of two, one of them with two decoys
+        (4, "Enterprise0", [], [], "Femitter", (1, 0, 0, 0)),  # it was refused: there is no entry
+        (4, "Enterprise0", ["Apache"], [], "Sleep", (1, 0, 0, 0)),  # a decoy of an earlier step
+        (5, "Enterprise0", ["Apache"], [80], "Sleep", (1, 0, 0, 0)),  # a decoy is hit: two connections
+        (5, "Enterprise0", ["Apache"], [80], "Tomcat", (1, 1, 0, 1)),  # and a third entry
+        (5, "Enterprise0", [], [80], "Apache", (1, 1, 0, 1)),  # the new one itself
+        (5, "Enterprise0", [], [80], "Tomcat", (0, 0, 0, 0)),  # nothing listens where Red exploits
+        (5, "Enterprise0", [], [22], "Tomcat", (1, 1, 0, 1)),  # SSH is loud anyway
+        (5, "Enterprise0", ["Apache"], [80], "Restore", (0, 0, 0, 0)),
+    ],
+)
+def test_a_decoy_of_the_same_step_is_one_more_entry(stage, host, decoys, stored, verb, expected):
+    state = at(
+        stage,
+        foothold=2,
+        decoys={host: sum(1 << net.DECOYS.index(d) for d in decoys)},
+        ports={host: net.ports(*stored)},
+    )
+    state, _ = STEP(ENV, KEY, state, 0 if verb == "Sleep" else action(verb, host))
+    assert bits_of(state, host) == expected
+
+
+def test_a_fresh_decoy_hides_an_unreported_callback():
+    unseen = NetworkDefense(detection=0.0)
+    for verb, expected in (("Svchost", (1, 0, 0, 0)), ("Femitter", (0, 0, 0, 0))):  # refused, accepted
+        state, _ = STEP(unseen, KEY, at(9, ports={"Enterprise2": net.ports(443)}), action(verb, "Enterprise2"))
+        assert int(state.unseen) == bit("Enterprise2")
+        assert bits_of(state, "Enterprise2") == expected
+    told, _ = STEP(NetworkDefense(detection=1.0), KEY, at(9, ports={"Enterprise2": net.ports(443)}), 43 + 1)
+    assert bits_of(told, "Enterprise2") == (1, 1, 0, 1)
+
+
+@pytest.mark.parametrize(("stage", "foothold", "host", "port"), [(9, 0, "Enterprise2", 139), (2, 2, "User3", 3389)])
+def test_a_service_of_another_kind_shows_nothing(stage, foothold, host, port):
+    state, _ = STEP(ENV, KEY, at(stage, foothold=foothold, ports={host: net.ports(port)}), 0)
+    assert not bool(state.red_success)
+    assert bits_of(state, host) == (0, 0, 0, 0)
+
+
+def test_escalation_drops_a_file_once():
+    """Red needs no tool where it is root already, as it is on User0 from the start."""
+    for level, dropped in (("unseen", True), ("seen", True), ("root", False)):
+        state, _ = STEP(ENV, KEY, at(10, **{level: bit("Enterprise2")}), 0)
+        assert bool(state.red_success)
+        assert int(state.files) == dropped * bit("Enterprise2")
+
+
+def test_the_defender_has_three_open_ports():
+    """A scan of it is never hidden."""
+    red = START.red.replace(known=jnp.int32(bit("Defender")), scanned=jnp.int32(bit("User0")), swept=jnp.int32(7))
+    state, _ = STEP(MEANDER, KEY, at(0).replace(red=red), action("Apache", "Defender"))
+    assert bits_of(state, "Defender") == (1, 0, 0, 0)
+    assert net.options(int(state.ports[0])) == 1 << net.EXPLOITS.index("HTTP RFI") | 1 << net.SSH
 
 
 def test_ssh_is_always_noticed():

@@ -21,7 +21,7 @@ from gymnasium import spaces as gym
 
 from regimen import distributions, spaces
 from regimen.envs.adapters.gymnasium import from_space, read_components, read_mask
-from regimen.envs.protocol import REDUCTIONS, agents_of, mask_row
+from regimen.envs.protocol import REDUCTIONS, agents_of, alive_in, mask_row
 from regimen.envs.registry import EnvHandle, one_line, resolve
 from regimen.errors import EnvError, RegimenError
 from regimen.types import Array, PyTree, TimeStep
@@ -456,7 +456,8 @@ def check_purity(env: Any, key: Array, action: PyTree, report: Report) -> None:
 
 
 def rollout(env: Any, dist: Any, key: Array, rows: int):
-    """(first obs, obs, reward, mask) of random allowed actions in vmapped copies that are reset as they end."""
+    """(first obs, obs, reward, mask) of random allowed actions in vmapped copies that are reset as they end: by
+    themselves, at the time limit, or when no agent is left."""
     noise_key, key = jax.random.split(key)
     agents = agents_of(env)
     noise = dist.noise(noise_key, (rows, NUM_ENVS, len(agents)) if agents else (rows, NUM_ENVS))
@@ -464,20 +465,25 @@ def rollout(env: Any, dist: Any, key: Array, rows: int):
 
     @jax.jit
     def run(env):
-        def one(key, state, noise):
+        def one(key, carry, noise):
+            state, length = carry
             head = jnp.zeros((len(agents), dist.head_size) if agents else dist.head_size)
             params = dist.params(head, jnp.zeros(dist.free_size), mask_row(env, state))
             after, ts = env.step(key, state, dist.to_env(dist.sample(params, noise)))
-            done = jnp.all(ts.terminated | ts.truncated)
+            ended = ts.terminated | ts.truncated
+            if agents:
+                ended = ended | ~alive_in(env, state) | ~alive_in(env, after)
+            done = jnp.all(ended) | (length + 1 >= env.max_episode_steps)
             fresh, _ = env.reset(key)
-            carry = jax.tree.map(lambda a, b: jnp.where(done, a, b), fresh, after)
+            carry = jax.tree.map(lambda a, b: jnp.where(done, a, b), (fresh, 0), (after, length + 1))
             return carry, (ts.obs, jnp.sum(ts.reward), mask_row(env, after))
 
-        def body(state, xs):
-            return jax.vmap(one)(xs[0], state, xs[1])
+        def body(carry, xs):
+            return jax.vmap(one)(xs[0], carry, xs[1])
 
         state, obs = jax.vmap(env.reset)(keys[0])
-        return obs, *jax.lax.scan(body, state, (keys[1:], noise))[1]
+        start = state, jnp.zeros(NUM_ENVS, jnp.int32)
+        return obs, *jax.lax.scan(body, start, (keys[1:], noise))[1]
 
     return run(env)
 

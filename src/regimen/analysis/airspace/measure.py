@@ -113,7 +113,7 @@ def numbers(rows: Rows, detector: Detector) -> Numbers:
     reached = s["reached"].any(0) & scenario.present  # [C, N]
     at = jnp.where(reached, jnp.argmax(s["reached"], 0), rows.length[:, None])[None]
     end = jnp.take_along_axis(s["waypoint_distance"], at, 0)[0]
-    flown = jnp.take_along_axis(s["flown"], at, 0)[0]
+    flown = jnp.take_along_axis(s["flown"], at, 0)[0] - s["flown"][0]  # compat has flown before the first row
     to = scenario.waypoint - jnp.stack([s["north"][0], s["east"][0]], -1)
     direct = jnp.linalg.norm(to, axis=-1)
     head = (scenario.wind * to).sum(-1) / jnp.maximum(direct, 1e-6)

@@ -53,7 +53,7 @@ def summarise(m: Measures, detector: Detector, seed: int = 0) -> dict[str, Any]:
     row["success_rate"] = float((e["all_reached"] & ~e["los"]).mean())
     row["success_low"], row["success_high"] = wilson(float((e["all_reached"] & ~e["los"]).sum()), n)
     row["reached_rate"] = reached / flying
-    row["reached_low"], row["reached_high"] = wilson(reached, flying)
+    row["reached_low"], row["reached_high"] = wilson(n * reached / flying, n)  # those of an episode share its luck
     row["all_reached_rate"] = float(e["all_reached"].mean())
     row["min_separation_mean_nm"] = float(finite.mean()) if len(finite) else np.nan
     for q in QUANTILES:

@@ -73,8 +73,9 @@ def trajectory(
     goals = np.array([to_latlon(scenario_file.center, *map(float, w)) for w in one.waypoint[0, :n]]).reshape(-1, 2)
     position = np.stack([one.north[0], one.east[0]], -1)[:, :n]
     apart = np.linalg.norm(position[:, :, None] - position[:, None], axis=-1)  # [T, N, N]
-    flying = one.present[0, :n] & ~before  # in the problem when it came to this row
-    other = flying[:, :, None] & flying[:, None] & ~np.eye(n, dtype=bool)
+    counts = one.counts[0][:, :n]
+    counted = np.concatenate([counts[:1], counts[:-1]])  # others had to stay away from it when it came to this row
+    other = counted[:, :, None] & counted[:, None] & ~np.eye(n, dtype=bool)
     separation = np.where(t > 0, one.min_sep[0][pick], np.where(other, apart, np.inf).min(-1, initial=np.inf)[pick])
     lost = np.triu(other & (apart < detector.separation_nm)).sum((1, 2))
 
@@ -109,7 +110,7 @@ def trajectory(
         "conflict_pairs_count": lost[t],
     }
     for j, name in enumerate(ids):
-        out[f"dist_to_{name}_nm"] = np.where((i != j) & flying[t, j], apart[t, i, j], np.nan)
+        out[f"dist_to_{name}_nm"] = np.where((i != j) & counted[t, j], apart[t, i, j], np.nan)
     empty = np.full(len(t), np.nan)
     out |= {f"reward_{name}": parts.get(name, empty) for name in REWARDS}
     out["reward_total"] = own  # before the team's share

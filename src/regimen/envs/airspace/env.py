@@ -62,6 +62,7 @@ class AirspaceState(Record):
     action: Array  # [N, 2] as given, clipped
     min_sep: Array  # [N] NM, smallest own separation within the last decision
     waypoint_distance: Array  # [N] NM
+    remaining: Array  # [N] NM to the waypoint, or what was left of it when it was reached
     flown: Array  # [N] NM over the ground until the waypoint
     danger: Array  # [N] summed over the others: minus the potential of the clean shaping
     team: Array  # [2] potential and moving average of the compat team term
@@ -248,12 +249,13 @@ class Airspace(NativeEnv):
         cas = jnp.clip(scenario.cas, *dynamics.speed_limits(scenario.kind, scenario.speed_bounds))
         air = atmosphere.air(scenario.altitude)
         tas = atmosphere.to_tas(cas, air)
-        north, east = scenario.north, scenario.east
+        north, east, flown = scenario.north, scenario.east, jnp.zeros(n)
         if compat:
             motion = dynamics.begin(north, east, heading, tas, jnp.zeros_like(heading), scenario.convergence)
             for _ in range(PREROLL):
                 motion = dynamics.second(motion, tas, scenario.kind, scenario.wind)
-            north, east = motion.north, motion.east
+            north, east, flown = motion.north, motion.east, motion.flown
+        away = distance(north, east, scenario.waypoint)
         zero, nothing = jnp.zeros((), jnp.int32), jnp.zeros((n, 2))
         state = AirspaceState(
             scenario=scenario,
@@ -274,8 +276,9 @@ class Airspace(NativeEnv):
             command=nothing,
             action=nothing,
             min_sep=jnp.zeros(n),
-            waypoint_distance=distance(north, east, scenario.waypoint),
-            flown=jnp.zeros(n),
+            waypoint_distance=away,
+            remaining=away,
+            flown=flown,
             danger=jnp.zeros(n),
             team=jnp.zeros(2),
             drift=jnp.zeros(n),
@@ -328,7 +331,8 @@ class Airspace(NativeEnv):
         end = self.fly(state, turn, atmosphere.to_tas(target[:, 1], state.air))
         motion, separation = end.motion, jnp.sqrt(end.squared)
         reached = state.reached | end.captured
-        remaining = end.distance if compat else jnp.where(state.reached, state.waypoint_distance, end.distance)
+        remaining = jnp.where(state.reached, state.remaining, end.distance)
+        away = end.distance if compat else remaining
         near = pairs.nearest(separation)
         lost = separation < SEPARATION
         newly, now = reached & ~state.reached, state.time + 1
@@ -351,7 +355,8 @@ class Airspace(NativeEnv):
             command=change,
             action=given,
             min_sep=near,
-            waypoint_distance=remaining,
+            waypoint_distance=away,
+            remaining=remaining,
             flown=state.flown + jnp.where(steered, end.flown, 0.0),
             first_los=jnp.where(any_lost & (state.first_los < 0), now, state.first_los),
         )
@@ -359,7 +364,7 @@ class Airspace(NativeEnv):
         if seen is not None:
             after = after.replace(danger=jnp.where(present, jnp.sum(seen.danger, axis=-1), 0.0))
         # The first decision has no distance to compare with: that of before the pre-roll was never taken.
-        progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - remaining)
+        progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
         if compat:
             after, parts = self.pay_compat(state, after, separation, progress, applied)
             terminated = jnp.broadcast_to(jnp.all(reached | ~present), present.shape)
@@ -428,7 +433,7 @@ class Airspace(NativeEnv):
         present, scenario = after.scenario.present, after.scenario
         number = jnp.maximum(jnp.sum(present), 1)
         direct = distance(scenario.north, scenario.east, scenario.waypoint)
-        detour = (after.flown + after.waypoint_distance) / jnp.maximum(direct, 1.0)
+        detour = (after.flown + after.remaining) / jnp.maximum(direct, 1.0)
         lost = jnp.any(after.lost)
         moved = jnp.any(after.command != 0.0, axis=-1) & alive
         values = {

@@ -187,8 +187,8 @@ class NetworkDefense(NativeEnv):
         valid = (action >= 0) & (action < net.BLUE_ACTIONS)
         action = jnp.where(valid, action, net.SLEEP)
         before = state
-        state, found = self.blue(state, action)
-        state = self.red_acts(key, state)
+        state, found, deployed = self.blue(state, action)
+        state = self.red_acts(key, state, deployed)
         # Blue's table: what this step's events say, then what its own Analyse found.
         believed = state.believed | state.exploits | found
         state = state.replace(unsure=(state.unsure & ~state.exploits) | found, believed=believed)
@@ -198,8 +198,8 @@ class NetworkDefense(NativeEnv):
 
     # --- Blue --------------------------------------------------------------------------------------------------------
 
-    def blue(self, state: State, action: Array) -> tuple[State, Array]:
-        """The action's effect, and the set of hosts on which it found a dropped file."""
+    def blue(self, state: State, action: Array) -> tuple[State, Array, Array]:
+        """The action's effect, and the sets of hosts on which it found a dropped file and started a decoy."""
         group, host = lax.div(action - 2, net.N), lax.rem(action - 2, net.N)
         targeted = action >= 2
         at = jnp.where(targeted, jnp.left_shift(1, host), 0)
@@ -224,11 +224,14 @@ class NetworkDefense(NativeEnv):
             unsure=(state.unsure | (state.believed & remove)) & ~restore,
             believed=state.believed & ~(remove | restore),
         )
-        return state, analyse & state.files
+        return state, analyse & state.files, jnp.where(accepted, at, 0)
 
     # --- Red ---------------------------------------------------------------------------------------------------------
 
-    def red_acts(self, key: Array, state: State) -> State:
+    def red_acts(self, key: Array, state: State, deployed: Array) -> State:
+        """Red's turn, and what monitoring makes of it. A decoy that Blue started on the same host in this step
+        (`deployed`) is one more process in Blue's table: it turns two connections to a decoy into an exploit, and hides
+        a scan of fewer than three ports and an exploit whose callback is not reported."""
         words = jax.random.bits(key, (2,), jnp.uint32)
         chance = (words[0] >> 8).astype(jnp.float32) * 2.0**-24
         pick, detect = (words[1] >> 16).astype(jnp.int32), (words[1] & 0xFFFF).astype(jnp.float32) * 2.0**-16
@@ -258,12 +261,14 @@ class NetworkDefense(NativeEnv):
         choice = jnp.where(chance < net.PREFER, 0, jnp.minimum(other, number - 1))
         exploit = jnp.asarray(net.NTH)[among, jnp.maximum(choice, 0)]
         tried = (kind == reds.EXPLOIT) & routed & (number > 0)
-        connected = tried & ((open_now & jnp.asarray(net.EXPLOIT_PORT)[exploit]) > 0)
+        connected = tried & ((open_now & jnp.asarray(net.MEETS)[exploit, host]) > 0)
         level = jnp.where(connected, jnp.asarray(net.LEVEL)[exploit, host], 0)
         ssh = exploit == net.SSH
         shell = (level > 0) & ~ssh
         reported = shell & (detect < self.detection)
-        noisy = connected & (ssh | reported)
+        fresh = (deployed & at) > 0
+        noisy = connected & (ssh | reported | (fresh & (level == 0)))
+        noticed = noisy | (connected & ~fresh) | (scan & (~fresh | (lax.population_count(open_now) >= 3)))
 
         escalate = (kind == reds.ESCALATE) & ((state.sessions & at) > 0)
         impact = (kind == reds.IMPACT) & ((state.root & OP_SERVER) > 0)
@@ -289,11 +294,11 @@ class NetworkDefense(NativeEnv):
             root=state.root | where((level == net.ROOT) | escalate),
             seen=(state.seen | where((level == net.USER) & reported)) & ~where(escalate),
             unseen=(state.unseen | where((level == net.USER) & ~reported)) & ~where(escalate),
-            files=state.files | where(shell | escalate),
+            files=state.files | where(shell | (escalate & ((state.root & at) == 0))),
             ports=ports,
             service=state.service & ~(impact & state.stoppable),
             red=red,
-            scans=where(scan | connected),
+            scans=where(noticed),
             exploits=where(noisy),
             red_kind=kind,
             red_target=target,

@@ -56,7 +56,7 @@ AVAILABILITY = 100  # the service of Op_Server0 is down
 RESTORE_COST = 10
 INVALID_COST = 1
 
-PORTS = (21, 22, 25, 80, 135, 139, 443, 445, 3389, 3390)
+PORTS = (21, 22, 25, 80, 135, 139, 443, 445, 3389, 3390, 53, 68)
 PORT = {number: 1 << i for i, number in enumerate(PORTS)}
 
 
@@ -66,7 +66,7 @@ def ports(*numbers: int) -> int:
 
 OPEN = np.array(
     [
-        ports(22),
+        ports(22, 53, 68),
         ports(22),
         *[ports(22, 135, 3389, 139, 445, 80, 443)] * 2,
         *[ports(22)] * 3,
@@ -97,6 +97,10 @@ LEVEL[6, [2, 3]] = ROOT  # rdp as SYSTEM
 LEVEL[6, 10] = USER  # rdp as NetworkService; on User3 port 3389 is mysql
 LEVEL[7, [1, 2, 3, 4, 5, 6, 7, 8, 9, 12]] = USER  # a weak account everywhere but on the Defender
 
+# [8, N] the port on which an exploit meets a service of its kind, real or decoy; none where one of another kind has it.
+MEETS = np.where((OPEN & EXPLOIT_PORT[:, None] > 0) & (LEVEL == 0), 0, EXPLOIT_PORT[:, None])
+MEETS[SSH] = EXPLOIT_PORT[SSH]  # the Defender's is of its kind, too, and has strong accounts only
+
 DECOY_OPENS = np.array([ports(p) for p in (80, 21, 25, 139, 22, 3389, 443, 80)], np.int32)  # [8]
 DECOY_NEEDS = np.array([ports(p) for p in (80, 21, 25, 139, 22, 3389, 443, 21)], np.int32)  # [8] must be free
 DECOY_OS = (ALL, WINDOWS, LINUX, WINDOWS, ALL, WINDOWS, ALL, LINUX)
@@ -120,7 +124,7 @@ def options(open_ports: int) -> int:
 
 
 DECOY_PORTS = any_of(DECOY_OPENS)  # [2^8] ports that a host's decoys open
-OPTIONS = np.array([options(p) for p in range(1 << len(PORTS))], np.int32)  # [2^10]
+OPTIONS = np.array([options(p) for p in range(1 << len(PORTS))], np.int32)  # [2^12]
 
 # NTH[s, k]: index of the k-th member of a set s of up to 8.
 NTH = np.zeros((256, 8), np.int32)
