@@ -48,6 +48,10 @@ def test_monte_carlo_bootstraps_only_where_it_is_cut(rollout):
 
     args = [jnp.asarray(x, jnp.float32) for x in (reward, next_value, done)]
     np.testing.assert_allclose(monte_carlo(*args, GAMMA), by_hand(reward, next_value, done, step), atol=1e-5)
+    args[2] = args[2].at[-1].set(1.0)  # whole episodes: each has ended by the last row in use, also by a time limit
+    np.testing.assert_allclose(
+        monte_carlo(*args, GAMMA, jnp.int32(T)), by_hand(reward, next_value, np.asarray(args[2]), step), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("n", [1, 3, 50])

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from test_bc import OBS, as_data
 
-from regimen.algorithms.cql import CQL
+from regimen.algorithms.cql import CQL, Drawn
 from regimen.algorithms.sac import SAC
 from regimen.config import NetworkConfig
 from regimen.errors import ConfigError
@@ -123,16 +123,32 @@ def test_hybrid_branches_weigh_the_numbers_that_matter():
         np.testing.assert_allclose(got[:, b], np.log(still + moving), atol=0.05)
 
 
-def test_gradient_pushes_the_data_up_and_the_rest_down():
-    """d/dQ of the term: softmax of Q over choices, minus 1 for the data's."""
-    algo = bound(spaces.Discrete(3))
-    sample = sample_of(algo)
-    q = jnp.asarray(np.random.default_rng(5).normal(size=(6, 3)), jnp.float32)
-    slope = jax.grad(
-        lambda q: (jax.nn.logsumexp(q, -1) - jnp.take_along_axis(q, sample.action[:, None], 1)[:, 0]).sum()
-    )(q)
-    taken = np.asarray(jax.nn.one_hot(sample.action, 3), bool)
-    assert (np.asarray(slope)[taken] < 0).all() and (np.asarray(slope)[~taken] > 0).all()
+@pytest.mark.parametrize("threshold", [None, 0.7])
+def test_gradient_pushes_the_data_up_and_the_rest_down(threshold):
+    """The critics' loss is 1/2 (Q - target)^2 + w (log sum exp Q - Q - threshold) of both critics, a mean over rows
+    that count. A bias of the last layer moves one Q everywhere: its slope is the softmax of Q, less 1 where the data
+    has that action."""
+    algo = bound(spaces.Discrete(3), lagrange=threshold)
+    state, plain, w = algo.init(jax.random.key(0)), sample_of(algo), 2.5
+    critic = jax.tree.map(lambda p: 5 * p, state.models["critic"].params)  # far from constant
+    drawn, _ = conservative(algo, state.models["actor"].params, critic, plain, jax.random.key(3))
+    fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
+    weight = np.array([1, 1, 0, 1, 1, 1], np.float32)
+    sample = Drawn(**fields | {"weight": jnp.asarray(weight)}, proposals=drawn, weight_q=jnp.float32(w))
+    target = np.random.default_rng(5).normal(size=6)
+    loss = jax.value_and_grad(algo.critic_loss, has_aux=True)
+    (got, metrics), slope = loss(critic, sample, sample.obs, jnp.asarray(target, jnp.float32))
+    q = np.asarray(algo.critics(critic, sample.obs), np.float64)  # [2, B, 3]
+    taken = np.eye(3)[np.asarray(sample.action)]
+    error = (q * taken).sum(-1) - target
+    gap = np.log(np.exp(q).sum(-1)) - (q * taken).sum(-1)
+    held = w * (gap @ weight / 5 - (threshold or 0.0)).sum()
+    assert float(got) == pytest.approx(0.5 * (error**2 @ weight / 5).sum() + held, rel=1e-4)
+    assert float(metrics["cql_loss"]) == pytest.approx(held, rel=1e-4)
+    assert float(metrics["cql_gap"]) == pytest.approx((gap @ weight / 5).mean(), rel=1e-4)
+    softmax = np.exp(q) / np.exp(q).sum(-1, keepdims=True)
+    rows = error[..., None] * taken + w * (softmax - taken)
+    np.testing.assert_allclose(slope["head"]["bias"], np.einsum("b,cbk->ck", weight / 5, rows), rtol=1e-3, atol=1e-4)
 
 
 # --- targets, multiplier, warm start ---------------------------------------------------------------------------------
@@ -159,6 +175,7 @@ def test_targets_without_entropy_are_returns():
     np.testing.assert_allclose(largest, np.asarray(sample.reward) + 0.9 * q.max(-1), rtol=1e-5)
     _, metrics = one_step(algo, state, sample)
     assert float(metrics["target_q_mean"]) == pytest.approx(float(np.mean(expected + sample.reward)), rel=1e-4)
+    assert float(metrics["cql_loss"]) == pytest.approx(2 * algo.config.min_q_weight * float(metrics["cql_gap"]))
 
 
 def test_multiplier_moves_towards_the_threshold():

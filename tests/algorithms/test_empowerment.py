@@ -361,7 +361,8 @@ def test_a_world_is_swept_or_collected():
 
 
 def test_observed_targets_are_unbiased():
-    """Weighted by what is wanted over what exploration did, observed transitions have the mean that the model says."""
+    """Weighted by what is wanted over what exploration did, observed transitions have the mean that the model says.
+    V_r is one that depends on where the humans go, so that it shows who weighs their actions."""
     algo = bound(use_model_based_targets=False, epsilon_h_start=0.7, epsilon_r_start=0.5, zeta=1.5)
     world, model, c = algo.bound.spec.env, algo.bound.model, algo.config
     state = algo.init(jax.random.key(1))
@@ -374,12 +375,14 @@ def test_observed_targets_are_unbiased():
     sample = algo.bound.seen(
         type("Found", (), {"obs": obs, "next_obs": {"state": new.world, "time": new.time}, "action": action})
     )
-    here, there = (algo.values(params, rows, 3.0) for rows in (sample.rows, sample.next))
+
+    def values(rows):
+        return algo.values(params, rows, 3.0).replace(log_v=jnp.sin(1.0 * rows.place))
+
+    here, there = (values(rows) for rows in (sample.rows, sample.next))
     found = aims.observed(model, c, sample, here, there, jax.random.key(5))
     one = jax.tree.map(lambda x: x[:1], sample.rows)
-    right = aims.modelled(
-        model, c, one, algo.values(params, one, 3.0), lambda rows: algo.values(params, rows, 3.0), jax.random.key(0)
-    )
+    right = aims.modelled(model, c, one, values(one), values, jax.random.key(0))
     chosen = np.asarray(found.v_h_e_weight > 0) | (np.asarray(sample.goal)[..., None] == np.arange(5))
     v = (np.asarray(found.v_h_e) * np.asarray(found.v_h_e_weight)).sum(0) / chosen.sum(0)
     np.testing.assert_allclose(v, right.v_h_e[0], atol=0.04)
@@ -387,6 +390,41 @@ def test_observed_targets_are_unbiased():
     q = (-np.exp(np.asarray(found.log_q)) * np.asarray(found.q_weight)).sum(0) / taken.sum(0)
     np.testing.assert_allclose(q, -np.exp(np.asarray(right.log_q[0])), rtol=0.05)
     np.testing.assert_allclose(np.asarray(found.x_h).mean(0), right.x_h[0], atol=0.01)
+
+
+def test_weights_of_observed_targets_are_ratios_of_probabilities():
+    """V_h^e of a human's own goal weighs its action by its prior for that goal, the others' by their marginals and the
+    robot's by its policy; Q_r all humans' by their marginals. Each over how likely exploration made it."""
+    algo = bound(use_model_based_targets=False)
+    world, model, c = algo.bound.spec.env, algo.bound.model, algo.config
+    params = {name: m.params for name, m in algo.init(jax.random.key(1)).models.items()}
+    rng, n = np.random.default_rng(0), 6
+    state = jnp.tile(world.initial(), (n, 1))
+    time = np.array([0, 0, 0, 0, 0, world.max_episode_steps - 1])
+    rows = model.rows({"state": state, "time": jnp.asarray(time, jnp.int32)})
+    after = model.rows({"state": state, "time": jnp.asarray(time + 1, jnp.int32)})
+    goal, human = rng.integers(0, 5, (2, n, 2))
+    robot, robot_p, human_p = rng.integers(0, 5, n), rng.uniform(0.2, 0.9, n), rng.uniform(0.2, 0.9, (n, 2))
+    over, attained = time == time.max(), rng.random((n, 2)) < 0.5
+    seen = aims.Seen(rows, after, *map(jnp.asarray, (over, attained, goal, robot, human, robot_p, human_p)))
+    here, new = (algo.values(params, r, 3.0) for r in (rows, after))
+    got = jax.tree.map(np.asarray, aims.observed(model, c, seen, here, new, jax.random.key(5)))
+    prior, pi = np.asarray(world.prior(state[0])), np.exp(np.asarray(here.log_pi))
+    marginal = np.einsum("hg,hga->ha", np.asarray(world.goal_weights), prior)
+    v_weight, q_weight = np.zeros((n, 2, 5)), np.zeros((n, 5))
+    for i in range(n):
+        alone = [marginal[h, human[i, h]] / human_p[i, h] for h in range(2)]
+        if not over[i]:  # what follows the last step is known, and not learned
+            q_weight[i, robot[i]] = alone[0] * alone[1]
+        for h in range(2):
+            own = prior[h, goal[i, h], human[i, h]] / human_p[i, h]
+            v_weight[i, h, goal[i, h]] = own * alone[1 - h] * pi[i, robot[i]] / robot_p[i]
+            later = 0.0 if over[i] else c.gamma_h * float(new.v_h_e[i, h, goal[i, h]])
+            assert got.v_h_e[i, h, goal[i, h]] == pytest.approx(1.0 if attained[i, h] else later, rel=1e-5)
+    np.testing.assert_allclose(got.v_h_e_weight, v_weight, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got.q_weight, q_weight, rtol=1e-4, atol=1e-6)
+    value = np.where(over, c.terminal_v_r, -np.exp(np.asarray(new.log_v)))
+    np.testing.assert_allclose(got.log_q[:, 0], np.log(-c.gamma_r * value), rtol=1e-4)
 
 
 def test_exploration_is_a_mixture_and_says_how_likely_it_was():

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces as gym
+from jax.flatten_util import ravel_pytree
 
 from regimen.algorithms.ppo import PPO, Knobs
-from regimen.algorithms.shared import Horizon, adapt, scheduled
+from regimen.algorithms.shared import Horizon, adapt, optimizer, scheduled
 from regimen.config import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum
@@ -63,10 +64,12 @@ def test_first_epoch_ratio_is_one(env, normalize):
 
 def test_loss_matches_numpy():
     algo, state, batch = setup(vf_clip=0.1)
-    params = jax.tree.map(lambda x: x + 0.05, state.models["policy"].params)
+    flat, unravel = ravel_pytree(state.models["policy"].params)
+    params = unravel(flat + 0.5 * jax.random.normal(jax.random.key(3), flat.shape))  # ratios leave the clip range
     rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward, jnp.ones(1))
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-    knobs = Knobs(0.2, 0.01, 0.5, weights=jnp.ones(1), shift=0.3, scale=2.0, balance=jnp.ones(2))
+    shift = float(rows.advantage.mean())
+    knobs = Knobs(0.2, 0.01, 0.5, weights=jnp.ones(1), shift=shift, scale=2.0, balance=jnp.ones(2))
     loss, metrics = algo.loss(params, rows, knobs)
 
     def mlp(p, x):
@@ -77,7 +80,9 @@ def test_loss_matches_numpy():
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     log_ratio = log_p[np.arange(len(r.action)), r.action] - r.log_prob
     ratio = np.exp(log_ratio)
-    advantage = (r.advantage[:, 0] - 0.3) / 2.0
+    advantage = (r.advantage[:, 0] - shift) / 2.0
+    for better in (advantage > 0, advantage < 0):  # of both signs, ratios below, inside and above
+        assert {-1, 0, 1} == set(np.sign(np.round(np.clip(ratio[better], 0.8, 1.2) - ratio[better], 6)))
     policy = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
     r = r.replace(value=r.value[:, 0], target=r.target[:, 0])
     value = mlp(p["critic"], r.obs)[:, 0]
@@ -148,26 +153,56 @@ def test_minibatch_above_the_batch_means_the_full_batch():
 
 
 def test_target_kl_ends_the_epochs():
-    calm, state, batch = setup(lr=0.5, epochs=10, minibatch_size=32)
-    _, free = update(calm, state, batch)
-    strict, _, _ = setup(lr=0.5, epochs=10, minibatch_size=32, target_kl=0.01)
-    _, held = update(strict, state, batch)
-    assert int(free["gradient_steps"]) == 40
-    assert 1 < int(held["gradient_steps"]) < 40
-    never, _, _ = setup(lr=1e-5, epochs=10, minibatch_size=32, target_kl=0.01)
-    assert int(update(never, state, batch)[1]["gradient_steps"]) == 40
+    """At the first minibatch whose KL is above 1.5 times the target, which is counted and changes nothing: parameters
+    and Adam's moments are those of a plain loop over the minibatches before it."""
+    algo, state, batch = setup(lr=0.02, epochs=8, minibatch_size=10_000, target_kl=1.0)  # a minibatch is the batch
+    _, packed, knobs, _ = algo.prepare(state, batch)
+    rows, model = packed.take(jnp.arange(128)), state.models["policy"]
+    flat, unravel = ravel_pytree(model.params)
+
+    @jax.jit
+    def slope(flat):
+        def mean(flat):
+            loss, parts = algo.loss(unravel(flat), rows, knobs)
+            return loss.mean(), parts["approx_kl"].mean()
+
+        return jax.grad(mean, has_aux=True)(flat)
+
+    seen, opt_state = [], model.opt_state
+    for _ in range(8):
+        grads, kl = slope(flat)
+        seen.append((flat, opt_state, float(kl)))
+        updates, opt_state = optimizer(algo.config).update(grads, opt_state)
+        flat = flat - 0.02 * updates
+    first, (want, moments, kl) = next((i, s) for i, s in enumerate(seen) if s[2] > 0.01)
+    assert 1 < first < 5 and kl < 3 * seen[first - 1][2], "neighbours well within a factor of four"
+    between = float(np.sqrt(kl * seen[first - 1][2]))
+    strict = PPO(dataclasses.replace(algo.config, target_kl=between / 1.5), algo.network)
+    strict.parts = algo.parts
+    new, metrics = update(strict, state, batch)
+    assert int(metrics["gradient_steps"]) == first + 1
+    assert float(metrics["approx_kl"]) == pytest.approx(np.mean([s[2] for s in seen[: first + 1]]), rel=1e-3)
+    held = new.models["policy"]
+    np.testing.assert_allclose(ravel_pytree(held.params)[0], want, rtol=1e-3, atol=1e-5)
+    assert int(held.opt_state[1].count) == first
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-6), held.opt_state, moments)
 
 
 def test_adaptive_kl_penalty_holds_the_policy_back():
     free, state, batch = setup(lr=0.05, epochs=10, minibatch_size=128, max_grad_norm=0.0)
     held, with_penalty, _ = setup(lr=0.05, epochs=10, minibatch_size=128, max_grad_norm=0.0, kl_coef=50.0)
     kl_free = float(update(free, state, batch)[1]["approx_kl"])
-    new, metrics = update(held, with_penalty, batch)
-    assert float(metrics["approx_kl"]) < 0.5 * kl_free
-    assert float(new.aux["kl_coef"]) in (25.0, 50.0, 100.0)
-    assert float(adapt(jnp.float32(1.0), jnp.float32(0.1), 0.01)) == 2.0
-    assert float(adapt(jnp.float32(1.0), jnp.float32(0.001), 0.01)) == 0.5
-    assert float(adapt(jnp.float32(1.0), jnp.float32(0.01), 0.01)) == 1.0
+    for target, factor in ((1e-4, 2.0), (1.0, 0.5)):
+        other = PPO(dataclasses.replace(held.config, kl_target=target), held.network)
+        other.parts = held.parts
+        new, metrics = update(other, with_penalty, batch)
+        assert 1.5e-4 < float(metrics["approx_kl"]) < 0.5 * kl_free < 0.5
+        assert float(metrics["kl_coef"]) == 50.0 and float(new.aux["kl_coef"]) == 50.0 * factor
+
+
+@pytest.mark.parametrize(("kl", "factor"), [(0.0151, 2.0), (0.0149, 1.0), (0.0067, 1.0), (0.0066, 0.5)])
+def test_the_penalty_doubles_above_and_halves_below_one_and_a_half_times_its_target(kl, factor):
+    assert float(adapt(jnp.float32(3.0), jnp.float32(kl), 0.01)) == 3.0 * factor
 
 
 def test_entropy_bonus_raises_entropy():

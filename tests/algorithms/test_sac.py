@@ -19,6 +19,7 @@ from regimen.config import NetworkConfig
 from regimen.distributions import for_space
 from regimen.envs import probe, registry
 from regimen.envs.classic.pendulum import Pendulum
+from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
 from regimen.schedule import Steps
 from regimen.sources import RolloutKeys
@@ -29,7 +30,7 @@ from regimen.training import engine as engine_module
 from regimen.training import trees
 from regimen.training.engine import HostEngine, Limits
 from regimen.training.trainer import make_engine
-from regimen.types import Batch, Spec
+from regimen.types import Batch, Spec, TimeStep
 from support import assert_same_run, final_state, tiny
 
 NETWORK = NetworkConfig(hidden=(8,), activation="relu")
@@ -502,6 +503,17 @@ def test_sources_fill_the_same_replay():
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), a, b)
 
 
+@native_env
+class Turning(probe.Masked):
+    """Two steps, after each of which another action is not allowed."""
+
+    max_episode_steps: int = 2
+
+    def step(self, key, state, action):
+        new = jnp.roll(state, 1)
+        return new, TimeStep(obs=new, reward=jnp.float32(0.0), terminated=jnp.bool_(False))
+
+
 @pytest.mark.usefixtures("compilation_cache")
 def test_host_environments_compile_once_and_give_masks_of_both_states():
     engine = engine_of("gym:Pendulum-v1", **{"env_args": {}, "device": "cpu"})
@@ -511,8 +523,15 @@ def test_host_environments_compile_once_and_give_masks_of_both_states():
     for _ in range(2):
         engine.advance([Limits(1)])
     assert engine.update._cache_size() == programs and int(engine.state.aux["gradient_steps"]) == 16
-    engine.close()
-    env = probe.Masked()
+    assert not engine.state.replay.truncated.any()
+    resumed = engine_of("gym:Pendulum-v1", **{"env_args": {}, "device": "cpu"})
+    resumed.restore(trees.flatten(engine.snapshot(0)), "the first")
+    resumed.advance([Limits(1)])  # its environments start anew in the middle of their episodes
+    np.testing.assert_array_equal(np.flatnonzero(resumed.state.replay.truncated.all(1)), [23])
+    assert resumed.state.replay.truncated.sum() == 4
+    for one in (engine, resumed):
+        one.close()
+    env = Turning()
     spec = Spec(env.observation_space, env.action_space, num_envs=4, rollout_rows=3, env=env)
     algo = SAC(network=NETWORK, **BATCH).bind(spec)
     source, state = ScanSource(Steps(12), 4), algo.init(jax.random.key(0))
@@ -520,6 +539,7 @@ def test_host_environments_compile_once_and_give_masks_of_both_states():
     _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
     np.testing.assert_array_equal(batch.extras["mask"], batch.obs == 0)
     np.testing.assert_array_equal(batch.extras["next_mask"], batch.next_obs == 0)
+    assert (batch.extras["mask"] != batch.extras["next_mask"]).any(-1).all() and batch.truncated.any()
 
 
 def test_an_update_without_a_gradient_step_is_no_divergence(plain):

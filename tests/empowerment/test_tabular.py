@@ -88,6 +88,32 @@ def test_buttons_solve_a_linear_system():
     assert max(chosen, key=chosen.get) == "destroy"
 
 
+def pit(end_reached) -> object:
+    """The robot keeps the human where it may move between two goals (action 0), or drops it where the world ends."""
+    moves = [[[0, 2], [1, 2]], [[0, 2], [1, 2]], [[2, 2], [2, 2]]]
+    wants = [[[1.0, 0.0], [0.0, 1.0]]] * 3
+    return table_world(moves, [[1, 0], [0, 1], end_reached], prior_table=wants, ends=(2,))
+
+
+def test_an_end_that_leaves_nobody_any_power():
+    """There U_r is minus infinity and not looked at: V_r is what the theory fixes, and the rest is a linear system."""
+    theory = Theory(gamma_r=0.9, gamma_h=0.9, beta_r=2, terminal_v_r=-100.0)
+    solution, other = (tabular.solve(pit(reached), theory) for reached in ([0, 0], [1, 1]))
+    assert solution.report["converged"] and solution.report["residual"] < 1e-9
+    assert solution.v_r[0][2] == -100.0 and np.isnan(solution.u_r[0][2])
+    q = 0.9 * np.array([solution.v_r[0][:2].mean(), -100.0])  # kept, the human goes to either state; or it is dropped
+    np.testing.assert_allclose(solution.q_r[0][:2], [q, q], rtol=1e-7)
+    pi = q**-2.0 / (q**-2.0).sum()
+    np.testing.assert_allclose(solution.pi_r[0][:2], [pi, pi], rtol=1e-7)
+    np.testing.assert_allclose(solution.v_r[0][:2], solution.u_r[0][:2] + pi @ q, rtol=1e-7)
+    assert other.report["converged"] and (other.x_h[0][:2] > solution.x_h[0][:2]).all()
+
+
+def test_what_is_not_a_number_has_not_converged():
+    for residual in (tabular.Residual(math.nan, 0.0), tabular.Residual(0.0, math.nan)):
+        assert not residual.worst <= 1e-9
+
+
 def test_refusals():
     with pytest.raises(ConfigError, match="gamma_r: 1 is out of range for a world without end"):
         tabular.solve(make_env("world/tiny3"), Theory(gamma_r=1))

@@ -9,7 +9,7 @@ from regimen.errors import ConfigError
 from regimen.search import space as spaces
 from regimen.search.acquisition import choose, thompson, ucb
 from regimen.search.feasibility import Feasibility
-from regimen.search.gate import Gate, Rate, lower_bound
+from regimen.search.gate import STAKES, Gate, Rate, lower_bound
 from regimen.search.gp import GP
 
 SPACE = spaces.permutations("abcd")
@@ -30,6 +30,16 @@ def test_the_bound_is_honest_where_students_is_not():
     missed = [lower_bound(rng.random(40) < 0.97) > 0.97 for _ in range(200)]
     assert np.mean(missed) <= 0.05
     assert 0.85 < lower_bound(np.ones(40)) < 0.95
+
+
+def test_the_bound_is_where_the_capital_refutes_one_in_twenty():
+    """At the bound m, bets against a mean of m have made 20 of 1, a mean over the stakes: 95% leave 1 in 20."""
+    rng = np.random.default_rng(2)
+    for x in (np.ones(40), rng.random(30), np.tile([0.0, 1.0, 1.0], 20)):
+        m = lower_bound(x)
+        capital = np.mean([np.prod(1 + stake / m * (x - m)) for stake in STAKES])
+        assert capital == pytest.approx(20.0, rel=1e-6) and m < x.mean()
+        assert Rate.of(x).bound == m
 
 
 def test_the_bound_narrows_and_follows_the_spread():

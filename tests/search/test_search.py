@@ -390,22 +390,20 @@ def test_a_good_leader_does_not_make_the_rest_random():
 
 @pytest.mark.parametrize("acquisition", ["ucb", "thompson"])
 def test_the_model_finds_the_best_in_a_third_of_the_space_and_beats_random(tmp_path, acquisition):
-    """All candidates equally good at once: only the choice counts. Over 10 seeds, on a space of 120."""
+    """A candidate costs by the place that is furthest from the best order's, which is not what the kernel compares
+    (pairs that are the other way round). Over 10 seeds, on a space of 120."""
     space = spaces.workflows("meander", "published", "all")
-    i, j = np.triu_indices(5, 1)
     ranks = np.array([w.ranks() for w in space.values])
-    truth = (ranks[:, i] < ranks[:, j]) @ np.random.default_rng(7).normal(size=10) * 5
     legal = ranks[:, 4] > 0  # user first is never feasible
+    hidden = np.flatnonzero(legal)[41]
+    truth = -5.0 * np.abs(ranks - ranks[hidden]).max(-1)
 
     def found(method, seed, trials=20):
         rng, seen = np.random.default_rng(seed), []
         for _ in range(trials):
             c = pick(propose(method, space, Gate(0.9), seen, seed, acquisition))
             seen.append(dataclasses.replace(played(c, truth[c] + rng.normal(), 1.0 if legal[c] else 0.6), trained=0))
-        best = recommend(method, space, Gate(0.9), seen)
-        return truth[best]
+        return recommend(method, space, Gate(0.9), seen) == hidden
 
-    top = truth[legal].max()
-    ours, theirs = ([found(m, s) for s in range(10)] for m in ("gp", "random"))
-    assert np.median(ours) > top - 0.02 * np.ptp(truth)
-    assert np.mean(ours) > np.mean(theirs)
+    ours, theirs = (sum(found(m, s) for s in range(10)) for m in ("gp", "random"))
+    assert ours >= 7 and theirs <= 3

@@ -76,7 +76,7 @@ def batches(rng, columns, number, workers=1, dead=0.0):
             reward=rng.normal(size=(*shape, 2)).astype(np.float32),
             terminated=terminated,
             truncated=truncated,
-            next_obs={"id": after, "pixels": np.zeros((*shape, 2), np.uint8)},
+            next_obs={"id": after, "pixels": np.repeat(np.abs(after).astype(np.uint8), 2, -1)},
             valid=rng.random(shape) >= dead,
             extras={},
             worker=jnp.int32(worker) if workers > 1 else None,
@@ -138,6 +138,39 @@ def test_a_rollout_that_is_not_counted_is_written_again():
     ring, again = replay.insert(ring, rows, second)
     expected = replay.insert(*replay.insert(replay.ring(), replay.zeros(SPACE, np.zeros((), np.int32)), first), second)
     jax.tree.map(np.testing.assert_array_equal, (ring, again), expected)
+
+
+@pytest.mark.parametrize("worker", [None, 1])
+def test_returns_over_several_steps_end_where_environments_were_started_anew(worker):
+    """A resumed run and a replaced worker begin with other episodes: what was not over is cut there, in the columns
+    where that is so, and nothing else is."""
+    workers = 1 if worker is None else 2
+    replay = Replay(size=100 * workers, rows=T, columns=2 * workers, workers=workers)
+    rows, ring, first = replay.zeros(SPACE, np.zeros((), np.int32)), replay.ring(), 0 if worker is None else 2
+    one, other = batches(np.random.default_rng(6), 2, 2)
+    never = np.zeros((T, 2), bool)
+    quiet = {"terminated": never, "truncated": never, "worker": None if worker is None else jnp.int32(worker)}
+    start = one.obs["id"][0]
+    ids = start + 2 * np.arange(4 * T)[:, None, None]  # a column counts in twos from its first number on
+    parts = []
+    for i in range(3):
+        at = slice(i * T, (i + 1) * T)
+        blank = np.zeros_like(one.obs["pixels"])
+        obs, after = {"id": ids[at], "pixels": blank}, {"id": ids[i * T + 1 : (i + 1) * T + 1], "pixels": blank}
+        parts.append(other.replace(obs=obs, next_obs=after, action=np.int32(ids[at, :, 0]), **quiet))
+    anew = ids[2 * T : 3 * T].copy()
+    anew[:, 1] += 1000  # the second environment does not go on where it was
+    parts[2] = parts[2].replace(obs=parts[2].obs | {"id": anew}, action=np.int32(anew[..., 0]))
+    for part in parts:
+        ring, rows = replay.insert(ring, rows, part)
+    expected = np.zeros((3 * T, 2), bool)
+    expected[2 * T - 1, 1] = True
+    np.testing.assert_array_equal(rows.truncated[: 3 * T, first : first + 2], expected)
+    assert rows.truncated.sum() == 1
+    got = jax.tree.map(np.asarray, replay.sample(ring, rows, jax.random.key(0), 500, 4, GAMMA))
+    steps = {int(a): round(float(np.log(d) / np.log(GAMMA))) for a, d in zip(got.action, got.discount)}
+    assert [steps[int(i)] for i in ids[: 3 * T, 0, 0]] == [4, 4, 4, 4, 4, 4, 3, 2, 1]
+    assert [steps[int(i)] for i in ids[: 2 * T, 1, 0]] == [4, 4, 4, 3, 2, 1]
 
 
 def test_masks_are_kept_and_default_to_all():

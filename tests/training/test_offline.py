@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import regimen
+from regimen.analysis.replay import replay
 from regimen.errors import ConfigError, StorageError
 from regimen.sources import dataset
 from regimen.tracking.files import read_config, read_metrics
@@ -168,6 +169,22 @@ def test_data_collected_before_is_not_collected_again(tmp_path):
     shutil.rmtree(tmp_path / "run")
     assert regimen.train("cartpole", "bc", **settings).summary["data"] == first.summary["data"]
     assert digest_of(tmp_path / "run-data") == before
+
+
+@pytest.mark.parametrize("algo", ["bc", "cql"])
+def test_a_team_learns_from_data(algo, tmp_path):
+    """One policy for all agents, from transitions of each; it acts on a dictionary of those that act, and so its
+    episodes can be written down."""
+    data = regimen.collect("probe/team", tmp_path / "data", episodes=8)
+    assert data.episodes == 8 and data.steps < 8 * 3  # of single agents
+    settings = {k: v for k, v in TINY.items() if k != "algo.buffer_size" or algo == "cql"} | {"data": str(data.path)}
+    result = regimen.train("probe/team", algo, total_steps=8, out=str(tmp_path / "run"), **settings)
+    policy = regimen.load_policy(result.run_dir)
+    assert policy.agents == ("one", "two", "three")
+    seen = {"one": np.array([1.0, 1 / 3], np.float32), "three": np.array([-1.0, 1.0], np.float32)}
+    assert policy.act(seen) == {name: policy.act(obs) for name, obs in seen.items()}
+    assert len(list(replay(result.run_dir, episodes=1))) == 1
+    assert len((result.run_dir / "replays" / "seed-0.csv").read_text().splitlines()) > 3
 
 
 def test_fine_tuning_needs_a_longer_budget(data, tmp_path):

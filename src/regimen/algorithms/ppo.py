@@ -200,9 +200,11 @@ class PPO(ActorCritic):
             grads, parts = minibatch.gradient(lambda flat, row: self.row_loss(loss, unravel(flat), row), flat)
             parts["grad_norm"] = optax.global_norm(grads)
             updates: Any
-            updates, opt_state = optimizer(c).update(grads, opt_state)
+            updates, moments = optimizer(c).update(grads, opt_state)
             stop = jnp.bool_(False) if c.target_kl is None else parts["approx_kl"] > 1.5 * c.target_kl
-            flat = jnp.where(stop, flat, flat - lr * updates)  # a minibatch already past the target is not stepped on
+            stay, move = (flat, opt_state), (flat - lr * updates, moments)
+            # a minibatch already past the target is not stepped on, and leaves no trace in the optimiser
+            flat, opt_state = jax.tree.map(lambda old, new: jnp.where(stop, old, new), stay, move)
             norms = balance.follow(norms, parts)
             totals = jax.tree.map(jnp.add, totals, parts)
             return flat, opt_state, norms, totals, stop

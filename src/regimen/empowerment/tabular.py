@@ -46,7 +46,8 @@ class Residual(NamedTuple):
 
     @property
     def worst(self) -> float:
-        return max(self)
+        """Not a number where one of them is none: that is no convergence."""
+        return float(np.max(self))
 
 
 def solve(
@@ -91,7 +92,8 @@ class Continuation:
         values, residual = self.settle(values, 0.0, self.tolerance, hold=True)  # humans first: U_r needs X_h > 0
         found = back.sweep(values, back.table.ended, len(back.table.states))
         back.check_power(found, None)
-        values = values._replace(v_r=found.u_r / (1 - back.theory.gamma_r))
+        ended = back.table.ended  # where nobody may have any power, so that U_r is minus infinity
+        values = values._replace(v_r=np.where(ended, back.theory.terminal_v_r, found.u_r / (1 - back.theory.gamma_r)))
         path = []
         for beta in np.linspace(0, beta_r, steps + 1) if beta_r else [0.0]:
             last = beta == beta_r
@@ -191,7 +193,7 @@ def leftover(forms: Forms, problem: Problem, values: Values) -> Residual:
     """What one sweep would change."""
     new = Values(*(np.asarray(x) for x in one_sweep(forms, problem, values)))
     humans = [np.abs(a - b).max(initial=0) for a, b in ((new.v_h_e, values.v_h_e), (new.v_h_m, values.v_h_m))]
-    return Residual(float(max(humans)), float(np.abs(np.log(new.v_r / values.v_r)).max()))
+    return Residual(float(np.max(humans)), float(np.abs(np.log(new.v_r / values.v_r)).max()))
 
 
 def packed(values: Any) -> Any:

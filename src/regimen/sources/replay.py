@@ -5,7 +5,8 @@ at its own cursor. C is a multiple of T, so a write never wraps. Cursors and cou
 rows (`Ring`, in `State.aux`): rows behind a cursor that was not moved do not count, and are written again.
 
 Successors are kept beside observations. That doubles their memory, and makes the end of an episode, a time limit and
-the newest row all alike: what follows a row is always in it.
+the newest row all alike: what follows a row is always in it. It also shows where environments were started anew in the
+middle of an episode, as those of a resumed run or of a replaced worker are: returns over several steps end there.
 """
 
 from __future__ import annotations
@@ -115,9 +116,27 @@ class Replay:
             start = (*at, *(0,) * (buffer.ndim - 2))
             return lax.dynamic_update_slice(buffer, x.astype(buffer.dtype), start)
 
+        rows = self.cut(rows, new, *at)
         cursor = ring.cursor.at[worker].set((ring.cursor[worker] + steps) % self.capacity)
         count = ring.count.at[worker].set(jnp.minimum(ring.count[worker] + steps, self.capacity))
         return Ring(cursor, count), jax.tree.map(write, rows, new)
+
+    def cut(self, rows: Rows, new: Rows, cursor: Array, column: Array) -> Rows:
+        """The rows kept so far, truncated before `new` ones in the columns that do not go on with the successor of the
+        row at the cursor's back. Nothing to do where successors are not kept as observations are."""
+        if jax.tree.structure(rows.obs) != jax.tree.structure(rows.next_obs):
+            return rows
+        at, width = ((cursor - 1) % self.capacity, column), new.valid.shape[1]
+
+        def before(x: Array) -> Array:
+            return lax.dynamic_slice(x, (*at, *(0,) * (x.ndim - 2)), (1, width, *x.shape[2:]))[0]
+
+        def differs(old: Array, first: Array) -> Array:
+            return (before(old) != first[0].astype(old.dtype)).reshape(width, -1).any(-1)
+
+        anew = jnp.stack(jax.tree.leaves(jax.tree.map(differs, rows.next_obs, new.obs))).any(0)
+        truncated = before(rows.truncated) | (anew & before(rows.valid) & ~before(rows.terminated))
+        return rows.replace(truncated=lax.dynamic_update_slice(rows.truncated, truncated[None], at))
 
     def sample(self, ring: Ring, rows: Rows, key: Array, size: int, n_step: int, gamma: Any) -> Sample:
         """`size` transitions, uniform over the valid rows that count, with replacement."""

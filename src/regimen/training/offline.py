@@ -120,6 +120,7 @@ def make_engine(
         handle.observation_space,
         handle.action_space,
         handle.reward_components,
+        agents=handle.agents,
         max_episode_steps=handle.max_episode_steps,
         env=handle.native,
         action_conditions=handle.action_conditions,
