@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from regimen.returns import gae, monte_carlo, n_step
+import vtrace_oracle
+from regimen.returns import gae, monte_carlo, n_step, vtrace
 
 T, B, GAMMA, LAMBDA = 12, 3, 0.9, 0.8
 
@@ -90,3 +91,30 @@ def test_lambda_one_is_monte_carlo_minus_value(rollout):
         monte_carlo(reward, next_value, done, GAMMA),
         atol=1e-4,
     )
+
+
+CLIPS = {
+    "none": (1.0, 50.0, 50.0, 50.0),
+    "values": (0.7, 1.3, 50.0, 50.0),
+    "traces": (0.7, 50.0, 0.8, 50.0),
+    "gradient": (0.7, 50.0, 50.0, 1.7),
+    "all": (0.6, 1.3, 0.8, 1.7),
+}
+
+
+@pytest.mark.parametrize("clips", CLIPS.values(), ids=CLIPS)
+def test_vtrace_is_the_sum_of_weighted_errors(rollout, clips):
+    """Weights between about 1/20 and 20, each clip and the trace decay on its own and all together; also of the first
+    7 rows of a capacity, where every episode has ended."""
+    reward, value, next_value, done = rollout
+    log_rho = 1.5 * np.random.default_rng(1).normal(size=(T, B))
+    done = done.copy()
+    done[6] = True
+    following = np.where(done[:-1], next_value[:-1], value[1:])  # a row's successor is the next row
+    next_value = np.concatenate([following, next_value[-1:]])
+    expected = vtrace_oracle.vtrace(log_rho, reward, value, next_value, done, GAMMA, *clips)
+    args = [jnp.asarray(x, jnp.float32) for x in (log_rho, reward, value, next_value, done)]
+    for found, right in zip(vtrace(*args, GAMMA, *clips), expected):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
+    for found, right in zip(vtrace(*args, GAMMA, *clips, length=jnp.int32(7)), expected):
+        np.testing.assert_allclose(found[:7], right[:7], rtol=1e-4, atol=1e-4)

@@ -79,17 +79,20 @@ def vtrace(
     c_clip: Any = 1.0,
     pg_rho_clip: Any = 1.0,
     length: Array | None = None,
-) -> tuple[Array, Array]:
-    """V-trace targets and policy-gradient advantages (Espeholt et al. 2018, eq. 1 and section 4.2), from batches of
-    another policy: `log_rho` is the log-ratio of the policy to be evaluated over the one that acted.
+) -> tuple[Array, Array, Array]:
+    """V-trace (Espeholt et al. 2018, eq. 1 and section 4.2) from batches of another policy: its targets, advantages,
+    and the weights of the policy gradient. `log_rho` is the log-ratio of the policy to be evaluated over the one that
+    acted.
 
     v_t = V_t + rho_t delta_t + gamma c_t (v_{t+1} - V_{t+1}), rho_t = min(rho, rho_clip), c_t = lambda min(rho, c_clip)
-    and A_t = min(rho, pg_rho_clip) (r_t + gamma v_{t+1} - V_t). Where rho is 1 the targets are lambda-returns.
+    and A_t = r_t + gamma v_{t+1} - V_t, to be weighted by w_t = min(rho, pg_rho_clip). Where rho is 1 the targets are
+    lambda-returns. The weight is not part of the advantage, because a mean may be subtracted from A_t alone: the
+    gradient w_t grad log pi has mean 0 under the policy that acted, grad log pi has not.
     """
     rho, done = jnp.exp(jnp.minimum(log_rho, 20.0)), done.astype(reward.dtype)
     delta = jnp.minimum(rho, rho_clip) * (reward + gamma * next_value - value)
     decay = gamma * trace_lambda * jnp.minimum(rho, c_clip) * (1.0 - done)
     excess = _backward(lambda x, d, c: d + c * x, jnp.zeros_like(delta[0]), (delta, decay), length)  # v_t - V_t
     later = jnp.concatenate([excess[1:], jnp.zeros_like(excess[:1])]) * (1.0 - done)
-    advantage = jnp.minimum(rho, pg_rho_clip) * (reward + gamma * (next_value + later) - value)
-    return value + excess, advantage
+    advantage = reward + gamma * (next_value + later) - value
+    return value + excess, advantage, jnp.minimum(rho, pg_rho_clip)

@@ -6,21 +6,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
+from jax.flatten_util import ravel_pytree
 
 import regimen
+import vtrace_oracle
 from regimen.algorithms.appo import APPO
 from regimen.algorithms.impala import IMPALA, Sample
 from regimen.config import NetworkConfig
 from regimen.envs import probe
+from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
-from regimen.normalize import RunningStats
 from regimen.returns import vtrace
 from regimen.schedule import Episodes, Steps
 from regimen.settings import build_config
 from regimen.sources import lagged
 from regimen.sources.scan import ScanSource
 from regimen.tracking.files import read_metrics
-from regimen.types import Spec
+from regimen.training.engine import Limits
+from regimen.training.trainer import make_engine
+from regimen.types import Batch, Spec
 from support import TINY, assert_same_run
 
 GAMMA = 0.9
@@ -167,20 +172,211 @@ def test_correction_beats_none_when_batches_are_old():
 
 @BOTH
 def test_no_lag_is_on_policy(cls):
-    """Of its own batch every weight is 1, whatever the clips; with trace_lambda 1 targets are discounted sums."""
+    """Of its own batch every weight is 1, and with trace_lambda 1 targets are the discounted sums, whatever the critic
+    says: gamma at the first of two steps and 1 at the second."""
     env = probe.TwoStep()
-    algo = bound(cls, env, trace_lambda=0.7, normalize_advantage=False)
+    algo = bound(cls, env, trace_lambda=1.0, normalize_advantage=False)
     source = ScanSource(Steps(64), 8)
     state = algo.init(jax.random.key(0))
     carry = source.init(env, algo, jax.random.key(1))
     _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
     rows, metrics = jax.jit(algo.rows)(state, batch)
     np.testing.assert_allclose(rows.corrected, rows.behaviour, atol=1e-6)
-    assert float(metrics["rho_mean"]) == pytest.approx(1.0, abs=1e-6)
-    uncorrected = bound(cls, env, trace_lambda=0.7, normalize_advantage=False, correction="none")
-    plain, _ = jax.jit(uncorrected.rows)(state, batch)
-    np.testing.assert_allclose(rows.target, plain.target, atol=1e-5)
-    np.testing.assert_allclose(rows.advantage, plain.advantage, atol=1e-5)
+    assert float(metrics["rho_mean"]) == pytest.approx(1.0, abs=1e-6) and float(metrics["rho_clipped"]) == 0
+    right = np.where(np.asarray(batch.obs)[..., 0] == 0, GAMMA, 1.0)
+    value = algo.bound.critic.apply(state.models["policy"].params["critic"], batch.obs)[..., 0]
+    np.testing.assert_allclose(rows.target, right, atol=1e-5)
+    np.testing.assert_allclose(rows.advantage, right - value, atol=1e-5)
+
+
+# --- formulas, on batches that no policy here has made ----------------------------------------------------------------
+
+T, B, ACTIONS = 6, 3, 3
+SPEC = Spec(Box(-1.0, 1.0, (2,)), Discrete(ACTIONS), num_envs=B)
+
+
+def made(cls, spec=SPEC, **kwargs):
+    """The algorithm and a state whose policy has moved away from its target copy, where it has one."""
+    algo = cls(network=NetworkConfig(hidden=(8,)), **(DEFAULTS | kwargs)).bind(spec)
+    state = algo.init(jax.random.key(0))
+    model = state.models["policy"]
+    moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), model.params)
+    return algo, state.replace(models={"policy": model.replace(params=moved)})
+
+
+def strange_batch(seed=0):
+    """Episodes that terminate, are truncated and go on; actions of a policy far from ours; one column whose last two
+    rows say nothing."""
+    rng = np.random.default_rng(seed)
+    obs = rng.uniform(-1, 1, (T + 1, B, 2)).astype(np.float32)
+    terminated, truncated, valid = np.zeros((T, B), bool), np.zeros((T, B), bool), np.ones((T, B), bool)
+    terminated[2, 0] = truncated[1, 1] = truncated[3, 2] = True
+    valid[4:, 2] = False
+    next_obs = np.where((terminated | truncated)[..., None], rng.uniform(-1, 1, (T, B, 2)), obs[1:])
+    action, reward = rng.integers(0, ACTIONS, (T, B)).astype(np.int32), rng.normal(size=(T, B, 1))
+    log_prob = np.log(rng.uniform(0.05, 1.0, (T, B)))
+    log_prob[~valid] = -12.0  # weights that would show in every statistic
+    arrays = obs[:-1], action, reward, terminated, truncated, next_obs, valid
+    return Batch(*map(jnp.asarray, arrays), {"log_prob": jnp.asarray(log_prob, jnp.float32)}, full=False)
+
+
+def log_policy(algo, params, batch):
+    out = algo.policy(params, batch.obs, None)  # log-probabilities of all actions
+    return np.take_along_axis(np.asarray(out), np.asarray(batch.action)[..., None], -1)[..., 0]
+
+
+@BOTH
+@pytest.mark.parametrize("correction", ["vtrace", "none"])
+def test_rows_match_numpy(cls, correction):
+    """Targets, and advantages that are normalised over valid rows and then weighted; APPO's weights are of its target
+    policy, its values of the current networks."""
+    clips = {"trace_lambda": 0.7, "rho_clip": 1.3, "c_clip": 0.8, "pg_rho_clip": 1.7}
+    algo, state = made(cls, correction=correction, **clips)
+    batch, model = strange_batch(), state.models["policy"]
+    rows, metrics = jax.jit(algo.rows)(state, batch)
+    evaluated = model.target if cls is APPO else model.params
+    corrected, behaviour = log_policy(algo, evaluated, batch), np.asarray(batch.extras["log_prob"])
+    np.testing.assert_allclose(rows.corrected, corrected, rtol=1e-5)
+    np.testing.assert_array_equal(rows.behaviour, behaviour)
+    log_rho = corrected - behaviour if correction == "vtrace" else np.zeros((T, B))
+
+    def critic(obs):
+        return np.asarray(algo.bound.critic.apply(model.params["critic"], obs)[..., 0])
+
+    valid, done = np.asarray(batch.valid), np.asarray(batch.terminated | batch.truncated)
+    next_value = np.where(batch.terminated, 0.0, critic(batch.next_obs))
+    reward, value = np.asarray(batch.reward)[..., 0], critic(batch.obs)
+    right = vtrace_oracle.vtrace(log_rho, reward, value, next_value, done, GAMMA, *clips.values())
+    target, advantage, weight = right
+    advantage = weight * (advantage - advantage[valid].mean()) / advantage[valid].std()
+    np.testing.assert_allclose(np.asarray(rows.target)[valid], target[valid], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(rows.advantage)[valid], advantage[valid], rtol=1e-3, atol=1e-3)
+    assert float(metrics["rho_mean"]) == pytest.approx(np.exp(log_rho)[valid].mean(), rel=1e-4)
+    assert float(metrics["rho_clipped"]) == pytest.approx((np.exp(log_rho) > 1.3)[valid].mean(), rel=1e-4)
+
+
+@BOTH
+def test_the_update_is_the_policy_gradient_of_a_bandit(cls):
+    """One state, three arms, a batch of the older policy mu in exactly its proportions. The gradient of J = sum_a pi(a)
+    r(a) with respect to the logits is pi (r - J); what is learned with is that, divided by the advantages' deviation,
+    however far mu is from pi. Had the weight been normalised with the advantage, the update would go towards what has
+    become likelier, which here is the worst arm."""
+    mu, pi, reward = np.array([5, 4, 1]) / 10, np.array([0.1, 0.2, 0.7]), np.array([1.0, 3.0, 0.5])
+    action = np.repeat(np.arange(3), [5, 4, 1])[None]
+    clips = dict.fromkeys(("rho_clip", "pg_rho_clip", *(("is_clip",) if cls is APPO else ())), 100.0)
+    algo, state = made(cls, Spec(Box(-1.0, 1.0, (1,)), Discrete(3), num_envs=10), **clips)
+    params = state.models["policy"].params
+    head = {"kernel": jnp.zeros_like(params["actor"]["head"]["kernel"]), "bias": jnp.log(jnp.asarray(pi, jnp.float32))}
+    params = params | {"actor": params["actor"] | {"head": head}}
+    state = state.replace(models={"policy": state.models["policy"].replace(params=params, target=params)})
+    obs, no, yes = jnp.zeros((1, 10, 1)), jnp.zeros((1, 10), bool), jnp.ones((1, 10), bool)
+    extras = {"log_prob": jnp.asarray(np.log(mu)[action], jnp.float32)}
+    paid = jnp.asarray(reward[action], jnp.float32)[..., None]
+    batch = Batch(obs, jnp.asarray(action), paid, yes, no, obs, yes, extras)
+
+    @jax.jit
+    def gradient(state, batch):
+        rows = jax.tree.map(lambda x: x[0], algo.rows(state, batch)[0])
+
+        def policy_loss(bias):
+            moved = params | {"actor": params["actor"] | {"head": head | {"bias": bias}}}
+            return algo.loss(moved, rows, 0.0)[1]["policy_loss"].mean()
+
+        return -jax.grad(policy_loss)(head["bias"])
+
+    deviation = np.sqrt(mu @ (reward - mu @ reward) ** 2)
+    np.testing.assert_allclose(gradient(state, batch), pi * (reward - pi @ reward) / deviation, atol=1e-4)
+
+
+@BOTH
+def test_loss_matches_numpy(cls):
+    """Policy loss + vf_coef (V - v)^2 / 2 - ent_coef H, and the KL from the policy that acted."""
+    algo, state = made(cls, vf_coef=0.3)
+    batch, params = strange_batch(), state.models["policy"].params
+    rng = np.random.default_rng(3)
+    behaviour, corrected, advantage, target = rng.normal(size=(4, T, B)).astype(np.float32)
+    row = Sample(batch.obs, batch.action, behaviour, corrected, advantage, target, None)
+    loss, metrics = jax.jit(algo.loss)(params, row, 0.2)
+    log_prob, every = log_policy(algo, params, batch), np.asarray(algo.policy(params, batch.obs, None))
+    policy_loss = -log_prob * advantage
+    if cls is APPO:
+        policy_loss = np.asarray(algo.policy_loss(jnp.asarray(log_prob), row)[0])  # has a test of its own
+    value = np.asarray(algo.bound.critic.apply(params["critic"], batch.obs)[..., 0])
+    value_loss, entropy = 0.5 * (value - target) ** 2, -(np.exp(every) * every).sum(-1)
+    np.testing.assert_allclose(metrics["policy_loss"], policy_loss, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(loss, policy_loss + 0.3 * value_loss - 0.2 * entropy, rtol=1e-4, atol=1e-5)
+    ratio = np.exp(log_prob - behaviour)
+    np.testing.assert_allclose(metrics["approx_kl"], ratio - 1 - np.log(ratio), rtol=1e-3, atol=1e-4)
+
+
+@BOTH
+def test_the_first_step_is_a_clipped_one_of_adam(cls):
+    """Three quarters through a linear schedule, on one minibatch with the mean gradient of all valid rows."""
+    options = {"epochs": 1} if cls is APPO else {}
+    limit = 0.05
+    rates = {"lr": 1e-2, "lr_end": 2e-3, "lr_schedule": "linear", "ent_schedule": "linear", "horizon": "400 steps"}
+    algo, state = made(cls, ent_coef=0.4, ent_end=0.2, max_grad_norm=limit, **rates, **options)
+    state = state.replace(clock=state.clock.advance(300, 0))
+    batch, params = strange_batch(), state.models["policy"].params
+    new, metrics = jax.jit(algo.update)(state, batch)
+    lr, ent_coef = 1e-2 - 0.75 * 8e-3, 0.4 - 0.75 * 0.2
+    assert float(metrics["lr"]) == pytest.approx(lr) and float(metrics["ent_coef"]) == pytest.approx(ent_coef)
+    assert float(metrics["gradient_steps"]) == 1
+
+    @jax.jit
+    def gradient(params):
+        rows = algo.rows(state, batch)[0]
+        return jax.grad(lambda p: (algo.loss(p, rows, ent_coef)[0] * batch.valid).sum() / batch.valid.sum())(params)
+
+    grads = ravel_pytree(gradient(params))[0]
+    norm = float(np.linalg.norm(grads))
+    assert norm > limit and float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-3)
+    clipped = np.asarray(grads) * limit / norm
+    step = lr * clipped / (np.abs(clipped) + 1e-5)
+    after, before = ravel_pytree(new.models["policy"].params)[0], ravel_pytree(params)[0]
+    np.testing.assert_allclose(after - before, -step, rtol=1e-2, atol=2e-5)
+
+
+def test_appo_passes_several_times_over_minibatches():
+    """16 valid rows in minibatches of at most 5 are four a pass."""
+    algo, state = made(APPO, minibatch_size=5, epochs=3)
+    assert float(jax.jit(algo.update)(state, strange_batch())[1]["gradient_steps"]) == 12
+
+
+# --- acting with an older policy --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_the_policy_that_acts_is_as_old_as_it_says(lag):
+    """Policy i is the number i."""
+    history, acted, ages = lagged.start({"policy": jnp.float32(0)}, lag), [], []
+    for i in range(8):
+        old, history, age = lagged.swap(history, {"policy": jnp.float32(i)}, jnp.int32(i), lag)
+        acted.append(int(old["policy"]))
+        ages.append(int(age))
+    assert acted == [max(i - lag, 0) for i in range(8)]
+    assert ages == [i - policy for i, policy in enumerate(acted)]
+
+
+def test_a_lagged_run_equals_a_loop_that_keeps_every_policy():
+    """The engine's own lag against a list of all policies: update i acts with policy i - 2, and learns from the
+    current one."""
+    lag, updates = 2, 5
+    config = build_config("probe/match", algo="impala", overrides=RUN | {"rollout.lag": lag, "total_steps": 1000})
+    handle = resolve("probe/match")
+    engine = make_engine(config, handle, [7], lambda: False)
+    algo, source, key = engine.algo, engine.source, jax.random.key(7)
+    engine.advance([Limits(updates)])
+    state = algo.init(jax.random.fold_in(key, 0))
+    carry = source.init(handle.native, algo, jax.random.fold_in(key, 1))
+    collect, update, policies = jax.jit(source.next), jax.jit(algo.update), []
+    for i in range(updates):
+        policies.append(algo.actor_params(state))
+        acting = policies[max(i - lag, 0)]
+        carry, batch, rows, steps = collect(handle.native, algo, carry, acting, jax.random.fold_in(state.key, i))
+        state = update(state, batch)[0].replace(clock=state.clock.advance(steps, rows.count))
+    found, right = engine.actor_params(0), algo.actor_params(state)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5), found, right)
 
 
 def test_appo_clips_around_the_target_policy():
@@ -249,9 +445,3 @@ def test_floats_are_data():
     changed.parts = algo.parts
     assert jax.tree.structure(algo) == jax.tree.structure(changed)
     assert jax.tree.leaves(algo) != jax.tree.leaves(changed)
-
-
-def test_statistics_of_weights_count_valid_rows_only():
-    """Rows past an episode's end hold zeros, whose weight is 1 and says nothing."""
-    stats = RunningStats.of(jnp.asarray([[2.0], [1.0]]), jnp.asarray([[True], [False]]))
-    assert float(stats.mean) == 2.0

@@ -33,7 +33,7 @@ class Sample(Record):
     action: PyTree
     behaviour: Array  # [] log-probability under the policy that acted
     corrected: Array  # [] and under the one V-trace evaluates
-    advantage: Array  # []
+    advantage: Array  # [] normalised where that is asked for, times the clipped importance weight
     target: Array  # []
     mask: Array | None
 
@@ -91,7 +91,7 @@ class IMPALA(ActorCritic):
         corrected = self.joint_log_prob(self.log_probs(out, batch.action, mask)[0])
         behaviour = self.joint_log_prob(batch.extras["log_prob"])
         log_rho = corrected - behaviour if c.correction == "vtrace" else jnp.zeros_like(corrected)
-        target, advantage = vtrace(
+        target, advantage, weight = vtrace(
             log_rho,
             batch.reward.sum(-1),
             value[..., 0],
@@ -104,7 +104,7 @@ class IMPALA(ActorCritic):
             c.pg_rho_clip,
             batch.length,
         )
-        if c.normalize_advantage:
+        if c.normalize_advantage:  # before the weight: what is subtracted must be weighted too
             stats = RunningStats.of(advantage, batch.valid)
             advantage = (advantage - stats.mean) / (stats.std() + 1e-8)
         rho = RunningStats.of(jnp.exp(jnp.minimum(log_rho, 20.0)), batch.valid)
@@ -115,7 +115,7 @@ class IMPALA(ActorCritic):
             "rho_clipped": clipped.mean,
         }
         obs = self.features(batch.obs, state.norm.get("obs"))
-        return Sample(obs, batch.action, behaviour, corrected, advantage, target, mask), metrics
+        return Sample(obs, batch.action, behaviour, corrected, weight * advantage, target, mask), metrics
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """V-trace over the whole batch, then passes over minibatches."""
