@@ -32,6 +32,22 @@ HEAD += ["return of policy", "wall s"]
 EPISODES, HORIZON = 100, 1000
 MARGIN = 0.1  # of over-estimation that is allowed
 
+# SAC on Pendulum: one run that stops near -500, and one from nothing to the end
+SAC: dict[str, Any] = {
+    "network.hidden": (64, 64),
+    "rollout": {"steps": 8, "num_envs": 4},
+    "algo.buffer_size": 20_000,
+    "total_steps": 20_000,
+}
+MEDIUM = SAC | {
+    "algo.lr": 5e-4,
+    "eval.every": "248 steps",
+    "eval.episodes": 20,
+    "stop.metric": "eval/return_mean",
+    "stop.above": -600,
+}
+EXPERT = SAC | {"algo.lr": 1e-3, "eval.every": "1000 steps", "eval.episodes": 50}
+
 
 # --- sets ------------------------------------------------------------------------------------------------------------
 
@@ -46,13 +62,9 @@ def prepare(env: str, folder: Path, steps: int = 10_000, **settings: Any) -> lis
     lines = []
     with tempfile.TemporaryDirectory() as scratch:
         runs = {name: Path(scratch) / name for name in ("medium", "expert")}
-        if env == "pendulum":  # SAC: stop near -500, and go on from nothing to the end
-            sac = {"network.hidden": (64, 64), "rollout": {"steps": 8, "num_envs": 4}, "algo.buffer_size": 20_000}
-            often = {"eval.every": "248 steps", "eval.episodes": 20, "stop.metric": "eval/return_mean"}
-            medium = {"algo.lr": 5e-4, "stop.above": -600, "total_steps": 20_000}
-            regimen.train(env, "sac", out=str(runs["medium"]), **(sac | often | medium | quiet))
-            expert = {"algo.lr": 1e-3, "total_steps": 20_000, "eval.every": "1000 steps", "eval.episodes": 50}
-            regimen.train(env, "sac", out=str(runs["expert"]), **(sac | expert | quiet))
+        if env == "pendulum":
+            regimen.train(env, "sac", out=str(runs["medium"]), **(MEDIUM | quiet))
+            regimen.train(env, "sac", out=str(runs["expert"]), **(EXPERT | quiet))
         else:  # PPO: its replay is the data of its successive checkpoints
             often = {"eval.every": "1", "checkpoint.every": "1", "checkpoint.keep": 50, "track.enabled": False}
             half = {"stop.metric": "eval/return_mean", "stop.above": 200}

@@ -9,6 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -23,6 +24,7 @@ from regimen.hyperparameters import BCConfig, CQLConfig, SACConfig
 from regimen.networks import NETWORKS
 from regimen.spaces import describe
 from regimen.validation import coerce, field_types
+from support import TINY
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -198,15 +200,140 @@ def test_readme_python(tmp_path, monkeypatch, registries):
         run_as_module(body, tmp_path, monkeypatch)
 
 
-PAGES_THAT_RUN = {page: blocks(ROOT / "docs" / page, "python") for page in ("getting_started.md", "extending.md")}
+def tiny_settings(**given):
+    """The shortest training there is, with these settings."""
+    return TINY | {"total_steps": 2 * TINY["rollout.steps"]} | given
+
+
+def longer(*case):
+    return pytest.param(*case, marks=pytest.mark.long)
+
+
+# Blocks that are complete files: page -> their numbers. `LONG` ones train for a minute.
+COMPLETE = {
+    "getting_started.md": (0, 1),
+    "extending.md": (0, 1, 2, 3, 4, 5, 6),
+    "empowerment.md": (0,),
+    "environments.md": (1,),
+    "offline.md": (0,),
+    "search.md": (0,),
+    "studies.md": (0,),
+    "worlds.md": (0,),
+}
+LONG = {("offline.md", 0), ("studies.md", 0)}
+# Blocks that define something: (page, number) -> the test below that uses it.
+USED = {
+    ("agents.md", 0): "test_the_function_that_flies_agents",
+    ("airspace_safety.md", 0): "test_the_function_that_finds_the_worst_shift",
+    ("comparing.md", 0): "test_functions_of_runs",
+    ("curricula.md", 0): "test_curricula",
+    ("curricula.md", 1): "test_curricula",
+    ("environments.md", 0): "test_the_conditions_of_platform",
+    ("tracking.md", 0): "test_functions_of_runs",
+    ("tracking.md", 1): "test_the_function_of_a_champion",
+    ("tracking.md", 2): "test_functions_of_runs",
+}
+# Pages whose blocks other files run.
+ELSEWHERE = {"dashboard.md": "dashboard/test_pages.py", "own_loop.md": "test_buffer_errors.py"}
+
+
+def snippet(page: str, number: int) -> str:
+    return blocks(ROOT / "docs" / page, "python")[number]
+
+
+def names_of(page: str, number: int) -> dict:
+    """What a block defines."""
+    scope: dict = {"__name__": "docs"}
+    exec(compile(snippet(page, number), page, "exec"), scope)
+    return scope
+
+
+def test_every_snippet_is_run():
+    """Those of the architecture and the README are run above."""
+    known = {(page, n) for page, numbers in COMPLETE.items() for n in numbers} | set(USED)
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if p.name not in (*ELSEWHERE, ARCHITECTURE.name)]
+    assert known == {(page.name, n) for page in pages for n in range(len(blocks(page, "python")))}
+    assert all(name in globals() for name in USED.values())
+    assert len(CODE) == len(blocks(ARCHITECTURE, "python"))
+    for page, file in ELSEWHERE.items():
+        assert page in (ROOT / "tests" / file).read_text()
 
 
 @pytest.mark.parametrize(
-    ("page", "index"), [(page, i) for page, bodies in PAGES_THAT_RUN.items() for i in range(len(bodies))]
+    ("page", "number"),
+    [longer(page, n) if (page, n) in LONG else (page, n) for page, numbers in COMPLETE.items() for n in numbers],
 )
-def test_pages_run(page, index, tmp_path, monkeypatch, registries):
-    """Every block is a complete file."""
-    run_as_module(PAGES_THAT_RUN[page][index], tmp_path, monkeypatch)
+def test_pages_run(page, number, tmp_path, monkeypatch, registries):
+    run_as_module(snippet(page, number), tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, compilation_cache):
+    """Two runs that differ in their learning rate."""
+    folder = tmp_path_factory.mktemp("docs") / "runs"
+    for lr in (1e-3, 1e-2):
+        regimen.train("cartpole", out=str(folder / f"{lr:g}"), **tiny_settings(**{"algo.lr": lr, "eval.every": "1"}))
+    return folder
+
+
+def test_functions_of_runs(runs):
+    label, value, (low, high) = names_of("comparing.md", 0)["best_learning_rate"](runs)
+    assert label in ("algo.lr 0.001", "algo.lr 0.01") and value > 1 and (low is None or low <= value <= high)
+    points, returns = names_of("tracking.md", 0)["curves"](runs / "0.01")
+    assert [steps for steps, _ in points] == sorted({steps for steps, _ in points}) and len(returns) > 0
+    assert names_of("tracking.md", 2)["act"](runs / "0.01", [0.0, 0.0, 0.1, 0.0]) in (0, 1)
+
+
+def test_the_conditions_of_platform():
+    from regimen.envs.hybrid.platform import Platform
+
+    scope: dict = {"NativeEnv": object}
+    exec(snippet("environments.md", 0), scope)
+    assert scope["Platform"].action_conditions == Platform.action_conditions
+
+
+def curriculum_of(result):
+    return yaml.safe_load((result.run_dir / "config.yaml").read_text())["curriculum"]
+
+
+def test_curricula(monkeypatch, tmp_path, registries):
+    """The function's course is that of a run; the class brings a curriculum by name."""
+    monkeypatch.chdir(tmp_path)
+    real = regimen.train
+    monkeypatch.setattr(regimen, "train", lambda env, **given: real(env, out="run", **tiny_settings(**given)))
+    result = names_of("curricula.md", 0)["staged"]()
+    assert curriculum_of(result)["force"] == "5 @ 0, 8 @ 20k steps, 10 @ 50k steps"
+    regimen.register_env("staged", names_of("curricula.md", 1)["StagedCartPole"], "staged")
+    named = real("staged", out="named", curriculum="staged", **tiny_settings())
+    assert set(curriculum_of(named)) == {"force", "gravity"}
+
+
+def test_the_function_that_flies_agents(tmp_path):
+    pytest.importorskip("pettingzoo")
+    from regimen.envs.adapters.pettingzoo import to_pettingzoo
+
+    result = regimen.train("probe/team", out=str(tmp_path / "run"), **tiny_settings())
+    env = to_pettingzoo(regimen.make_env("probe/team"))
+    names_of("agents.md", 0)["fly"](result.run_dir, env)
+    assert env.agents == []
+
+
+@pytest.mark.long
+def test_the_function_that_finds_the_worst_shift(tmp_path):
+    result = regimen.train("airspace/head_on", out=str(tmp_path / "run"), **tiny_settings())
+    assert names_of("airspace_safety.md", 0)["worst_shift"](result.run_dir)
+
+
+@pytest.mark.long
+def test_the_function_of_a_champion(tmp_path):
+    pytest.importorskip("mlflow")
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    goal = {"eval.every": "1", "stop.metric": "train/entropy", "stop.below": 5, "track.model_name": "tiny"}
+    on = {"track": True, "tracking_uri": store}
+    result = regimen.train("cartpole", out=str(tmp_path / "run"), **tiny_settings(**goal, **on))
+    observations = np.random.default_rng(0).uniform(-0.1, 0.1, (5, 4)).astype(np.float32)
+    actions = names_of("tracking.md", 1)["champion_actions"](observations, "tiny", store)
+    np.testing.assert_array_equal(actions, result.policy.act_batch(observations))
 
 
 def test_everything_that_can_be_brought_is_shown():

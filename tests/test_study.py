@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +23,7 @@ from regimen.study.curves import Curve, Estimate, collapsed, estimate, median, r
 from regimen.study.gradients import Sample, groups
 from regimen.study.jobs import Console
 from regimen.study.options import PARTS, Options, resolve_options
+from regimen.study.rows import outlier_row
 from regimen.training.trainer import make_engine
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
@@ -134,6 +137,18 @@ def test_recovery():
     assert recovery(updates, [99, 20, 60, 95, 99], before=100, floor=0) == 5, "damage may show later"
     assert recovery(updates, [10, 10, 10, 10, 89], before=100, floor=0) == math.inf
     assert recovery(updates, [-205, -400, -210, -200, -200], before=-200, floor=-1200) == 3
+
+
+def test_an_outlier_row_is_the_loss_against_its_control():
+    """Two seeds at 100 before: the outlier takes 60 and 40 more than the update without it did."""
+
+    def arm(*returns):
+        return [Curve(k, [0, 1], [1, 2], [0, 1], list(r), [], [], []) for k, r in enumerate(returns)]
+
+    row = outlier_row(np.array([100.0, 100.0]), np.zeros(2), arm((30, 95), (50, 20)), arm((90, 98), (90, 97)))
+    assert row["drop"].value == 50.0
+    assert (row["deepest"].value, row["deepest_control"].value) == (75.0, 10.0)
+    assert (row["fell"], row["never"], row["fell_control"]) == (2, 1, 0)
 
 
 def test_average_and_final_return():
@@ -301,12 +316,13 @@ def test_noise_falls_with_the_rollout_on_a_probe(study):
         assert e.high < 1 and 0.05 < e.value < 0.6, policy
 
 
-def test_groups_are_the_parameters_of_actor_and_critic(study):
-    state = study.policies["initial"]
-    params = state.models["policy"].params
-    parts = groups(state, sum(x.size for x in jax.tree.leaves(params)))
-    assert parts["critic"].sum() == sum(x.size for x in jax.tree.leaves(params["critic"]))
-    np.testing.assert_array_equal(parts["policy"], ~parts["critic"])
+def test_groups_are_the_parameters_of_actor_and_critic():
+    params = {"actor": np.zeros(2), "critic": np.zeros(3), "log_std": np.zeros(1)}
+    state: Any = SimpleNamespace(models={"policy": SimpleNamespace(params=params)})
+    parts = groups(state, 6)
+    assert parts["policy"].tolist() == [True, True, False, False, False, True]
+    assert parts["critic"].tolist() == [False, False, True, True, True, False]
+    assert parts["all"].all()
     assert list(groups(state, 7)) == ["all"], "another layout of the vector is not guessed at"
 
 

@@ -61,6 +61,18 @@ def test_a_seed_that_diverges_stops_alone_and_is_named(monkeypatch, tmp_path):
     assert "- ramp: sigmoid" in study.words()
 
 
+def test_a_real_study_of_a_tiny_world_comes_near_its_exact_values(tmp_path, monkeypatch, compilation_cache):
+    """Nothing is replaced but the list of choices: one program is enough."""
+    monkeypatch.setitem(empowerment.CHOICES, "targets", {"on": {}})
+    monkeypatch.setattr(empowerment, "draw", lambda *args: None)
+    quiet = Console(quiet=True)
+    study = empowerment.run("world/tiny3", out=tmp_path, parts="targets", seeds=2, budget=2048, console=quiet)
+    assert [(r["part"], r["choice"], r["seed"]) for r in study.rows] == [("targets", "on", 0), ("targets", "on", 1)]
+    assert all(r["updates"] == 2 and not r["diverged"] for r in study.rows)  # of 1,024 training steps each
+    assert max(r["tv_mean"] for r in study.rows) < 0.02 and max(r["v_r_start_error"] for r in study.rows) < 0.01
+    assert study.rows[0]["tv_mean"] != study.rows[1]["tv_mean"]  # two trainings, not one scored twice
+
+
 def test_what_is_measured_is_written(tmp_path, monkeypatch):
     scores = {"sigmoid": 0.01, "linear": 0.02, "none": 0.04}
 

@@ -1,6 +1,7 @@
 """The study of update strategies: its measures against known cases, its options, and a tiny study end to end."""
 
 import csv
+import dataclasses
 import json
 import math
 from types import SimpleNamespace
@@ -61,6 +62,28 @@ def test_the_bound_of_compliance_needs_enough_episodes():
         for n in (20, 200)
     )
     assert few < 0.95 <= many < 1
+
+
+def test_compliance_is_measured_in_the_asked_workflow(tmp_path):
+    """The part that only network defence has, with one arm, short episodes and a gate that any policy passes."""
+    given = {"parts": "compliance", "strategies": "1 episode", "seeds": 1, "budget": 80, "checks": 2, "gate": 0.01}
+    short = {"max_episode_steps": 20}
+    options = resolve_options(
+        "network_defense", short, "cpu", given | {"eval_episodes": 8, "workflow": "U,E,H,S,D"}, False
+    )
+    options = dataclasses.replace(options, arms=options.arms[1:])
+    study = updates.Study("network_defense", short, "cpu", options, tmp_path)
+    assert study.config(options.arms[0]).env_args == short  # the other parts reward no order
+    (job,) = study.jobs()["compliance"]
+    assert job.work(lambda share: None) == "1 of 1 seeds complied"
+    study.write(draw=False)
+    (row,) = study.results["parts"]["compliance"]
+    (curve,) = study.compliance["1 episode, GAE"]
+    assert curve.episodes == [0, 2, 4] and all(0.01 < bound < 1 for bound in curve.returns)
+    assert (row["episodes_to_gate"].value, row["episodes"]) == (0, 4)  # passed at the first look
+    assert row["final"].value == pytest.approx(np.mean(curve.returns))
+    (config,) = (c for key, c in study.configs.items() if len(key) > 1)
+    assert (config.env_args["workflow"], config.env_args["alignment"]) == ("U,E,H,S,D", "published")
 
 
 def test_memory_counts_the_batch(study):

@@ -136,11 +136,11 @@ class GraphNet(nnx.Module):
             most = jnp.where(jnp.isfinite(most), most, 0.0)  # a graph without nodes
             return jnp.concatenate([(h * live).sum(-2) / size, most], axis=-1)
 
-        h = act(self.embed(part["nodes"]) + self.embed_graph(part["graph"])[..., None, :]) * live
+        h = act(on_rows(self.embed, part["nodes"]) + self.embed_graph(part["graph"])[..., None, :]) * live
         for i in range(self.rounds):
             layers = [getattr(self, f"{name}_{i}") for name in ("own", "successors", "predecessors")]
-            together = h @ jnp.concatenate([layer.kernel[...] for layer in layers], axis=-1)  # one product, not three
-            own, after, before = jnp.split(together, 3, axis=-1)
+            kernel = jnp.concatenate([layer.kernel[...] for layer in layers], axis=-1)  # one product, not three
+            own, after, before = jnp.split(on_rows(lambda rows, kernel=kernel: rows @ kernel, h), 3, axis=-1)
             new = own + layers[0].bias + (edges @ after) / successors
             new += jnp.einsum("...ij,...id->...jd", edges, before) / predecessors
             new = act(new + getattr(self, f"pooled_{i}")(pool(h))[..., None, :])
@@ -149,8 +149,14 @@ class GraphNet(nnx.Module):
         outs = []
         for i, (rows, _) in enumerate(self.heads):
             source = h + whole[..., None, :] if rows == self.capacity else whole
-            outs.append(getattr(self, f"head_{i}")(source).reshape(*x.shape[:-1], -1))
+            outs.append(on_rows(getattr(self, f"head_{i}"), source).reshape(*x.shape[:-1], -1))
         return outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
+
+
+def on_rows(layer: Callable[[Array], Array], x: Array) -> Array:
+    """A layer [..., in] -> [..., out] as one product of two matrices. With more axes the gradient takes a third longer
+    on a CPU (`python benchmarks/surprises.py graph-layers`)."""
+    return layer(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
 def graph_parts(space: Any) -> dict[str, tuple[int, int, tuple[int, ...]]]:

@@ -111,8 +111,9 @@ def test_good_runs_are_left_alone(tmp_path):
         assert codes(make_run(tmp_path / f"s{seed}", seed=seed)) == []
 
 
-def test_a_negative_return_that_improves_is_no_plateau(tmp_path):
-    pendulum = -1200 + 1050 * (1 - np.exp(-X / 15)) + noise(40)
+@pytest.mark.parametrize("pace", [4, 15])  # soon and then flat, or slowly
+def test_a_negative_return_that_improves_is_no_plateau(tmp_path, pace):
+    pendulum = -1200 + 1050 * (1 - np.exp(-X / pace)) + noise(40)
     assert codes(write(tmp_path / "run", GOOD | {"rollout/return_mean": pendulum})) == []
 
 
@@ -120,6 +121,11 @@ def test_a_solved_run_may_be_certain_and_flat(tmp_path):
     flat = {"rollout/return_mean": 499 + noise(0.5), "train/entropy": 0.69 * np.exp(-X / 3)}
     flat |= {"train/explained_variance": noise(0.01)}
     assert codes(write(tmp_path / "run", GOOD | flat, summary={"solved": True})) == []
+
+
+def test_swings_that_have_ended_are_no_finding(tmp_path):
+    settled = np.append(SWINGS[:8], 400 + X[:8])
+    assert codes(write(tmp_path / "run", GOOD, {"eval/return_mean": settled})) == []
 
 
 def test_certainty_that_pays_is_no_collapse(tmp_path):

@@ -100,6 +100,15 @@ def test_thinning_keeps_peaks_ends_and_the_mean(tmp_path, n):
     assert int(zoomed["n"]) == 23  # the range, and one point on each side so that the line goes on
 
 
+def test_a_point_is_the_mean_of_all_that_it_stands_for():
+    """Blocks of three values and of one, put together to one point."""
+    y = np.array([1.0, 2.0, 3.0, 10.0])
+    blocks = module.summaries(np.arange(4.0), y, 3)
+    assert blocks.tolist() == [[2, 3], [2, 10], [1, 10], [3, 10], [3, 1]]
+    point = module.thinned(blocks, 1)
+    assert {name: x.tolist() for name, x in point.items()} == {"x": [3], "y": [4], "low": [1], "high": [10]}
+
+
 def test_summaries_grow_with_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FINE", 200)
     made = columns_of(tmp_path, lines(points(900)))

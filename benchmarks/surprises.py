@@ -1,0 +1,176 @@
+"""Experiments that would refute the explanation of a surprising result: the rows of docs/surprises.md that name them.
+
+    python benchmarks/surprises.py graph-layers
+    python benchmarks/surprises.py --help
+
+Each takes a few minutes on two cores and prints a Markdown table. Speeds are ratios within one run, taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import harness
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def take_turns(cases: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each case in each round, compiled before."""
+    import jax
+
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for case in cases.values():
+        jax.block_until_ready(case())
+    for _ in range(rounds):
+        for name, case in cases.items():
+            start = time.perf_counter()
+            jax.block_until_ready(case())
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def graph_layers(rounds: int) -> None:
+    """Durotaxis: is it the dense layers on [batch, nodes, features] that make the graph network slow?"""
+    import jax
+    import jax.numpy as jnp
+
+    from regimen import networks, spaces
+    from regimen.config import NetworkConfig
+    from regimen.envs import registry
+
+    space = registry.resolve("durotaxis").observation_space
+    shape = networks.Shape(space, ((64, 3), (1, 1)))
+    net = networks.make_net(NetworkConfig(name="graph", hidden=(32, 32)), shape, 0.01)  # as the preset has it
+    params = net.init(jax.random.key(0))
+    x = jax.random.uniform(jax.random.key(1), (512, spaces.flat_size(space)))
+
+    def gradient(on_rows: Callable) -> Callable[[], Any]:
+        def loss(params: Any, x: Any) -> Any:
+            return jnp.square(net.apply(params, x)).mean()
+
+        kept, networks.on_rows = networks.on_rows, on_rows
+        compiled = jax.jit(jax.grad(loss)).lower(params, x).compile()
+        networks.on_rows = kept
+        return lambda: compiled(params, x)
+
+    cases = {"three axes": gradient(lambda layer, x: layer(x)), "rows": gradient(networks.on_rows)}
+    seconds = take_turns(cases, rounds)
+    ratios = [a / b for a, b in zip(seconds["three axes"], seconds["rows"])]
+    rows = [[name, f"{1000 * median(s):.1f}"] for name, s in seconds.items()]
+    print(harness.table(["gradient of the graph network, dense layers on", "ms"], rows))
+    print(f"\nthree axes / rows: {harness.spread(ratios, '.2f')}")
+
+
+def sac_seeds(rounds: int) -> None:
+    """SAC's 8 vmapped seeds: are batched matrix products slower than one by one?"""
+    import jax
+    import jax.numpy as jnp
+
+    a, b = (jax.random.normal(jax.random.key(k), (8, 256, 256)) for k in range(2))
+    together = jax.jit(lambda a, b: a @ b)
+    alone = jax.jit(lambda a, b: jnp.stack([x @ y for x, y in zip(a, b)]))
+    seconds = take_turns(
+        {
+            "batched": lambda: [together(a, b) for _ in range(20)],
+            "one by one": lambda: [alone(a, b) for _ in range(20)],
+        },
+        rounds,
+    )
+    ratios = [x / y for x, y in zip(seconds["batched"], seconds["one by one"])]
+    print(harness.table(["8 products of 256 x 256", "ms"], [[n, f"{50 * median(s):.2f}"] for n, s in seconds.items()]))
+    print(f"\nbatched / one by one: {harness.spread(ratios, '.2f')}")
+
+
+# --- learning --------------------------------------------------------------------------------------------------------
+
+
+def clone(seeds: int) -> None:
+    """Behaviour cloning better than its data: does the greedy policy of the expert do as well as its clone?"""
+    import numpy as np
+    import offline
+
+    import regimen
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = offline.EXPERT | {"track.enabled": False, "checkpoint.every": "never"}
+        result = regimen.train("pendulum", "sac", out=str(Path(folder) / "expert"), seeds=seeds, **settings)
+        rows = []
+        for run in result.runs:
+            policy = regimen.evaluate(run.run_dir, episodes=100)
+            data = regimen.collect(run.run_dir, Path(folder) / f"data-{len(rows)}", policy="expert", episodes=50)
+            rows.append([str(len(rows)), f"{np.mean(policy.returns):.1f}", f"{data.returns.mean():.1f}"])
+    print(harness.table(["seed", "expert, greedy", "its data: sampled actions"], rows))
+
+
+def slow_critics(folder: Path, seeds: int, steps: int) -> None:
+    """CQL behind SAC on medium-replay: is it the conservative term, or the critics' step size?"""
+    import offline
+
+    cases = {
+        "as tuned": {},
+        "without the conservative term": {"algo.min_q_weight": 0.0},
+        "critic_lr 5e-3": {"algo.critic_lr": 5e-3},
+        "critic_lr 5e-3, without the term": {"algo.critic_lr": 5e-3, "algo.min_q_weight": 0.0},
+        "rewards not scaled": {"algo.reward_scale": 1.0, "algo.min_q_weight": 5.0},
+    }
+    rows = []
+    for name, settings in cases.items():
+        small = {"algo.cql_samples": 4, "algo.batch_size": 128}
+        found = offline.learn(folder / "pendulum-medium-replay.npz", "cql", seeds, steps, 1, **(small | settings))
+        rows.append([name, f"{found['final'].mean():.1f}", " ".join(f"{x:.0f}" for x in found["final"])])
+        print(harness.table([], rows[-1:]).splitlines()[-1], flush=True)
+    print("\n" + harness.table([f"CQL, {steps:,} gradient steps", "final return", "by seed"], rows))
+
+
+def lost_solution(seeds: int) -> None:
+    """MountainCar with its whole budget ends below its best: is it the step size that does not fall?"""
+    import numpy as np
+
+    import regimen
+
+    rows = []
+    for name, settings in {"as tuned": {}, "lr to 0": {"algo.lr_schedule": "linear", "algo.lr_end": 0.0}}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            whole = {"stop.metric": None, "stop.above": None, "track.enabled": False}
+            result = regimen.train("mountain_car", seeds=seeds, out=str(Path(folder) / "run"), **(whole | settings))
+            final = np.array([run.summary["final_return_mean"] for run in result.runs])
+            best = np.array([run.summary["eval_return_mean"] for run in result.runs])
+        kept = f"{(final >= -110).sum()} of {seeds}"
+        rows.append([name, f"{final.mean():.1f}", kept, " ".join(f"{x:.0f}" for x in final), f"{best.mean():.1f}"])
+        print(rows[-1], flush=True)
+    print("\n" + harness.table(["MountainCar, whole budget", "final", "at -110 or above", "by seed", "best"], rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = ["graph-layers", "sac-seeds", "clone", "slow-critics", "lost-solution"]
+    parser.add_argument("name", choices=names, help="which experiment")
+    parser.add_argument("--rounds", type=int, default=9, help="of speeds")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=lambda x: int(float(x)), default=5000, help="gradient steps of slow-critics")
+    parser.add_argument("--data", type=Path, default=Path("sets"), help="of slow-critics: offline.py --prepare FOLDER")
+    args = parser.parse_args()
+    load = harness.OtherLoad()
+    match args.name:
+        case "graph-layers":
+            graph_layers(args.rounds)
+        case "sac-seeds":
+            sac_seeds(args.rounds)
+        case "clone":
+            clone(args.seeds)
+        case "slow-critics":
+            slow_critics(args.data, args.seeds, args.steps)
+        case "lost-solution":
+            lost_solution(args.seeds)
+    print(f"\n{load}")
+
+
+if __name__ == "__main__":
+    main()
