@@ -1,5 +1,7 @@
 """Nested action spaces as parts by name, and masks in every form they come in."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -166,3 +168,14 @@ def test_samples_without_a_mask_are_the_spaces_own():
     first = spaces.sample(HYBRID)
     HYBRID.seed(3)
     same(first, HYBRID.sample())
+
+
+def test_saved_spaces_keep_the_order_of_their_parts():
+    """A policy's outputs are in that order; Gymnasium sorts the parts of a dict."""
+    inner = gym.Dict([("z", gym.Discrete(3, start=1)), ("a", gym.MultiBinary((2, 3)))])
+    space = gym.Dict([("run", gym.Box(-1.0, np.inf, (2,))), ("hop", gym.Tuple([inner, gym.MultiDiscrete([2, 4])]))])
+    loaded = spaces.from_json(json.loads(json.dumps(spaces.to_json(space))))
+    assert loaded == space and list(spaces.leaves(loaded)) == list(spaces.leaves(space))
+    assert spaces.same(loaded, space) and spaces.describe(loaded) == spaces.describe(space)
+    turned = gym.Dict([("hop", space["hop"]), ("run", space["run"])])
+    assert turned == space and not spaces.same(turned, space), "equal for Gymnasium, not for a policy"

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from regimen.types import Array, PyTree
+from regimen.types import Array, PyTree, State
 
 SEEDS = "seeds"
 DEVICES = "devices"
@@ -30,6 +30,16 @@ def sync(x: Array) -> Array:
     except NameError:  # no such axis: a single run
         return x
     return out.astype(jnp.asarray(x).dtype)
+
+
+def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
+def applied_state(condition: Array, new: State, old: State) -> State:
+    """`new` where the update counts. A replay is taken as it is: its cursor (in `aux`) says how far it counts, and the
+    next update writes the same rows again; choosing between two copies of it would cost more than learning."""
+    return where(condition, new.replace(replay=()), old.replace(replay=())).replace(replay=new.replay)
 
 
 def device_count() -> int:

@@ -33,6 +33,11 @@ def describe(space: Any) -> str:
     return repr(space)
 
 
+def same(a: Any, b: Any) -> bool:
+    """Whether two spaces have equal parts in the same order, which is the order of a policy's inputs and outputs."""
+    return a == b and describe(a) == describe(b)
+
+
 def check_observation_space(space: Any, where: str = "observation space") -> None:
     match space:
         case gym.Dict():
@@ -242,7 +247,7 @@ def to_json(space: Any) -> dict:
 def from_json(data: dict) -> Any:
     match data["type"]:
         case "Dict":
-            return gym.Dict({k: from_json(s) for k, s in data["spaces"].items()})
+            return gym.Dict([(k, from_json(s)) for k, s in data["spaces"].items()])  # of a dict it would sort the parts
         case "Tuple":
             return gym.Tuple([from_json(s) for s in data["spaces"]])
         case "Discrete":

@@ -1,11 +1,18 @@
 """Several policies in one environment."""
 
+import jax
 import numpy as np
 import pytest
 
 import regimen
 from regimen.algorithms import policy_map
+from regimen.algorithms.ppo import PPO
+from regimen.config import NetworkConfig
+from regimen.envs.probe import Team
 from regimen.errors import ConfigError
+from regimen.schedule import Steps
+from regimen.sources.scan import ScanSource
+from regimen.types import Spec
 from support import TINY, assert_same_run
 
 AGENTS = ("lead_0", "wing_0", "wing_1")
@@ -74,6 +81,35 @@ def test_a_frozen_policy_acts_and_does_not_change(independent, tmp_path):
     everything = {"policy_map": "one=a,two=a,three=a", "frozen": f"a={shared.run_dir}"}
     with pytest.raises(ConfigError, match="every policy is frozen"):
         regimen.train("probe/team", total_steps=64, **TINY, **everything)
+
+
+def test_a_policy_whose_agents_are_absent_stays_as_it_is():
+    """The first agent is never there: its policy learns nothing, the others what they would have learned without it,
+    and their mean is over those two."""
+    env = Team(absent=1.0)
+    spec = Spec(env.observation_space, env.action_space, agents=env.agents, num_envs=4)
+    algo = policy_map.PolicyMap.bind(
+        PPO(network=NetworkConfig(hidden=(8,)), normalize_obs=True),
+        spec,
+        policy_map.parse("independent", env.agents),
+        {},
+    )
+    state, source = algo.init(jax.random.key(0)), ScanSource(Steps(48), 4)
+    carry = source.init(env, algo, jax.random.key(1))
+    _, batch, _, _ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
+    new, metrics = jax.jit(algo.update)(state, batch)
+    absent, two, three = (float(metrics[f"loss/{name}"]) for name in env.agents)
+    assert np.isnan(absent) and metrics["loss"] == pytest.approx((two + three) / 2)
+    assert np.isfinite(metrics["grad_norm"])
+    for name, changes in (("one", False), ("two", True), ("three", True)):
+        before, after = (jax.tree.leaves((s.models[f"{name}.policy"], s.norm[f"{name}.obs"])) for s in (state, new))
+        assert all(np.isfinite(x).all() for x in after)
+        assert any((a != b).any() for a, b in zip(before, after)) == changes, name
+    second = algo.members[1]  # is there for two steps of three
+    own = algo.own(second, batch, 1)
+    alone, _ = jax.jit(second.algo.update)(algo.state_of(second, state), own)
+    jax.tree.map(np.testing.assert_array_equal, alone.models["policy"], new.models["two.policy"])
+    assert new.norm["two.obs"].count == own.valid.sum() == 32
 
 
 def test_exact_resume_with_several_policies(tmp_path):

@@ -67,6 +67,17 @@ def test_mixes_are_shared_by_episodes(data):
     np.testing.assert_array_equal(data.reward, 1.0)  # cartpole
 
 
+def test_a_run_on_gymnasium(tmp_path):
+    """Greedy episodes are those of an evaluation from the same seeds; with epsilon 1 nothing is left of the policy."""
+    path = tiny(tmp_path / "run", updates=1, env="gym:CartPole-v1").run_dir
+    data = regimen.collect(path, tmp_path / "greedy", episodes=3, seed=5, greedy=True)
+    np.testing.assert_array_equal(data.returns, regimen.evaluate(path, episodes=3, seed=5).returns)
+    policy = regimen.load_policy(path)
+    np.testing.assert_array_equal(data.action, policy.act_batch(data.obs))
+    astray = regimen.collect(path, tmp_path / "astray", episodes=3, seed=5, greedy=True, epsilon=1.0)
+    assert 0.2 < (astray.action == policy.act_batch(astray.obs)).mean() < 0.8
+
+
 def test_whole_episodes_reach_the_steps(capsys, tmp_path):
     short = ["--env.max-episode-steps", 50]
     out = command(capsys, "collect", "pendulum", "--out", tmp_path / "set", "--steps", 250, *short)

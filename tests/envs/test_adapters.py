@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
+import regimen
 from regimen.envs.adapters.gymnasium import (
     compiled_step,
     read_components,
@@ -168,6 +170,10 @@ def test_what_info_may_not_say():
         read_components(1.0, {}, ("a", "b"))
     with pytest.raises(EnvError, match="sums to 3"):
         read_components(1.0, {"reward_components": {"a": 1, "b": 2}}, ("a", "b"))
+    with pytest.raises(EnvError, match="keys a, b"):
+        read_components(1.0, {"reward_components": {"a": 1.0, "c": 0.0}}, ("a", "b"))
+    assert read_components(1.0, {"reward_components": {"b": 1.0}}, ("a", "b")).tolist() == [0.0, 1.0]
+    assert read_components(0.0, {}, ("a", "b")).tolist() == [0.0, 0.0]
     assert read_components(2.0, {}, ("total",)) == [2.0]
     assert read_mask({}) is None and read_success({}) is None
     assert read_success({"is_success": np.bool_(False)}) is False
@@ -178,6 +184,39 @@ def test_what_info_may_not_say():
         True,
         True,
     ]
+
+
+class Late(gymnasium.Env):
+    """Two steps that pay nothing and say nothing, then one that pays for an advance, then one that costs."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        info = {3: {"reward_components": {"advance": 2.0}}, 4: {"reward_components": {"cost": -1.0}}}.get(self.t, {})
+        return np.zeros(1, np.float32), {3: 2.0, 4: -1.0}.get(self.t, 0.0), self.t == 4, False, info
+
+
+def test_components_are_found_when_they_come():
+    assert resolve(Late).reward_components == ("advance", "cost")
+    played = regimen.evaluate(Late, policy="random", episodes=2)
+    assert played.to_dict()["reward_components"] == {"advance": 2.0, "cost": -1.0}
+    assert resolve("gym:CartPole-v1").reward_components == ("total",)
+
+
+def test_no_steps_are_wasted_where_a_reward_has_no_parts():
+    class Plain(Late):
+        taken = 0
+
+        def step(self, action):
+            Plain.taken += 1
+            return np.zeros(1, np.float32), 1.0, False, False, {}
+
+    assert resolve(Plain).reward_components == ("total",) and Plain.taken == 1
 
 
 # --- gymnax ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """PettingZoo's parallel environments, both ways."""
 
+import csv
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test
 
 import regimen
+from regimen.analysis.replay import replay
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
 from regimen.envs.airspace.env import Airspace
 from regimen.envs.check import check_env
@@ -100,6 +103,16 @@ def test_any_parallel_environment_trains(tmp_path):
     assert (row["env_steps"], row["agent_steps"]) == (64, 4 * (2 * 9 + 7))
     policy = regimen.load_policy(result.run_dir)
     assert set(policy.act({"dog_0": np.full(3, 1.5, np.float32)})) == {"dog_0"}
+    assert regimen.evaluate(result.run_dir, episodes=2).returns.tolist() == [9.0, 9.0]
+    data = regimen.collect(result.run_dir, tmp_path / "data", episodes=4)
+    assert data.returns.tolist() == [6.0, 3.0, 6.0, 3.0], "of each agent by itself"
+    assert data.terminated.sum() == 4 and data.mask.shape == (18, 3)
+    (said,) = replay(result.run_dir, seed=3)
+    assert "return 9.00, 6 steps" in said
+    with open(result.run_dir / "replays" / "seed-3.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["agent"] for row in rows] == ["cat_0", "dog_0"] * 3 + ["cat_0"] * 3
+    assert [row["terminated"] for row in rows] == ["0"] * 5 + ["1"] + ["0"] * 2 + ["1"]
 
 
 def test_a_policy_for_each_role_trains(tmp_path):
@@ -118,6 +131,8 @@ def test_simple_spread_trains_and_is_checked(tmp_path):
     settings = TINY | {"env_args": {"N": 2, "max_cycles": 10}, "eval.every": "2"}
     result = regimen.train(name, total_steps=96, out=str(tmp_path / "run"), **settings)
     assert result.history[-1]["agent_steps"] == 192 and result.summary["env_steps"] == 96
+    (said,) = replay(result.run_dir, gif=False)
+    assert "10 steps" in said
     with pytest.raises(EnvError, match="unexpected keyword argument 'max_cycle'"):
         resolve(name, {"max_cycle": 3})
 

@@ -4,17 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from regimen.algorithms.ppo import PPO
 from regimen.config import NetworkConfig
-from regimen.envs.adapters.pettingzoo import Team
+from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
 from regimen.envs.probe import Team as Probe
+from regimen.envs.protocol import NativeEnv, native_env
 from regimen.schedule import Episodes, Steps
 from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
-from regimen.types import Spec
+from regimen.types import Spec, TimeStep
 
 KEY, START, ENVS = jax.random.key(3), jax.random.key(4), 4
 NETWORK = NetworkConfig(hidden=(8,))
@@ -122,3 +124,96 @@ def test_same_batch_from_pettingzoo(rollout):
     n = int(rows.count)
     np.testing.assert_allclose(ended.reward, rows.reward[:n])
     np.testing.assert_allclose(ended.metrics["acting"], rows.metrics["acting"][:n])
+
+
+# --- who leaves, and why ---------------------------------------------------------------------------------------------
+
+LEAVERS = ("stays", "ends", "is_cut", "ends_last")
+ENDED = {"ends": 2, "ends_last": 4}  # the step at which an agent's task is over; the episode is cut after four
+FLAGS = {  # agent -> valid, terminated, truncated at each step
+    "stays": ("1111", "0000", "0001"),
+    "ends": ("1100", "0100", "0000"),
+    "is_cut": ("1110", "0000", "0010"),
+    "ends_last": ("1111", "0001", "0000"),
+}
+
+
+class Leavers(ParallelEnv):
+    """Four agents that observe the number of the step: two end by themselves, one of them in the last step, and one is
+    cut short in the third without a last observation."""
+
+    metadata = {"name": "leavers"}  # noqa: RUF012
+    possible_agents = LEAVERS
+    render_mode = None
+
+    def observation_space(self, agent):
+        return spaces.Box(0, np.inf, (1,), np.float32)
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def observe(self):
+        return {agent: np.array([self.t], np.float32) for agent in self.agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t = list(LEAVERS), 1
+        return self.observe(), {}
+
+    def step(self, actions):
+        acting, ended, cut = list(self.agents), {}, {}
+        for agent in acting:
+            ended[agent], cut[agent] = self.t == ENDED.get(agent), agent == "is_cut" and self.t == 3
+        self.t += 1
+        self.agents = [a for a in acting if not cut[a]]
+        seen = self.observe()
+        self.agents = [a for a in self.agents if not ended[a]]
+        return seen, dict.fromkeys(acting, 1.0), ended, cut, {}
+
+
+@native_env
+class NativeLeavers(NativeEnv):
+    """The same; those that end say so by not being there any more."""
+
+    max_episode_steps: int = 4
+    agents = LEAVERS
+    observation_space = property(lambda self: spaces.Box(0, np.inf, (1,), np.float32))
+    action_space = property(lambda self: spaces.Discrete(2))
+
+    def alive(self, t):
+        return t <= jnp.array([9, 2, 3, 4])
+
+    def reset(self, key):
+        return jnp.int32(1), jnp.ones((4, 1))
+
+    def step(self, key, t, action):
+        cut = (t == 3) & (jnp.arange(4) == 2)
+        return t + 1, TimeStep(jnp.full((4, 1), t + 1.0), 1.0 * self.alive(t), jnp.zeros(4, bool), cut)
+
+
+def bits(text):
+    return [x == "1" for x in text]
+
+
+@pytest.mark.parametrize("kind", ["scan", "host", "native as host"])
+def test_who_leaves_has_ended_and_who_is_cut_short_has_not(kind):
+    """Only what was cut short is worth something after its last step, the value of what would have come."""
+    env = NativeLeavers()
+    algo = PPO(network=NETWORK).bind(Spec(env.observation_space, env.action_space, agents=LEAVERS, num_envs=1))
+    params = algo.actor_params(algo.init(KEY))
+    if kind == "scan":
+        source = ScanSource(Episodes(1), 1)
+        batch, rows = jax.device_get(source.next(env, algo, source.init(env, algo, START), params, KEY)[1:3])
+    else:
+        team = Team(Leavers() if kind == "host" else to_pettingzoo(env), 4)
+        source = HostSource(lambda: team, Episodes(1), 1, max_episode_steps=4)
+        source.init(0)
+        batch, rows, _ = source.next(algo, params, KEY)
+    for k, agent in enumerate(LEAVERS):
+        for name, wanted in zip(("valid", "terminated", "truncated"), FLAGS[agent]):
+            valid = np.asarray(batch.valid)[:4, k]
+            found = np.asarray(getattr(batch, name))[:4, k] & valid
+            assert found.tolist() == bits(wanted), (agent, name)
+    successor = np.asarray(batch.next_obs)[:4, :, 0]
+    assert successor[:, 0].tolist() == [2, 3, 4, 5], "what would have come"
+    assert successor[2, 2] == (3 if kind == "host" else 4), "without a last observation, the one before it"
+    assert not rows.terminated[0] and rows.length[0] == 4 and rows.reward[0, 0] == 4 + 2 + 3 + 4

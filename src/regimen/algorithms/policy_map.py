@@ -17,6 +17,7 @@ import numpy as np
 
 from regimen import spaces
 from regimen.errors import ConfigError, nearest
+from regimen.loops import applied_state, sum_over_devices
 from regimen.types import Array, Batch, Model, PyTree, Spec, State
 
 SHARED, INDEPENDENT, BY_ROLE = "shared", "independent", "role"
@@ -194,8 +195,10 @@ class PolicyMap:
         return self.to_env(action)
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-        """Each learning member on its own columns. Metrics are means over them, and by policy."""
+        """Each learning member on its own columns; one whose agents were all absent stays as it is. Metrics are means
+        over those that learned, and by policy."""
         found: dict[str, dict[str, Array]] = {}
+        acted: dict[str, Array] = {}
         for m in self.members:
             if not m.learns:
                 continue
@@ -203,13 +206,17 @@ class PolicyMap:
             own = self.own(m, columns, 1).replace(length=batch.length, worker=batch.worker)
             if batch.lag is not None:
                 own = own.replace(lag=self.own(m, batch.lag, 0))
-            new, found[m.name] = m.algo.update(self.state_of(m, state), own)
-            state = self.with_state(state, m, new)
-        several = len(found) > 1
-        names = list(next(iter(found.values())))
-        metrics = {k: jnp.stack([x[k] for x in found.values()]).mean(0) for k in names}
-        if several:
-            metrics |= {f"{k}/{name}": x[k] for name, x in found.items() for k in ("loss", "entropy") if k in x}
+            before = self.state_of(m, state)
+            new, found[m.name] = m.algo.update(before, own)
+            acted[m.name] = sum_over_devices(own.valid.sum(dtype=jnp.float32)) > 0
+            state = self.with_state(state, m, applied_state(acted[m.name], new, before))
+        there = jnp.stack(list(acted.values()))
+        names = next(iter(found.values()))
+        each = {k: jnp.stack([x[k] for x in found.values()]) for k in names}
+        metrics = {k: jnp.where(there, x, 0.0).sum() / there.sum() for k, x in each.items()}
+        if len(found) > 1:
+            shown = [(k, name) for name in found for k in ("loss", "entropy") if k in names]
+            metrics |= {f"{k}/{name}": jnp.where(acted[name], found[name][k], jnp.nan) for k, name in shown}
         return state, metrics
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from regimen.envs import registry
 from regimen.envs.adapters.gymnasium import read_mask, to_gymnasium
-from regimen.envs.adapters.pettingzoo import ParallelNative, Team
-from regimen.envs.protocol import NativeEnv, agents_of
+from regimen.envs.adapters.pettingzoo import ParallelNative, Team, zero_of
+from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, StorageError
 from regimen.tracking.files import RunFiles
 from regimen.tracking.storage import replacing
@@ -47,16 +47,14 @@ def replay(
         policy = load_policy(path, checkpoint)
     args = dict(config["env_args"]) | dict(env_args or {})
     env: Any = drawing_env(*elsewhere(config["env"], args, scenario), gif)
-    native = getattr(env, "native", None)
-    many = isinstance(native, NativeEnv) and bool(native.agents)
     folder, start = path / "replays", f"{Path(scenario).stem}-" if scenario else ""
     try:
         folder.mkdir(exist_ok=True)
         for number in range(seed, seed + episodes):
             path = folder / f"{start}seed-{number}.csv"
-            if many:
+            if isinstance(env, Team):
                 rows, frames, states = play_together(env, policy, number)
-                if not write_states(path, native, states):
+                if not write_states(path, getattr(env.env, "native", None), states):
                     write_table(path, rows)
             else:
                 rows, frames = play(env, policy, number)
@@ -88,7 +86,8 @@ def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> Any:
         os.environ.setdefault(driver, "dummy")
     entry = registry.ENVS.get(name)
     twin = f"gym:{entry.gym_id}" if entry is not None and entry.gym_id and set(args) <= {"max_episode_steps"} else None
-    for candidate in filter(None, (twin, name if name.startswith("gym:") else None) if frames else ()):
+    own = name if name.startswith(("gym:", "pettingzoo:")) else None
+    for candidate in filter(None, (twin, own) if frames else ()):
         try:
             env: Any = registry.make_env(candidate, **args, render_mode="rgb_array")
             env.reset()
@@ -98,11 +97,9 @@ def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> Any:
             continue
     made: Any = registry.make_env(name, **args)
     mode = "rgb_array" if frames and hasattr(made, "render") else None
-    if isinstance(made, gymnasium.Env):
+    if isinstance(made, (gymnasium.Env, Team)):
         return made
-    if isinstance(made, Team):
-        return made.env
-    return ParallelNative(made, mode) if agents_of(made) else to_gymnasium(made, render_mode=mode)
+    return Team(ParallelNative(made, mode)) if agents_of(made) else to_gymnasium(made, render_mode=mode)
 
 
 def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
@@ -111,11 +108,12 @@ def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, 
     policy.reset()
     draws = env.render_mode == "rgb_array"
     frames = [np.asarray(env.render())] if draws else []
-    rows, over = [], False
+    rows, over, limit = [], False, registry.time_limit(env)
     while not over:
         action = policy.act(obs, mask=read_mask(info))
         row = {"step": len(rows)} | columns("obs", obs) | unseen(env) | columns("action", action)
         obs, reward, terminated, truncated, info = env.step(action)
+        truncated = truncated or (len(rows) + 1 == limit and not terminated)
         rows.append(row | {"reward": float(reward), "terminated": int(terminated), "truncated": int(truncated)})
         if draws:
             frames.append(np.asarray(env.render()))
@@ -130,25 +128,28 @@ def unseen(env: Any) -> dict[str, float]:
     return {k: v for name, value in found.items() for k, v in columns(name, value).items()}
 
 
-def play_together(env: Any, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray], list[Any]]:
+def play_together(team: Team, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray], list[Any]]:
     """One greedy episode of several agents: a row for each that acts, the frames, and the states of a native one."""
-    observations, infos = env.reset(seed=seed)
+    observations, info = team.reset(seed=seed)
     policy.reset()
-    draws = env.render_mode == "rgb_array"
-    frames = [np.asarray(env.render())] if draws else []
-    states, rows, step = [getattr(env, "state_of_native", None)], [], 0
-    while env.agents:
-        allowed = {agent: read_mask(info) for agent, info in infos.items() if "action_mask" in info}
-        before = {agent: observations[agent] for agent in env.agents}
+    draws, idle = team.render_mode == "rgb_array", zero_of(team.action_space)
+    frames = [np.asarray(team.render())] if draws else []
+    states, rows, step = [getattr(team.env, "state_of_native", None)], [], 0
+    while team.alive.any() and (step < team.max_episode_steps or not team.max_episode_steps):
+        acting = [(k, agent) for k, agent in enumerate(team.agents) if team.alive[k]]
+        before = {agent: observations[k] for k, agent in acting}
+        allowed = {agent: info["action_mask"][k] for k, agent in acting} if "action_mask" in info else {}
         actions = policy.act(before, mask=allowed)
-        observations, rewards, terminated, truncated, infos = env.step(actions)
-        for agent, action in actions.items():
-            row = {"step": step, "agent": agent} | columns("obs", before[agent]) | columns("action", action)
-            ends = {"terminated": int(terminated[agent]), "truncated": int(truncated[agent])}
-            rows.append(row | {"reward": float(rewards[agent])} | ends)
-        states.append(getattr(env, "state_of_native", None))
+        given = [actions.get(agent, idle) for agent in team.agents]
+        observations, rewards, terminated, truncated, info = team.step(given)
+        late = step + 1 == team.max_episode_steps
+        for k, agent in acting:
+            row = {"step": step, "agent": agent} | columns("obs", before[agent]) | columns("action", actions[agent])
+            ends = {"terminated": int(terminated[k]), "truncated": int(truncated[k] or (late and not terminated[k]))}
+            rows.append(row | {"reward": float(rewards[k].sum())} | ends)
+        states.append(getattr(team.env, "state_of_native", None))
         if draws:
-            frames.append(np.asarray(env.render()))
+            frames.append(np.asarray(team.render()))
         step += 1
     return rows, frames, states
 

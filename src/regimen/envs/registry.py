@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from regimen.envs.protocol import Env
 
 LIMIT = "max_episode_steps"
+LOOK = 100  # steps of a Gymnasium environment in which components of its reward are looked for
 
 
 def register_env(name: str, target: Any, description: str = "") -> None:
@@ -421,16 +422,24 @@ def time_limit(env: gymnasium.Env) -> int:
 
 
 def components_of(env: gymnasium.Env) -> tuple[str, ...]:
-    """Names of the reward's components: declared, or those in the info of a first step."""
+    """Names of the reward's components: declared, or those in the infos of a random episode's beginning. A step whose
+    reward is 0 need not have any; one that pays and has none says that there are none."""
     declared = getattr(env.unwrapped, "reward_components", None)
     if declared is not None:
         return tuple(declared)
+    found: dict[str, None] = {}
     try:
         env.reset(seed=0)
         env.action_space.seed(0)
-        return tuple(env.step(env.action_space.sample())[4]["reward_components"])
-    except Exception:  # none, or a step that fails: the source and check-env report that with its cause
-        return ("total",)
+        for _ in range(LOOK):
+            _, reward, terminated, truncated, info = env.step(env.action_space.sample())
+            parts = info.get("reward_components", ())
+            found |= dict.fromkeys(parts)
+            if terminated or truncated or (reward != 0 and not parts):
+                break
+    except Exception:  # a step that fails: the source and check-env report that with its cause
+        pass
+    return tuple(found) or ("total",)
 
 
 def guarded(make: Callable[[], Any], name: str) -> Callable[[], Any]:

@@ -433,6 +433,8 @@ def env_spec_of(handle: Any) -> Any:
     """What makes the environment again in Gymnasium, for Minari's `recover_environment`; None where nothing does."""
     from gymnasium.envs.registration import EnvSpec
 
+    if handle.agents:
+        return None
     if handle.native is None:
         env = handle.make_host()
         env.close()

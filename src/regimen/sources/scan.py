@@ -171,12 +171,12 @@ def step_all(env: Any, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Ar
         x = jnp.asarray(x)
         return jnp.broadcast_to(x[:, None] if agents and x.ndim == 1 else x, shape)
 
-    terminated = flags(ts.terminated)
-    truncated = (flags(ts.truncated) | flags(length >= env.max_episode_steps)) & ~terminated
+    terminated, cut = flags(ts.terminated), flags(ts.truncated)
+    truncated = (cut | flags(length >= env.max_episode_steps)) & ~terminated
     if agents:
-        acted = jax.vmap(partial(alive_in, env))(carry.state)
-        left, truncated = jax.vmap(partial(alive_in, env))(state), truncated & acted
-        terminated = acted & ~truncated & (terminated | ~left)
+        acted, stays = (jax.vmap(partial(alive_in, env))(s) for s in (carry.state, state))
+        terminated = acted & (terminated | ~stays & ~cut)  # who leaves has ended, also in the last step
+        truncated &= acted & ~terminated
         over = ~jnp.any(acted & ~terminated & ~truncated, axis=1)
         ended, total = over & ~jnp.any(truncated, axis=1), reward.sum(1)
     else:

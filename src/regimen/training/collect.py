@@ -21,7 +21,7 @@ from regimen.sources import dataset
 from regimen.sources.dataset import Dataset, Episode
 from regimen.sources.host import HostSource
 from regimen.sources.replay import Replay
-from regimen.sources.scan import ScanSource, select
+from regimen.sources.scan import ScanSource
 from regimen.tracking.files import RunFiles, read_config, read_metrics
 from regimen.training import device, trees
 from regimen.training.api import evaluate_policy, is_run, refuse_object, stored_env
@@ -65,7 +65,11 @@ class Behaviour:
             return drawn, carry, {}
         action, carry, _ = self.algo.act(params, obs, carry, noise.get("policy"), mask=mask, greedy=self.greedy)
         astray = noise["coin"] < self.epsilon
-        return jax.tree.map(lambda a, b: select(astray, a, b), drawn, self.algo.to_space(action)), carry, {}
+
+        def either(drawn: Array, chosen: Array) -> Array:
+            return jnp.where(astray.reshape(astray.shape + (1,) * (chosen.ndim - astray.ndim)), drawn, chosen)
+
+        return jax.tree.map(either, drawn, self.algo.to_space(action)), carry, {}
 
     def to_env(self, action: PyTree) -> PyTree:
         return action

@@ -22,7 +22,17 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from regimen.loops import DEVICES, SEEDS, all_devices, device_count, gather_over_devices, sum_over_devices, sync
+from regimen.loops import (
+    DEVICES,
+    SEEDS,
+    all_devices,
+    applied_state,
+    device_count,
+    gather_over_devices,
+    sum_over_devices,
+    sync,
+    where,
+)
 from regimen.sources import lagged
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
@@ -80,16 +90,6 @@ def finite(metrics: dict[str, Array], state: State) -> Array:
     learned = metrics.get("gradient_steps", 1.0) > 0  # an update without a gradient step has no loss
     checked = [jnp.where(learned, metrics[name], 0.0) for name in ("loss", "grad_norm") if name in metrics]
     return jnp.all(jnp.isfinite(ravel_pytree((checked, kept))[0]))
-
-
-def where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
-
-
-def applied_state(condition: Array, new: State, old: State) -> State:
-    """`new` where the update counts. A replay is taken as it is: its cursor (in `aux`) says how far it counts, and the
-    next update writes the same rows again; choosing between two copies of it would cost more than learning."""
-    return where(condition, new.replace(replay=()), old.replace(replay=())).replace(replay=new.replay)
 
 
 def one_update(algo: Any, state: State, batch: Any, episodes: Array, steps: Array):

@@ -19,13 +19,13 @@ from jax import lax
 from regimen import spaces
 from regimen.config import TrainConfig
 from regimen.errors import StorageError
-from regimen.loops import SEEDS, sync
+from regimen.loops import SEEDS, applied_state, sync
 from regimen.normalize import RunningStats
 from regimen.settings import resolve_rollout
 from regimen.sources import dataset
 from regimen.sources.dataset import Data
 from regimen.sources.replay import Replay, Ring
-from regimen.training.engine import CHUNK, Buffers, Engine, Limits, NativeEngine, Progress, applied_state, finite
+from regimen.training.engine import CHUNK, Buffers, Engine, Limits, NativeEngine, Progress, finite
 from regimen.training.policy import make_algorithm
 from regimen.types import Array, EpisodeRows, PyTree, Spec, State
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int
     for name, policy in frozen.items():
         for what in ("observation_space", "action_space"):
             theirs, ours = getattr(policy, what), getattr(handle, what)
-            if theirs != ours:
+            if not spaces.same(theirs, ours):
                 raise ConfigError(f"frozen: the {what} of '{name}' is {theirs}; {handle.id} has {ours}")
     return policy_map.PolicyMap.bind(algo, spec, chosen, {k: (p.algo, p.params) for k, p in frozen.items()})
 
@@ -89,7 +90,7 @@ class Policy:
     def act(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
         """The action for one observation, in the environment's own form (an int, or an array). With several agents
         `obs` may be a dictionary of those that act, and so may `mask`; then so is the action."""
-        if self.agents and isinstance(obs, dict) and not isinstance(self.observation_space, gym.Dict):
+        if self.is_by_agent(obs):
             return self.act_together(obs, greedy, mask or {})
         if isinstance(self.algo, policy_map.PolicyMap):
             raise ConfigError(f"agents have policies of their own; act on a dictionary of {', '.join(self.agents)}")
@@ -98,6 +99,15 @@ class Policy:
             mask = spaces.mask_row(self.action_space, mask)[None]
         actions = self.act_batch(batch, greedy=greedy, mask=mask)
         return jax.tree.map(lambda x: x[0].item() if x.ndim == 1 else x[0], actions)
+
+    def is_by_agent(self, obs: Any) -> bool:
+        """Whether it is a dictionary of observations, not one observation that is a dictionary itself."""
+        if not self.agents or not isinstance(obs, Mapping):
+            return False
+        if not isinstance(self.observation_space, gym.Dict):
+            return True
+        parts = set(self.observation_space.spaces)
+        return all(isinstance(one, Mapping) and set(one) == parts for one in obs.values())
 
     def act_together(self, obs: dict[str, Any], greedy: bool, mask: dict[str, Any]) -> dict[str, Any]:
         """Actions by agent. Every agent has its place, whether it acts or not; one policy for all may also be asked

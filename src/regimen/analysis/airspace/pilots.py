@@ -94,7 +94,7 @@ def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False)
         return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
     settings = [type(algo).__name__, repr(algo.config), dataclasses.asdict(algo.network)]
     settings += [spaces.to_json(spec.observation_space), spaces.to_json(spec.action_space)]
-    algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str, sort_keys=True), algo)
+    algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str), algo)
     return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
 
 

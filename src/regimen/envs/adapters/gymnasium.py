@@ -176,13 +176,14 @@ def make_registered(name: str, render_mode: str | None = None, **fields: Any) ->
 
 
 def read_components(reward: Any, info: dict[str, Any], names: tuple[str, ...]) -> np.ndarray:
-    """The reward by component [K]: itself when there is one, else what info["reward_components"] says."""
+    """The reward by component [K]: itself when there is one, else what info["reward_components"] says, where a part
+    that is missing is 0."""
     if len(names) == 1:
         return np.array([reward], np.float64)
-    parts = info.get("reward_components")
-    if not isinstance(parts, dict) or set(parts) != set(names):
+    parts = info.get("reward_components", None if reward else {})
+    if not isinstance(parts, dict) or not set(parts) <= set(names):
         raise EnvError(f"info['reward_components'] is {parts!r}; it must be a dict with the keys {', '.join(names)}")
-    row = np.array([parts[n] for n in names], np.float64)
+    row = np.array([parts.get(n, 0.0) for n in names], np.float64)
     if not abs(row.sum() - float(reward)) <= 1e-4 * max(1.0, abs(float(reward))):
         raise EnvError(f"info['reward_components'] {parts} sums to {row.sum():g}; the reward is {float(reward):g}")
     return row

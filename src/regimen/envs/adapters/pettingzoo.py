@@ -43,10 +43,9 @@ class Team:
     action is the beginning of the largest.
     """
 
-    metadata: dict[str, Any] = {}  # noqa: RUF012
-
     def __init__(self, env: Any, max_episode_steps: int | None = None):
-        self.env = env
+        self.env, self.metadata = env, getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
         self.agents: tuple[str, ...] = tuple(env.possible_agents)
         if not self.agents:
             raise EnvError(f"{type(env).__name__}: possible_agents is empty; there is nobody to train")
@@ -65,15 +64,18 @@ class Team:
         self.action_conditions = dict(getattr(inner, "action_conditions", {}))
         self.max_episode_steps = max_episode_steps or limit_of(inner)
         self.alive = np.zeros(len(self.agents), bool)
+        self.seen: list = []  # what each observed last
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list, dict[str, Any]]:
         observations, infos = self.env.reset(seed=seed, options=options)
         self.alive = np.array([agent in observations for agent in self.agents])
-        return self.observed(observations), self.info(observations, infos)
+        self.seen = self.observed(observations)
+        return self.seen, self.info(observations, infos)
 
     def step(self, actions: list) -> tuple[list, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Observations, rewards [A, K], terminated [A], truncated [A] and an info for all; entries of those that did
-        not act count for nothing."""
+        not act count for nothing. Who is cut short without a last observation keeps the one before: its value is
+        nearer to what would have followed than that of a filler."""
         given = {
             agent: member_of(space, action)
             for agent, space, action, alive in zip(self.agents, self.own_actions, actions, self.alive)
@@ -90,7 +92,9 @@ class Team:
                 reward[k] = read_components(rewards[agent], infos.get(agent, {}), self.reward_components)
         ended |= gone & ~cut
         self.alive = self.alive & ~ended & ~cut
-        return self.observed(observations), reward, ended, cut & ~ended, self.info(observations, infos)
+        new = self.observed(observations)
+        self.seen = [old if lost else one for old, one, lost in zip(self.seen, new, gone & cut)]
+        return self.seen, reward, ended, cut & ~ended, self.info(observations, infos)
 
     def observed(self, observations: dict[str, Any]) -> list:
         out = []
@@ -289,11 +293,12 @@ class ParallelNative(ParallelEnv):  # type: ignore[misc, valid-type]
         )
         obs, reward, terminated, truncated, alive, metrics, masks = jax.device_get(out)
         self._t += 1
+        terminated = terminated | (~alive & ~truncated)  # who leaves has ended, also in the last step
         truncated = (truncated | (self._t >= self.max_episode_steps)) & ~terminated
         observations = self.by_agent(obs)
         infos = {agent: self.info(k, metrics, masks, reward[k]) for k, agent in acting}
         rewards = {agent: float(reward[k].sum()) for k, agent in acting}
-        ended = {agent: bool(terminated[k]) or not (alive[k] or truncated[k]) for k, agent in acting}
+        ended = {agent: bool(terminated[k]) for k, agent in acting}
         cut = {agent: bool(truncated[k]) for k, agent in acting}
         self.agents = [agent for agent in self.agents if not (ended[agent] or cut[agent])]
         return observations, rewards, ended, cut, infos
