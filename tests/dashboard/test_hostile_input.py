@@ -195,6 +195,16 @@ def test_every_answer_forbids_foreign_content(hostile):
     assert "http://" not in page and "https://" not in page and " onclick" not in page and "<style" not in page
 
 
+def test_a_configuration_alone_is_no_run(tmp_path):
+    """MLflow's artifacts hold a copy of it, and of the summary."""
+    run = write_run(tmp_path / "runs" / "one")
+    artifacts = tmp_path / "runs" / "mlartifacts" / "1" / "ab" / "artifacts"
+    artifacts.mkdir(parents=True)
+    (artifacts / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
+    with serving(tmp_path / "runs") as site:
+        assert set(site.runs()) == {"one"}
+
+
 def test_reports_are_shown_in_a_sandbox(tmp_path):
     run = write_run(tmp_path / "runs" / "one")
     (run / "report.html").write_text("<script>fetch('/api/runs')</script>")

@@ -36,6 +36,8 @@ def test_grid_is_every_combination_and_draws_depend_on_the_number_only():
     assert points[5] == plan_of(["lr=1e-4,1e-3", "algo.gamma=0.9,0.99"], ["ent_coef=log:1e-4:1e-1"], 99).draw(5)
     drawn = [p["algo.ent_coef"] for p in points]
     assert len(set(drawn)) == 8 and all(1e-4 <= x <= 1e-1 for x in drawn)
+    two = plan_of([], ["algo.ent_coef=uniform:0:1", "algo.gamma=uniform:0:1"], 4).draw(3)
+    assert two["algo.ent_coef"] != two["algo.gamma"], "each setting has its own draw"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import pytest
 from regimen.config import CheckpointConfig as Saves
 from regimen.config import Count, EvalConfig, LogConfig, StopConfig, TrainConfig
 from regimen.training.engine import AGENT_STEPS, FOREVER, Limits, Progress
+from regimen.training.learner import Learner
 from regimen.training.run import Counters, Run
+from regimen.training.stopping import Stop
 
 HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metric_reductions={}, agents=())
 
@@ -163,3 +165,34 @@ def test_all_of_it_can_be_saved_between_two_rows():
         run.record(progress([(10, [7.0]), (10, [])], loss=9.0))
     assert dataclasses.asdict(whole.counters) == dataclasses.asdict(second.counters)
     assert whole.state() == second.state()
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"), [("converged", True), ("callback", True), ("diverged", True), ("max_steps", False)]
+)
+def test_a_stop_is_kept_unless_a_budget_lifts_it(code, kept):
+    """Saved with its stop and killed before it could say `finished`: it has ended, unless there is more to spend. One
+    that is finished goes on, and the rule that ended it begins anew."""
+    stop = StopConfig(target_return=5.0, convergence_window=1, patience=0)
+    run = make_run(stop=stop)
+    run.record(progress([(10, [6.0])]))
+    assert run.rules.convergence.fired is not None
+    run.stop = Stop(code, "why", converged=code == "converged")
+    saved = json.loads(json.dumps(run.state()))
+    killed, finished = make_run(stop=stop), make_run(stop=stop)
+    killed.restore(saved, seconds=1.0)
+    assert killed.stop == (run.stop if kept else None)
+    assert (killed.rules.convergence.fired is not None) == kept
+    finished.restore(saved, seconds=1.0, finished=True)
+    assert finished.stop is None and finished.rules.convergence.fired is None
+
+
+def test_an_equal_evaluation_is_no_new_best():
+    learner = object.__new__(Learner)
+    learner.run, learner.actor_params = make_run(), lambda: np.zeros(1)
+    found = []
+    for steps, score in ((10, 1.0), (20, 1.0), (30, 0.5), (40, 2.0)):
+        learner.run.counters.steps = steps
+        found.append(learner.note_best({"eval/return_mean": score}))
+    assert found == [True, False, False, True] and (learner.run.best, learner.run.best_step) == (2.0, 40)
+    assert not learner.note_best({})

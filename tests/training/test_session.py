@@ -5,6 +5,8 @@ import io
 import json
 import os
 import re
+import signal
+import threading
 
 import jax
 import numpy as np
@@ -18,6 +20,7 @@ from regimen.tracking.files import read_episodes, read_metrics
 from regimen.training import device
 from regimen.training.api import train
 from regimen.training.checkpoint import Checkpoints
+from regimen.training.signals import Signals
 from regimen.training.trainer import evaluation_seed, mean_row
 from support import BROKEN, EPISODES, EPISODIC, STEPS, TINY, UPDATE, comparable, final_state, status, tiny
 
@@ -323,6 +326,18 @@ def test_a_process_that_compiled_much_forgets_its_programs(monkeypatch):
         device.configure("cpu", native=True)
         assert len(cleared) == times
     assert device.MOST_MAPPINGS < 65_530 / 2, "one training may add thousands"
+
+
+def test_ctrl_c_twice_leaves_without_saving(monkeypatch):
+    monkeypatch.setattr("regimen.training.signals.GRACE_SECONDS", 600.0)  # the test's own process is not to be ended
+    with Signals() as signals:
+        signals.busy = lambda: False
+        os.kill(os.getpid(), signal.SIGINT)
+        while not signals.requested:
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait()
 
 
 def test_schedules_need_a_length(tmp_path):

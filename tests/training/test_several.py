@@ -138,6 +138,14 @@ def test_a_signal_stops_the_lot_after_saving_and_the_same_command_goes_on(tmp_pa
     assert rows(out)[0]["env_steps"] == done + UPDATE
 
 
+def test_the_exit_code_of_a_signal_comes_first(tmp_path):
+    """One failed, then a signal came: what called the command has to know that it is to be started again."""
+    codes = {"a": 5, "b": 143, "c": 0}
+    made = {name: {"run": name, "state": "x", "exit_code": code} for name, code in codes.items()}
+    assert several.write_summary(tmp_path, made)["exit_code"] == 143
+    assert several.write_summary(tmp_path, {"a": made["a"], "c": made["c"]})["exit_code"] == 5
+
+
 def test_seeds_of_each_and_a_seed_that_was_lost(tmp_path):
     settings = {**FEW, "seeds": 2, "out": str(tmp_path / "family")}
     assert regimen.train("pair/all", **settings).exit_code == 0

@@ -42,12 +42,15 @@ def run_sweep(
     console.event(f"{plan.trials} trials, {plan.seeds} seed{'s' * (plan.seeds > 1)} each, {way}: {files.folder}")
     if done:
         console.event(f"{done} trials were done before")
-    if reason is None:
-        code = in_batches(files, console, command, batch or max(1, BATCH // plan.seeds))
-    elif workers > 1 or engine == "ray":
-        code = in_workers(files, workers, engine, console)
-    else:
-        code = work(files.folder, tell=console.event)
+    try:
+        if reason is None:
+            code = in_batches(files, console, command, batch or max(1, BATCH // plan.seeds))
+        elif workers > 1 or engine == "ray":
+            code = in_workers(files, workers, engine, console)
+        else:
+            code = work(files.folder, tell=console.event)
+    except KeyboardInterrupt as error:  # between two trials
+        code = code_of(error)
     for line in write_all(files):
         console.event(line)
     if code in INTERRUPTED:
@@ -197,8 +200,6 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
             if ended:
                 break
             time.sleep(0.2)
-    except KeyboardInterrupt as error:
-        return code_of(error)
     finally:
         stop()
     bad = [code for code in codes() if code]
