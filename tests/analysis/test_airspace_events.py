@@ -37,10 +37,10 @@ def test_events_are_counted_once():
 def test_the_best_overlap_is_taken_first():
     """In order of the conflicts the first would take the alert that fits the second exactly."""
     truth = flags("####.######..")
-    alert = flags("...########..")
-    c = match(truth, alert)
-    assert c.tp[0] == 1
-    assert c.lead[0] == 5 - 3  # of the second conflict
+    alert = flags(".##########..")
+    c = match(truth, alert, margins=(0, 0))
+    assert (c.conflicts[0], c.tp[0]) == (2, 1)
+    assert c.lead[0] == 5 - 1  # of the second conflict
 
 
 def test_no_overlap_no_match():

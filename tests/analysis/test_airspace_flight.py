@@ -105,7 +105,9 @@ def test_measures_are_what_one_counts(flight, measures):
         assert e["start_separation_nm"][c] == pytest.approx(min(start)[0], abs=1e-3)
         assert e["min_separation_nm"][c] == pytest.approx(min(within.min(), min(start)[0]), abs=1e-4)
         assert e["los"][c] == (e["min_separation_nm"][c] < 5)
-        assert e["los_decisions"][c] == (within < 5).any(1).sum()
+        lost = (within < 5).any(1)
+        assert e["los_decisions"][c] == lost.sum()
+        assert e["first_los"][c] == (np.argmax(lost) if lost.any() else -1)  # the decision in which it begins
         assert np.array_equal(a["decisions"][c], active.sum(0))
         assert np.array_equal(a["reached"][c], flight.reached[c, length] & flight.present[c])
         commands = (flight.command[c, 1:] != 0).any(-1) & active[:-1]

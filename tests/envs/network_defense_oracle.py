@@ -130,9 +130,10 @@ class Oracle:
         if kind == "sweep" and self.reachable(subnet):
             self.known |= set(SUBNETS[subnet])
             success = True
-        elif kind == "scan" and self.reachable(subnet):
-            self.found[target] = self.ports(target)
-            self.notice(target, sorted(self.ports(target)))
+        elif kind == "scan":
+            if self.reachable(subnet):
+                self.found[target] = self.ports(target)
+                self.notice(target, sorted(self.ports(target)))
             success = True
         elif kind == "exploit" and self.reachable(subnet):
             success = self.exploit(target, chance, detect)
@@ -149,6 +150,8 @@ class Oracle:
         self.last = (kind, target, success)
         if self.red == "b_line":
             self.stage = min(self.stage + 1, 14) if success else BACK[self.stage]
+            if kind == "scan" and target not in self.found:
+                self.stage = 1
         else:
             self.remember(kind, target, success)
 

@@ -197,6 +197,14 @@ def test_entry_is_paid_on_the_rising_edge_only():
     first, second = pay(jnp.zeros(1, bool))[0], pay(jnp.ones(1, bool))[0]
     assert first[2:4].tolist() == pytest.approx([-25.0, -0.1]) and second[2:4].tolist() == pytest.approx([0.0, -0.1])
 
+    def pay_clean(violated):
+        ones, none = jnp.ones(1, bool), jnp.zeros(1)
+        return rewards.clean(Airspace(), ones, none, jnp.array([4.4]), violated, jnp.zeros((1, 2)), ~ones, none)
+
+    first, second = pay_clean(jnp.zeros(1, bool))[0], pay_clean(jnp.ones(1, bool))[0]
+    depth = -2.0 * (1 - 4.4 / 5.5)
+    assert first[2:4].tolist() == pytest.approx([-5.0, depth]) and second[2:4].tolist() == pytest.approx([0.0, depth])
+
 
 @pytest.mark.parametrize("name", NO_OP)
 def test_no_op_table(name):
@@ -315,6 +323,11 @@ def test_shaping_telescopes(crossing):
     final = np.where(ended == 0, 0.0, -env.team_weight * np.asarray(state.danger) * env.gamma**60)
     assert np.allclose(total, final - start, atol=2e-4)
     assert np.abs(start).max() == 0 or np.abs(total).max() > 0.01
+
+
+def test_the_end_has_no_potential():
+    going, ended = (float(rewards.shaped(0.9, jnp.float32(-2.0), jnp.float32(-1.0), x)) for x in (False, True))
+    assert going == pytest.approx(0.9 * -1.0 + 2.0) and ended == 2.0
 
 
 def test_no_shaping_where_nobody_is_near():
@@ -475,8 +488,9 @@ def test_closest_approach_vectors():
         0, abs=1e-3
     )
     assert abs(36 - float(near.speed) * 120 / 3600 - 16.75) < 0.01
+    assert float(near.danger) == pytest.approx(1 - 36 / 577.4 * 3600 / 300, abs=1e-3)  # no miss, in 224 s of 300 s
     apart = pairs.approach(*(jnp.float32(x) for x in (4.0, 0.0, 577.4, 0.0)))
-    assert float(apart.tcpa) == 0.0 and float(apart.dcpa) == 4.0 and 0 < float(apart.danger) < 1
+    assert float(apart.tcpa) == 0.0 and float(apart.dcpa) == 4.0 and float(apart.danger) == pytest.approx(3 / 7)
     still = pairs.approach(*(jnp.float32(x) for x in (6.0, 0.0, 0.0, 0.0)))
     assert float(still.dcpa) == 6.0 and np.isfinite(float(still.danger))
 

@@ -294,6 +294,9 @@ def test_shaping_is_a_difference_of_potentials():
         total += discount * parts(ts)["progress"]
         discount *= 0.9
     assert total == pytest.approx(-10.0 * float(start), abs=1e-3)  # the end has no potential
+    old, new = (state.colony.replace(frontier=jnp.float32(env.width * x)) for x in (0.25, 0.5))
+    assert float(env.progress(old, new, jnp.bool_(False))) == pytest.approx(0.9 * -0.5 + 0.75)
+    assert float(env.progress(old, new, jnp.bool_(True))) == pytest.approx(0.75)  # wherever it ends
 
 
 def play(env, policy, seed, steps=200):

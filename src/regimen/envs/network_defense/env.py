@@ -251,8 +251,9 @@ class NetworkDefense(NativeEnv):
         here = np.arange(net.N) == host
         open_now = jnp.asarray(net.OPEN)[host] | jnp.asarray(net.DECOY_PORTS)[state.decoys[host]]
 
-        scan = (kind == reds.SCAN) & routed
-        ports = jnp.where(here & scan, open_now, state.ports)
+        scan = kind == reds.SCAN  # where there is no way to the host it finds nothing, and counts as a success
+        found = scan & routed
+        ports = jnp.where(here & found, open_now, state.ports)
 
         # Exploit: the preferred one three times out of four, otherwise any other that the stored ports suggest.
         among = jnp.asarray(net.OPTIONS)[state.ports[host]]
@@ -268,7 +269,7 @@ class NetworkDefense(NativeEnv):
         reported = shell & (detect < self.detection)
         fresh = (deployed & at) > 0
         noisy = connected & (ssh | reported | (fresh & (level == 0)))
-        noticed = noisy | (connected & ~fresh) | (scan & (~fresh | (lax.population_count(open_now) >= 3)))
+        noticed = noisy | (connected & ~fresh) | (found & (~fresh | (lax.population_count(open_now) >= 3)))
 
         escalate = (kind == reds.ESCALATE) & ((state.sessions & at) > 0)
         impact = (kind == reds.IMPACT) & ((state.root & OP_SERVER) > 0)
@@ -283,12 +284,13 @@ class NetworkDefense(NativeEnv):
             learnt = learnt | jnp.where(escalate, jnp.asarray(net.KNOWS)[host], 0)
             subnets = jnp.where(escalate, jnp.left_shift(1, subnet), 0)
             winding_red = reds.meander_after(red, kind, target, success, learnt, subnets)
+        nothing = scan & (ports[host] == 0)
         if self.red == "b_line":
-            red = reds.b_line_after(red, success)
+            red = reds.b_line_after(red, success, nothing)
         elif self.red == "meander":
             red = winding_red
         else:
-            straight_red = reds.b_line_after(red, success)
+            straight_red = reds.b_line_after(red, success, nothing)
             red = jax.tree.map(lambda w, s: jnp.where(red.meander, w, s), winding_red, straight_red)
         return state.replace(
             root=state.root | where((level == net.ROOT) | escalate),

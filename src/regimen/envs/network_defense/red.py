@@ -81,8 +81,10 @@ def meander(red: Red, chance: Array) -> tuple[Array, Array]:
     return jnp.where(impact > 0, IMPACT, kind), member(among, chance)
 
 
-def b_line_after(red: Red, success: Array) -> Red:
-    ahead = jnp.minimum(red.stage + 1, len(STAGES) - 1)
+def b_line_after(red: Red, success: Array, nothing: Array) -> Red:
+    """The next stage. After a scan that has told it `nothing` of its target, now or before, it does not know what to
+    exploit and begins again with its first scan."""
+    ahead = jnp.where(nothing, 1, jnp.minimum(red.stage + 1, len(STAGES) - 1))
     return red.replace(stage=jnp.where(success, ahead, jnp.asarray(ON_FAILURE)[red.stage]))
 
 
