@@ -51,6 +51,20 @@ def test_learning_row(script, tmp_path):
     assert row[:3] == ["cartpole", "128", "2"]
 
 
+def test_a_cell_of_the_lag_table(script, tmp_path):
+    """The variant with the mistake in it, which is put in for the length of one training."""
+    from regimen.algorithms.impala import IMPALA
+    from regimen.config import ALGORITHMS
+
+    lag = script("lag")
+    settings = {"rollout": {"steps": 64, "num_envs": 4}, "eval": {"every": "1", "episodes": 2}, "network.hidden": (8,)}
+    row = lag.train("impala", "inside", 1, tmp_path, "cartpole", seeds=2, total_steps=128, **settings)
+    assert len(row) == len(lag.HEAD) and row[:3] == ["impala", "inside", "1"]
+    with lag.weight_inside("impala"):
+        assert issubclass(ALGORITHMS["impala"].load(), IMPALA) and ALGORITHMS["impala"].load() is not IMPALA
+    assert ALGORITHMS["impala"].load() is IMPALA
+
+
 def test_first_at():
     sys.path.insert(0, str(FOLDER))
     try:

@@ -158,7 +158,8 @@ class IMPALAConfig:
     c_clip: float = 1.0
     """Importance weights along the trace are clipped here: less variance, slower correction."""
     pg_rho_clip: float = 1.0
-    """Importance weights of the policy gradient are clipped here."""
+    """Importance weights of the policy gradient are clipped here. Where that cuts off much, subtracting a mean from the
+    advantages biases the gradient."""
     max_lag: int = 16
     """Batches of a policy more updates old than this are dropped, and counted."""
     minibatch_size: int = 512
@@ -170,7 +171,7 @@ class IMPALAConfig:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 turns it off."""
     normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over the whole batch."""
+    """Shift and scale advantages to mean 0 and deviation 1 over the whole batch, before they are weighted."""
     normalize_obs: bool = False
     """Shift and scale observations by running statistics, saved with the policy and frozen in evaluation."""
     log_std_init: float = 0.0
