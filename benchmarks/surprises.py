@@ -90,8 +90,17 @@ def sac_seeds(rounds: int) -> None:
 
 # --- learning --------------------------------------------------------------------------------------------------------
 
+CRITICS: dict[str, dict[str, Any]] = {
+    "as tuned": {},
+    "without the conservative term": {"algo.min_q_weight": 0.0},
+    "critic_lr 5e-3": {"algo.critic_lr": 5e-3},
+    "critic_lr 5e-3, without the term": {"algo.critic_lr": 5e-3, "algo.min_q_weight": 0.0},
+    "rewards not scaled": {"algo.reward_scale": 1.0, "algo.min_q_weight": 5.0},
+}
+RATES: dict[str, dict[str, Any]] = {"as tuned": {}, "lr to 0": {"algo.lr_schedule": "linear", "algo.lr_end": 0.0}}
 
-def clone(seeds: int) -> None:
+
+def clone(seeds: int, steps: int | None) -> None:
     """Behaviour cloning better than its data: does the greedy policy of the expert do as well as its clone?"""
     import numpy as np
     import offline
@@ -100,6 +109,7 @@ def clone(seeds: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         settings = offline.EXPERT | {"track.enabled": False, "checkpoint.every": "never"}
+        settings |= {"total_steps": steps} if steps else {}
         result = regimen.train("pendulum", "sac", out=str(Path(folder) / "expert"), seeds=seeds, **settings)
         rows = []
         for run in result.runs:
@@ -113,15 +123,8 @@ def slow_critics(folder: Path, seeds: int, steps: int) -> None:
     """CQL behind SAC on medium-replay: is it the conservative term, or the critics' step size?"""
     import offline
 
-    cases = {
-        "as tuned": {},
-        "without the conservative term": {"algo.min_q_weight": 0.0},
-        "critic_lr 5e-3": {"algo.critic_lr": 5e-3},
-        "critic_lr 5e-3, without the term": {"algo.critic_lr": 5e-3, "algo.min_q_weight": 0.0},
-        "rewards not scaled": {"algo.reward_scale": 1.0, "algo.min_q_weight": 5.0},
-    }
     rows = []
-    for name, settings in cases.items():
+    for name, settings in CRITICS.items():
         small = {"algo.cql_samples": 4, "algo.batch_size": 128}
         found = offline.learn(folder / "pendulum-medium-replay.npz", "cql", seeds, steps, 1, **(small | settings))
         rows.append([name, f"{found['final'].mean():.1f}", " ".join(f"{x:.0f}" for x in found["final"])])
@@ -129,16 +132,17 @@ def slow_critics(folder: Path, seeds: int, steps: int) -> None:
     print("\n" + harness.table([f"CQL, {steps:,} gradient steps", "final return", "by seed"], rows))
 
 
-def lost_solution(seeds: int) -> None:
+def lost_solution(seeds: int, steps: int | None) -> None:
     """MountainCar with its whole budget ends below its best: is it the step size that does not fall?"""
     import numpy as np
 
     import regimen
 
     rows = []
-    for name, settings in {"as tuned": {}, "lr to 0": {"algo.lr_schedule": "linear", "algo.lr_end": 0.0}}.items():
+    for name, settings in RATES.items():
         with tempfile.TemporaryDirectory() as folder:
             whole = {"stop.metric": None, "stop.above": None, "track.enabled": False}
+            whole |= {"total_steps": steps} if steps else {}
             result = regimen.train("mountain_car", seeds=seeds, out=str(Path(folder) / "run"), **(whole | settings))
             final = np.array([run.summary["final_return_mean"] for run in result.runs])
             best = np.array([run.summary["eval_return_mean"] for run in result.runs])
@@ -154,7 +158,7 @@ def main() -> None:
     parser.add_argument("name", choices=names, help="which experiment")
     parser.add_argument("--rounds", type=int, default=9, help="of speeds")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=lambda x: int(float(x)), default=5000, help="gradient steps of slow-critics")
+    parser.add_argument("--steps", type=lambda x: int(float(x)), help="of each training (slow-critics: 5,000)")
     parser.add_argument("--data", type=Path, default=Path("sets"), help="of slow-critics: offline.py --prepare FOLDER")
     args = parser.parse_args()
     load = harness.OtherLoad()
@@ -164,11 +168,11 @@ def main() -> None:
         case "sac-seeds":
             sac_seeds(args.rounds)
         case "clone":
-            clone(args.seeds)
+            clone(args.seeds, args.steps)
         case "slow-critics":
-            slow_critics(args.data, args.seeds, args.steps)
+            slow_critics(args.data, args.seeds, args.steps or 5000)
         case "lost-solution":
-            lost_solution(args.seeds)
+            lost_solution(args.seeds, args.steps)
     print(f"\n{load}")
 
 

@@ -35,7 +35,7 @@ NAVIGATION = {
         *("network_defense", "empowerment", "worlds"),
     ],
     "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "search", "studies"],
-    "Results and help": ["results", "troubleshooting", "migrating"],
+    "Results and help": ["results", "surprises", "troubleshooting", "migrating"],
     "Inside": ["extending", "architecture", "project/contributing", "project/changelog", "project/licence"],
 }
 

@@ -26,6 +26,7 @@ REASONS = {
     r"python docs/images/": "draws the pictures that the repository keeps; a person looks at them",
     r".*airspace/all --algo all": "over 70 trainings; airspace/all and --algo all are run each on their own",
     r"python benchmarks/offline\.py": "trains SAC to the end before it begins; a quarter of an hour",
+    r"python benchmarks/surprises\.py slow-critics": "needs the sets of the last one",
 }
 SMALL = {  # script -> flags that make it short
     "ablation.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
@@ -38,6 +39,7 @@ SMALL = {  # script -> flags that make it short
     "network_defense_calibration.py": {"--episodes": "2"},
     "ray_scaling.py": {"--rounds": "1", "--seconds": "1"},
     "startup.py": {"--repeats": "1"},
+    "surprises.py": {"--rounds": "1", "--seeds": "1", "--steps": "800"},
     "workflow_search.py": {
         **{"--episodes": "100", "--truth-episodes": "8", "--eval-episodes": "4", "--budget": "120", "--seeds": "1"},
         **{"--unit": "25", "--orders": "classes"},

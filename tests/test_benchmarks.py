@@ -102,6 +102,26 @@ def test_ray_scaling(script, monkeypatch, capsys):
     assert capsys.readouterr().out.count("| 2 workers, ppo |") == len(scaling.ENVS)
 
 
+def test_sac_is_compared_with_the_better_peer_of_each_round(script):
+    against = script("sac_speed").against
+    text = against([240.0, 200.0, 250.0], {"1 thread": [80.0, 50.0, 100.0], "default": [60.0, 100.0, 50.0]})
+    assert text.startswith("2.50x, meets the target of 1.6x and the goal of 2x") and text.endswith("(2.00 to 3.00)")
+    assert against([240.0], {}) == ""
+
+
+def test_surprises(script, capsys):
+    """Speeds take turns, and what differs between trainings are settings that exist."""
+    from regimen.settings import build_config
+
+    surprises = script("surprises")
+    surprises.sac_seeds(1)
+    out = capsys.readouterr().out
+    assert "| batched |" in out and "batched / one by one: " in out
+    for env, algo, cases in (("pendulum", "cql", surprises.CRITICS), ("mountain_car", "ppo", surprises.RATES)):
+        made = [build_config(env, algo=algo, overrides=settings).algo for settings in cases.values()]
+        assert len(set(made)) == len(cases)
+
+
 def test_startup_seconds(script):
     taken = script("startup").seconds([sys.executable, "-c", "pass"], 2)
     assert len(taken) == 2 and np.all(np.array(taken) > 0)

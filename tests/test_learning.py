@@ -30,11 +30,11 @@ def test_pendulum(tmp_path):
 
 
 def test_mountain_car(tmp_path):
-    assert greedy_returns("mountain_car", 5, tmp_path / "run")[0].mean() >= -120
+    assert greedy_returns("mountain_car", 5, tmp_path / "run")[0].mean() >= -110
 
 
 def test_mountain_car_continuous(tmp_path):
-    assert greedy_returns("mountain_car_continuous", 5, tmp_path / "run")[0].mean() >= 88
+    assert greedy_returns("mountain_car_continuous", 5, tmp_path / "run")[0].mean() >= 90
 
 
 def test_platform(tmp_path):
@@ -65,7 +65,7 @@ def test_durotaxis_reaches_the_goal(tmp_path):
 
 @pytest.mark.parametrize("mode", ["faithful", "fixed"])
 def test_network_defense_passes_20_within_20_000_episodes(mode, tmp_path):
-    """With a fifth of the budget; the full one is in docs/network_defense.md."""
+    """With 8% of the budget; the full one is in docs/network_defense.md."""
     settings = {"total_steps": 2_000_000, "env_args": {"mode": mode}}
     result = regimen.train("network_defense", track=False, out=str(tmp_path / "run"), **settings)
     assert np.mean(result.episodes["env_return"][-500:]) > -20
