@@ -51,6 +51,7 @@ def test_rows_count_only_while_their_agent_acts(rollout):
     ended = batch.terminated[:used] & valid
     assert (ended == (valid & (left == 1))).all(), "each agent's own task ends at its own time"
     assert not batch.truncated[:used][valid].any()
+    assert rows.terminated[: int(rows.count)].all(), "by themselves, though the last step is the limit"
     acting = rows.metrics["acting"][: int(rows.count)]
     assert set(acting.tolist()) == {5.0, 6.0}, "one is absent from some episodes"
     assert (rows.reward[: int(rows.count), 0] <= acting).all()

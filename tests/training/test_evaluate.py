@@ -18,8 +18,8 @@ LIMIT = 4
 
 @native_env
 class Countdown(NativeEnv):
-    """Ends after as many steps as it has drawn, 1 to 6, but for its limit. It goes on paying after its end: the number
-    of the step, less a half."""
+    """Ends after as many steps as it has drawn, 1 to 6, but for its limit; who has drawn 3 is cut short one step
+    before. It goes on paying after its end: the number of the step, less a half."""
 
     max_episode_steps: int = LIMIT
     reward_components = ("count", "cost")
@@ -41,7 +41,8 @@ class Countdown(NativeEnv):
         left, t = state["left"] - 1, state["t"] + 1
         told = dict.fromkeys(self.metric_reductions, state["left"].astype(jnp.float32))
         reward = jnp.array([t, -0.5], jnp.float32)
-        return {"left": left, "t": t}, TimeStep(left.astype(jnp.float32)[None], reward, left == 0, metrics=told)
+        cut = (left == 1) & (t == 2)
+        return {"left": left, "t": t}, TimeStep(left.astype(jnp.float32)[None], reward, left == 0, cut, told)
 
 
 def test_episodes_that_have_ended_count_no_further():
@@ -49,9 +50,9 @@ def test_episodes_that_have_ended_count_no_further():
     played = NativeEvaluator(handle, random_actor(handle.action_space))((), 3, 40)
     drawn = played.metrics["most"]  # as many steps as were left at the start
     assert set(drawn.tolist()) == {1, 2, 3, 4, 5, 6}
-    length = np.minimum(drawn, LIMIT)
+    length = np.where(drawn == 3, 2, np.minimum(drawn, LIMIT))
     np.testing.assert_array_equal(played.lengths, length)
-    np.testing.assert_array_equal(played.terminated, drawn <= LIMIT)
+    np.testing.assert_array_equal(played.terminated, length == drawn)
     np.testing.assert_allclose(played.components["count"], length * (length + 1) / 2)
     np.testing.assert_allclose(played.components["cost"], -length / 2)
     np.testing.assert_allclose(played.returns, length * (length + 1) / 2 - length / 2)
