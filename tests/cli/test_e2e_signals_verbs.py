@@ -93,7 +93,7 @@ def test_compiled_code_that_hears_nothing_is_ended(monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda code: (ended.append(code), done.set()))
     with Leaving() as leaving:
         leaving.writer.send(bytes([signal.SIGTERM]))
-        assert done.wait(60) and ended == [143]
+        assert done.wait(20) and ended == [143]
 
 
 # --- with processes --------------------------------------------------------------------------------------------------

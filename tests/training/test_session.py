@@ -337,7 +337,7 @@ def test_ctrl_c_twice_leaves_without_saving(monkeypatch):
             pass
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-            threading.Event().wait()
+            threading.Event().wait(20)
 
 
 def test_schedules_need_a_length(tmp_path):

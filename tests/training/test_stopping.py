@@ -20,6 +20,7 @@ def test_convergence_needs_a_full_window_at_the_target_and_then_patience():
     rule = Convergence(target=10, window=3, patience=2)
     feed(rule, 50, 50)
     assert rule.fired is None, "two episodes are not a window"
+    assert feed(Convergence(target=10, window=3, patience=1), 60, 0).fired is None, "nor is their sum a mean of three"
     feed(rule, 10)  # mean 36.7: the first best
     feed(rule, 10)  # 23.3: no new best, 1
     assert rule.fired is None
