@@ -34,6 +34,7 @@ SMALL = {  # script -> flags that make it short
     "dashboard.py": {"--clients": "2", "--rows": "2000", "--seconds": "1", "--training": "1", "--steps": "2000"},
     "empowerment_learned.py": {"--seeds": "1", "--worlds": "world/tiny3"},
     "empowerment_speed.py": {"--steps": "1536", "--rounds": "1"},
+    "lag.py": {"--seeds": "1", "--steps": "500", "--lags": "1"},
     "learning.py": {"--seeds": "1", "--total-steps": "500"},
     "network_defense.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
     "network_defense_calibration.py": {"--episodes": "2"},
