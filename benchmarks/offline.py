@@ -29,7 +29,7 @@ SETS = ("random", "medium", "medium-replay", "expert")
 ALGORITHMS = ("bc", "cql", "sac")
 HEAD = ["set", "its return", "algorithm", "final return (95% interval)", "best", "Q on data", "return in data"]
 HEAD += ["return of policy", "wall s"]
-EPISODES, HORIZON = 100, 1000
+EPISODES, SEED, HORIZON = 100, 7, 1000  # SEED: of the final episodes
 MARGIN = 0.1  # of over-estimation that is allowed
 
 # SAC on Pendulum: one run that stops near -500, and one from nothing to the end
@@ -114,7 +114,7 @@ def learn(path: Path, algorithm: str, seeds: int, steps: int | None, looks: int,
             done += max(int(p.steps.sum()) for p in progress)
         scores = [play(engine.actor_params(k), 1000 + look, 20).returns.mean() for k in range(seeds)]
         best = np.maximum(best, scores)
-    final = np.array([play(engine.actor_params(k), 7, EPISODES).returns.mean() for k in range(seeds)])
+    final = np.array([play(engine.actor_params(k), SEED, EPISODES).returns.mean() for k in range(seeds)])
     data = dataset.read(path)
     out = {"algorithm": algorithm, "final": final, "best": best, "diverged": int(lost.sum()), "set": data.returns}
     if algorithm != "bc":

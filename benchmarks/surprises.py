@@ -101,7 +101,8 @@ RATES: dict[str, dict[str, Any]] = {"as tuned": {}, "lr to 0": {"algo.lr_schedul
 
 
 def clone(seeds: int, steps: int | None) -> None:
-    """Behaviour cloning better than its data: does the greedy policy of the expert do as well as its clone?"""
+    """Behaviour cloning better than its data: does the greedy policy of the expert do as well as its clone, from the
+    starts that the clone is judged from?"""
     import numpy as np
     import offline
 
@@ -113,10 +114,12 @@ def clone(seeds: int, steps: int | None) -> None:
         result = regimen.train("pendulum", "sac", out=str(Path(folder) / "expert"), seeds=seeds, **settings)
         rows = []
         for run in result.runs:
-            policy = regimen.evaluate(run.run_dir, episodes=100)
+            same, other = (regimen.evaluate(run.run_dir, episodes=100, seed=s) for s in (offline.SEED, 0))
             data = regimen.collect(run.run_dir, Path(folder) / f"data-{len(rows)}", policy="expert", episodes=50)
-            rows.append([str(len(rows)), f"{np.mean(policy.returns):.1f}", f"{data.returns.mean():.1f}"])
-    print(harness.table(["seed", "expert, greedy", "its data: sampled actions"], rows))
+            found = [np.mean(same.returns), np.mean(other.returns), data.returns.mean()]
+            rows.append([str(len(rows)), *(f"{x:.1f}" for x in found)])
+    head = ["seed", "expert, greedy, the clone's starts", "other starts", "its data: sampled actions"]
+    print(harness.table(head, rows))
 
 
 def slow_critics(folder: Path, seeds: int, steps: int) -> None:
