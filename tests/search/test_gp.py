@@ -62,7 +62,7 @@ def test_posterior_and_likelihood_are_scikit_learns():
 
     index, y, se = observations()
     ours = GP.fit(ALL, index, y, se, hyper=HYPER)
-    alpha = ours.variance + HYPER.noise + 1e-10
+    alpha = (se / y.std()) ** 2 + HYPER.noise + 1e-10  # variances, in units of the standardised targets
     theirs = sk.GaussianProcessRegressor(Mallows(), alpha=alpha, optimizer=None).fit(index[:, None], ours.targets)
     mean, cov = theirs.predict(np.arange(120)[:, None], return_cov=True)
     posterior = ours.posterior()
