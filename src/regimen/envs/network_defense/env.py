@@ -256,7 +256,8 @@ class NetworkDefense(NativeEnv):
         ports = jnp.where(here & found, open_now, state.ports)
 
         # Exploit: the preferred one three times out of four, otherwise any other that the stored ports suggest.
-        among = jnp.asarray(net.OPTIONS)[state.ports[host]]
+        stored = state.ports[host]
+        among = jnp.asarray(net.OPTIONS)[stored]
         number = lax.population_count(among)
         other = 1 + ((chance - net.PREFER) / (1 - net.PREFER) * (number - 1)).astype(jnp.int32)
         choice = jnp.where(chance < net.PREFER, 0, jnp.minimum(other, number - 1))
@@ -284,7 +285,7 @@ class NetworkDefense(NativeEnv):
             learnt = learnt | jnp.where(escalate, jnp.asarray(net.KNOWS)[host], 0)
             subnets = jnp.where(escalate, jnp.left_shift(1, subnet), 0)
             winding_red = reds.meander_after(red, kind, target, success, learnt, subnets)
-        nothing = scan & (ports[host] == 0)
+        nothing = scan & ~found & (stored == 0)  # every host has open ports
         if self.red == "b_line":
             red = reds.b_line_after(red, success, nothing)
         elif self.red == "meander":
