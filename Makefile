@@ -20,7 +20,7 @@ $(READY): pyproject.toml requirements.lock
 train: $(READY) ## Train PPO on CartPole until it is solved, with a live display
 	$(BIN)/regimen train cartpole
 
-test: $(READY) ## Run the tests (about 20 minutes on 2 cores)
+test: $(READY) ## Run the tests (about 40 minutes on 2 cores)
 	@command -v chromium chromium-browser google-chrome > /dev/null || echo "no Chromium: the tests of the live page in a browser are skipped (Debian: apt-get install chromium)"
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not long"
 
