@@ -85,6 +85,17 @@ def test_every_valid_row_once_per_epoch_in_balanced_minibatches(size, all_valid,
 def test_minibatches_differ_between_epochs_and_keys():
     a, b = (np.asarray(shuffled(seed, 512))[:512] for seed in (0, 1))
     assert (a == b).mean() < 0.05
+    packed = pack({"row": jnp.arange(64).reshape(16, 4)}, jnp.ones((16, 4), bool), True)
+
+    def step(carry, minibatch):
+        used, i = carry
+        grad, _ = minibatch.gradient(lambda params, rows: (jax.nn.one_hot(rows["row"], 64) @ params, {}), jnp.zeros(64))
+        return used.at[i].set(grad > 0), i + 1
+
+    carry = (jnp.zeros((12, 64), bool), 0)
+    (used, _), ran = for_minibatches(jax.random.key(0), packed, epochs=3, size=16, micro=None, step=step, carry=carry)
+    assert int(ran) == 12 and (np.asarray(used).sum(-1) == 16).all()
+    assert len({tuple(np.flatnonzero(first)) for first in np.asarray(used)[::4]}) == 3  # the first of each epoch
 
 
 def test_pack_returns_every_leaf_unchanged():

@@ -104,6 +104,14 @@ def test_infinite_beta_h_is_uniform_over_the_best():
     np.testing.assert_allclose(eq.human_policy(q, 0.0), [0.25] * 4, rtol=1e-6)
 
 
+def test_boltzmann_divides_by_the_range_of_q():
+    """pi proportional to exp(beta_r (Q - max) / (max - min)): the same whatever the scale of Q."""
+    wanted = np.exp([0.0, -1.0, -2.0]) / np.exp([0.0, -1.0, -2.0]).sum()
+    for scale in (1.0, 100.0):
+        log_pi = eq.robot_log_policy(scale * jnp.array([-1.0, -3.0, -5.0]), 2.0, "boltzmann")
+        np.testing.assert_allclose(np.exp(log_pi), wanted, rtol=1e-5)
+
+
 def test_masked_actions_are_never_taken():
     for kind in ("power", "boltzmann"):
         p = jnp.exp(eq.robot_log_policy(jnp.array([-1.0, -9.0, -4.0]), 2.0, kind, jnp.array([False, True, True])))
