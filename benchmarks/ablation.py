@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,8 @@ def lowest_later(ended: list[tuple[int, float]], rate: float, window: int = 100)
     """Lowest success rate of `window` training episodes in a row after it first reached `rate`."""
     there = steps_to(ended, rate, window)
     later = [success for steps, success in ended if there is not None and steps >= there]
-    rates = [sum(later[i : i + window]) / window for i in range(0, len(later) - window + 1, window)]
-    return min(rates, default=None)
+    totals = [0.0, *accumulate(later)]
+    return min(((b - a) / window for a, b in zip(totals, totals[window:])), default=None)
 
 
 def row(name: str, out: dict[str, Any]) -> list[str]:

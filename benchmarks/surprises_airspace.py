@@ -35,12 +35,13 @@ RATES: dict[str, dict[str, Any]] = {
     "constant lr": {"algo.lr_schedule": "constant"},
 }
 FAMILIES = ("as shipped", "converging")
-SHARES: dict[str, dict[str, Any]] = {
-    "shared": {},
-    "shared, a quarter of the steps": {"total_steps": 0.25},
-    "independent": {"policy_map": "independent"},
-    "independent, four times the steps": {"policy_map": "independent", "total_steps": 4.0},
-    "independent, four times the gradient steps": {"policy_map": "independent", "algo.minibatch_size": 512},
+OWN = {"policy_map": "independent"}
+SHARES: dict[str, tuple[float, dict[str, Any]]] = {  # times the budget, settings
+    "shared": (1, {}),
+    "shared, a quarter of the steps": (0.25, {}),
+    "independent": (1, OWN),
+    "independent, four times the steps": (4, OWN),
+    "independent, four times the gradient steps": (1, OWN | {"algo.minibatch_size": 512}),
 }
 UNSEEN = ("cross_2x2", "canonical_crossing")
 
@@ -135,8 +136,8 @@ def independent(cases: Sequence[str], seeds: dict[str, int], steps: int | None, 
 
     print(harness.table([scenario, "env steps", "loss of separation", "arrived"], []))
     for name in cases:
-        settings = SHARES[name]
-        budget = int(settings.get("total_steps", 1) * (steps or 200_000))
+        times, settings = SHARES[name]
+        budget = int(times * (steps or 200_000))
         with tempfile.TemporaryDirectory() as folder:
             given = settings | seeds | WHOLE | {"total_steps": budget}
             result = regimen.train(f"airspace/{scenario}", out=f"{folder}/run", track=False, **given)
