@@ -74,8 +74,8 @@ def critics(cases: Sequence[str], seeds: dict[str, int], steps: int | None) -> N
             late = [np.array(x[len(x) // 2 :]) for x in found]
             means = [np.mean([f(x) for x in late]) for f in (np.std, np.min, lambda x: x[-1])]
             best = np.mean([max(x) for x in found])
-            q = [[r["train/q_data_mean"], r["train/mc_return_mean"]] for r in (run.history[-1] for run in result.runs)]
-            show([name, *(f"{x:.2f}" for x in (*means, best))], evaluations=found, q_and_returns=q)
+            q, true = ([looks(run, f"train/{x}_mean")[-1] for run in result.runs] for x in ("q_data", "mc_return"))
+            show([name, *(f"{x:.2f}" for x in (*means, best))], evaluations=found, q=q, returns_of_data=true)
 
 
 def late_loss(cases: Sequence[str], seeds: dict[str, int], steps: int | None) -> None:
