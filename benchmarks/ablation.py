@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def train(
         "steps_per_second": float(done.sum() / seconds),
         "compile_seconds": engine.compile_seconds,
         "steps_to_90": [steps_to(e, 0.9) for e in ended],
+        "lowest_later": [lowest_later(e, 0.9) for e in ended],
         "last": {n: [float(np.mean(c[n][-10:])) for c in curves] for n in curves[0]},
         "curves": curves,
     }
@@ -106,6 +108,14 @@ def steps_to(ended: list[tuple[int, float]], rate: float, window: int = 100) -> 
         if i + 1 >= window and total >= rate * window:
             return steps
     return None
+
+
+def lowest_later(ended: list[tuple[int, float]], rate: float, window: int = 100) -> float | None:
+    """Lowest success rate of `window` training episodes in a row after it first reached `rate`."""
+    there = steps_to(ended, rate, window)
+    later = [success for steps, success in ended if there is not None and steps >= there]
+    totals = [0.0, *accumulate(later)]
+    return min(((b - a) / window for a, b in zip(totals, totals[window:])), default=None)
 
 
 def row(name: str, out: dict[str, Any]) -> list[str]:

@@ -122,6 +122,70 @@ def test_surprises(script, capsys):
         assert len(set(made)) == len(cases)
 
 
+def test_surprises_differ_in_settings_that_exist(script):
+    from regimen.settings import build_config
+
+    flights, ppo = script("surprises_airspace"), script("surprises_ppo")
+    cases = [
+        ("airspace/head_on", "cql", flights.CRITICS),
+        ("airspace/merge_4all", "ppo", flights.RATES),
+        ("airspace/cross_4all", "ppo", {n: s | {"total_steps": t * 1e5} for n, (t, s) in flights.SHARES.items()}),
+        ("platform", "ppo", ppo.COLLAPSE),
+    ]
+    for env, algo, settings in cases:
+        made = [build_config(env, algo=algo, overrides=given) for given in settings.values()]
+        assert len({(str(c.algo), c.policy_map, c.total_steps) for c in made}) == len(settings)
+
+
+def test_a_family_more(script):
+    """It is drawn, its aircraft converge, and afterwards the generator is as it was."""
+    import jax
+
+    from regimen.envs import registry
+    from regimen.envs.airspace import generator
+
+    before = dict(generator.FAMILIES)
+    with script("surprises_airspace").another_family("converging"):
+        env = registry.resolve("airspace/random", {"family": "converging"}).native
+        scenes = jax.vmap(lambda key: generator.draw(env, key))(jax.random.split(jax.random.key(0), 64))
+        lost = jax.vmap(generator.loses_separation)(scenes)
+    assert before == generator.FAMILIES
+    assert np.asarray(lost).mean() > 0.5
+    ends = np.asarray(scenes.waypoint)[np.asarray(scenes.present)]
+    assert np.hypot(*ends.T).max() < 9  # 5 NM, in a scene that has grown
+
+
+def test_half_of_standardising_within_episodes(script):
+    """A shift takes the sum of an episode away; a division keeps its sign. Both together are the z-scores."""
+    import jax.numpy as jnp
+
+    from regimen import rewards
+    from regimen.types import Batch
+
+    standardised = script("surprises_ppo").standardised
+    done = jnp.array([0, 0, 0, 1, 0, 0, 0, 1], bool)[:, None]
+    flags = {"terminated": done, "truncated": jnp.zeros_like(done), "valid": jnp.ones_like(done)}
+    reward = jnp.array([1.0, 2, 3, 10, -1, -5, 0, -2])[:, None, None]
+    blank = {f: None for f in Batch.__dataclass_fields__ if f not in flags}
+    batch = Batch(**blank, **flags)
+    with standardised("shifted only"):
+        shifted = rewards.standardize_episodes(reward, batch, "zscore")
+    with standardised("divided only"):
+        divided = rewards.standardize_episodes(reward, batch, "zscore")
+        both = rewards.standardize_episodes(shifted, batch, "zscore")
+    assert np.allclose(np.asarray(shifted).reshape(2, 4).sum(1), 0, atol=1e-5)
+    assert np.array_equal(np.sign(divided), np.sign(reward))
+    assert np.allclose(both, rewards.standardize_episodes(reward, batch, "zscore"), atol=1e-5)
+
+
+def test_lowest_later(script):
+    """After the success rate was there: what was before it does not count."""
+    lowest = script("ablation").lowest_later
+    ended = [(i, float(ok)) for i, ok in enumerate([0, 0, 1, 1, 1, 1, 0, 0, 1, 1])]
+    assert lowest(ended, 0.9, 2) == 0.0 and lowest(ended[:6], 0.9, 2) == 1.0
+    assert lowest(ended[:2], 0.9, 2) is None
+
+
 def test_startup_seconds(script):
     taken = script("startup").seconds([sys.executable, "-c", "pass"], 2)
     assert len(taken) == 2 and np.all(np.array(taken) > 0)
