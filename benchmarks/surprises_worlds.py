@@ -80,34 +80,40 @@ def update_study(strategy: str, seed: int, budget: int, folder: str) -> Any:
     return updates.Study("network_defense", {}, "cpu", options, Path(folder))
 
 
-def critic_first(seeds: range, budget: int, warm: int) -> None:
-    """20,000 steps per update: is GAE worse than Monte-Carlo returns because its critic knows nothing yet? Both from
-    nothing, and both with a critic that `warm` batches of the initial policy (60 passes each) have taught before."""
+CRITICS = ("monte-carlo", "gae", "gae-scaled", "gae-taught", "gae-scaled-taught")
+
+
+def critic_first(seeds: range, budget: int, batches: int, arms: list[str]) -> None:
+    """20,000 steps per update: is GAE worse than Monte-Carlo returns because its critic knows nothing yet? With a critic
+    that batches of the initial policy (60 passes each) have taught before; and with rewards scaled to a deviation of 1
+    for the discounted return, which is near the scale of z-scored Monte-Carlo returns."""
     from regimen.study import curves
     from regimen.study.bench import mean_return
+    from regimen.study.updates_options import GAE
     from regimen.training.engine import Limits
 
-    for seed in seeds:
+    for seed, name in itertools.product(seeds, arms):
         with tempfile.TemporaryDirectory() as folder:
             study = update_study("20,000 steps", seed, budget, folder)
-        for arm in study.options.arms:
-            bench = study.bench(arm, mean_return)
-            for taught in (False, True):
-                if taught:
-                    known = teach_critic(study, arm, bench, warm)
-                found = bench.train(float(bench.config.algo.lr))[0]
-                (last,) = bench.engine.advance([Limits(1)])
-                told = {"seed": seed, "returns": arm.form, "critic": "taught" if taught else "from nothing"}
-                told |= {"final": curves.final(found), "best": max(found.returns), "curve": found.returns[::5]}
-                told["explained_at_the_end"] = float(last.metrics["explained_variance"][0])
-                told["explained_at_the_start"] = known if taught else 0.0
-                text = f"seed {seed}, {arm.form}, critic {told['critic']}: {told['final']:.1f}"
-                tell(f"{text}, explained variance {told['explained_at_the_end']:.2f}", **told)
+        arm = next(a for a in study.options.arms if (a.form == GAE) == name.startswith("gae"))
+        if "scaled" in name:
+            algo = (*arm.regimen.algo, ("normalize_reward", True))
+            arm = dataclasses.replace(arm, regimen=dataclasses.replace(arm.regimen, algo=algo))
+        bench = study.bench(arm, mean_return)
+        known = teach_critic(study, arm, bench, batches) if "taught" in name else 0.0
+        found = bench.train(float(bench.config.algo.lr))[0]
+        (last,) = bench.engine.advance([Limits(1)])
+        told = {"seed": seed, "arm": name, "final": curves.final(found), "best": max(found.returns)}
+        told |= {"explained_first": known, "explained_last": float(last.metrics["explained_variance"][0])}
+        text = (
+            f"seed {seed}, {name}: {told['final']:.1f}, best {told['best']:.1f}; explained variance {known:.3f} at the"
+        )
+        tell(f"{text} start, {told['explained_last']:.3f} at the end", **told, curve=found.returns[::5])
 
 
 def teach_critic(study: Any, arm: Any, bench: Any, batches: int) -> float:
     """Let trainings of the bench start with a critic that knows the initial policy; returns what it explains of it."""
-    from regimen.study.bench import mean_return
+    from regimen.study.bench import copied, mean_return
     from regimen.training.engine import Limits
 
     passes = dataclasses.replace(arm, regimen=dataclasses.replace(arm.regimen, epochs=60))
@@ -117,11 +123,11 @@ def teach_critic(study: Any, arm: Any, bench: Any, batches: int) -> float:
         (progress,) = teacher.advance([Limits(1)])
         explained = float(progress.metrics["explained_variance"][0])
         model = teacher.state.models["policy"]
-        back = model.replace(params=model.params | {"actor": first.params["actor"]})
+        back = model.replace(params=model.params | {"actor": copied(first.params["actor"])})
         teacher.state = teacher.state.replace(models={"policy": back})
     critic = teacher.state.models["policy"].params["critic"]
     taught = first.replace(params=first.params | {"critic": critic})
-    bench.start = (bench.start[0].replace(models={"policy": taught}), bench.start[1])
+    bench.start = (bench.start[0].replace(models={"policy": taught}, norm=teacher.state.norm), bench.start[1])
     return explained
 
 
@@ -192,15 +198,12 @@ def gains(seeds: range, budget: int) -> None:
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def two_trainings(seeds: range, steps: int, most: int) -> None:
-    """Searches with training in the loop no better than random: is one training's luck as large as the differences of
-    orders, and would more looks help? Every order is trained twice from one policy; searches of any length are then
-    played on what came of it."""
+def adapted(seeds: range, steps: int, most: int, training: int) -> None:
+    """Every order trained once from one policy for all orders: what `searches` reads. `training` numbers the luck."""
     import regimen
     from regimen.search import api
     from regimen.search.command import adapting
     from regimen.search.defence import DefenceTrial, make_config
-    from regimen.search.gate import Gate
     from regimen.search.space import workflows
 
     space, unit = workflows("meander", "published", "classes"), 100
@@ -215,15 +218,29 @@ def two_trainings(seeds: range, steps: int, most: int) -> None:
             options, _ = api.defence_options("standard", 0.95, given, True)
             budget = api.exhaustive_budget(space, options, unit)
             options = dataclasses.replace(options, method="exhaustive", budget=budget)
-            tables = []
-            for training in (0, 1):
-                trial = DefenceTrial(space, config, seed + 1000 * training, Path(run), adapting(options))
-                found = api.run(space, trial, options, f"{folder}/{training}", plots=False)
-                tables.append({v.candidate: v.seen for v in found.search.verdicts})
-                values = [round(tables[-1][c].outcome.value, 2) for c in range(len(space))]
-                passed = [bool(tables[-1][c].feasible) for c in range(len(space))]
-                told = {"policy": seed, "training": training, "values": values, "feasible": passed}
-                tell(f"policy {seed}, training {training}: {sum(passed)} of {len(space)} pass", **told)
+            trial = DefenceTrial(space, config, seed + 1000 * training, Path(run), adapting(options))
+            found = api.run(space, trial, options, f"{folder}/search", plots=False, say=partial(print, flush=True))
+        seen = [[v.candidate, v.feasible, v.seen.trained, v.outcome.to_dict()] for v in found.search.verdicts]
+        text = f"policy {seed}, training {training}: {sum(s[1] for s in seen)} of {len(space)} orders pass the gate"
+        tell(text, policy=seed, training=training, seen=seen)
+
+
+def searches(logs: list[Path]) -> None:
+    """Searches with training in the loop no better than random: is one training's luck as large as the differences of
+    orders, and would more looks help? From what `adapted` printed of two trainings of every order: their spread, and
+    searches of any length played on them."""
+    from regimen.search.gate import Gate
+    from regimen.search.methods import Seen
+    from regimen.search.space import workflows
+    from regimen.search.trial import Outcome
+
+    space, found = workflows("meander", "published", "classes"), {}
+    for line in (line for log in logs for line in log.read_text().splitlines() if line.startswith('{"policy"')):
+        told = json.loads(line)
+        table = {c: Seen(c, Outcome.from_dict(o), ok, trained) for c, ok, trained, o in told["seen"]}
+        found.setdefault(told["policy"], {})[told["training"]] = table
+    for policy, trainings in found.items():
+        tables = [trainings[0], trainings[1]]
         values = np.array([[t[c].outcome.value for c in range(len(space))] for t in tables])
         errors = np.array([[t[c].outcome.se for c in range(len(space))] for t in tables])
         luck = np.sqrt(np.mean(np.square(values[0] - values[1])) / 2)
@@ -233,8 +250,8 @@ def two_trainings(seeds: range, steps: int, most: int) -> None:
             "standard_error_of_evaluations": float(np.sqrt(np.mean(np.square(errors)))),
             "correlation": float(np.corrcoef(values)[0, 1]),
         }
-        tell(f"policy {seed}: " + ", ".join(f"{k} {v:.2f}" for k, v in figures.items()), policy=seed, **figures)
-        played_searches(space, Gate(0.95), tables, seed)
+        tell(f"policy {policy}: " + ", ".join(f"{k} {v:.2f}" for k, v in figures.items()), policy=policy, **figures)
+        played_searches(space, Gate(0.95), tables, policy)
 
 
 def played_searches(space: Any, gate: Any, tables: list[dict[int, Any]], policy: int, repeats: int = 20) -> None:
@@ -488,14 +505,26 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["pieces", "critic-first", "gains", "two-trainings", "lone-order", "orders", "visits", "switch", "door"]
+    names = [
+        "pieces",
+        "critic-first",
+        "gains",
+        "adapted",
+        "searches",
+        "lone-order",
+        "orders",
+        "visits",
+        "switch",
+        "door",
+    ]
     parser.add_argument("name", choices=names, help="which experiment")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--steps", type=lambda x: int(float(x)), help="of each training")
     parser.add_argument("--rounds", type=int, default=9, help="of speeds")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of a speed")
-    parser.add_argument("--batches", type=int, default=30, help="critic-first: that teach the critic")
+    parser.add_argument("--arms", nargs="+", choices=CRITICS, default=CRITICS, help="of critic-first")
+    parser.add_argument("--batches", type=int, default=20, help="critic-first: that teach the critic")
     parser.add_argument(
         "--episodes", type=int, help="two-trainings: to adapt an order (1,000); orders: played (16,000)"
     )
@@ -508,11 +537,13 @@ def main() -> None:
         case "pieces":
             pieces(args.rounds, args.seconds)
         case "critic-first":
-            critic_first(seeds, args.steps or 1_000_000, args.batches)
+            critic_first(seeds, args.steps or 1_000_000, args.batches, args.arms)
         case "gains":
             gains(seeds, args.steps or 1_000_000)
-        case "two-trainings":
-            two_trainings(seeds, args.steps or 4_000_000, args.episodes or 1000)
+        case "adapted":
+            adapted(seeds, args.steps or 4_000_000, args.episodes or 1000, args.training)
+        case "searches":
+            searches(args.logs)
         case "lone-order":
             lone_order(seeds, args.looks)
         case "orders":
