@@ -99,24 +99,29 @@ class Skip(nnx.Module):
         return self.head(jnp.tanh(self.hidden(x))) + self.straight(x)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A robot and a door.")
-    parser.add_argument("--steps", type=int, default=40_000)
-    args = parser.parse_args()
-    share = args.steps // 10
+def learn(steps: int, **settings):
+    """A run of so many steps; its stages are shares of them."""
+    share = steps // 10
     stages = {f"warmup_{name}_steps": share for name in ("v_h_e", "q_r")} | {"beta_r_rampup_steps": 2 * share}
-    result = regimen.train(
+    return regimen.train(
         f"{__file__}:make",
         algo="empowerment",
-        total_steps=args.steps,
+        total_steps=steps,
         track=False,
         networks=f"q_r={__file__}:Skip",
         x_h_use_network=False,  # computed from V_h^e: less noise
         batch_size=256,
         epsilon_r_end=0.5,  # the robot keeps looking around, wherever the door is
         **stages,
+        **settings,
     )
-    policy = regimen.load_policy(result.run_dir)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A robot and a door.")
+    parser.add_argument("--steps", type=int, default=40_000)
+    args = parser.parse_args()
+    policy = regimen.load_policy(learn(args.steps).run_dir)
     for time, robot in enumerate((0.5, 1.0, 1.5, 2.0, 2.5)):  # the earliest that it can be there
         obs = {"state": np.array([robot, 1.0], np.float32), "time": np.int32(time), "goal": np.zeros(1, np.int32)}
         print(f"robot at {robot}, step {time}: {DoorWorld.actions[policy.act(obs)]}")
