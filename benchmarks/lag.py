@@ -73,7 +73,7 @@ def train(algo: str, variant: str, lag: int, folder: Path, env: str, **settings:
         result = regimen.train(env, algo=algo, out=out, **settings)
     runs = result.runs or [result]
     best, final = ([run.summary[f"{name}_return_mean"] for run in runs] for name in ("eval", "final"))
-    return [algo, variant, str(lag), interval(best), interval(final), " ".join(f"{x:.0f}" for x in final)]
+    return [algo, variant, str(lag), interval(best), interval(final), " ".join(f"{x:.3g}" for x in final)]
 
 
 def interval(values: list[float]) -> str:
@@ -83,7 +83,7 @@ def interval(values: list[float]) -> str:
     from regimen.analysis.statistics import bootstrap_interval
 
     low, high = bootstrap_interval(values, np.mean)
-    return f"{np.mean(values):.1f} ({low:.1f} to {high:.1f})"
+    return f"{np.mean(values):.4g} ({low:.4g} to {high:.4g})"
 
 
 def main() -> None:

@@ -9,9 +9,12 @@ Each takes a few minutes on two cores and prints a Markdown table. Speeds are ra
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -97,7 +100,32 @@ CRITICS: dict[str, dict[str, Any]] = {
     "critic_lr 5e-3, without the term": {"algo.critic_lr": 5e-3, "algo.min_q_weight": 0.0},
     "rewards not scaled": {"algo.reward_scale": 1.0, "algo.min_q_weight": 5.0},
 }
-RATES: dict[str, dict[str, Any]] = {"as tuned": {}, "lr to 0": {"algo.lr_schedule": "linear", "algo.lr_end": 0.0}}
+SETTLING: dict[str, dict[str, Any]] = {  # of PPO on MountainCar
+    "as tuned": {},
+    "lr to 0": {"algo.lr_schedule": "linear"},
+    "entropy bonus 0.01": {"algo.ent_coef": 0.01},
+    "advantages as they are": {"algo.normalize_advantage": False},
+    "batches 8 times as large": {"rollout.steps": 2048, "algo.minibatch_size": 512, "eval.every": "12 updates"},
+    "clip_eps 0.1": {"algo.clip_eps": 0.1},
+    "gamma 0.999": {"algo.gamma": 0.999},
+    "rewards as they are": {"algo.normalize_reward": False},
+}
+SWINGS: dict[str, dict[str, Any]] = {  # of IMPALA on CartPole, without lag
+    "as tuned": {},
+    "lr 1e-3": {"algo.lr": 1e-3},
+    "lr 2e-4": {"algo.lr": 2e-4},
+    "lr does not fall": {"algo.lr_schedule": "constant"},
+    "entropy bonus 0.01": {"algo.ent_coef": 0.01},
+    "value loss 1/10": {"algo.vf_coef": 0.05},
+    "gradients not clipped": {"algo.max_grad_norm": 0.0},
+    "Adam epsilon 1e-8": {"adam_eps": 1e-8},
+    "Adam epsilon 1e-3": {"adam_eps": 1e-3},
+    "advantages as they are": {"algo.normalize_advantage": False},
+    "batches 4 times as large": {"rollout.steps": 2048, "algo.minibatch_size": 512, "eval.every": "3 updates"},
+    "gamma 0.99, lambda 0.95": {"algo.gamma": 0.99, "algo.trace_lambda": 0.95},
+}
+LOOKS = ["final", "by seed", "on 1,000 episodes", "deviation of an episode", "best", "late looks", "between looks"]
+LOOKS += ["while training", "late looks at the threshold"]
 
 
 def clone(seeds: int, steps: int | None) -> None:
@@ -135,34 +163,105 @@ def slow_critics(folder: Path, seeds: int, steps: int) -> None:
     print("\n" + harness.table([f"CQL, {steps:,} gradient steps", "final return", "by seed"], rows))
 
 
-def lost_solution(seeds: int, steps: int | None) -> None:
-    """MountainCar with its whole budget ends below its best: is it the step size that does not fall?"""
+def lost_solution(seeds: int, steps: int | None, cases: list[str]) -> None:
+    """MountainCar with its whole budget ends below its best: what keeps it from settling there?"""
+    looks("mountain_car", "ppo", SETTLING, cases, -110.0, seeds, steps)
+
+
+def swings(seeds: int, steps: int | None, cases: list[str]) -> None:
+    """The last policies of IMPALA on CartPole are far below the best ones, also without lag: what makes them so?"""
+    looks("cartpole", "impala", SWINGS, cases, 475.0, seeds, steps or 150_000)
+
+
+def looks(
+    env: str, algo: str, known: dict[str, dict[str, Any]], cases: list[str], threshold: float, seeds: int, steps: Any
+) -> None:
+    """Train each case for its whole budget, and say how its evaluations of the last third differ.
+
+    `between looks` is the deviation between the late evaluations of a seed. One policy, looked at again and again with
+    100 episodes, would show a tenth of the deviation of an episode. `while training` is the return of late episodes
+    with sampled actions.
+    """
     import numpy as np
 
     import regimen
 
     rows = []
-    for name, settings in RATES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            whole = {"stop.metric": None, "stop.above": None, "track.enabled": False}
-            whole |= {"total_steps": steps} if steps else {}
-            result = regimen.train("mountain_car", seeds=seeds, out=str(Path(folder) / "run"), **(whole | settings))
-            final = np.array([run.summary["final_return_mean"] for run in result.runs])
-            best = np.array([run.summary["eval_return_mean"] for run in result.runs])
-        kept = f"{(final >= -110).sum()} of {seeds}"
-        rows.append([name, f"{final.mean():.1f}", kept, " ".join(f"{x:.0f}" for x in final), f"{best.mean():.1f}"])
-        print(rows[-1], flush=True)
-    print("\n" + harness.table(["MountainCar, whole budget", "final", "at -110 or above", "by seed", "best"], rows))
+    for name in cases or known:
+        settings = {"stop.metric": None, "stop.above": None, "track.enabled": False} | known[name]
+        settings |= {"total_steps": steps} if steps else {}
+        with tempfile.TemporaryDirectory() as folder, adam_epsilon(settings.pop("adam_eps", None)):
+            result = regimen.train(env, algo=algo, seeds=seeds, out=str(Path(folder) / "run"), **settings)
+            runs = result.runs or [result]
+            longer = [regimen.evaluate(run.run_dir, episodes=1000, seed=9, checkpoint="final").returns for run in runs]
+            histories = [run.history for run in runs]  # read from the folder
+        final, best = ([run.summary[f"{kind}_return_mean"] for run in runs] for kind in ("final", "eval"))
+        late = [late_values(history, "eval/return_mean") for history in histories]
+        sampled = [late_values(history, "rollout/return_mean") for history in histories]
+        numbers = {
+            "case": name,
+            "final": final,
+            "longer": [float(np.mean(x)) for x in longer],
+            "episode_std": float(np.mean([np.std(x) for x in longer])),
+            "best": best,
+            "late": late,
+            "sampled": [float(np.mean(x)) for x in sampled],
+        }
+        print(json.dumps(numbers), flush=True)
+        rows.append(
+            [
+                name,
+                f"{np.mean(final):.1f}",
+                " ".join(f"{x:.0f}" for x in final),
+                f"{np.mean(numbers['longer']):.1f}",
+                f"{numbers['episode_std']:.1f}",
+                f"{np.mean(best):.1f}",
+                f"{np.mean([np.mean(x) for x in late]):.1f}",
+                f"{np.mean([np.std(x) for x in late]):.1f}",
+                f"{np.mean(numbers['sampled']):.1f}",
+                f"{np.mean([np.mean(np.array(x) >= threshold) for x in late]):.0%}",
+            ]
+        )
+    print("\n" + harness.table([f"{env}, {algo}, {seeds} seeds", *LOOKS], rows))
+
+
+def late_values(history: list[dict[str, Any]], name: str) -> list[float]:
+    """Of a metric, in the last third of a run; an update in which no episode ended has no return."""
+    late = [row for row in history if row["env_steps"] > history[-1]["env_steps"] * 2 / 3]
+    return [row[name] for row in late if row.get(name) is not None and math.isfinite(row[name])]
+
+
+@contextmanager
+def adam_epsilon(eps: float | None) -> Iterator[None]:
+    """While it lasts, IMPALA's optimiser has another epsilon than 1e-5."""
+    import jax.numpy as jnp
+    import optax
+
+    from regimen.algorithms import impala
+
+    def changed(c: Any) -> optax.GradientTransformation:
+        limit = jnp.where(jnp.asarray(c.max_grad_norm) > 0, c.max_grad_norm, jnp.inf)
+        return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam(eps=eps))  # type: ignore[arg-type]
+
+    kept = impala.optimizer
+    impala.optimizer = kept if eps is None else changed
+    try:
+        yield
+    finally:
+        impala.optimizer = kept
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["graph-layers", "sac-seeds", "clone", "slow-critics", "lost-solution"]
+    names = ["graph-layers", "sac-seeds", "clone", "slow-critics", "lost-solution", "swings"]
     parser.add_argument("name", choices=names, help="which experiment")
     parser.add_argument("--rounds", type=int, default=9, help="of speeds")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=lambda x: int(float(x)), help="of each training (slow-critics: 5,000)")
     parser.add_argument("--data", type=Path, default=Path("sets"), help="of slow-critics: offline.py --prepare FOLDER")
+    parser.add_argument(
+        "--cases", nargs="+", default=[], metavar="CASE", help="of lost-solution and swings; by default all"
+    )
     args = parser.parse_args()
     load = harness.OtherLoad()
     match args.name:
@@ -175,7 +274,9 @@ def main() -> None:
         case "slow-critics":
             slow_critics(args.data, args.seeds, args.steps or 5000)
         case "lost-solution":
-            lost_solution(args.seeds, args.steps)
+            lost_solution(args.seeds, args.steps, args.cases)
+        case "swings":
+            swings(args.seeds, args.steps, args.cases)
     print(f"\n{load}")
 
 

@@ -117,7 +117,7 @@ def test_surprises(script, capsys):
     surprises.sac_seeds(1)
     out = capsys.readouterr().out
     assert "| batched |" in out and "batched / one by one: " in out
-    for env, algo, cases in (("pendulum", "cql", surprises.CRITICS), ("mountain_car", "ppo", surprises.RATES)):
+    for env, algo, cases in (("pendulum", "cql", surprises.CRITICS), ("mountain_car", "ppo", surprises.SETTLING)):
         made = [build_config(env, algo=algo, overrides=settings).algo for settings in cases.values()]
         assert len(set(made)) == len(cases)
 
