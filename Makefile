@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help train test test-all test-onnx test-slow test-mutants test-docs docs docs-serve lint format bench clean lock
+.PHONY: help train test test-all test-slow test-mutants test-docs docs docs-serve lint format bench clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,15 +26,6 @@ test: $(READY) ## Run the tests (about 40 minutes on 2 cores)
 
 test-all: $(READY) ## Run the tests of a minute or two each, after those of `make test`
 	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not slow"
-
-test-onnx: .venv-onnx/.ready ## Run the tests of ONNX export, whose packages want another orbax than ours
-	.venv-onnx/bin/python -m pytest tests/training/test_export_program.py
-
-.venv-onnx/.ready: requirements-onnx.lock pyproject.toml
-	$(PYTHON) -m venv .venv-onnx
-	.venv-onnx/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-onnx.lock
-	.venv-onnx/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	@touch $@
 
 test-mutants: $(READY) ## Put known bugs in, one at a time, and see that the tests notice (half an hour on 2 cores)
 	$(BIN)/python tests/mutants/run.py --workers $(WORKERS)

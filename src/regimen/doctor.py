@@ -26,7 +26,6 @@ CORE = (
     "jaxlib",
     "flax",
     "optax",
-    "orbax-checkpoint",
     "numpy",
     "gymnasium",
     "rich",

@@ -17,7 +17,7 @@ import pytest
 import regimen
 from regimen.cli.main import main
 from regimen.training import signals
-from regimen.training.signals import Leaving, Terminated
+from regimen.training.signals import Leaving, Signals, Terminated
 from support import command_line, digest_of, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -71,6 +71,15 @@ def test_a_verb_without_a_run_leaves_with_one_line(monkeypatch, capsys, number):
     assert main(["envs"]) == CODES[number]
     assert capsys.readouterr().err == "regimen: interrupted\n"
     assert [signal.getsignal(n) for n in CODES] == before
+
+
+@pytest.mark.parametrize("kind", [Signals, Leaving])
+def test_the_watcher_ends_with_its_context(kind):
+    """One that is left when the interpreter ends aborts the process, if it happens to free arrays of jax just then."""
+    for _ in range(20):
+        with kind():
+            pass
+        assert not [thread for thread in threading.enumerate() if thread.name == "signals"]
 
 
 def test_what_was_heard_may_take_its_time(monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -13,7 +12,7 @@ import pytest
 
 from regimen.errors import StorageError
 from regimen.training import trees
-from regimen.training.checkpoint import SCHEMA, Checkpoints, is_current, read
+from regimen.training.checkpoint import SCHEMA, Checkpoints, digest, is_current, read, verify
 
 
 def tree(value: float):
@@ -41,6 +40,25 @@ def test_a_state_comes_back_bit_for_bit(store):
     np.testing.assert_array_equal(back["a"]["x"], tree(7)["a"]["x"])
     assert jnp.array_equal(jax.random.key_data(back["key"]), jax.random.key_data(jax.random.key(7)))
     assert meta["run"] == {"step": 7} and path.name == "7" and back["none"].shape == (0, 2)
+
+
+ODD = {
+    "a nan with a payload, a negative zero": np.array([0x7FC12345, 0x80000000], np.uint32).view(np.float32),
+    "bits": np.array([True, False, True]),
+    "a scalar": np.array(3, np.int32),
+    "wide": np.array([2**63 - 1, -(2**63)]),
+    "brain": np.arange(5).astype(jnp.bfloat16),
+    "columns first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "every other": np.arange(8)[::2],
+    "nothing": np.zeros((3, 0), np.uint8),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_every_kind_of_array_comes_back_with_its_bytes(store, name):
+    store.save(1, {"x": ODD[name]}, {"run": 1}, write_policy)
+    back = store.load("latest", pytest.fail)[0]["x"]
+    assert back.dtype == ODD[name].dtype and back.shape == ODD[name].shape and back.tobytes() == ODD[name].tobytes()
 
 
 def test_the_newest_are_kept(store):
@@ -101,12 +119,12 @@ def test_an_unknown_step_names_the_nearest(store):
 
 
 def truncate_state(path):
-    file = max((p for p in (path / "state").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    file = path / "state.safetensors"
     file.write_bytes(file.read_bytes()[:-5])
 
 
 def flip_a_bit(path):
-    file = max((p for p in (path / "state").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    file = path / "state.safetensors"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -120,7 +138,7 @@ def newer_schema(path):
 DAMAGE = {
     "truncated": (truncate_state, "is damaged"),
     "bit flip": (flip_a_bit, "is damaged"),
-    "no state": (lambda path: shutil.rmtree(path / "state"), "is damaged"),
+    "no state": (lambda path: (path / "state.safetensors").unlink(), "is damaged"),
     "torn meta.json": (lambda path: (path / "meta.json").write_text('{"schema": 1, "fi'), "meta.json cannot be read"),
     "no meta.json": (lambda path: (path / "meta.json").unlink(), "meta.json cannot be read"),
     "meta.json of nothing": (lambda path: (path / "meta.json").write_text("[]"), "meta.json cannot be read"),
@@ -139,6 +157,26 @@ def test_damage_is_named_and_latest_falls_back(store, damage):
     _, meta, path = store.load("latest", warnings.append)
     assert path.name == "1" and meta["run"] == {"step": 1}
     assert len(warnings) == 1 and "using the checkpoint at step 1 instead" in warnings[0]
+
+
+def test_an_orbax_checkpoint_is_refused_in_one_line_that_says_who_reads_it(store):
+    """Those before it are as old, so nothing is said about them."""
+    for step in (1, 2):
+        path = save(store, step)
+        meta = json.loads((path / "meta.json").read_text())
+        (path / "state.safetensors").unlink()
+        (path / "state").mkdir()
+        (path / "state" / "_METADATA").write_text("{}")
+        files = {"policy/config.json": digest(path / "policy" / "config.json")}
+        files["state/_METADATA"] = digest(path / "state" / "_METADATA")
+        (path / "meta.json").write_text(json.dumps(meta | {"schema": 1, "files": files}))
+    for which in ("latest", "best", "1"):
+        with pytest.raises(
+            StorageError, match=r"earlier version of regimen; regimen 0\.1 reads it .schema 1"
+        ) as refusal:
+            store.load(which, pytest.fail)
+        assert "\n" not in str(refusal.value)
+    assert verify(store.find("latest"))["run"] == {"step": 2}, "its policy can be loaded"
 
 
 def test_without_a_whole_checkpoint_there_is_nothing_to_load(store):
@@ -173,9 +211,11 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import numpy as np
+import regimen.training.trainer
 from regimen.errors import StorageError
 from regimen.training.checkpoint import Checkpoints
 
+assert not {"orbax", "tensorstore"} & set(sys.modules), "they would cost every start their import"
 store = Checkpoints(Path(sys.argv[1]))
 def save(step, n):
     store.save(step, {"x": np.arange(n, dtype=np.float64)}, {"run": step}, lambda path: path.mkdir())
@@ -189,7 +229,7 @@ except StorageError as error:
 
 
 def test_a_disk_that_takes_no_more_is_one_line_and_the_last_checkpoint_stays(tmp_path):
-    """A limit on the size of files stands in for a full disk: orbax then fails in its own way."""
+    """A limit on the size of files stands in for a full disk: safetensors then fails in its own way."""
     done = subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"cannot write the checkpoint {tmp_path / '2'}: ") and done.stdout.count("\n") == 1

@@ -50,7 +50,7 @@ PROGRESS_COLUMNS = COUNTERS + tuple(PROGRESS_NAMES.values())
 EPISODE_COLUMNS = ("episode", "update", "env_steps", "return", "length", "terminated", "truncated", "success")
 _INTEGERS = ("episode", "update", "env_steps", "length")
 _FLAGS = ("terminated", "truncated")
-_PACKAGES = ("regimen", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnasium", "mlflow")
+_PACKAGES = ("regimen", "jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gymnasium", "mlflow")
 
 
 class RunFiles:

@@ -1,31 +1,32 @@
 """Checkpoints: the full state for exact resume, in `checkpoints/<env step>/`.
 
-Each holds `state/` (orbax), `policy/` (the policy at that moment) and `meta.json` (counters, stopping rules, what the
-state belongs to, and a digest of every file). A checkpoint appears by one rename, so a killed process leaves the
-previous one. `index.json` says which are best or final (the rest are periodic); `best` links to the best by evaluation.
+Each holds `state.safetensors` (every array by its path), `policy/` (the policy at that moment) and `meta.json`
+(counters, stopping rules, what the state belongs to, and a digest of every file). A checkpoint appears by one rename,
+so a killed process leaves the previous one. `index.json` says which are best or final (the rest are periodic); `best`
+links to the best by evaluation.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from regimen.errors import StorageError
 from regimen.tracking.storage import read_json, write_json
 from regimen.training.trees import flatten
 from regimen.types import PyTree
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had its arrays in a folder of orbax
+OLDER_READERS = {1: "regimen 0.1"}  # the last version that reads a schema which this one does not
 
 
 class Checkpoints:
@@ -60,15 +61,16 @@ class Checkpoints:
             if not is_current(target, meta):
                 shutil.rmtree(tmp, ignore_errors=True)
                 tmp.mkdir(parents=True)
-                write_state(tmp / "state", tree)
+                save_file(flatten(tree), tmp / "state.safetensors")
                 write_policy(tmp / "policy")
                 files = {str(p.relative_to(tmp)): digest(p) for p in sorted(tmp.rglob("*")) if p.is_file()}
                 write_json(tmp / "meta.json", {"schema": SCHEMA, **meta, "files": files})
                 shutil.rmtree(target, ignore_errors=True)
                 os.rename(tmp, target)
             self.retire(step, best, final)
-        except OSError as e:
-            raise StorageError(f"cannot write the checkpoint {target}: {e.strerror or e}") from e
+        except (OSError, SafetensorError) as e:
+            reason = getattr(e, "strerror", None) or e
+            raise StorageError(f"cannot write the checkpoint {target}: {reason}") from e
         finally:
             shutil.rmtree(tmp, ignore_errors=True)
         return target
@@ -137,6 +139,8 @@ class Checkpoints:
         while True:
             try:
                 return *read(path), path
+            except OldSchemaError:
+                raise
             except StorageError as e:
                 older = [s for s in self.steps() if s < int(path.name)]
                 if which != "latest" or not older:
@@ -162,18 +166,26 @@ def is_current(target: Path, meta: dict[str, Any]) -> bool:
     return read_json(target / "meta.json").get("run") == json.loads(json.dumps(meta["run"]))
 
 
+class OldSchemaError(StorageError):
+    """A checkpoint whose state only an earlier version can read; those before it are no newer."""
+
+
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """One checkpoint: its arrays and meta.json, verified."""
     meta = verify(path)
+    if reader := OLDER_READERS.get(meta["schema"]):
+        raise OldSchemaError(
+            f"the checkpoint {path} was written by an earlier version of regimen; {reader} reads it (schema "
+            f"{meta['schema']}, this version reads {SCHEMA}). Its policy can still be loaded"
+        )
     try:
-        arrays = checkpointer().restore((path / "state").absolute())
-    except Exception as e:  # orbax raises whatever the layers below it do
+        return load_file(path / "state.safetensors"), meta
+    except (OSError, SafetensorError) as e:
         raise StorageError(f"the checkpoint {path} is damaged: {type(e).__name__}: {str(e)[:200]}") from e
-    return {k.replace("|", "/"): np.asarray(v) for k, v in arrays.items()}, meta
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The meta.json of a checkpoint whose files are those that were written, by a version that this one can read."""
+    """The meta.json of a checkpoint whose files are those that were written, by this version or an earlier one."""
     try:
         meta = json.loads((path / "meta.json").read_text())
         schema, files = meta["schema"], meta["files"]
@@ -190,28 +202,7 @@ def verify(path: Path) -> dict[str, Any]:
     return meta
 
 
-def write_state(path: Path, tree: PyTree) -> None:
-    """Orbax stores no empty arrays, and takes '/' in a name for a folder."""
-    arrays = {k.replace("/", "|"): v for k, v in flatten(tree).items() if v.size}
-    try:
-        checkpointer().save(path.absolute(), arrays)
-    except OSError:
-        raise
-    except Exception as e:  # a full disk is a ValueError of tensorstore
-        raise OSError(f"{type(e).__name__}: {str(e).splitlines()[0][:200] if str(e) else ''}") from e
-
-
 def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@cache
-def checkpointer() -> Any:
-    import orbax.checkpoint as ocp  # half a second, at the first checkpoint instead of at the start
-
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    if jax.process_count() == 1:
-        return ocp.PyTreeCheckpointer()
-    alone = ocp.options.MultiprocessingOptions(active_processes={0}, barrier_sync_key_prefix="alone")  # as it is
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+    """SHA-256 of a file, read in pieces: a replay may be larger than the memory that is free."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

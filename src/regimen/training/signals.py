@@ -1,7 +1,9 @@
 """Ctrl+C and SIGTERM: finish the update, save, leave with 130 or 143; during compilation, leave at once.
 
 A signal cannot interrupt Python while the main thread is inside the compiler. A watcher thread reads the signal's byte
-from a pipe instead, and ends the process itself when the main thread does not get to it in time.
+from a pipe instead, and ends the process itself when the main thread does not get to it in time. The watcher ends with
+the context: a thread that lives when the interpreter ends, and whose garbage collection frees arrays of jax just then,
+aborts the process ("FATAL: exception not rethrown").
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Signals:
         self.writer.setblocking(False)
         self.old = {s: signal.signal(s, self.note) for s in (signal.SIGINT, signal.SIGTERM)}
         self.old_fd = signal.set_wakeup_fd(self.writer.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self.watch, name="signals", daemon=True).start()
+        self.watcher = threading.Thread(target=self.watch, name="signals", daemon=True)
+        self.watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,6 +62,7 @@ class Signals:
         for number, handler in self.old.items():
             signal.signal(number, handler)
         self.writer.close()
+        self.watcher.join()
 
     def is_requested(self) -> bool:
         return bool(self.requested)
@@ -93,6 +97,10 @@ class Leaving(Signals):
     def __init__(self) -> None:
         super().__init__()
         self.heard = threading.Event()
+
+    def __exit__(self, *reason: object) -> None:
+        self.heard.set()
+        super().__exit__(*reason)
 
     def note(self, number: int, frame: object) -> None:
         self.heard.set()

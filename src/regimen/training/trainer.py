@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,6 @@ from regimen.sources.scan import ScanSource
 from regimen.tracking.console import Console, memory_mb
 from regimen.tracking.files import COUNTERS, RunFiles
 from regimen.training import curriculum, device, offline
-from regimen.training.checkpoint import checkpointer
 from regimen.training.cluster import require_ray
 from regimen.training.engine import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
 from regimen.training.evaluate import Evaluation, make_evaluator
@@ -247,7 +245,7 @@ class Session:
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         self.console.start(total, unit)
-        self.prepare()
+        self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             while any(learner.stop is None for learner in self.learners) and not self.signals.requested:
                 self.turn()
@@ -258,11 +256,6 @@ class Session:
             raise
         finally:
             self.console.stop()
-
-    def prepare(self) -> None:
-        """What will be needed later and takes a second each, beside the compilation of the training program."""
-        self.evaluate.prepare(self.learners[0].actor_params(), self.config.eval.episodes)
-        threading.Thread(target=checkpointer, name="import-orbax", daemon=True).start()
 
     def turn(self) -> None:
         """One advance of every learner that is still going, and everything that is due after it."""

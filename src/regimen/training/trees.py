@@ -21,30 +21,27 @@ def path_name(path: Any) -> str:
 
 
 def flatten(tree: PyTree) -> dict[str, np.ndarray]:
-    """{path: host array}; random keys as their words."""
+    """{path: host array}; random keys as their words. Rows are contiguous: safetensors writes the bytes as they lie."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {path_name(p): np.asarray(jax.random.key_data(x) if is_key(x) else x) for p, x in leaves}
+    return {path_name(p): np.asarray(jax.random.key_data(x) if is_key(x) else x, order="C") for p, x in leaves}
 
 
 def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
-    """The arrays in the structure of `like`; any difference in names or shapes is refused by name. Empty arrays need
-    not be there: checkpoints leave them out."""
+    """The arrays in the structure of `like`; any difference in names or shapes is refused by name."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(like)
     names = [path_name(p) for p, _ in leaves]
-    missing = [n for n, (_, x) in zip(names, leaves) if n not in arrays and np.size(x)]
+    missing = [n for n in names if n not in arrays]
     extra = sorted(set(arrays) - set(names))
     if missing or extra:
         difference = f"it lacks '{missing[0]}'" if missing else f"it has '{extra[0]}', which is not used here"
         raise StorageError(f"{what} does not fit this configuration: {difference}")
     return jax.tree_util.tree_unflatten(
-        treedef, [restore(x, arrays.get(name), f"{what}: '{name}'") for name, (_, x) in zip(names, leaves)]
+        treedef, [restore(x, arrays[name], f"{what}: '{name}'") for name, (_, x) in zip(names, leaves)]
     )
 
 
-def restore(like: Any, array: np.ndarray | None, what: str) -> Any:
+def restore(like: Any, array: np.ndarray, what: str) -> Any:
     """`array` with the type of `like`, which must have its shape."""
-    if array is None:
-        return like
     wanted = jax.random.key_data(like) if is_key(like) else like
     if tuple(array.shape) != tuple(np.shape(wanted)):
         raise StorageError(f"{what} has shape {tuple(array.shape)} there and {tuple(np.shape(wanted))} here")
