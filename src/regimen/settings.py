@@ -277,6 +277,7 @@ def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
 
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
+    from regimen.envs.catalogue import FILES, OTHERS
     from regimen.envs.registry import ENVS, suggestion
 
     if ":" not in env and env not in ENVS:
@@ -284,9 +285,8 @@ def check_env_name(env: str) -> None:
         if os.path.isdir(env):
             hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"
         elif os.path.isfile(env):
-            hint = f": a file; a map of a world is written world:{env}"
-        others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory, world:FILE"
-        raise ConfigError(f"unknown environment '{env}'{hint} (or {others})")
+            hint = ": a file; " + ", ".join(f"{kind.what} is written {p}:{env}" for p, kind in FILES.items())
+        raise ConfigError(f"unknown environment '{env}'{hint} (or {OTHERS})")
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
