@@ -18,6 +18,7 @@ from typing import Any
 
 from regimen import datasets, migrating, presets
 from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig
+from regimen.envs.catalogue import FILES, OTHERS, anchored
 from regimen.errors import ConfigError, nearest
 from regimen.training.curriculum import PRESET
 from regimen.validation import coerce, field_types, validate
@@ -58,6 +59,7 @@ def build_config(
         raise ConfigError("no environment named; see `regimen envs`")
     env, of_dataset = dataset_env(env, _peek(overrides, "data"))
     check_env_name(env)
+    env = anchored(env)
     algorithm = algo or _peek_algorithm(overrides) or _peek_algorithm(file)
     device = _peek(overrides, "device") or _peek(file, "device") or "auto"
     device = coerce(device, field_types(TrainConfig)["device"], "device")
@@ -277,7 +279,6 @@ def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
 
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
-    from regimen.envs.catalogue import FILES, OTHERS
     from regimen.envs.registry import ENVS, suggestion
 
     if ":" not in env and env not in ENVS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from regimen.envs.worlds.library import WORLDS
@@ -47,6 +48,14 @@ OTHERS = ", ".join(
     ["gym:ID", "gymnax:ID", "pettingzoo:MODULE", "module:factory", *(f"{p}:{k.file}" for p, k in FILES.items())]
 )
 """Ids that are no names, for error messages."""
+
+
+def anchored(env: str) -> str:
+    """`PREFIX:FILE` with the file's absolute path, so that a run finds it from every folder; any other id as it is."""
+    prefix, _, file = env.partition(":")
+    path = Path(file).expanduser()
+    return f"{prefix}:{path.resolve()}" if prefix in FILES and path.is_file() else env
+
 
 ENVS: dict[str, EnvEntry] = {
     "cartpole": EnvEntry("regimen.envs.classic.cartpole:CartPole", "balance a pole on a cart", "CartPole-v1"),

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from regimen.envs.catalogue import ENVS, FILES, OTHERS, EnvEntry
+from regimen.envs.catalogue import ENVS, FILES, OTHERS, EnvEntry, anchored
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
 from regimen.validation import coerce, optional
 
@@ -143,14 +143,14 @@ def locate(env: Any) -> tuple[str, Any]:
     """
     if not isinstance(env, str):
         return name_of(env), env
-    target = ENVS[env].target if env in ENVS else env
+    name, target = (env, ENVS[env].target) if env in ENVS else (anchored(env), env)
     if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:")):
-        return env, target
+        return name, target
     prefix, colon, file = target.partition(":")
     if prefix in FILES:
-        return env, load(FILES[prefix].target)(file)
+        return name, load(FILES[prefix].target)(file)
     if colon:
-        return env, load(target)
+        return name, load(target)
     raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {OTHERS})")
 
 
