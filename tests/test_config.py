@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from regimen import config as config_module
-from regimen.config import ALGORITHMS, Count, RolloutConfig, TrainConfig, register_algorithm
+from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig, register_algorithm
 from regimen.errors import ConfigError
+from regimen.fields import Count, Range
 from regimen.hyperparameters import PPOConfig, RewardConfig
 from regimen.settings import (
     build_config,
@@ -21,7 +22,7 @@ from regimen.settings import (
     resolve_rollout,
     to_dict,
 )
-from regimen.validation import COUNTS, RANGES, coerce, field_types, validate
+from regimen.validation import coerce, field_marks, field_types, validate
 
 ANY = "any:environment"  # no tuned settings: preset balanced
 
@@ -317,10 +318,12 @@ SECTIONS = {type(getattr(TrainConfig(), f.name)): f.name + "." for f in dataclas
 SECTIONS[RewardConfig] = "algo.reward."
 OWN = {entry.config: name for name, entry in ALGORITHMS.items()}  # hyper-parameters, by the algorithm that has them
 SECTIONS |= dict.fromkeys(OWN, "algo.")
+MARKS = {owner: field_marks(owner) for owner in (TrainConfig, *filter(dataclasses.is_dataclass, SECTIONS))}
 OUTSIDE = [
     (OWN.get(owner, "ppo"), SECTIONS.get(owner, "") + name, value)
-    for owner, table in RANGES.items()
-    for name, allowed in table.items()
+    for owner, marks in MARKS.items()
+    for name, allowed in marks.items()
+    if isinstance(allowed, Range)
     for value in [
         allowed.low if allowed.open else allowed.low - 1,
         *([allowed.high + 1] if allowed.high != float("inf") else []),
@@ -343,7 +346,7 @@ def test_every_number_has_a_range(algo):
     free = {"stop.target_return", "stop.above", "stop.below"}
     free |= {"algo.ent_floor_discrete", "algo.ent_floor_continuous"} if algo == "ppo" else set()
     others = set(OWN) - {ALGORITHMS[algo].config}
-    ranged = {SECTIONS.get(o, "") + name for o, table in RANGES.items() if o not in others for name in table}
+    ranged = {SECTIONS.get(o, "") + name for o, marks in MARKS.items() if o not in others for name in marks}
     numbers = {
         key
         for key, hint in leaf_types(algo).items()
@@ -352,7 +355,10 @@ def test_every_number_has_a_range(algo):
     assert numbers - ranged == free
 
 
-@pytest.mark.parametrize("key", [SECTIONS[owner] + name for owner, names in COUNTS.items() for name in names])
+PERIODS = {SECTIONS.get(o, "") + name for o, marks in MARKS.items() for name, mark in marks.items() if mark is Count}
+
+
+@pytest.mark.parametrize("key", sorted(PERIODS))
 @pytest.mark.parametrize("value", ["sometimes", "5 apples", "1.5 steps", "-3"])
 def test_bad_counts(key, value):
     with pytest.raises(ConfigError, match=f"{key}: '{value}' is not a count"):
@@ -381,7 +387,7 @@ def test_validate_direct_construction():
     assert validate(good) is good
     with pytest.raises(ConfigError, match="both set"):
         validate(good.replace(rollout=RolloutConfig(steps=1, episodes=1)))
-    with pytest.raises(ConfigError, match=r"algo\.gamma: 2\.0 is out of range; it must be 0 to 1"):
+    with pytest.raises(ConfigError, match=r"algo\.gamma: 2 is out of range; it must be 0 to 1"):
         validate(good.replace(algo=PPOConfig(gamma=2.0)))
 
 

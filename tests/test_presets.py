@@ -109,7 +109,7 @@ def test_own_file(tmp_path):
         ("algo: {lr: 1}", ["unknown key 'algo'", "settings"]),
         ("settings: 3", ["settings must be a dict"]),
         ("settings: {algo: {lrr: 3}}", ["mine.yaml", "'algo.lrr'", "'algo.lr'"]),
-        ("settings: {algo: {lr: -3}}", ["algo.lr: -3.0 is out of range"]),
+        ("settings: {algo: {lr: -3}}", ["algo.lr: -3 is out of range"]),
         ("[", ["not valid YAML"]),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_bad_task_is_named():
         (["--algo.reward.weights", "progress=-1"], "'progress=-1' is not name=weight with a weight of at least 0"),
         (["--algo.reward.task", "progres"], "has no component 'progres'; did you mean 'progress'"),
         (["--algo.reward.weighting", "learnt"], "'learnt' is not one of fixed, uniform, learned"),
-        (["--algo.reward.weight-lr", "-1"], "algo.reward.weight_lr: -1.0 is out of range"),
+        (["--algo.reward.weight-lr", "-1"], "algo.reward.weight_lr: -1 is out of range"),
     ],
     ids=lambda x: x[1] if isinstance(x, list) else "",
 )

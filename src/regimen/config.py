@@ -5,60 +5,27 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from regimen.empowerment.hyperparameters import EmpowermentConfig
 from regimen.errors import ConfigError
+from regimen.fields import Fraction, Natural, NotNegative, Period, Positive, Range, Whole
 from regimen.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, SACConfig
-
-UNITS = ("updates", "steps", "episodes")
-
-
-@dataclass(frozen=True)
-class Count:
-    """A number of updates, env steps or episodes: `10 updates`, `5000 steps`, `1e5 steps`, `50 episodes`."""
-
-    n: int
-    unit: str
-
-    def __str__(self) -> str:
-        return f"{self.n} {self.unit}"
-
-    @classmethod
-    def parse(cls, text: str | int | float | None, where: str = "count") -> Count | None:
-        """None for `never`, `0` and nothing; a bare number counts updates."""
-        if text is None or str(text).strip().lower() in ("", "never", "none", "0"):
-            return None
-        match = re.fullmatch(r"\s*([0-9][0-9_.eE+]*)\s*([a-z]*)\s*", str(text))
-        word = match.group(2) if match else ""
-        stem = word.rstrip("s")  # of `s` alone, which may mean seconds, nothing is left
-        unit = next((u for u in UNITS if stem and u.startswith(stem)), "updates" if word == "" else None)
-        try:
-            n = float(match.group(1).replace("_", "")) if match else math.nan
-        except ValueError:
-            n = math.nan
-        if unit is None or not (n >= 1 and n == int(n)):
-            raise ConfigError(
-                f"{where}: '{text}' is not a count; write '10', '10 updates', '5000 steps' or '50 episodes' (a time in "
-                "seconds is refused: results would depend on the speed of the machine)"
-            )
-        return cls(int(n), unit)
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
     """When to collect: the regimen."""
 
-    steps: int | None = None
+    steps: Natural | None = None
     """Env steps per update, over all environments."""
-    episodes: int | None = None
+    episodes: Natural | None = None
     """Whole episodes per update, exactly; setting it clears `steps`. `num_envs` must divide it."""
-    num_envs: int | None = None
+    num_envs: Natural | None = None
     """Environments stepped in parallel; chosen to fit when not set."""
-    lag: int = 0
+    lag: Annotated[int, Range(0, 1000)] = 0
     """Act with a policy this many updates old (native environments): what asynchronous workers do, made repeatable."""
 
 
@@ -68,13 +35,13 @@ class NetworkConfig:
 
     name: str = "mlp"
     """A registered network (`regimen.register_network`)."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Natural, ...] = (64, 64)
     """Width of each hidden layer of the actor and of the critic."""
     activation: Literal["tanh", "relu", "gelu", "silu", "elu"] = "tanh"
     """Activation between layers."""
     memory: Literal["none", "gru"] = "none"
     """Let the policy remember what it has seen: a recurrent layer in front of the actor and the critic."""
-    memory_size: int = 64
+    memory_size: Natural = 64
     """Width of that layer."""
 
 
@@ -82,9 +49,9 @@ class NetworkConfig:
 class EvalConfig:
     """Evaluation during training: its own environments and keys, the greedy policy."""
 
-    every: str = "10"
+    every: Period = "10"
     """How often: `10` (updates), `5000 steps`, `50 episodes`, `never`."""
-    episodes: int = 10
+    episodes: Natural = 10
     """Episodes per evaluation."""
 
 
@@ -92,7 +59,7 @@ class EvalConfig:
 class LogConfig:
     """What is written and how often."""
 
-    every: str = "1"
+    every: Period = "1"
     """A row of metrics (and the check of every stopping rule) every so many `updates`, `steps` or `episodes`."""
     episodes: bool = True
     """Write `episodes.csv`, one row per finished episode."""
@@ -108,11 +75,11 @@ class LogConfig:
 class CheckpointConfig:
     """Full states for exact resume."""
 
-    every: str = "100"
+    every: Period = "100"
     """How often: `100` (updates), `50000 steps`, `200 episodes`, `never`. The last state is always kept."""
-    keep: int = 3
+    keep: Natural = 3
     """Periodic checkpoints kept."""
-    keep_best: int = 1
+    keep_best: Natural = 1
     """Best checkpoints by evaluation kept."""
 
 
@@ -123,9 +90,9 @@ class StopConfig:
     target_return: float | None = None
     """Converged when the mean return of the last `convergence_window` training episodes is at least this, and then no
     new best window mean appears for `patience` further episodes."""
-    convergence_window: int = 100
+    convergence_window: Natural = 100
     """Training episodes in that mean."""
-    patience: int = 10
+    patience: Whole = 10
     """Episodes without a new best after reaching the target."""
     metric: str | None = None
     """Any logged metric, for example `eval/return_mean`: stop once it is `above` or `below` a value `streak`
@@ -134,23 +101,23 @@ class StopConfig:
     """Threshold of `metric` from below (inclusive)."""
     below: float | None = None
     """Threshold of `metric` from above (inclusive)."""
-    streak: int = 1
+    streak: Natural = 1
     """Evaluations in a row."""
-    zero_conflict_streak: int | None = None
+    zero_conflict_streak: Natural | None = None
     """Stop after so many evaluations in a row in which no episode had a conflict (the environment's metric `los`)."""
-    perfect_streak: int | None = None
+    perfect_streak: Natural | None = None
     """Stop after so many evaluations in a row in which every episode succeeded and none had a conflict."""
-    band_steps: int | None = None
+    band_steps: Natural | None = None
     """Judge training in bands of so many env steps: good is one with enough evaluation episodes without conflict."""
-    band_share: float = 0.95
+    band_share: Fraction = 0.95
     """Share of a band's evaluation episodes that must be without conflict."""
-    bands: int = 2
+    bands: Natural = 2
     """Stop after so many good bands in a row."""
-    min_bands: int = 3
+    min_bands: Natural = 3
     """But not before so many bands have been judged."""
-    no_improvement: int | None = None
+    no_improvement: Natural | None = None
     """Stop after so many evaluations without a new best evaluation return."""
-    max_seconds: float | None = None
+    max_seconds: Positive | None = None
     """Stop after this much wall time, start-up included."""
 
 
@@ -175,18 +142,18 @@ class EngineConfig:
 
     name: Literal["local", "ray"] = "local"
     """`local`: in this process. `ray`: in worker processes, on this machine or on a Ray cluster (`--engine ray`)."""
-    workers: int = 2
+    workers: Annotated[int, Range(0, 4096)] = 2
     """Worker processes; `rollout.num_envs` is shared equally among them. 0: without Ray."""
     address: str | None = None
     """A running Ray cluster to join: `auto` or `host:port`; by default one is started and ended with this run."""
-    step_timeout: float | None = None
+    step_timeout: NotNegative | None = None
     """A worker whose environment is in one `step` or `reset` for more than these seconds is replaced; off when not set.
     Compiled environments are not looked into."""
-    restarts: int = 10
+    restarts: Whole = 10
     """How many times in all a worker may be replaced before the run ends with an error."""
-    queue: int = 2
+    queue: Natural = 2
     """How many rollouts a worker of an asynchronous algorithm may be ahead of the learner; then it waits."""
-    cpus: float = 1.0
+    cpus: NotNegative = 1.0
     """CPUs that Ray reserves for each worker, which uses one thread."""
     verbose: bool = False
     """Print what workers print, environments included (`--verbose`)."""
@@ -213,17 +180,17 @@ class TrainConfig:
     """A name of `regimen algorithms` (`--algo`)."""
     preset: str | None = None
     """Starting point: a name of `regimen presets`, `tuned` (the environment's own settings) or a YAML file."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Seed of everything random in the run."""
-    seeds: int | None = None
+    seeds: Annotated[int, Range(1, 10_000)] | None = None
     """Train this many seeds (`seed`, `seed + 1`, ...) in one compiled program; one run directory each."""
-    total_steps: int | None = None
+    total_steps: Natural | None = None
     """Budget in env steps."""
-    total_episodes: int | None = None
+    total_episodes: Natural | None = None
     """Budget in episodes; setting it alone clears `total_steps`."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train. `auto`: a GPU when there is one and the environment is native, else the CPU."""
-    devices: int | None = None
+    devices: Natural | None = None
     """How many devices to train a native environment on, each with its share of `rollout.num_envs`; by default as many
     of the visible ones as divide it."""
     out: str | None = None

@@ -18,6 +18,7 @@ from typing import Any
 
 from regimen import datasets, migrating, presets
 from regimen.config import ALGORITHMS, RolloutConfig, TrainConfig
+from regimen.envs.catalogue import FILES, OTHERS, anchored
 from regimen.errors import ConfigError, nearest
 from regimen.training.curriculum import PRESET
 from regimen.validation import coerce, field_types, validate
@@ -58,6 +59,7 @@ def build_config(
         raise ConfigError("no environment named; see `regimen envs`")
     env, of_dataset = dataset_env(env, _peek(overrides, "data"))
     check_env_name(env)
+    env = anchored(env)
     algorithm = algo or _peek_algorithm(overrides) or _peek_algorithm(file)
     device = _peek(overrides, "device") or _peek(file, "device") or "auto"
     device = coerce(device, field_types(TrainConfig)["device"], "device")
@@ -284,9 +286,8 @@ def check_env_name(env: str) -> None:
         if os.path.isdir(env):
             hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"
         elif os.path.isfile(env):
-            hint = f": a file; a map of a world is written world:{env}"
-        others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory, world:FILE"
-        raise ConfigError(f"unknown environment '{env}'{hint} (or {others})")
+            hint = ": a file; " + ", ".join(f"{kind.what} is written {p}:{env}" for p, kind in FILES.items())
+        raise ConfigError(f"unknown environment '{env}'{hint} (or {OTHERS})")
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Types and ranges: every hyper-parameter is read by `coerce` and checked by `validate`. Jax-free."""
+"""Types and ranges: every setting is read by `coerce` and checked by `validate`. Jax-free."""
 
 from __future__ import annotations
 
@@ -8,25 +8,12 @@ import os
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Union
 
-from regimen.config import (
-    ALGORITHMS,
-    CheckpointConfig,
-    Count,
-    EngineConfig,
-    EvalConfig,
-    LogConfig,
-    NetworkConfig,
-    RolloutConfig,
-    StopConfig,
-    TrainConfig,
-)
-from regimen.empowerment.hyperparameters import NETS, EmpowermentConfig
+from regimen.config import ALGORITHMS, TrainConfig
 from regimen.errors import ConfigError, nearest
-from regimen.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, RewardConfig, SACConfig
+from regimen.fields import Count, Range
 from regimen.training import curriculum
 
 TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
@@ -160,204 +147,31 @@ def coerce(value: Any, hint: Any, where: str = "value") -> Any:
 # --- ranges ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Range:
-    """An interval, its lower end open when `open` is set."""
-
-    low: float
-    high: float = math.inf
-    open: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        return (value > self.low if self.open else value >= self.low) and value <= self.high
-
-    def __str__(self) -> str:
-        if math.isinf(self.high):
-            return f"greater than {self.low:,}" if self.open else f"at least {self.low:,}"
-        return f"greater than {self.low:,} and at most {self.high:,}" if self.open else f"{self.low:,} to {self.high:,}"
+@lru_cache(maxsize=64)
+def field_marks(cls: type) -> dict[str, Range | type[Count]]:
+    """Field name -> its `Range`, or `Count` for a period, where the type on the field has one (`regimen.fields`)."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    marks = {f.name: _mark(hints[f.name]) for f in dataclasses.fields(cls)}
+    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
-POSITIVE, NOT_NEGATIVE, FRACTION, AT_LEAST_1 = Range(0, open=True), Range(0), Range(0, 1), Range(1)
+def _mark(hint: Any) -> Range | type[Count] | None:
+    found = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Range) or m is Count]
+    return next(iter(found), None) or next(filter(None, map(_mark, typing.get_args(hint))), None)
 
-IMPALA_RANGES = {
-    "lr": POSITIVE,
-    "lr_end": NOT_NEGATIVE,
-    "ent_coef": NOT_NEGATIVE,
-    "ent_end": NOT_NEGATIVE,
-    "gamma": FRACTION,
-    "trace_lambda": FRACTION,
-    "rho_clip": POSITIVE,
-    "c_clip": POSITIVE,
-    "pg_rho_clip": POSITIVE,
-    "max_lag": NOT_NEGATIVE,
-    "minibatch_size": AT_LEAST_1,
-    "sequence_length": AT_LEAST_1,
-    "vf_coef": NOT_NEGATIVE,
-    "max_grad_norm": NOT_NEGATIVE,
-    "log_std_init": Range(-20, 5),
-}
 
-RANGES: dict[type, dict[str, Range]] = {
-    TrainConfig: {
-        "seed": Range(0, 2**31 - 1),
-        "seeds": Range(1, 10_000),
-        "total_steps": AT_LEAST_1,
-        "total_episodes": AT_LEAST_1,
-        "devices": AT_LEAST_1,
-    },
-    RolloutConfig: {"steps": AT_LEAST_1, "episodes": AT_LEAST_1, "num_envs": AT_LEAST_1, "lag": Range(0, 1000)},
-    NetworkConfig: {"hidden": AT_LEAST_1, "memory_size": AT_LEAST_1},
-    PPOConfig: {
-        "lr": POSITIVE,
-        "lr_end": NOT_NEGATIVE,
-        "clip_eps": POSITIVE,
-        "clip_end": NOT_NEGATIVE,
-        "ent_coef": NOT_NEGATIVE,
-        "ent_end": NOT_NEGATIVE,
-        "gamma": FRACTION,
-        "gae_lambda": FRACTION,
-        "n_step": AT_LEAST_1,
-        "epochs": AT_LEAST_1,
-        "minibatch_size": AT_LEAST_1,
-        "micro_batch_size": AT_LEAST_1,
-        "sequence_length": AT_LEAST_1,
-        "vf_coef": NOT_NEGATIVE,
-        "vf_clip": POSITIVE,
-        "max_grad_norm": NOT_NEGATIVE,
-        "target_kl": POSITIVE,
-        "kl_coef": NOT_NEGATIVE,
-        "kl_target": POSITIVE,
-        "log_std_init": Range(-20, 5),
-        "ent_discrete": NOT_NEGATIVE,
-        "ent_continuous": NOT_NEGATIVE,
-        "ent_floor_coef": NOT_NEGATIVE,
-        "balance_warmup": NOT_NEGATIVE,
-    },
-    IMPALAConfig: IMPALA_RANGES,
-    APPOConfig: IMPALA_RANGES
-    | {"clip_eps": POSITIVE, "is_clip": AT_LEAST_1, "target_every": AT_LEAST_1, "epochs": AT_LEAST_1},
-    SACConfig: {
-        "lr": POSITIVE,
-        "critic_lr": POSITIVE,
-        "alpha_lr": POSITIVE,
-        "gamma": FRACTION,
-        "tau": FRACTION,
-        "batch_size": AT_LEAST_1,
-        "buffer_size": AT_LEAST_1,
-        "update_ratio": NOT_NEGATIVE,
-        "learning_starts": NOT_NEGATIVE,
-        "n_step": AT_LEAST_1,
-        "policy_delay": AT_LEAST_1,
-        "alpha": POSITIVE,
-        "target_entropy_continuous": Range(-20, 0.69),
-        "target_entropy_discrete": FRACTION,
-        "exact_choices": AT_LEAST_1,
-        "max_grad_norm": NOT_NEGATIVE,
-    },
-    RewardConfig: {"warmup": NOT_NEGATIVE, "weight_lr": NOT_NEGATIVE, "weight_reg": NOT_NEGATIVE},
-    BCConfig: {
-        "lr": POSITIVE,
-        "lr_end": NOT_NEGATIVE,
-        "batch_size": AT_LEAST_1,
-        "max_grad_norm": NOT_NEGATIVE,
-        "ent_coef": NOT_NEGATIVE,
-        "behaviour_steps": AT_LEAST_1,
-    },
-    EvalConfig: {"episodes": AT_LEAST_1},
-    CheckpointConfig: {"keep": AT_LEAST_1, "keep_best": AT_LEAST_1},
-    StopConfig: {
-        "convergence_window": AT_LEAST_1,
-        "patience": NOT_NEGATIVE,
-        "streak": AT_LEAST_1,
-        "zero_conflict_streak": AT_LEAST_1,
-        "perfect_streak": AT_LEAST_1,
-        "band_steps": AT_LEAST_1,
-        "band_share": FRACTION,
-        "bands": AT_LEAST_1,
-        "min_bands": AT_LEAST_1,
-        "no_improvement": AT_LEAST_1,
-        "max_seconds": POSITIVE,
-    },
-    EngineConfig: {
-        "workers": Range(0, 4096),
-        "step_timeout": NOT_NEGATIVE,
-        "restarts": NOT_NEGATIVE,
-        "queue": AT_LEAST_1,
-        "cpus": NOT_NEGATIVE,
-    },
-}
-RANGES[CQLConfig] = RANGES[SACConfig] | {
-    "min_q_weight": NOT_NEGATIVE,
-    "cql_samples": AT_LEAST_1,
-    "lagrange": Range(-1e6, 1e6),
-    "bc_steps": NOT_NEGATIVE,
-    "reward_scale": POSITIVE,
-    "behaviour_steps": AT_LEAST_1,
-    "online_steps": NOT_NEGATIVE,
-    "online_q_weight": NOT_NEGATIVE,
-}
-"""Ranges of the numbers, by dataclass; `register_algorithm` users add their own here or give a `validate` method."""
-
-BELOW_0 = Range(-1e12, -1e-30)
-_BY_NET = {
-    "lr_{}": POSITIVE,
-    "{}_target_update_interval": AT_LEAST_1,
-    "{}_weight_decay": NOT_NEGATIVE,
-    "{}_grad_clip": NOT_NEGATIVE,
-    "{}_dropout": Range(0, 0.99),
-    "warmup_{}_steps": NOT_NEGATIVE,
-}
-RANGES[EmpowermentConfig] = {pattern.format(net): r for net in NETS for pattern, r in _BY_NET.items()} | {
-    "gamma_r": Range(0, 1, open=True),
-    "gamma_h": Range(0, 1, open=True),
-    "zeta": AT_LEAST_1,
-    "xi": AT_LEAST_1,
-    "eta": AT_LEAST_1,
-    "beta_r": NOT_NEGATIVE,
-    "terminal_v_r": BELOW_0,
-    "lookup_default_q_r": BELOW_0,
-    "lookup_default_v_r": BELOW_0,
-    "nu_h": FRACTION,
-    "epsilon_r_start": FRACTION,
-    "epsilon_r_end": FRACTION,
-    "epsilon_r_decay_steps": NOT_NEGATIVE,
-    "epsilon_h_start": FRACTION,
-    "epsilon_h_end": FRACTION,
-    "epsilon_h_decay_steps": NOT_NEGATIVE,
-    "goal_resample_prob": FRACTION,
-    "state_sweep": FRACTION,
-    "lr_constant_fraction": FRACTION,
-    "beta_r_rampup_steps": NOT_NEGATIVE,
-    "num_training_steps": AT_LEAST_1,
-    "buffer_size": AT_LEAST_1,
-    "batch_size": AT_LEAST_1,
-    "x_h_batch_size": AT_LEAST_1,
-    "training_steps_per_env_step": POSITIVE,
-    "steps_per_episode": AT_LEAST_1,
-    "u_r_sample_humans": AT_LEAST_1,
-    "x_h_sample_humans": AT_LEAST_1,
-    "exact_limit": AT_LEAST_1,
-    "human_samples": AT_LEAST_1,
-    "table_limit": AT_LEAST_1,
-    "hidden_dim": AT_LEAST_1,
-    "lookup_default_v_h_e": FRACTION,
-    "lookup_default_x_h": POSITIVE,
-    "lookup_default_y": POSITIVE,
-    "num_actors": AT_LEAST_1,
-    "actor_sync_freq": AT_LEAST_1,
-    "max_env_steps_per_training_step": POSITIVE,
-}
-
-COUNTS: dict[type, tuple[str, ...]] = {
-    EmpowermentConfig: ("horizon",),
-    PPOConfig: ("horizon",),
-    IMPALAConfig: ("horizon",),
-    BCConfig: ("horizon",),
-    EvalConfig: ("every",),
-    LogConfig: ("every",),
-    CheckpointConfig: ("every",),
-}
-"""Fields read by `Count.parse`."""
+def read_field(cls: type, name: str, value: Any, where: str) -> Any:
+    """`value` as the type of a dataclass's field and within its range, or a ConfigError that begins with `where`."""
+    value = coerce(value, field_types(cls)[name], where)
+    mark = field_marks(cls).get(name)
+    if mark is Count:
+        Count.parse(value, where)
+    elif isinstance(mark, Range):
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, (int, float)) and number not in mark:
+                shown = f"{number:g}" if isinstance(number, float) else number
+                raise ConfigError(f"{where}: {shown} is out of range; it must be {mark}")
+    return value
 
 
 def _walk(config: Any, prefix: str = "") -> Iterator[tuple[str, type, str, Any]]:
@@ -370,22 +184,12 @@ def _walk(config: Any, prefix: str = "") -> Iterator[tuple[str, type, str, Any]]
             yield prefix + f.name, type(config), f.name, value
 
 
-def _inherited(table: dict[type, Any], cls: type) -> Any:
-    return next((table[c] for c in cls.__mro__ if c in table), ())
-
-
 def validate(config: TrainConfig) -> TrainConfig:
     """Check types, ranges and rules between fields; returns the configuration. Raises ConfigError, one line."""
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"unknown algorithm '{config.algorithm}'{nearest(config.algorithm, ALGORITHMS)}")
     for key, owner, name, value in _walk(config):
-        value = coerce(value, field_types(owner)[name], key)
-        allowed = dict(_inherited(RANGES, owner)).get(name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if allowed and number is not None and number not in allowed:
-                raise ConfigError(f"{key}: {number} is out of range; it must be {allowed}")
-        if name in _inherited(COUNTS, owner):
-            Count.parse(value, key)  # type: ignore[arg-type]
+        read_field(owner, name, value, key)
     _validate_rules(config)
     for section in (config.algo, config.network):
         check = getattr(section, "validate", None)

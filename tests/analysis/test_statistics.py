@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regimen.analysis.statistics import (
+    bootstrap_band,
     bootstrap_interval,
     interval_from_moments,
     iqm,
@@ -43,6 +44,15 @@ def test_bootstrap_agrees_with_scipy(statistic):
     ).confidence_interval
     width = theirs.high - theirs.low
     assert ours == pytest.approx((theirs.low, theirs.high), abs=0.04 * width)
+
+
+def test_band_agrees_with_scipy_at_every_point():
+    curves = RNG.normal([0.0, 5.0, -2.0], [1.0, 3.0, 0.1], size=(25, 3))  # [runs, grid]
+    low, high = bootstrap_band(curves, iqm, n=20_000)
+    theirs = scipy.stats.bootstrap((curves,), iqm, n_resamples=20_000, method="percentile", rng=0).confidence_interval
+    width = theirs.high - theirs.low
+    np.testing.assert_allclose((low - theirs.low) / width, 0, atol=0.04)
+    np.testing.assert_allclose((high - theirs.high) / width, 0, atol=0.04)
 
 
 def test_bootstrap_is_reproducible_and_takes_a_statistic_without_axis():

@@ -232,7 +232,7 @@ def test_parse_scalar(text, value):
         ("train cartpole --preset fats", 3, ["unknown preset 'fats'", "'fast'"]),
         ("train cartpole --config nowhere.yaml", 3, ["nowhere.yaml", "cannot be read"]),
         ("train cartpole --algo.lr fast", 3, ["algo.lr: 'fast' is not a number"]),
-        ("train cartpole --algo.lr -1", 3, ["algo.lr: -1.0 is out of range; it must be greater than 0"]),
+        ("train cartpole --algo.lr -1", 3, ["algo.lr: -1 is out of range; it must be greater than 0"]),
         ("train cartpole --seeds 0", 3, ["seeds: 0"]),
         ("train cartpole --every 3", 3, ["ambiguous", "eval.every"]),
         ("train cartpole --json=maybe", 3, ["--json: 'maybe' is not true or false"]),

@@ -19,6 +19,7 @@ from regimen.envs.airspace.env import Airspace
 from regimen.envs.airspace.generator import jitter, loses_separation, no_op_separation
 from regimen.envs.airspace.scenario import NAMES, START, load, make
 from regimen.errors import ConfigError
+from regimen.settings import build_config
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
@@ -135,7 +136,10 @@ def test_airspace_file_as_an_environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make("head_on", approach_nm=12).save("x.json")
     handle = registry.resolve("airspace:x.json", {"reward": "compat"})
-    assert handle.id == "airspace:x.json" and handle.native.agents == ("A1", "A2")  # type: ignore[union-attr]
+    assert handle.native.agents == ("A1", "A2")  # type: ignore[union-attr]
+    assert handle.id == build_config("airspace:x.json").env == f"airspace:{tmp_path / 'x.json'}"
+    monkeypatch.chdir(tmp_path.parent)  # the run knows its file from every folder
+    assert registry.resolve(handle.id).native.agents == ("A1", "A2")  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="no such file"):
         registry.resolve("airspace:y.json")
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from regimen.config import CheckpointConfig as Saves
-from regimen.config import Count, EvalConfig, LogConfig, StopConfig, TrainConfig
+from regimen.config import EvalConfig, LogConfig, StopConfig, TrainConfig
+from regimen.fields import Count
 from regimen.training.engine import AGENT_STEPS, FOREVER, Limits, Progress
 from regimen.training.learner import Learner
 from regimen.training.run import Counters, Run

@@ -4,6 +4,7 @@ environment's spaces, and the way of observations in and of actions out."""
 from __future__ import annotations
 
 import dataclasses
+import typing
 from typing import Any, Self, TypeVar
 
 import jax
@@ -14,6 +15,7 @@ from regimen.algorithms.shared import Horizon
 from regimen.config import NetworkConfig
 from regimen.normalize import RunningStats
 from regimen.types import Array, PyTree, Spec
+from regimen.validation import field_types
 
 
 class Algorithm:
@@ -75,12 +77,12 @@ def register(cls: A) -> A:
 def floats(config: Any) -> dict[str, Any]:
     """Field -> value of the float fields, those of nested sections as a dict."""
     out = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if "float" in str(f.type) and value is not None:
-            out[f.name] = value
+    for name, hint in field_types(type(config)).items():
+        value = getattr(config, name)
+        if float in (hint, *typing.get_args(hint)) and value is not None:
+            out[name] = value
         elif dataclasses.is_dataclass(value):
-            out[f.name] = floats(value)
+            out[name] = floats(value)
     return out
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from regimen.config import Count
+from regimen.fields import Count
 from regimen.loops import compact, sync
 from regimen.normalize import RunningStats
 from regimen.types import Array, Batch, Clock

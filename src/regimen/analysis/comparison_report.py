@@ -16,7 +16,7 @@ from regimen.analysis import plots
 from regimen.analysis.comparison import FRACTIONS, Comparison, Estimate, Group, Task
 from regimen.analysis.report import figure as embedded
 from regimen.analysis.report import page, section
-from regimen.analysis.statistics import iqm
+from regimen.analysis.statistics import bootstrap_band, iqm
 from regimen.errors import RegimenError
 from regimen.tracking.console import aligned, clock, count, score
 from regimen.tracking.storage import write_atomic, write_json
@@ -220,9 +220,7 @@ def draw_curves(ax: Any, task: Task, c: Comparison, colors: dict[str, str]) -> N
         grid = np.linspace(min(x[0] for x, _ in series), max(x[-1] for x, _ in series), 200)
         values = np.stack([np.interp(grid, x, y) for x, y in series])  # [runs, grid]
         if len(series) > 1:
-            picks = np.random.default_rng(0).integers(0, len(series), (500, len(series)))
-            low, high = np.quantile(iqm(values[picks], axis=1), [0.025, 0.975], axis=0)
-            ax.fill_between(grid, low, high, color=colors[label], alpha=0.18, linewidth=0)
+            ax.fill_between(grid, *bootstrap_band(values, iqm), color=colors[label], alpha=0.18, linewidth=0)
         name = f"{label} ({len(series)})" if len(series) > 1 else label
         marker = "o" if max(len(x) for x, _ in series) == 1 else None
         ax.plot(grid, iqm(values, axis=0), color=colors[label], linewidth=2, label=name, marker=marker)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from regimen.analysis.statistics import bootstrap_band
 from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.tracking.console import component_sums, count, score
 from regimen.tracking.files import RunFiles, read_episodes, read_metrics
@@ -435,8 +436,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
         for x, y in curves:
             ax.plot(*thin(LINE, x, y), color=BLUE, linewidth=0.9, alpha=0.25)
         if len(curves) > 1:
-            picks = np.random.default_rng(0).integers(0, len(curves), (1000, len(curves)))
-            low, high = np.quantile(values[picks].mean(1), [0.025, 0.975], axis=0)
+            low, high = bootstrap_band(values, n=1000)
             ax.fill_between(grid, low, high, color=BLUE, alpha=0.2, linewidth=0, label="95% bootstrap interval")
         ax.plot(grid, values.mean(0), color=BLUE, linewidth=2.2, label=f"mean of {len(curves)} seeds")
         _target(ax, runs[0])

@@ -1,4 +1,4 @@
-"""Point estimates and intervals for few runs and many episodes (Agarwal et al. 2021, arXiv 2108.13264). Numpy only."""
+"""Point estimates and intervals for few runs and many episodes (Agarwal et al. 2021, arXiv 2108.13264)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def iqm(x: ArrayLike, axis: int | None = None) -> np.ndarray | float:
     cut = int(0.25 * n)
     middle = np.take(np.sort(x, axis), np.arange(cut, n - cut), axis).mean(axis)
     return float(middle) if middle.ndim == 0 else middle
+
+
+def bootstrap(x: ArrayLike, statistic: Callable = iqm, n: int = 2000, seed: int = 0) -> np.ndarray:
+    """[n, ...] values of `statistic` over the first axis of `x`, each from rows of `x` drawn with replacement."""
+    x = np.asarray(x, np.float64)
+    picks = np.random.default_rng(seed).integers(0, len(x), (n, len(x)))
+    return np.asarray(statistic(x[picks], axis=1))
+
+
+def bootstrap_band(curves: np.ndarray, statistic: Callable = np.mean, n: int = 500) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper edge of the 95% band of `statistic` over curves.  # [runs, grid] -> [grid], [grid]"""
+    low, high = np.quantile(bootstrap(curves, statistic, n), [0.025, 0.975], axis=0)
+    return low, high
 
 
 def bootstrap_interval(
@@ -118,30 +131,17 @@ def sample_interval(x: ArrayLike, level: float = 0.95) -> Interval:
 
 
 def t_quantile(p: float, df: int) -> float:
-    """Quantile of Student's t distribution.
+    """Quantile of Student's t distribution."""
+    from scipy.special import stdtrit  # 0.2 s that only those who ask for an interval pay; `scipy.stats` takes 0.9 s
 
-    With t = sqrt(df) tan(a) its density is proportional to cos(a)^(df-1), which is smooth on a bounded interval:
-    Gauss-Legendre quadrature and bisection reach float64 precision.
-    """
-    if p < 0.5:
-        return -t_quantile(1 - p, df)
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
-
-    def cdf(angle: float) -> float:
-        points = 0.5 * angle * (nodes + 1)
-        return 0.5 + scale * 0.5 * angle * float(weights @ np.cos(points) ** (df - 1))
-
-    # far in the tail the integrand of a large df is a narrow peak; no quantile of interest lies past 12 deviations
-    low, high = 0.0, min(math.pi / 2, math.atan(12 / math.sqrt(df)) if df > 30 else math.pi / 2)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if cdf(middle) < p else (low, middle)
-    return math.sqrt(df) * math.tan(0.5 * (low + high))
+    return float(stdtrit(df, p))
 
 
 def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
-    """Wilson's interval of a success rate: stays within [0, 1] and is honest at 0 and n successes."""
+    """Wilson's interval of a success rate: stays within [0, 1] and is honest at 0 and n successes.
+
+    Written out because `successes` may be a fraction (a mean of rates), which `scipy.stats.binomtest` refuses.
+    """
     if n <= 0:
         return (0.0, 1.0)
     z = NormalDist().inv_cdf(0.5 + level / 2)

@@ -6,8 +6,8 @@ import json as json_lib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regimen.cli.flags import parse, positional, ranged
-from regimen.validation import AT_LEAST_1, NOT_NEGATIVE
+from regimen.cli.flags import parse, positional
+from regimen.fields import Natural, NotNegative, Whole
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class AnalyseArgs:
     """Only small or only large shifts."""
     targets: str | None = None
     """Which aircraft are shifted: ids, `each`, `all` (together); representative ones and all when not given."""
-    episodes: int = ranged(100, AT_LEAST_1)
+    episodes: Natural = 100
     """Episodes of each configuration."""
     stochastic: bool = False
     """Draw actions from the policy instead of taking the most likely one."""
-    jitter: float = ranged(1.0, NOT_NEGATIVE)
+    jitter: NotNegative = 1.0
     """Scale of the perturbation of starts: 1 is 0.5 NM, 2 deg and 5 kt, 0 is none."""
     matrix: bool = False
     """Fly every policy on every scenario: the transfer matrix."""
@@ -45,7 +45,7 @@ class AnalyseArgs:
     """no_op, waypoint and mvp in the same table."""
     checkpoint: str = "best"
     """Which policy of a run: `best`, `final` or a step."""
-    seed: int = ranged(0, NOT_NEGATIVE)
+    seed: Whole = 0
     """Seed of the perturbations and of the policy's draws."""
     out: str | None = None
     """Folder to write to; by default `analysis` in the run's directory."""

@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import parse, positional, ranged
+from regimen.cli.flags import parse, positional
 from regimen.errors import UsageError
-from regimen.validation import AT_LEAST_1, FRACTION, NOT_NEGATIVE
+from regimen.fields import Fraction, Natural, Whole
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ class CollectArgs:
     """Several of these by fraction of the episodes: `expert:0.5,random:0.5`."""
     checkpoint: str | None = None
     """The same as --policy, by checkpoint: `best`, `final` or a step."""
-    episodes: int | None = ranged(None, AT_LEAST_1)
+    episodes: Natural | None = None
     """Episodes to write; 100, or all of a replay buffer, when neither this nor --steps is given."""
-    steps: int | None = ranged(None, AT_LEAST_1)
+    steps: Natural | None = None
     """Steps to write, in whole episodes: at least so many."""
     target_return: float | None = None
     """`medium` is the checkpoint whose evaluation is nearest to this."""
-    epsilon: float = ranged(0.0, FRACTION)
+    epsilon: Fraction = 0.0
     """Probability of a uniform action instead of the policy's, at every step."""
     greedy: bool = False
     """Act greedily; by default actions are sampled."""
-    seed: int = ranged(0, NOT_NEGATIVE)
+    seed: Whole = 0
     """Seed of the episodes."""
     env_args: dict[str, Any] = field(default_factory=dict)
     json: bool = False

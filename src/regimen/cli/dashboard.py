@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from regimen.cli.flags import parse, positional, ranged
-from regimen.validation import Range
+from regimen.cli.flags import parse, positional
+from regimen.fields import Range
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class DashboardArgs:
 
     runs: str = positional("RUNS", default="runs")
     """Folder of runs, or one run directory."""
-    port: int = ranged(8765, Range(0, 65535))
+    port: Annotated[int, Range(0, 65535)] = 8765
     """Port of the page; 0 takes any that is free."""
     open: bool = False
     """Open the page in the browser."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json as json_lib
 from dataclasses import asdict, dataclass
 
-from regimen.cli.flags import parse, ranged
+from regimen.cli.flags import parse
 from regimen.cli.style import painted
-from regimen.validation import POSITIVE
+from regimen.fields import Positive
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class DoctorArgs:
 
     json: bool = False
     """Print the checks as JSON, and nothing else, on standard output."""
-    timeout: float = ranged(120.0, POSITIVE)
+    timeout: Positive = 120.0
     """Seconds that jax has to find its devices."""
 
 

@@ -50,13 +50,13 @@ def run(argv: list[str]) -> int:
 
 
 def list_envs() -> int:
-    from regimen.envs.registry import ENVS
+    from regimen.envs.catalogue import ENVS, FILES
 
     for name, entry in ENVS.items():
         print(f"{name:<26} {entry.description}")
     print(f"{'gym:ID':<26} any installed Gymnasium environment, for example gym:LunarLander-v3")
     print(f"{'gymnax:ID':<26} any gymnax environment, for example gymnax:Breakout-MinAtar")
-    print(f"{'airspace:FILE.json':<26} a scenario of your own; `regimen scenario new` writes one to start from")
-    print(f"{'world:FILE':<26} a map of your own: rows of Ro, Hu, densities and '.', or YAML with fields as well")
+    for prefix, kind in FILES.items():
+        print(f"{f'{prefix}:{kind.file}':<26} {kind.description}")
     print(f"{'module:factory':<26} your own: a function or class that makes a native or a Gymnasium environment")
     return 0

@@ -6,8 +6,8 @@ import json as json_lib
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import parse, positional, ranged
-from regimen.validation import AT_LEAST_1, NOT_NEGATIVE
+from regimen.cli.flags import parse, positional
+from regimen.fields import Natural, Whole
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class EvaluateArgs:
     """Run directory, environment, or registered model `models:/NAME@ALIAS`."""
     policy: str | None = None
     """`random` or a baseline that the environment registers, instead of the trained policy."""
-    episodes: int = ranged(100, AT_LEAST_1)
+    episodes: Natural = 100
     """Episodes to play."""
-    seed: int = ranged(0, NOT_NEGATIVE)
+    seed: Whole = 0
     """Seed of the episodes."""
     checkpoint: str = "best"
     """Which policy of the run: `best`, `final` or a step."""

@@ -19,9 +19,9 @@ from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
 from regimen.cli.style import painted
-from regimen.errors import ConfigError, UsageError, nearest
+from regimen.errors import UsageError, nearest
 from regimen.settings import normalize_key
-from regimen.validation import FALSE, TRUE, Range, coerce, field_types, optional
+from regimen.validation import FALSE, TRUE, field_types, optional, read_field
 
 Args = TypeVar("Args")
 ENV_HELP = "Set a field of a native environment or an argument of gym.make; `regimen envs NAME` lists the fields."
@@ -30,11 +30,6 @@ ENV_HELP = "Set a field of a native environment or an argument of gym.make; `reg
 def positional(metavar: str, **kwargs: Any) -> Any:
     """A dataclass field that is given by its place instead of a flag."""
     return dataclasses.field(metadata={"positional": metavar}, **kwargs)
-
-
-def ranged(default: Any, allowed: Range) -> Any:
-    """A dataclass field with a default and a range."""
-    return dataclasses.field(default=default, metadata={"range": allowed})
 
 
 def parse_scalar(text: str) -> Any:
@@ -177,10 +172,7 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
             raise UsageError(f"regimen {verb} needs {what}; see `regimen {verb} --help`")
     for name, value in values.items():
         flag = name if fields[name] in places else "--" + name.replace("_", "-")
-        value = values[name] = coerce(value, hints[name], flag)
-        allowed = fields[name].metadata.get("range")
-        if allowed is not None and value is not None and value not in allowed:
-            raise ConfigError(f"{flag}: {value} is out of range; it must be {allowed}")
+        values[name] = read_field(cls, name, value, flag)
     if "env_args" in fields:
         values["env_args"] = tokens.env_args
     return cls(**values)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import parse, positional, ranged
-from regimen.validation import AT_LEAST_1, NOT_NEGATIVE
+from regimen.cli.flags import parse, positional
+from regimen.fields import Natural, Whole
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,13 @@ class ReplayArgs:
 
     run: str = positional("RUN")
     """Run directory, or a policy's folder."""
-    episodes: int = ranged(1, AT_LEAST_1)
+    episodes: Natural = 1
     """Episodes to play."""
-    seed: int = ranged(0, NOT_NEGATIVE)
+    seed: Whole = 0
     """Seed of the first episode; the next one is one higher."""
     checkpoint: str = "best"
     """Which policy: `best`, `final` or a step."""
-    fps: int = ranged(30, AT_LEAST_1)
+    fps: Natural = 30
     """Frames per second of the animation."""
     scenario: str | None = None
     """Airspace: fly this scenario (a name or a file) instead of the one it was trained on."""

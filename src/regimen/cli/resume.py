@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from regimen.cli.flags import join_others, parse, positional, ranged
-from regimen.validation import AT_LEAST_1
+from regimen.cli.flags import join_others, parse, positional
+from regimen.fields import Natural
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class ResumeArgs:
 
     run: str = positional("RUN")
     """Run directory."""
-    total_steps: int | None = ranged(None, AT_LEAST_1)
+    total_steps: Natural | None = None
     """New budget in env steps, counted from the run's beginning."""
-    total_episodes: int | None = ranged(None, AT_LEAST_1)
+    total_episodes: Natural | None = None
     """New budget in episodes, counted from the run's beginning."""
     out: str | None = None
     """Continue in this new run directory and leave RUN untouched."""
@@ -34,7 +34,7 @@ class ResumeArgs:
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
     """Print no progress."""
-    devices: int | None = ranged(None, AT_LEAST_1)
+    devices: Natural | None = None
     """How many devices to train on; by default as in RUN."""
     distributed: str | None = None
     """Continue as one of several processes that meet at HOST:PORT, where process 0 listens and has RUN."""
@@ -42,7 +42,7 @@ class ResumeArgs:
     """Which of them this is."""
     num_processes: int = 1
     """How many there are."""
-    hosts: int | None = ranged(None, AT_LEAST_1)
+    hosts: Natural | None = None
     """Continue as one on this many workers of a Ray cluster (Ray Train's JaxTrainer)."""
     address: str | None = None
     """The cluster of `--hosts`: `auto` or HOST:PORT; by default one on this machine."""

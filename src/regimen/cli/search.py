@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regimen.cli.flags import parse, positional, ranged
-from regimen.validation import AT_LEAST_1, NOT_NEGATIVE
+from regimen.cli.flags import parse, positional
+from regimen.fields import Natural, NotNegative, Whole
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class SearchArgs:
 
     env: str = positional("ENV")
     """`network_defense`, or `file.py:make` that returns a space and its trials (see docs/search.md)."""
-    budget: int | None = ranged(None, AT_LEAST_1)
+    budget: Natural | None = None
     """All episodes: training, checks and evaluations (60,000; quick: 1,000)."""
     gate: float | None = None
     """Compliance whose lower confidence bound a workflow must reach, above 0 and at most 1 (0.95)."""
     preset: Literal["standard", "quick"] | None = None
     """Where the numbers below come from when they are not given (standard)."""
-    max_episodes_per_workflow: int | None = ranged(None, NOT_NEGATIVE)
+    max_episodes_per_workflow: Whole | None = None
     """Training episodes of one trial (3,000; quick: 50); 0 only evaluates the policy of --init-from."""
-    check_every: int | None = ranged(None, AT_LEAST_1)
+    check_every: Natural | None = None
     """Training episodes between looks at the gate (500; quick: 25)."""
-    check_episodes: int | None = ranged(None, AT_LEAST_1)
+    check_episodes: Natural | None = None
     """Episodes of one check of the gate (2.5 times the fewest that its bound needs; quick: 1.2)."""
-    eval_episodes: int | None = ranged(None, AT_LEAST_1)
+    eval_episodes: Natural | None = None
     """Episodes of the evaluation that ends a trial (400; quick: 100)."""
-    patience: int | None = ranged(None, AT_LEAST_1)
+    patience: Natural | None = None
     """Looks without an improvement of 0.01 after which training has come to a plateau (4; quick: 2)."""
-    episodes_per_update: int | None = ranged(None, AT_LEAST_1)
+    episodes_per_update: Natural | None = None
     """Episodes that one update learns from (100; quick: 25)."""
-    warm_up: int | None = ranged(None, NOT_NEGATIVE)
+    warm_up: Whole | None = None
     """Episodes of training on all orders at once before the first trial (20,000; quick, or with --init-from: 0)."""
     inherit: Literal["nearest", "start"] | None = None
     """Where a new order begins: from the nearest trained one, or from the common start (start where there is one)."""
@@ -54,7 +54,7 @@ class SearchArgs:
     """How workflows are proposed (gp)."""
     acquisition: Literal["ucb", "thompson"] | None = None
     """How the Gaussian process chooses (ucb)."""
-    kappa: float | None = ranged(None, NOT_NEGATIVE)
+    kappa: NotNegative | None = None
     """Deviations that UCB adds to the mean (2)."""
     compare: bool = False
     """All methods, one after the other, and their regret."""
@@ -68,7 +68,7 @@ class SearchArgs:
     """Which definition of compliance (published)."""
     init_from: str | None = None
     """A run whose policy sees the workflow (of `network_defense/workflow`) to start from; `--from` for short."""
-    seed: int | None = ranged(None, NOT_NEGATIVE)
+    seed: Whole | None = None
     """Of everything random (0)."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regimen.cli.flags import parse, positional, ranged
+from regimen.cli.flags import parse, positional
 from regimen.empowerment.theory import Theory
 from regimen.errors import UsageError
-from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
+from regimen.fields import Natural, Positive, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +32,19 @@ class SolveArgs(Theory):
     """A name of `regimen envs`, a map file, or `module:factory`."""
     stationary: bool = False
     """Solve the world without its time limit, by continuation in beta_r."""
-    steps: int = ranged(10, AT_LEAST_1)
+    steps: Natural = 10
     """stationary: steps in which beta_r grows from 0."""
-    tolerance: float = ranged(1e-9, POSITIVE)
+    tolerance: Positive = 1e-9
     """stationary: residual at which it has converged."""
-    max_sweeps: int = ranged(20_000, AT_LEAST_1)
+    max_sweeps: Natural = 20_000
     """stationary: sweeps of one step before it is given up."""
-    limit: int = ranged(50_000_000, AT_LEAST_1)
+    limit: Natural = 50_000_000
     """Most states times joint actions."""
     out: str | None = None
     """Write the whole solution to a .npz or a .csv file."""
     plots: str | None = None
     """Write pictures to this folder: power over the map, the policy, bits over time, an episode."""
-    plots_seed: int = ranged(0, NOT_NEGATIVE)
+    plots_seed: Whole = 0
     """plots: which episode."""
     env_args: dict[str, Any] = field(default_factory=dict)
     json: bool = False

@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regimen.cli.flags import parse, positional, ranged
+from regimen.cli.flags import parse, positional
 from regimen.errors import UsageError, nearest
-from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, POSITIVE
+from regimen.fields import Natural, Positive, Whole
 
 USAGE = """usage: regimen study STUDY [ENV] [OPTIONS]
 
@@ -55,25 +55,25 @@ class BatchingArgs:
     """A look in a minute or two: fewer seeds, sizes, rollouts and steps, where they are not given."""
     sizes: tuple[int, ...] | None = None
     """Episodes per update to compare (1 5 10 20, for gradients also 50; with --quick 1 10)."""
-    seeds: int | None = ranged(None, AT_LEAST_1)
+    seeds: Natural | None = None
     """Seeds of every training (10; with --quick 3)."""
-    seed: int = ranged(0, NOT_NEGATIVE)
+    seed: Whole = 0
     """The first of them."""
-    budget: int | None = ranged(None, AT_LEAST_1)
+    budget: Natural | None = None
     """Env steps of every training (the environment's own budget, else 200,000; with --quick 20,000)."""
     target: float | None = None
     """Evaluation return to reach; the environment's threshold when not given."""
-    repeats: int | None = ranged(None, AT_LEAST_1)
+    repeats: Natural | None = None
     """Independent rollouts per gradient estimate (200; with --quick 48)."""
-    epochs: int = ranged(4, AT_LEAST_1)
+    epochs: Natural = 4
     """Passes over each batch of the rollout sizes."""
-    minibatch_size: int = ranged(64, AT_LEAST_1)
+    minibatch_size: Natural = 64
     """Env steps per gradient step of the rollout sizes."""
-    lr: float | None = ranged(None, POSITIVE)
+    lr: Positive | None = None
     """Learning rate of all trainings, held constant; the environment's own when not given."""
-    factor: float = ranged(100.0, POSITIVE)
+    factor: Positive = 100.0
     """What an outlier's rewards are multiplied by."""
-    eval_episodes: int | None = ranged(None, AT_LEAST_1)
+    eval_episodes: Natural | None = None
     """Greedy episodes per evaluation (20; with --quick 10)."""
     preset: str | None = None
     """Where the other settings come from; the environment's tuned ones when not given."""
@@ -117,19 +117,19 @@ class UpdatesArgs:
     """A look in a minute or two: fewer seeds, strategies, updates and steps, where they are not given."""
     targets: tuple[float, ...] | None = None
     """Evaluation returns to reach; on network_defense -100 -50 -25, else the environment's threshold."""
-    seeds: int | None = ranged(None, AT_LEAST_1)
+    seeds: Natural | None = None
     """Seeds of every training (5; with --quick 2)."""
-    seed: int = ranged(0, NOT_NEGATIVE)
+    seed: Whole = 0
     """The first of them."""
-    budget: int | None = ranged(None, AT_LEAST_1)
+    budget: Natural | None = None
     """Env steps of every training (1,000,000; with --quick 50,000)."""
-    replay_share: float | None = ranged(None, POSITIVE)
+    replay_share: Positive | None = None
     """Share of the budget for the replay, which takes a gradient step for every env step (0.03)."""
-    repeats: int | None = ranged(None, AT_LEAST_1)
+    repeats: Natural | None = None
     """Rollouts or updates for each estimate of noise and overfitting (64; with --quick 8)."""
-    eval_episodes: int | None = ranged(None, AT_LEAST_1)
+    eval_episodes: Natural | None = None
     """Greedy episodes per evaluation (100)."""
-    gate: float | None = ranged(None, POSITIVE)
+    gate: Positive | None = None
     """Compliance whose lower bound must be reached (0.95)."""
     workflow: str | None = None
     """The order to comply with (critical_first)."""
@@ -162,11 +162,11 @@ class EmpowermentArgs:
     """Which parts, separated by commas; all of them when not given."""
     quick: bool = False
     """A look in a minute or two: fewer seeds and steps, where they are not given."""
-    seeds: int | None = ranged(None, AT_LEAST_1)
+    seeds: Natural | None = None
     """Seeds of every training (5; with --quick 2)."""
-    seed: int = ranged(0, NOT_NEGATIVE)
+    seed: Whole = 0
     """The first of them."""
-    budget: int | None = ranged(None, AT_LEAST_1)
+    budget: Natural | None = None
     """Env steps of every training (32,768; with --quick 8,192)."""
     out: str | None = None
     """Folder to write to; by default `studies/empowerment-<world>-<time>`."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from regimen.cli.flags import positional, print_help, ranged, rows_of, wants_help
-from regimen.errors import ConfigError, UsageError, nearest
-from regimen.validation import AT_LEAST_1, NOT_NEGATIVE, coerce, field_types
+from regimen.cli.flags import positional, print_help, rows_of, wants_help
+from regimen.errors import UsageError, nearest
+from regimen.fields import Natural, Whole
+from regimen.validation import field_types, read_field
 
 DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations,
 `--random` distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a
@@ -35,10 +36,10 @@ class SweepArgs:
     """KEY=A,B,C ...: values to try; may be given several times. Lists are written `network.hidden=[64,64],[128]`."""
     random: str | None = None
     """KEY=KIND:LOW:HIGH ...: draw from `log`, `uniform`, `int`, `logint` or `choice:A:B:C`."""
-    trials: int | None = ranged(None, AT_LEAST_1)
+    trials: Natural | None = None
     """How many; by default all points of the grid, or 20 where something is drawn. Draws are shared out over the
     grid."""
-    seeds: int | None = ranged(None, AT_LEAST_1)
+    seeds: Natural | None = None
     """Seeds of every trial, from --seed on; a trial's value is their mean."""
     out: str | None = None
     """Folder to write to, or to continue; by default runs/<env>-<algo>-sweep-<time>."""
@@ -52,13 +53,13 @@ class SweepArgs:
     """Stop a trial whose evaluations are below the median of those before it; one by one only."""
     one_by_one: bool = False
     """Do not train trials in one compiled program."""
-    batch: int | None = ranged(None, AT_LEAST_1)
+    batch: Natural | None = None
     """Trials of one compiled program, at most; by default 64 runs."""
-    workers: int = ranged(1, AT_LEAST_1)
+    workers: Natural = 1
     """Train so many trials at once, each in a process of its own."""
     engine: Literal["local", "ray"] = "local"
     """Where workers are: processes of this machine, or tasks of a Ray cluster (--engine.address)."""
-    draw_seed: int = ranged(0, NOT_NEGATIVE)
+    draw_seed: Whole = 0
     """Another one draws other values."""
     json: bool = False
     """Print the result as JSON, and nothing else, on standard output."""
@@ -115,11 +116,7 @@ def read(argv: list[str]) -> tuple[SweepArgs, Any]:
     from regimen.search.sweep import make_plan
 
     own, lists, rest = split_flags(argv)
-    types = field_types(SweepArgs)
-    values = {name: coerce(value, types[name], "--" + name.replace("_", "-")) for name, value in own.items()}
-    for name in ("trials", "seeds", "batch", "workers"):
-        if values.get(name) is not None and values[name] not in AT_LEAST_1:
-            raise ConfigError(f"--{name}: {values[name]} is out of range; it must be {AT_LEAST_1}")
+    values = {name: read_field(SweepArgs, name, value, "--" + name.replace("_", "-")) for name, value in own.items()}
     args = SweepArgs(**values)
     if not rest and not lists["grid"] and not lists["random"] and args.out:
         return args, None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json as json_lib
 from dataclasses import dataclass
 
-from regimen.cli.flags import parse, positional, ranged
-from regimen.validation import AT_LEAST_1
+from regimen.cli.flags import parse, positional
+from regimen.fields import Natural
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ValidateArgs:
     """Run directory."""
     checkpoint: str = "final"
     """Which state of the run: `final`, `best` or a step."""
-    limit: int = ranged(50_000_000, AT_LEAST_1)
+    limit: Natural = 50_000_000
     """The largest world to solve, in states times joint actions."""
     out: str | None = None
     """Folder to write to; by default `validation` in the run's directory."""

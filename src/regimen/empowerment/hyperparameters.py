@@ -6,9 +6,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from regimen.errors import ConfigError
+from regimen.fields import (
+    AtLeastOne,
+    Discount,
+    Fraction,
+    Natural,
+    Negative,
+    NotNegative,
+    Period,
+    Positive,
+    Range,
+    Whole,
+)
 
 NETS = ("v_h_e", "x_h", "u_r", "q_r", "v_r")
 """The networks, in the order in which they begin to learn."""
@@ -21,19 +33,19 @@ class EmpowermentConfig:
     """A robot that softly maximises human power (Heitzig and Potham 2025, arXiv 2508.00159)."""
 
     # theory
-    gamma_r: float = 0.99
+    gamma_r: Discount = 0.99
     """Discount of the robot."""
-    gamma_h: float = 0.99
+    gamma_h: Discount = 0.99
     """Discount of the humans."""
-    zeta: float = 2.0
+    zeta: AtLeastOne = 2.0
     """How much reliable goals count over likely ones; at least 1."""
-    xi: float = 1.0
+    xi: AtLeastOne = 1.0
     """Aversion to inequality between humans; at least 1."""
-    eta: float = 1.1
+    eta: AtLeastOne = 1.1
     """Further aversion to inequality over time; at least 1, best close to it."""
-    beta_r: float = 10.0
+    beta_r: NotNegative = 10.0
     """Exponent of the robot's power-law policy; 0 is uniform."""
-    terminal_v_r: float = -1e-10
+    terminal_v_r: Negative = -1e-10
     """V_r where the world ends; below 0."""
     form: Literal["mean", "sum"] = "mean"
     """X_h and U_r as means over goals and humans, or as the paper's sums."""
@@ -45,106 +57,106 @@ class EmpowermentConfig:
     beta_h: str = "10"
     """Inverse temperature of a prior that is solved for; a number or `inf`. The heuristic prior's is the world's
     (`env.beta_h`)."""
-    nu_h: float = 0.0
+    nu_h: Fraction = 0.0
     """Share of human actions that are habit: uniformly random."""
 
     # exploration
-    epsilon_r_start: float = 1.0
+    epsilon_r_start: Fraction = 1.0
     """Share of uniformly random robot actions at the start."""
-    epsilon_r_end: float = 0.01
+    epsilon_r_end: Fraction = 0.01
     """The same at the end of `epsilon_r_decay_steps`, and after."""
-    epsilon_r_decay_steps: int = 10_000
+    epsilon_r_decay_steps: Whole = 10_000
     """Steps over which it falls, linearly."""
-    epsilon_h_start: float = 1.0
+    epsilon_h_start: Fraction = 1.0
     """Share of uniformly random human actions at the start. What is learned does not depend on it."""
-    epsilon_h_end: float = 0.01
+    epsilon_h_end: Fraction = 0.01
     """The same at the end of `epsilon_h_decay_steps`, and after."""
-    epsilon_h_decay_steps: int = 10_000
+    epsilon_h_decay_steps: Whole = 10_000
     """Steps over which it falls, linearly."""
-    goal_resample_prob: float = 0.01
+    goal_resample_prob: Fraction = 0.01
     """Chance per step that all goals are drawn anew; one that is attained always is."""
-    state_sweep: float = 0.0
+    state_sweep: Fraction = 0.0
     """Share of each batch that is drawn uniformly from all reachable states and times, instead of from the replay.
     Where a world is not enumerated (`table_limit`) all of it is drawn from the replay, and the log says so."""
 
     # learning rates
-    lr_v_h_e: float = 1e-3
+    lr_v_h_e: Positive = 1e-3
     """Adam's learning rate of V_h^e; of a lookup table, the step towards its target."""
-    lr_x_h: float = 1e-4
+    lr_x_h: Positive = 1e-4
     """Of X_h."""
-    lr_u_r: float = 1e-4
+    lr_u_r: Positive = 1e-4
     """Of U_r."""
-    lr_q_r: float = 1e-4
+    lr_q_r: Positive = 1e-4
     """Of Q_r."""
-    lr_v_r: float = 1e-4
+    lr_v_r: Positive = 1e-4
     """Of V_r."""
     lr_decay: Literal["constant", "seed_sqrt", "sqrt", "inverse", "cosine"] = "inverse"
     """After the ramp and `lr_constant_fraction` of training, whose end is t0: none, 1 / sqrt(t - t1 + 1) with t1 the
     end of the ramp, sqrt(t0 / t), t0 / t, or half a cosine down to 0."""
-    lr_constant_fraction: float = 0.7
+    lr_constant_fraction: Fraction = 0.7
     """Share of all steps before the decay begins (not of `seed_sqrt`, which begins at the end of the ramp)."""
 
     # stages
-    warmup_v_h_e_steps: int = 10_000
+    warmup_v_h_e_steps: Whole = 10_000
     """Steps of stage 0, in which only V_h^e learns."""
-    warmup_x_h_steps: int = 10_000
+    warmup_x_h_steps: Whole = 10_000
     """Steps of stage 1, in which X_h joins. 0 counts for a network that is not used, whatever is set."""
-    warmup_u_r_steps: int = 5_000
+    warmup_u_r_steps: Whole = 5_000
     """Steps of stage 2, in which U_r joins."""
-    warmup_q_r_steps: int = 10_000
+    warmup_q_r_steps: Whole = 10_000
     """Steps of stage 3, in which Q_r joins."""
-    warmup_v_r_steps: int = 5_000
+    warmup_v_r_steps: Whole = 5_000
     """Steps of stage 4, in which V_r joins."""
-    beta_r_rampup_steps: int = 20_000
+    beta_r_rampup_steps: Whole = 20_000
     """Steps of stage 5, in which the effective beta_r rises from 0; then comes stage 6, full training."""
     beta_r_ramp: Literal["sigmoid", "linear"] = "sigmoid"
     """Its form; both are exactly 0 at the start of the ramp and beta_r at its end."""
     schedule_unit: Literal["training_steps", "env_steps"] = "training_steps"
     """What stages, epsilons, the ramp, decays and the clearing of the replay count."""
-    num_training_steps: int | None = None
+    num_training_steps: Natural | None = None
     """Length of training, which decays and gradual clearing refer to; by default the budget."""
-    horizon: str | None = None
+    horizon: Period | None = None
     """The budget at the first start; saved with the run."""
 
     # target copies
-    v_h_e_target_update_interval: int = 100
+    v_h_e_target_update_interval: Natural = 100
     """Training steps between copies of V_h^e to its target network; 1 is as good as none."""
-    x_h_target_update_interval: int = 100
+    x_h_target_update_interval: Natural = 100
     """Of X_h."""
-    u_r_target_update_interval: int = 100
+    u_r_target_update_interval: Natural = 100
     """Of U_r."""
-    q_r_target_update_interval: int = 100
+    q_r_target_update_interval: Natural = 100
     """Of Q_r, which acting uses too."""
-    v_r_target_update_interval: int = 100
+    v_r_target_update_interval: Natural = 100
     """Of V_r."""
 
     # replay and batches
-    buffer_size: int = 100_000
+    buffer_size: Natural = 100_000
     """Transitions kept; rounded up to whole rollouts."""
-    batch_size: int = 64
+    batch_size: Natural = 64
     """Rows per training step."""
-    x_h_batch_size: int | None = None
+    x_h_batch_size: Natural | None = None
     """Rows for X_h, more of which reduce the variance of sampled goals; by default `batch_size`."""
     buffer_clearing: Literal["none", "hard", "gradual"] = "gradual"
     """Forget what was collected in warm-up: never, all at once where the ramp and full training begin, or by age."""
-    training_steps_per_env_step: float = 1.0
+    training_steps_per_env_step: Positive = 1.0
     """Training steps for each env step; fractions add up."""
-    steps_per_episode: int | None = None
+    steps_per_episode: Natural | None = None
     """Steps of an episode. Must be the world's own `max_episode_steps`, which is the default."""
-    u_r_sample_humans: int | None = None
+    u_r_sample_humans: Natural | None = None
     """Humans drawn for each row's target of U_r; all when not set."""
-    x_h_sample_humans: int | None = None
+    x_h_sample_humans: Natural | None = None
     """Humans drawn for each row's target of X_h; all when not set."""
 
     # targets
     use_model_based_targets: bool = True
     """Expectations over actions, outcomes and goals by the world's `outcomes`; else from the transitions observed, with
     weights for what exploration did, and goals drawn anew. A world that is only a sampler always does the latter."""
-    exact_limit: int = 4096
+    exact_limit: Natural = 4096
     """Joint human actions times outcomes up to which expectations are exact; beyond, others' actions are drawn."""
-    human_samples: int = 4
+    human_samples: Natural = 4
     """Draws of the other humans' actions then."""
-    table_limit: int = 20_000
+    table_limit: Natural = 20_000
     """Reachable states up to which a world is enumerated before training: targets are then looked up. Fewer where
     there are more than 200 joint actions."""
     loss: Literal["mse", "huber"] = "mse"
@@ -156,35 +168,35 @@ class EmpowermentConfig:
     """How Q_r and V_r come out of a network with output o: -exp(o), -softplus(o), or -sigmoid(o)^(-eta xi)."""
 
     # regularisation
-    v_h_e_weight_decay: float = 0.0
+    v_h_e_weight_decay: NotNegative = 0.0
     """L2 penalty of V_h^e, in its gradient."""
-    x_h_weight_decay: float = 0.0
+    x_h_weight_decay: NotNegative = 0.0
     """Of X_h."""
-    u_r_weight_decay: float = 0.0
+    u_r_weight_decay: NotNegative = 0.0
     """Of U_r."""
-    q_r_weight_decay: float = 0.0
+    q_r_weight_decay: NotNegative = 0.0
     """Of Q_r."""
-    v_r_weight_decay: float = 0.0
+    v_r_weight_decay: NotNegative = 0.0
     """Of V_r."""
-    v_h_e_grad_clip: float = 10.0
+    v_h_e_grad_clip: NotNegative = 10.0
     """Gradients of V_h^e are scaled down to this norm; 0 turns it off."""
-    x_h_grad_clip: float = 10.0
+    x_h_grad_clip: NotNegative = 10.0
     """Of X_h."""
-    u_r_grad_clip: float = 10.0
+    u_r_grad_clip: NotNegative = 10.0
     """Of U_r."""
-    q_r_grad_clip: float = 10.0
+    q_r_grad_clip: NotNegative = 10.0
     """Of Q_r."""
-    v_r_grad_clip: float = 10.0
+    v_r_grad_clip: NotNegative = 10.0
     """Of V_r."""
-    v_h_e_dropout: float = 0.0
+    v_h_e_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Share of hidden units that are dropped in training V_h^e."""
-    x_h_dropout: float = 0.0
+    x_h_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Of X_h."""
-    u_r_dropout: float = 0.0
+    u_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Of U_r."""
-    q_r_dropout: float = 0.0
+    q_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Of Q_r."""
-    v_r_dropout: float = 0.0
+    v_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Of V_r."""
 
     # networks
@@ -201,7 +213,7 @@ class EmpowermentConfig:
     """How networks see the time."""
     use_encoders: bool = False
     """Give the other networks, beside the state, what V_h^e's first layers make of it; only V_h^e trains those."""
-    hidden_dim: int | None = None
+    hidden_dim: Natural | None = None
     """Width of two hidden layers of every network; by default they are `network.hidden`."""
     networks: str = ""
     """Other networks for some: `q_r=NAME,v_h_e=module:factory` with names of `register_network`, or factories like
@@ -211,23 +223,23 @@ class EmpowermentConfig:
     lookup_use_adaptive_lr: bool = False
     """Let a table's entry be the mean of its targets so far, by weight (1 / n where all weigh alike), instead of steps
     of lr_*."""
-    lookup_default_q_r: float = -1.0
+    lookup_default_q_r: Negative = -1.0
     """Q_r of a table at the start."""
-    lookup_default_v_r: float = -1.0
+    lookup_default_v_r: Negative = -1.0
     """V_r of a table at the start."""
-    lookup_default_v_h_e: float = 0.0
+    lookup_default_v_h_e: Fraction = 0.0
     """V_h^e of a table at the start."""
-    lookup_default_x_h: float = 1e-10
+    lookup_default_x_h: Positive = 1e-10
     """X_h of a table at the start."""
-    lookup_default_y: float = 2.0
+    lookup_default_y: Positive = 2.0
     """The mean of X_h^-xi of a table of U_r at the start."""
 
     # asynchrony (--engine ray)
-    num_actors: int | None = None
+    num_actors: Natural | None = None
     """Actors on `--engine ray`; the same as `engine.workers`, which is where to set it."""
-    actor_sync_freq: int = 100
+    actor_sync_freq: Natural = 100
     """Training steps between the weights that actors are given; they change them between whole episodes."""
-    max_env_steps_per_training_step: float = 10.0
+    max_env_steps_per_training_step: Positive = 10.0
     """With several workers the learner makes at least one training step for so many env steps."""
 
     REPLACED: ClassVar[dict[str, str]] = {

@@ -8,40 +8,29 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from regimen.errors import ConfigError
-from regimen.validation import AT_LEAST_1, FRACTION, NOT_NEGATIVE, Range, coerce, field_types
-
-DISCOUNT = Range(0, 1, open=True)
-RANGES = {
-    "gamma_h": DISCOUNT,
-    "gamma_r": DISCOUNT,
-    "beta_h": NOT_NEGATIVE,
-    "nu_h": FRACTION,
-    "zeta": AT_LEAST_1,
-    "xi": AT_LEAST_1,
-    "eta": AT_LEAST_1,
-    "beta_r": NOT_NEGATIVE,
-}
+from regimen.fields import AtLeastOne, Discount, Fraction, NotNegative
+from regimen.validation import read_field
 
 
 @dataclass(frozen=True)
 class Theory:
     """Parameters of equations (1) to (9); see docs/empowerment.md. Those of humans describe, the robot's are chosen."""
 
-    gamma_h: float = 0.99
+    gamma_h: Discount = 0.99
     """Humans' discount: reaching a goal in k steps is worth gamma_h^(k-1)."""
-    gamma_r: float = 0.99
+    gamma_r: Discount = 0.99
     """The robot's discount."""
-    beta_h: float | Literal["inf"] = 10.0
+    beta_h: NotNegative | Literal["inf"] = 10.0
     """How strictly humans of a computed prior choose their best action; inf: always."""
-    nu_h: float = 0.0
+    nu_h: Fraction = 0.0
     """Share of human actions that are habit: drawn at random instead of from the prior."""
-    zeta: float = 2.0
+    zeta: AtLeastOne = 2.0
     """How much reliable goals count more than gambles; 1: not at all."""
-    xi: float = 1.0
+    xi: AtLeastOne = 1.0
     """Aversion to inequality between humans; 1 already protects a person's last bit of power."""
-    eta: float = 1.1
+    eta: AtLeastOne = 1.1
     """Further aversion to inequality over time; stay close to 1."""
-    beta_r: float = 10.0
+    beta_r: NotNegative = 10.0
     """How strictly the robot prefers better actions; 0: not at all. It never rules one out."""
     terminal_v_r: float = -1e-10
     """V_r where the world has ended; below 0."""
@@ -53,12 +42,8 @@ class Theory:
     """How humans act: by the world's own prior, or computed for the worst, the best or the average robot."""
 
     def __post_init__(self):
-        hints = field_types(Theory)
         for f in dataclasses.fields(Theory):
-            value = read(getattr(self, f.name), hints[f.name], f.name)
-            object.__setattr__(self, f.name, value)
-            if f.name in RANGES and value not in RANGES[f.name]:
-                raise ConfigError(f"{f.name}: {value:g} is out of range; it must be {RANGES[f.name]}")
+            object.__setattr__(self, f.name, read(f.name, getattr(self, f.name)))
         if self.prior == "heuristic" and self.beta_h != Theory.beta_h:
             raise ConfigError(
                 f"beta_h: {self.beta_h:g} would change nothing, the heuristic prior is the world's own; set env.beta_h "
@@ -70,8 +55,8 @@ class Theory:
             raise ConfigError(f"terminal_v_r: {self.terminal_v_r:g} is out of range; it must be below 0, as V_r is")
 
 
-def read(value: Any, hint: Any, name: str) -> Any:
-    """A value as the type of its field; `inf` is a number here."""
+def read(name: str, value: Any) -> Any:
+    """A value as the type of its field and within its range; `inf` is a number here."""
     if name == "beta_h" and str(value).strip().lower() in ("inf", "+inf", "infinity"):
         return math.inf
-    return coerce(value, hint, name)
+    return read_field(Theory, name, value, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from regimen.envs.worlds.library import WORLDS
@@ -12,9 +13,48 @@ from regimen.envs.worlds.library import WORLDS
 class EnvEntry:
     """A registered environment."""
 
-    target: Any  # "module:Class", "gym:ID", "gymnax:ID", or a class, factory or instance
+    target: Any  # "module:Class", "gym:ID", "gymnax:ID", "PREFIX:NAME" of `FILES`, or a class, factory or instance
     description: str = ""
     gym_id: str | None = None  # the Gymnasium environment whose transitions it equals
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """Files that environments are made from: `PREFIX:FILE`."""
+
+    target: str  # "module:callable", which makes the environment from what follows the colon
+    what: str  # such a file in words
+    file: str  # how help writes it
+    description: str
+    tuned: bool = False  # whether presets of the family `PREFIX/NAME` fit these as well
+
+
+FILES: dict[str, FileKind] = {
+    "airspace": FileKind(
+        "regimen.envs.airspace.env:Airspace",
+        "a scenario of the airspace",
+        "FILE.json",
+        "a scenario of your own; `regimen scenario new` writes one to start from",
+        tuned=True,
+    ),
+    "world": FileKind(
+        "regimen.envs.worlds.files:load",
+        "a map of a world",
+        "FILE",
+        "a map of your own: rows of Ro, Hu, densities and '.', or YAML with fields as well",
+    ),
+}
+OTHERS = ", ".join(
+    ["gym:ID", "gymnax:ID", "pettingzoo:MODULE", "module:factory", *(f"{p}:{k.file}" for p, k in FILES.items())]
+)
+"""Ids that are no names, for error messages."""
+
+
+def anchored(env: str) -> str:
+    """`PREFIX:FILE` with the file's absolute path, so that a run finds it from every folder; any other id as it is."""
+    prefix, _, file = env.partition(":")
+    path = Path(file).expanduser()
+    return f"{prefix}:{path.resolve()}" if prefix in FILES and path.is_file() else env
 
 
 ENVS: dict[str, EnvEntry] = {
@@ -50,7 +90,7 @@ ENVS: dict[str, EnvEntry] = {
         "regimen.envs.network_defense.env:NetworkDefenseWorkflow", "the same, paid for repairing by a given order"
     ),
     **{
-        f"airspace/{name}": EnvEntry(f"regimen.envs.airspace.named:{name}", f"aircraft that must stay apart: {text}")
+        f"airspace/{name}": EnvEntry(f"airspace:{name}", f"aircraft that must stay apart: {text}")
         for name, text in {
             "head_on": "two towards each other",
             "parallel": "three in trail",
@@ -71,7 +111,7 @@ ENVS: dict[str, EnvEntry] = {
         }.items()
     },
     **{
-        f"world/{name}": EnvEntry(f"regimen.envs.worlds.named:{name}", f"humans and robots: {entry['description']}")
+        f"world/{name}": EnvEntry(f"world:{name}", f"humans and robots: {entry['description']}")
         for name, entry in WORLDS.items()
     },
     "probe/constant": EnvEntry("regimen.envs.probe:Constant", "one step, reward 1: the value is 1"),

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from regimen.envs.catalogue import ENVS, EnvEntry
+from regimen.envs.catalogue import ENVS, FILES, OTHERS, EnvEntry, anchored
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
 from regimen.validation import coerce, optional
 
@@ -136,28 +136,22 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
 
 
 def locate(env: Any) -> tuple[str, Any]:
-    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `airspace:FILE.json`,
-    `world:FILE`, `module:factory`, `file.py:factory` or an object.
+    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `PREFIX:FILE` (see
+    `catalogue.FILES`), `module:factory`, `file.py:factory` or an object.
 
-    The target is an object, or for the three prefixes that very string.
+    The target is an object, or for the first three prefixes that very string.
     """
     if not isinstance(env, str):
         return name_of(env), env
-    target = ENVS[env].target if env in ENVS else env
+    name, target = (env, ENVS[env].target) if env in ENVS else (anchored(env), env)
     if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:")):
-        return env, target
-    if target.startswith("airspace:"):
-        from regimen.envs.airspace.env import Airspace
-
-        return env, Airspace(scenario=target.removeprefix("airspace:"))
-    if target.startswith("world:"):
-        from regimen.envs.worlds import files
-
-        return env, files.load(target.removeprefix("world:"))
-    if ":" in target:
-        return env, load(target)
-    others = "gym:ID, gymnax:ID, pettingzoo:MODULE, module:factory, world:FILE"
-    raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {others})")
+        return name, target
+    prefix, colon, file = target.partition(":")
+    if prefix in FILES:
+        return name, load(FILES[prefix].target)(file)
+    if colon:
+        return name, load(target)
+    raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {OTHERS})")
 
 
 def suggestion(name: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from regimen.envs.catalogue import FILES
 from regimen.errors import ConfigError, nearest
 
 FOLDER = Path(__file__).parent
@@ -114,7 +115,9 @@ def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
     """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one; else
     that of its family (`airspace.any.yaml` for `airspace/NAME` and `airspace:FILE`)."""
     known = re.fullmatch(r"([a-z0-9_]+)(/[a-z0-9_]+)?", env)
-    family = env.split(":")[0] if env.startswith("airspace:") else known[1] if known and known[2] else None
+    prefix = env.partition(":")[0]
+    of_file = prefix in FILES and FILES[prefix].tuned
+    family = prefix if of_file else known[1] if known and known[2] else None
     stems = [env.replace("/", ".")] if known else []
     for stem in [*stems, *([f"{family}.any"] if family else [])]:
         path = tuned_folder(algorithm) / f"{stem}.yaml"

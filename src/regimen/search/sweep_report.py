@@ -66,19 +66,14 @@ def explained(groups: np.ndarray, y: np.ndarray) -> float:
 
 
 def rank_correlation(x: Sequence[Any], y: np.ndarray) -> float | None:
+    """Spearman's correlation; None where `x` is not numbers or one of the two never changes."""
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in x) or len(set(x)) < 2:
         return None
-    a, b = (ranks(np.asarray(v, float)) for v in (x, y))
-    spread = a.std() * b.std()
-    return float(((a - a.mean()) * (b - b.mean())).mean() / spread) if spread > 0 else None
+    if len(np.unique(y)) < 2:
+        return None
+    from scipy.stats import spearmanr  # takes a second to import: only for a report
 
-
-def ranks(x: np.ndarray) -> np.ndarray:
-    """With equal values at their mean rank."""
-    order = np.argsort(np.argsort(x, kind="stable"), kind="stable").astype(float)
-    for value in np.unique(x):
-        order[x == value] = order[x == value].mean()
-    return order
+    return float(np.asarray(spearmanr(np.asarray(x, float), y))[0])
 
 
 def importance(results: Rows, keys: Sequence[str]) -> dict[str, dict[str, float | None]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regimen.analysis.statistics import iqm
+from regimen.analysis.statistics import bootstrap, iqm
 
 RESAMPLES = 2000
 ENOUGH = 5  # values for an interval: of fewer, even their whole range holds the median less than 93% of the time
@@ -114,13 +114,6 @@ def std(x: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.std(x, axis=axis, ddof=1)
 
 
-def resampled(values: ArrayLike, statistic: Callable, seed: int = 0) -> np.ndarray:
-    """[RESAMPLES] bootstrap values of the statistic."""
-    x = np.asarray(values, np.float64)
-    picks = np.random.default_rng(seed).integers(0, len(x), (RESAMPLES, len(x)))
-    return np.asarray(statistic(x[picks], axis=-1))
-
-
 def interval(samples: np.ndarray) -> tuple[float, float]:
     """The middle 95%, without interpolating, because there may be infinities. What is unknown (nan) widens it."""
     low = np.quantile(np.where(np.isnan(samples), -math.inf, samples), 0.025, method="inverted_cdf")
@@ -134,7 +127,7 @@ def estimate(values: ArrayLike, statistic: Callable = iqm) -> Estimate:
     if not len(x) or (statistic is std and len(x) < 2):
         return Estimate(math.nan)
     value = float(statistic(x, axis=-1))
-    return Estimate(value, *interval(resampled(x, statistic))) if len(x) >= ENOUGH else Estimate(value)
+    return Estimate(value, *interval(bootstrap(x, statistic, RESAMPLES))) if len(x) >= ENOUGH else Estimate(value)
 
 
 def ratio(values: ArrayLike, base: ArrayLike, statistic: Callable = median) -> Estimate:
@@ -144,5 +137,5 @@ def ratio(values: ArrayLike, base: ArrayLike, statistic: Callable = median) -> E
         value = float(np.divide(statistic(x, axis=-1), statistic(y, axis=-1)))
         if min(len(x), len(y)) < ENOUGH or math.isnan(value):
             return Estimate(value)
-        low, high = interval(resampled(x, statistic, 1) / resampled(y, statistic, 2))
+        low, high = interval(bootstrap(x, statistic, RESAMPLES, 1) / bootstrap(y, statistic, RESAMPLES, 2))
     return Estimate(value, max(low, 0.0), high)

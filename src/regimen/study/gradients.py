@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from regimen.analysis.statistics import bootstrap
 from regimen.study.curves import RESAMPLES, Estimate, interval
 from regimen.training.engine import NativeEngine
 from regimen.types import Array, State
@@ -64,8 +65,7 @@ class Sample:
         return quotient(self.signal, self.trace, self.signals, self.traces)
 
     def cosine(self) -> Estimate:
-        picks = np.random.default_rng(1).integers(0, len(self.cosines), (RESAMPLES, len(self.cosines)))
-        return Estimate(float(self.cosines.mean()), *interval(self.cosines[picks].mean(1)))
+        return Estimate(float(self.cosines.mean()), *interval(bootstrap(self.cosines, np.mean, RESAMPLES, seed=1)))
 
 
 def moments(gram: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

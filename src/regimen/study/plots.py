@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regimen.analysis.plots import BLUE, CYCLE, GREEN, GREY, ORANGE, _matplotlib, _save
+from regimen.analysis.statistics import bootstrap_band
 from regimen.study.curves import Curve, Estimate, final
 from regimen.tracking.console import count
 
@@ -196,9 +197,7 @@ def mean_curve(ax: Any, run: Any, field: str, label: str, color: str) -> None:
     grid = np.linspace(min(x[0] for x, _ in lines), max(x[-1] for x, _ in lines), 120)
     values = np.stack([np.interp(grid, x, y) for x, y in lines])
     if len(lines) > 1:
-        picks = np.random.default_rng(0).integers(0, len(lines), (500, len(lines)))
-        low, high = np.quantile(values[picks].mean(1), [0.025, 0.975], axis=0)
-        ax.fill_between(grid, low, high, color=color, alpha=0.09, linewidth=0)
+        ax.fill_between(grid, *bootstrap_band(values), color=color, alpha=0.09, linewidth=0)
     style = "-" if label[:1].isdigit() else (0, (4, 1.5))
     ax.plot(grid, values.mean(0), color=color, linewidth=1.8, linestyle=style, label=label)
 

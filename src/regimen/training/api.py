@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from regimen import datasets, settings, spaces
-from regimen.config import ALGORITHMS, Count, StopConfig, TrainConfig
+from regimen.config import ALGORITHMS, StopConfig, TrainConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
+from regimen.fields import Count
 from regimen.sources.host import Interrupted
 from regimen.tracking.console import Console
 from regimen.tracking.files import RunFiles, read_config

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from regimen.config import Count, TrainConfig
+from regimen.config import TrainConfig
+from regimen.fields import Count
 from regimen.tracking.console import memory_mb
 from regimen.training import curriculum
 from regimen.training.engine import AGENT_STEPS, Limits, Progress

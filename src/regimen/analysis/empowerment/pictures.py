@@ -273,9 +273,7 @@ def quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, fl
     if not known.any():
         return np.nan, np.nan, np.nan
     values, weights = values[known], weights[known] / weights[known].sum()
-    order = np.argsort(values)
-    total = np.cumsum(weights[order])
-    low, high = (values[order][min(int(np.searchsorted(total, q)), len(values) - 1)] for q in (0.1, 0.9))
+    low, high = np.quantile(values, [0.1, 0.9], weights=weights, method="inverted_cdf")
     return float(values @ weights), float(low), float(high)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from regimen.envs.worlds.library import WORLDS
 from regimen.envs.worlds.world import World
 from regimen.errors import ConfigError, EnvError, nearest
 
@@ -25,8 +26,8 @@ ALIASES = {"max_steps": "max_episode_steps", "actions": "action_set"}
 
 
 def load(path: str) -> World:
-    """The world of a map file."""
-    return build(read(path), f"world:{path}")
+    """The world of that name in the library, or of a map file."""
+    return build(WORLDS[path], f"world/{path}") if path in WORLDS else build(read(path), f"world:{path}")
 
 
 def read(path: str) -> dict[str, Any]:
