@@ -84,7 +84,7 @@ CRITICS = ("monte-carlo", "gae", "gae-scaled", "gae-taught", "gae-scaled-taught"
 
 
 def critic_first(seeds: range, budget: int, batches: int, arms: list[str]) -> None:
-    """20,000 steps per update: is GAE worse than Monte-Carlo returns because its critic knows nothing yet? With a critic
+    """20,000 steps per update: is GAE worse than Monte-Carlo returns because its critic knows nothing? With a critic
     that batches of the initial policy (60 passes each) have taught before; and with rewards scaled to a deviation of 1
     for the discounted return, which is near the scale of z-scored Monte-Carlo returns."""
     from regimen.study import curves
