@@ -57,11 +57,11 @@ def train(
     """Train all seeds of one variant; what came of them, as plain data."""
     import numpy as np
 
+    from regimen.config.layers import build_config
+    from regimen.engines.base import IDLE, Limits
     from regimen.envs import registry
-    from regimen.settings import build_config
-    from regimen.training.engine import IDLE, Limits
-    from regimen.training.evaluate import make_evaluator, success_of
-    from regimen.training.trainer import make_engine
+    from regimen.policies.evaluate import make_evaluator, success_of
+    from regimen.runs.session import make_engine
 
     config = build_config(env, overrides=overrides | ({} if steps is None else {"total_steps": steps}))
     handle = registry.resolve(env, config.env_args)
@@ -121,7 +121,7 @@ def lowest_later(ended: list[tuple[int, float]], rate: float, window: int = 100)
 def row(name: str, out: dict[str, Any]) -> list[str]:
     import numpy as np
 
-    from regimen.analysis.statistics import mean_interval
+    from regimen.statistics import mean_interval
 
     known = [s for s in out["success"] if s is not None]
     shown = "not defined"
@@ -183,7 +183,7 @@ def main() -> None:
 
 def baseline(env: str, name: str, episodes: int) -> list[str]:
     from regimen.envs import registry
-    from regimen.training.evaluate import baseline_evaluator
+    from regimen.policies.evaluate import baseline_evaluator
 
     played = baseline_evaluator(registry.resolve(env), name)((), 2**20, episodes, name)
     success = "not defined" if played.success is None else f"{played.success.mean():.3f}"

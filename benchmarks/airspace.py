@@ -68,8 +68,8 @@ def learn(name: str, seeds: int, folder: Path, **settings: Any) -> list[str]:
 def generic(seeds: int, episodes: int, folder: Path, **settings: Any) -> list[list]:
     """Perturbed starts of every scenario: policies of the generator, and the baselines on the same starts."""
     import regimen
-    from regimen.analysis.airspace.analysis import analyse
-    from regimen.analysis.statistics import wilson
+    from regimen.domains.airspace.analysis.analysis import analyse
+    from regimen.statistics import wilson
 
     result = regimen.train("airspace/random", seeds=seeds, out=str(folder / "generic"), track=False, **settings)
     cells: dict[str, dict[str, list[float]]] = {}
@@ -98,12 +98,12 @@ def baselines(names: list[str], episodes: int) -> list[list]:
     import jax
     import numpy as np
 
-    from regimen.analysis.airspace.detector import Detector
-    from regimen.analysis.airspace.measure import fly_and_measure
-    from regimen.analysis.airspace.pilots import baseline_pilot
-    from regimen.envs.airspace.env import Airspace
-    from regimen.envs.airspace.generator import jitter
-    from regimen.envs.airspace.scenario import load
+    from regimen.domains.airspace.analysis.detector import Detector
+    from regimen.domains.airspace.analysis.measure import fly_and_measure
+    from regimen.domains.airspace.analysis.pilots import baseline_pilot
+    from regimen.domains.airspace.env import Airspace
+    from regimen.domains.airspace.generator import jitter
+    from regimen.domains.airspace.scenario import load
 
     env, key = Airspace(scenario="mixed"), jax.random.key(0)
     shake = jax.jit(jax.vmap(lambda key, start: jitter(key, start, *PERTURBED.values()), (0, None)))
@@ -124,7 +124,7 @@ def baselines(names: list[str], episodes: int) -> list[list]:
 def policies(names: list[str], unseen: str, seeds: int, episodes: int, folder: Path, **settings: Any) -> list[list]:
     """One policy for all aircraft against one for each, on perturbed starts of their scenario and of an unseen one."""
     import regimen
-    from regimen.analysis.statistics import mean_interval
+    from regimen.statistics import mean_interval
 
     rows = []
     for name in names:
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--out", help="keep the runs here")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting")
     args = parser.parse_args()
-    from regimen.envs.airspace.files import NAMES
+    from regimen.domains.airspace.files import NAMES
 
     folder = Path(args.out or tempfile.mkdtemp(prefix="airspace-"))
     settings: dict[str, Any] = dict(item.split("=", 1) for item in args.set)

@@ -19,7 +19,7 @@ def env_only(name: str, num_envs: int, seconds: float) -> float:
     import jax
 
     from regimen.envs import registry
-    from regimen.training.evaluate import baseline_evaluator
+    from regimen.policies.evaluate import baseline_evaluator
 
     handle = registry.resolve(name)
     play: Any = baseline_evaluator(handle, "random")
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="per measurement")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    from regimen.training import device
+    from regimen.engines import device
 
     print(f"device: {device.configure('auto', native=True)}")
     load, rows = harness.OtherLoad(), []

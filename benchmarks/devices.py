@@ -33,7 +33,7 @@ def main() -> None:
     if "xla_force_host_platform_device_count" not in flags:  # read when jax starts; other platforms do not care
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={args.devices}".strip()
 
-    from regimen.training import device
+    from regimen.engines import device
 
     print(f"device: {device.configure('auto', native=True)}")
     load, rows = harness.OtherLoad(), []

@@ -3,7 +3,8 @@
     python benchmarks/durotaxis_env.py
 
 Random allowed actions, observations and resets included, in one compiled scan over copies of the environment. The plain
-implementation is the tests' oracle (`tests/envs/durotaxis_oracle.py`): one colony at a time, edges as a set of pairs.
+implementation is the tests' oracle (`tests/domains/durotaxis/durotaxis_oracle.py`): one colony at a time, edges as a
+set of pairs.
 Both take turns within each round, so that other load on the machine touches both; steps per CPU second count only the
 time this process ran.
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 import harness
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "envs"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "domains" / "durotaxis"))
 
 TARGET = 15_000  # steps/s on two cores
 STEPS = 100  # of one compiled call
@@ -158,7 +159,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=64)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     args = parser.parse_args()
-    from regimen.training import device
+    from regimen.engines import device
 
     print(f"regimen: device {device.configure(args.device, True)}")
     load = harness.OtherLoad()

@@ -26,8 +26,8 @@ def measure(world: str | None, steps: int, prior: str) -> dict[str, float]:
     """Solve once in this process."""
     start = time.perf_counter()
     import regimen
-    from regimen.empowerment.reach import joint_actions
-    from regimen.envs.worlds.bush import BushWorld
+    from regimen.domains.empowerment.reach import joint_actions
+    from regimen.domains.empowerment.worlds.bush import BushWorld
 
     imported = time.perf_counter()
     given = BushWorld(map=MAP, B=DENSITY) if world is None else world

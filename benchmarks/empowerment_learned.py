@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import regimen
-from regimen.study.empowerment import from_replay
+from regimen.domains.empowerment.study import from_replay
 
 WORLDS = ("tiny3", "corr5", "way1x5", "free3x3", "asym1x7", "unequal", "two_robots", "bush1x7")
 TABLES = {"use_lookup_tables": True, "lr_v_h_e": 1.0, "lr_q_r": 1.0, "lr_decay": "constant"}

@@ -48,10 +48,10 @@ def main() -> None:
 
 def measure(world: str, settings: dict[str, Any], steps: int, rounds: int) -> tuple[float, float]:
     """Training steps per second without compilation, and the seconds that took."""
+    from regimen.config.layers import build_config
+    from regimen.engines.base import Limits
     from regimen.envs import registry
-    from regimen.settings import build_config
-    from regimen.training.engine import Limits
-    from regimen.training.trainer import make_engine
+    from regimen.runs.session import make_engine
 
     config = build_config(world, algo="empowerment", overrides=settings)
     engine: Any = make_engine(config, registry.resolve(world), [0], lambda: False)

@@ -23,7 +23,7 @@ def run_chunk(engine: Any, updates: int) -> tuple[int, float]:
     import jax
     import numpy as np
 
-    from regimen.training.engine import FOREVER, Limits
+    from regimen.engines.base import FOREVER, Limits
 
     limits = Limits(np.int32(updates), np.int32(FOREVER), np.int32(FOREVER))
     start = time.perf_counter()
@@ -34,7 +34,7 @@ def run_chunk(engine: Any, updates: int) -> tuple[int, float]:
 
 
 def measure(num_envs: int, repeats: int, seconds: float, steps: int = harness.STEPS) -> dict[str, float]:
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
 
     start = time.perf_counter()
     engine = harness.make_engine("cartpole", num_envs, steps=steps)

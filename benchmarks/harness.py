@@ -39,11 +39,11 @@ def make_engine(
     import jax
 
     from regimen.algorithms.ppo import PPO
+    from regimen.engines.base import HostEngine, NativeEngine
     from regimen.envs import registry
     from regimen.schedule import Episodes, Steps
     from regimen.sources.host import HostSource
     from regimen.sources.scan import ScanSource
-    from regimen.training.engine import HostEngine, NativeEngine
     from regimen.types import Spec
 
     handle = registry.resolve(env)
@@ -65,7 +65,7 @@ def make_engine(
 
 def steps_per_second(engine: Any, seconds: float, most: int | None = None) -> float:
     """Env steps per second of `advance`, learning and the read-out of metrics and episodes included."""
-    from regimen.training.engine import CHUNK, Limits
+    from regimen.engines.base import CHUNK, Limits
 
     total, start = 0, time.perf_counter()
     while True:

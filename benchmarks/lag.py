@@ -40,7 +40,7 @@ HEAD = ["algorithm", "variant", "lag", "best (95% interval)", "final (95% interv
 def weight_inside(name: str) -> Iterator[None]:
     """While it lasts, the algorithm normalises what is weighted already."""
     from regimen.algorithms.base import register
-    from regimen.config import ALGORITHMS, register_algorithm
+    from regimen.config.schema import ALGORITHMS, register_algorithm
     from regimen.normalize import RunningStats
 
     entry = ALGORITHMS[name]
@@ -80,7 +80,7 @@ def interval(values: list[float]) -> str:
     """Mean over seeds and its interval."""
     import numpy as np
 
-    from regimen.analysis.statistics import bootstrap_interval
+    from regimen.statistics import bootstrap_interval
 
     low, high = bootstrap_interval(values, np.mean)
     return f"{np.mean(values):.4g} ({low:.4g} to {high:.4g})"

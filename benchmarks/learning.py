@@ -28,8 +28,8 @@ def learn(env: str, seeds: int, total_steps: int | None, full: bool, folder: Pat
     import numpy as np
 
     import regimen
-    from regimen.analysis.statistics import bootstrap_interval, iqm
     from regimen.envs import registry
+    from regimen.statistics import bootstrap_interval, iqm
 
     if total_steps is not None:
         settings["total_steps"] = total_steps

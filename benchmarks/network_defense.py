@@ -41,7 +41,7 @@ def plain(red: str, mode: str, seeds: int, episodes: int, folder: Path, **settin
     import numpy as np
 
     import regimen
-    from regimen.analysis.statistics import mean_interval
+    from regimen.statistics import mean_interval
 
     args = {"red": red, "mode": mode}
     begun = time.monotonic()
@@ -90,8 +90,8 @@ def by_class(policy: Any, red: str, compliance: str, episodes: int, min_fixes: i
     import numpy as np
 
     import regimen
-    from regimen.search.gate import lower_bound
-    from regimen.search.workflow import classes_for
+    from regimen.domains.network_defense.workflow import classes_for
+    from regimen.experiments.search.gate import lower_bound
 
     args = {"red": red, "workflow": "all", "compliance": compliance, "min_fixes": min_fixes}
     found = regimen.evaluate("network_defense", policy=policy, episodes=episodes, env_args=args, seed=2000)

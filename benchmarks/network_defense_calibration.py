@@ -29,7 +29,7 @@ def play(red: str, blue: str, episodes: int) -> tuple[Any, Any]:
     """Rewards and kinds of Red's actions [episodes, 100]."""
     import jax
 
-    from regimen.envs.network_defense.env import NetworkDefense
+    from regimen.domains.network_defense.env import NetworkDefense
 
     env = NetworkDefense(red=red)
 
@@ -50,7 +50,7 @@ def main() -> None:
     args = parser.parse_args()
     import numpy as np
 
-    from regimen.envs.network_defense.red import KINDS
+    from regimen.domains.network_defense.red import KINDS
 
     returns, mixes = [], []
     for (red, blue), expected in RETURNS.items():

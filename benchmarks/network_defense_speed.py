@@ -46,7 +46,7 @@ def steps_alone(env: Any, num_envs: int, seconds: float) -> float:
 
 def episodes(handle: Any, num_envs: int, seconds: float) -> float:
     """The random baseline as `regimen evaluate` plays it."""
-    from regimen.training.evaluate import baseline_evaluator
+    from regimen.policies.evaluate import baseline_evaluator
 
     play: Any = baseline_evaluator(handle, "random")
     play((), 0, num_envs)
@@ -63,8 +63,8 @@ def main() -> None:
     parser.add_argument("--train-envs", type=int, nargs="*", default=[128, 512])
     parser.add_argument("--seconds", type=float, default=5.0, help="per measurement")
     args = parser.parse_args()
+    from regimen.engines import device
     from regimen.envs import registry
-    from regimen.training import device
 
     print(f"device: {device.configure('auto', native=True)}")
     load, rows = harness.OtherLoad(), []

@@ -91,12 +91,12 @@ def learn(path: Path, algorithm: str, seeds: int, steps: int | None, looks: int,
     import jax
     import numpy as np
 
-    from regimen import settings as regimen_settings
+    from regimen.config import layers as regimen_settings
+    from regimen.engines import offline
+    from regimen.engines.base import CHUNK, Limits
     from regimen.envs import registry
+    from regimen.policies.evaluate import make_evaluator
     from regimen.sources import dataset
-    from regimen.training import offline
-    from regimen.training.engine import CHUNK, Limits
-    from regimen.training.evaluate import make_evaluator
 
     start = time.monotonic()
     given = {"total_steps": steps} if steps is not None else {}
@@ -185,7 +185,7 @@ def row(name: str, r: dict[str, Any]) -> list[str]:
 def interval(x: Any) -> tuple[float, float]:
     import numpy as np
 
-    from regimen.analysis.statistics import bootstrap_interval
+    from regimen.statistics import bootstrap_interval
 
     return bootstrap_interval(x, np.mean) if len(x) > 1 else (float(x[0]), float(x[0]))
 

@@ -64,7 +64,7 @@ def main() -> None:
     args = parser.parse_args()
 
     import regimen
-    from regimen.analysis.statistics import mean_interval
+    from regimen.statistics import mean_interval
 
     load, folder = os.getloadavg()[0], Path(tempfile.mkdtemp(prefix="ray-faults-"))
     common: dict[str, Any] = {"engine": "ray", "workers": args.workers, "restarts": 1000, "track": False}

@@ -24,24 +24,24 @@ ENVS = {
 
 def make(env: str, env_args: dict[str, Any], algo: str, num_envs: int, workers: int) -> Any:
     """The engine `regimen train` would make; workers 0: in this process."""
-    from regimen import settings
+    from regimen.config import layers
     from regimen.envs import registry
-    from regimen.training.trainer import make_engine
+    from regimen.runs.session import make_engine
 
     n = num_envs * STEPS
     given = {"rollout.steps": n, "rollout.num_envs": num_envs, "total_steps": 10**9, "engine": "ray"}
-    known = settings.leaf_types(algo)
+    known = layers.leaf_types(algo)
     ours = {f"algo.{k}": v for k, v in (SETTINGS | {"minibatch_size": n // MINIBATCHES}).items()}
     given |= {"engine.cpus": 0}  # all engines exist at once
     given |= {"workers": workers, "env_args": env_args} | {k: v for k, v in ours.items() if k in known}
-    config = settings.build_config(env, algo=algo, preset="balanced", overrides=given)
+    config = layers.build_config(env, algo=algo, preset="balanced", overrides=given)
     handle = registry.resolve(config.env, config.env_args)
-    return make_engine(settings.share_rollout(config, False), handle, [0], lambda: False)
+    return make_engine(layers.share_rollout(config, False), handle, [0], lambda: False)
 
 
 def drain(engine: Any) -> None:
     """Use up what asynchronous workers collected while others were measured."""
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
 
     for _ in range(sum(len(m.asked) for m in engine.fleet.members)):
         engine.advance([Limits()])
@@ -59,7 +59,7 @@ def measure(engine: Any, seconds: float) -> tuple[float, list[Any]]:
     """Env steps per second, and what each update said."""
     import time
 
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
 
     ahead = getattr(engine, "asynchronous", False) and engine.started
     if ahead:
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--asynchronous", default="", help="an asynchronous algorithm to add, for example impala")
     args = parser.parse_args()
 
-    from regimen.training import device
+    from regimen.engines import device
 
     device.configure("cpu", native=False)
     load, rows, verdicts = os.getloadavg()[0], [], []

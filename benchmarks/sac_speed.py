@@ -31,10 +31,10 @@ SETTINGS: dict[str, Any] = {
 
 def make_engine(seeds: int, **settings: Any) -> Any:
     """The engine `regimen train pendulum --algo sac` would make, warmed up."""
+    from regimen.config.layers import build_config
+    from regimen.engines.base import Limits
     from regimen.envs import registry
-    from regimen.settings import build_config
-    from regimen.training.engine import Limits
-    from regimen.training.trainer import make_engine
+    from regimen.runs.session import make_engine
 
     config = build_config("pendulum", algo="sac", overrides=SETTINGS | settings)
     engine = make_engine(config, registry.resolve("pendulum"), list(range(seeds)), lambda: False)
@@ -47,7 +47,7 @@ def speed(engine: Any, seconds: float) -> float:
     """Env steps per second, summed over the engine's seeds."""
     import time
 
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
 
     total, start = 0, time.perf_counter()
     while True:
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     args = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])  # of both: the peer is a child
-    from regimen.training import device
+    from regimen.engines import device
 
     print(f"regimen: device {device.configure('cpu', True)}; {args.threads} cores")
     python = None if args.no_peer else harness.peer_python(args.peer_python)

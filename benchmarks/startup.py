@@ -22,7 +22,7 @@ COMMANDS = {
     "regimen presets": [REGIMEN, "presets"],
     "python -c pass": [sys.executable, "-c", "pass"],
 }
-IMPORTS = ["regimen", "regimen.settings", "numpy", "gymnasium", "jax", "optax", "regimen.training.api", "mlflow"]
+IMPORTS = ["regimen", "regimen.config.layers", "numpy", "gymnasium", "jax", "optax", "regimen.runs.api", "mlflow"]
 
 
 def seconds(command: list[str], repeats: int) -> list[float]:

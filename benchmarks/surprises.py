@@ -45,7 +45,7 @@ def graph_layers(rounds: int) -> None:
     import jax.numpy as jnp
 
     from regimen import networks, spaces
-    from regimen.config import NetworkConfig
+    from regimen.config.schema import NetworkConfig
     from regimen.envs import registry
 
     space = registry.resolve("durotaxis").observation_space

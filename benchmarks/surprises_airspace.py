@@ -101,8 +101,8 @@ def another_family(name: str) -> Iterator[None]:
     """While it lasts, the generator also draws aircraft that come from all sides to waypoints close to each other."""
     import jax.numpy as jnp
 
-    from regimen.envs.airspace import generator
-    from regimen.envs.airspace.generator import Flights, along, between
+    from regimen.domains.airspace import generator
+    from regimen.domains.airspace.generator import Flights, along, between
 
     def converging(env: Any, u: Any, w: Any, place: Any, number: Any, tas: Any) -> Flights:
         goal = 2 * jnp.pi * (place + between(w[1], -0.3, 0.3)) / number

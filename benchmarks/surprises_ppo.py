@@ -103,10 +103,10 @@ def outlier(cases: Sequence[str], seeds: int, first: int, steps: int | None) -> 
     """CartPole, one episode with rewards times 100 in one update, from the same half-trained policies in every case."""
     import numpy as np
 
-    from regimen.study import bench, options
-    from regimen.study.curves import estimate
-    from regimen.study.gradients import adopt
-    from regimen.training.evaluate import make_evaluator
+    from regimen.experiments.studies import bench, options
+    from regimen.experiments.studies.curves import estimate
+    from regimen.experiments.studies.gradients import adopt
+    from regimen.policies.evaluate import make_evaluator
 
     chosen = options.Options(budget=steps or 50_000, seeds=seeds, eval_episodes=50, checks=10)
     config, handle, chosen = options.prepare("cartpole", chosen, None, {}, "auto", {})

@@ -42,7 +42,7 @@ def pieces(rounds: int, seconds: float) -> None:
     """8 virtual devices faster than one: are smaller pieces cheaper? One device with all environments, 8 devices, and
     one device with an eighth of the environments: the same pieces, one after the other."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
-    from regimen.training import device
+    from regimen.engines import device
 
     device.configure("cpu", native=True)
     for each in (128, 512):
@@ -72,8 +72,8 @@ def pieces(rounds: int, seconds: float) -> None:
 
 
 def update_study(strategy: str, seed: int, budget: int, folder: str) -> Any:
-    from regimen.study import updates
-    from regimen.study.updates_options import resolve_options
+    from regimen.experiments.studies import updates
+    from regimen.experiments.studies.updates_options import resolve_options
 
     given = {"parts": ["race"], "strategies": [strategy], "seeds": 1, "seed": seed, "budget": budget}
     options = resolve_options("network_defense", {}, "cpu", given, False)
@@ -87,10 +87,10 @@ def critic_first(seeds: range, budget: int, batches: int, arms: list[str]) -> No
     """20,000 steps per update: is GAE worse than Monte-Carlo returns because its critic knows nothing? With a critic
     that batches of the initial policy (60 passes each) have taught before; and with rewards scaled to a deviation of 1
     for the discounted return, which is near the scale of z-scored Monte-Carlo returns."""
-    from regimen.study import curves
-    from regimen.study.bench import mean_return
-    from regimen.study.updates_options import GAE
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
+    from regimen.experiments.studies import curves
+    from regimen.experiments.studies.bench import mean_return
+    from regimen.experiments.studies.updates_options import GAE
 
     for seed, name in itertools.product(seeds, arms):
         with tempfile.TemporaryDirectory() as folder:
@@ -113,8 +113,8 @@ def critic_first(seeds: range, budget: int, batches: int, arms: list[str]) -> No
 
 def teach_critic(study: Any, arm: Any, bench: Any, batches: int) -> float:
     """Let trainings of the bench start with a critic that knows the initial policy; returns what it explains of it."""
-    from regimen.study.bench import copied, mean_return
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
+    from regimen.experiments.studies.bench import copied, mean_return
 
     passes = dataclasses.replace(arm, regimen=dataclasses.replace(arm.regimen, epochs=60))
     teacher = study.bench(passes, mean_return).engine
@@ -141,7 +141,7 @@ def gains(seeds: range, budget: int) -> None:
         """`updates.gain` of an episode, in the unit of the rewards."""
         import jax.numpy as jnp
 
-        from regimen.study import updates
+        from regimen.experiments.studies import updates
 
         reward, factors, _ = algo.scaled_reward(old, batch)
         rows, _ = algo.advantages(old.models["policy"].params, old, batch, reward, factors)
@@ -201,10 +201,10 @@ def gains(seeds: range, budget: int) -> None:
 def adapted(seeds: range, steps: int, most: int, training: int) -> None:
     """Every order trained once from one policy for all orders: what `searches` reads. `training` numbers the luck."""
     import regimen
-    from regimen.search import api
-    from regimen.search.command import adapting
-    from regimen.search.defence import DefenceTrial, make_config
-    from regimen.search.space import workflows
+    from regimen.domains.network_defense.trials import DefenceTrial, make_config
+    from regimen.experiments.search import api
+    from regimen.experiments.search.command import adapting
+    from regimen.experiments.search.space import workflows
 
     space, unit = workflows("meander", "published", "classes"), 100
     for seed in seeds:
@@ -229,10 +229,10 @@ def searches(logs: list[Path]) -> None:
     """Searches with training in the loop no better than random: is one training's luck as large as the differences of
     orders, and would more looks help? From what `adapted` printed of two trainings of every order: their spread, and
     searches of any length played on them."""
-    from regimen.search.gate import Gate
-    from regimen.search.methods import Seen
-    from regimen.search.space import workflows
-    from regimen.search.trial import Outcome
+    from regimen.experiments.search.gate import Gate
+    from regimen.experiments.search.methods import Seen
+    from regimen.experiments.search.space import workflows
+    from regimen.experiments.search.trial import Outcome
 
     space, found = workflows("meander", "published", "classes"), {}
     for line in (line for log in logs for line in log.read_text().splitlines() if line.startswith('{"policy"')):
@@ -256,7 +256,7 @@ def searches(logs: list[Path]) -> None:
 
 def played_searches(space: Any, gate: Any, tables: list[dict[int, Any]], policy: int, repeats: int = 20) -> None:
     """Regret of the model and of random after so many looks, by the training that they saw and by the other one."""
-    from regimen.search.methods import propose, recommend
+    from regimen.experiments.search.methods import propose, recommend
 
     for looks in (4, 8, 12, 16):
         for method in ("gp", "random"):
@@ -283,9 +283,9 @@ def lone_order(seeds: range, looks: int) -> None:
     """A policy whose best order stands alone: does a kernel with a part for single orders find it? Values of the 120
     orders are drawn from the model's own prior (deviation 1, evaluations with an error of 0.5), and one order drawn at
     random is put 1.7 above the best. Looks find any order by chance with `looks` / 120."""
-    from regimen.search.methods import Seen, propose, recommend
-    from regimen.search.space import Space, workflows
-    from regimen.search.trial import Outcome
+    from regimen.experiments.search.methods import Seen, propose, recommend
+    from regimen.experiments.search.space import Space, workflows
+    from regimen.experiments.search.trial import Outcome
 
     space = workflows("meander", "published", "all")
     apart = 1.0 - np.eye(len(space))
@@ -357,8 +357,8 @@ def visits(seeds: range, steps: int) -> None:
     """From the replay alone `asym1x7` is above 0.02: does it come from states that training hardly visits? The total
     variation as a mean over all states with time, and weighed by how often an exploring robot and humans are there."""
     import regimen
-    from regimen.empowerment.validate import solved
-    from regimen.study.empowerment import BASE, from_replay
+    from regimen.domains.empowerment.study import BASE, from_replay
+    from regimen.domains.empowerment.validate import solved
 
     world = "world/asym1x7"
     for seed in seeds:
@@ -366,7 +366,7 @@ def visits(seeds: range, steps: int) -> None:
             options = {"track": False, "eval": {"every": "never"}, "log": {"episodes": False}, "seed": seed}
             run = regimen.train(world, algo="empowerment", out=f"{folder}/run", **options, **from_replay(steps))
             found = regimen.validate(run.run_dir)
-        from regimen.empowerment.hyperparameters import EmpowermentConfig
+        from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
         from regimen.envs import registry
 
         solution = solved(registry.resolve(world).native, EmpowermentConfig(), 10**9)
@@ -390,7 +390,7 @@ def switch(horizons: list[int]) -> None:
     """The kill button is off by step 4 with .00, .99, .31 and 1.00 at 8, 10, 12 and 16 steps: what the robot gains by
     pressing at once, by horizon, and when it is pressed in the end."""
     import regimen
-    from regimen.envs.worlds.grid_state import Parts
+    from regimen.domains.empowerment.worlds.grid_state import Parts
 
     for horizon in horizons:
         theory = {"beta_r": 100.0, "prior": "cautious", "beta_h": 5.0}
@@ -418,7 +418,7 @@ def door_values(beta_r: float, points: int = 241) -> tuple[np.ndarray, np.ndarra
     from continuous_world import DOOR, GOALS, LENGTH, MOVES, DoorWorld
     from scipy.stats import norm
 
-    from regimen.empowerment.theory import Theory
+    from regimen.domains.empowerment.theory import Theory
 
     world, theory = DoorWorld(), Theory()
     robot, human = np.arange(7) * world.speed, np.linspace(0, LENGTH, points)
@@ -465,10 +465,11 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
     import continuous_world
 
-    from regimen import presets, settings
-    from regimen.empowerment.validate import load_params
+    from regimen.config import layers as settings
+    from regimen.config import presets
+    from regimen.domains.empowerment.validate import load_params
     from regimen.envs import registry
-    from regimen.training.policy import bind_algorithm
+    from regimen.policies.policy import bind_algorithm
 
     humans, times = np.linspace(0.25, 2.75, 11), np.arange(2, 7)
     exact_q, exact_pi = door_values(beta_r)

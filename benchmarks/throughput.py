@@ -97,7 +97,7 @@ def trained(seconds: float = 20.0) -> Any:
     """A policy whose sampled episodes last nearly 500 steps: the learner's models."""
     import time
 
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
 
     engine = harness.make_engine("cartpole", 8, steps=32, minibatch_size=256, epochs=20, lr=1e-3, gae_lambda=0.8)
     start = time.perf_counter()
@@ -115,7 +115,7 @@ def schedules(episodes: int, minibatch: int, rounds: int, seconds: float, models
     import jax
     import jax.numpy as jnp
 
-    from regimen.training.engine import Limits
+    from regimen.engines.base import Limits
 
     def engine(**schedule: int) -> Any:
         made = harness.make_engine("cartpole", episodes, minibatch_size=minibatch, lr=0.0, **schedule)
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="per measurement")
     parser.add_argument("--envs", type=int, nargs="*", help="only native cases with these numbers of environments")
     args = parser.parse_args()
-    from regimen.training import device
+    from regimen.engines import device
 
     print(f"regimen: device {device.configure('cpu', True)}")
     python = None if args.no_peer else harness.peer_python(args.peer_python)

@@ -26,16 +26,16 @@ from typing import Any
 import numpy as np
 from harness import OtherLoad, table
 
-from regimen.analysis.plots import BLUE, GREY, ORANGE, PURPLE, _matplotlib, _save
-from regimen.search import api
-from regimen.search.command import adapting
-from regimen.search.defence import DefenceTrial, make_config
-from regimen.search.gate import Gate
-from regimen.search.loop import WARM_UP, Options, Search
-from regimen.search.methods import recommend
-from regimen.search.space import Space, workflows
-from regimen.search.store import Store
-from regimen.training import device
+from regimen.domains.network_defense.trials import DefenceTrial, make_config
+from regimen.engines import device
+from regimen.experiments.search import api
+from regimen.experiments.search.command import adapting
+from regimen.experiments.search.gate import Gate
+from regimen.experiments.search.loop import WARM_UP, Options, Search
+from regimen.experiments.search.methods import recommend
+from regimen.experiments.search.space import Space, workflows
+from regimen.experiments.search.store import Store
+from regimen.reports.plots import BLUE, GREY, ORANGE, PURPLE, _matplotlib, _save
 
 ARMS = {"gp, ucb": ("gp", "ucb"), "gp, thompson": ("gp", "thompson"), "random": ("random", "ucb")}
 COLORS = {"gp, ucb": BLUE, "gp, thompson": PURPLE, "random": ORANGE}

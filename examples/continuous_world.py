@@ -24,8 +24,8 @@ from flax import nnx
 from gymnasium import spaces
 
 import regimen
+from regimen.domains.empowerment.worlds.world import World
 from regimen.envs.protocol import native_env
-from regimen.envs.worlds.world import World
 
 DOOR, LENGTH = 1.5, 3.0
 GOALS = np.array([0.25, 1.0, 2.0, 2.75], np.float32)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from regimen import settings
-from regimen.config import TrainConfig
-from regimen.search import api
-from regimen.search.engine_trial import EngineTrial
-from regimen.search.loop import Options
-from regimen.search.space import Space, permutations
-from regimen.search.trial import Stretch
+from regimen.config import layers
+from regimen.config.schema import TrainConfig
+from regimen.experiments.search import api
+from regimen.experiments.search.engine_trial import EngineTrial
+from regimen.experiments.search.loop import Options
+from regimen.experiments.search.space import Space, permutations
+from regimen.experiments.search.trial import Stretch
 
 LESSONS = {"short": 0.25, "usual": 0.5, "long": 1.0, "longest": 2.0}  # of half the pole
 EXAM = 2.0
@@ -34,7 +34,7 @@ class Curriculum(EngineTrial):
         super().__init__(seed)
         self.space = space
         rollout = {"rollout.episodes": UPDATE, "rollout.num_envs": UPDATE}
-        self.config = settings.build_config("cartpole", overrides=rollout | {"algo.lr_schedule": "constant"})
+        self.config = layers.build_config("cartpole", overrides=rollout | {"algo.lr_schedule": "constant"})
 
     def config_of(self, candidate: int) -> TrainConfig:
         return self.config

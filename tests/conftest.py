@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(scope="session")
 def compilation_cache():
     """Programs are compiled once for all tests, as they are for a user's runs."""
-    from regimen.training import device
+    from regimen.engines import device
 
     device.configure("cpu", native=True)
 
@@ -36,7 +36,7 @@ def few_programs():
     """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA."""
     yield
     if "jax" in sys.modules:
-        from regimen.training import device
+        from regimen.engines import device
 
         device.forget_programs()
 
@@ -44,4 +44,4 @@ def few_programs():
 @pytest.fixture
 def without_plots(monkeypatch):
     """A run's pictures take longer than a tiny run; tests/analysis and the end-to-end tests draw them."""
-    monkeypatch.setattr("regimen.training.result.try_plot_run", lambda path: ([], None))
+    monkeypatch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from regimen.algorithms.ppo import PPO
-from regimen.config import PPOConfig
+from regimen.config.schema import PPOConfig
 
 
 class Fragile(gymnasium.Env):

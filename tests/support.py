@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import regimen
-from regimen.tracking.files import read_metrics
-from regimen.training.checkpoint import Checkpoints, read
+from regimen.files.checkpoint import Checkpoints, read
+from regimen.files.run_dir import read_metrics
 
 BROKEN = Path(__file__).parent / "broken_envs.py"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regimen.tracking.files import RunFiles
+from regimen.files.run_dir import RunFiles
 
 
 def make_run(path: Path, updates: int = 60, seed: int = 0, components: bool = False, evaluate: bool = True) -> Path:

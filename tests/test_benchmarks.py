@@ -54,7 +54,7 @@ def test_learning_row(script, tmp_path):
 def test_a_cell_of_the_lag_table(script, tmp_path):
     """The variant with the mistake in it, which is put in for the length of one training."""
     from regimen.algorithms.impala import IMPALA
-    from regimen.config import ALGORITHMS
+    from regimen.config.schema import ALGORITHMS
 
     lag = script("lag")
     settings = {"rollout": {"steps": 64, "num_envs": 4}, "eval": {"every": "1", "episodes": 2}, "network.hidden": (8,)}
@@ -111,7 +111,7 @@ def test_sac_is_compared_with_the_better_peer_of_each_round(script):
 
 def test_surprises(script, capsys):
     """Speeds take turns, and what differs between trainings are settings that exist."""
-    from regimen.settings import build_config
+    from regimen.config.layers import build_config
 
     surprises = script("surprises")
     surprises.sac_seeds(1)
@@ -123,7 +123,7 @@ def test_surprises(script, capsys):
 
 
 def test_surprises_differ_in_settings_that_exist(script):
-    from regimen.settings import build_config
+    from regimen.config.layers import build_config
 
     flights, ppo = script("surprises_airspace"), script("surprises_ppo")
     cases = [
@@ -141,8 +141,8 @@ def test_a_family_more(script):
     """It is drawn, its aircraft converge, and afterwards the generator is as it was."""
     import jax
 
+    from regimen.domains.airspace import generator
     from regimen.envs import registry
-    from regimen.envs.airspace import generator
 
     before = dict(generator.FAMILIES)
     with script("surprises_airspace").another_family("converging"):
@@ -243,7 +243,7 @@ def test_network_defense_figures(script):
 
 def test_a_search_benchmark_takes_up_only_the_policy_it_would_train(script, tmp_path):
     """And one of a run never from the folder."""
-    from regimen.search.trial import Stretch
+    from regimen.experiments.search.trial import Stretch
 
     class Fake:
         def __init__(self, weight):

@@ -14,16 +14,18 @@ import pytest
 import yaml
 
 import regimen
-from regimen import errors, presets, settings
+from regimen import errors
 from regimen.cli import main as cli
-from regimen.cli.flags import field_docs, parse
+from regimen.cli.main import module_of
 from regimen.cli.train import read
-from regimen.config import ALGORITHMS, TrainConfig
+from regimen.config import layers, presets
+from regimen.config.flags import field_docs, parse
+from regimen.config.hyperparameters import BCConfig, CQLConfig, SACConfig
+from regimen.config.schema import ALGORITHMS, TrainConfig
+from regimen.config.validation import coerce, field_types
 from regimen.envs import registry
-from regimen.hyperparameters import BCConfig, CQLConfig, SACConfig
 from regimen.networks import NETWORKS
 from regimen.spaces import describe
-from regimen.validation import coerce, field_types
 from support import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -73,7 +75,7 @@ def placeholders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "RUN").mkdir()
-    config = settings.to_dict(settings.build_config("cartpole"))
+    config = layers.to_dict(layers.build_config("cartpole"))
     (tmp_path / "RUN" / "config.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "DATASET" / "data").mkdir(parents=True)
     (tmp_path / "DATASET" / "data" / "metadata.json").write_text('{"regimen": {"env": "pendulum"}}')
@@ -93,9 +95,9 @@ def test_commands_can_be_read(page, line, placeholders):
     argv = ["mypackage.envs:make_env" if token == "ENV" else token for token in argv]
     if argv[0] == "train":
         config, _ = read(argv[1:])
-        settings.resolve_rollout(config.rollout, native=False)
+        layers.resolve_rollout(config.rollout, native=False)
         return
-    module = importlib.import_module(f"regimen.cli.{argv[0].replace('-', '_')}")
+    module = module_of(argv[0].replace("_", "-"))
     if argv[0] in ("sweep", "study"):
         module.read(argv[1:])
         return
@@ -103,7 +105,7 @@ def test_commands_can_be_read(page, line, placeholders):
     args = parse(cls, argv[1:], argv[0])
     target = next((getattr(args, n) for n in ("target", "env") if hasattr(args, n)), None)
     if isinstance(target, str) and target and not target.startswith(("models:/", "RUN", "runs/")):
-        settings.check_env_name(target)
+        layers.check_env_name(target)
     if argv[0] == "presets" and args.name:
         module.run(argv[1:])
 
@@ -157,7 +159,7 @@ CODE = [
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
     """Drawing is tested elsewhere and takes longer than these runs."""
-    monkeypatch.setattr("regimen.training.result.try_plot_run", lambda path: ([], None))
+    monkeypatch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
 
 
 @pytest.fixture
@@ -234,7 +236,7 @@ USED = {
     ("tracking.md", 2): "test_functions_of_runs",
 }
 # Pages whose blocks other files run.
-ELSEWHERE = {"dashboard.md": "dashboard/test_pages.py", "own_loop.md": "test_buffer_errors.py"}
+ELSEWHERE = {"dashboard.md": "dashboard/test_pages.py", "own_loop.md": "sources/test_buffer_errors.py"}
 
 
 def snippet(page: str, number: int) -> str:

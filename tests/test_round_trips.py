@@ -23,22 +23,23 @@ import numpy as np
 import pytest
 
 import regimen
-from regimen import settings, spaces
+from regimen import spaces
 from regimen.algorithms.policy_map import PolicyMap
-from regimen.analysis.comparison import compare
-from regimen.analysis.diagnose import diagnose
-from regimen.analysis.replay import replay
-from regimen.analysis.report import write_report
-from regimen.config import ALGORITHMS
+from regimen.config import layers as settings
+from regimen.config.schema import ALGORITHMS
 from regimen.envs import registry
 from regimen.envs.adapters.gymnasium import read_mask, to_gymnasium
 from regimen.envs.adapters.pettingzoo import ParallelNative
 from regimen.errors import ConfigError, EnvError
-from regimen.tracking.files import read_metrics
-from regimen.tracking.storage import read_json
-from regimen.training.export import export_policy
-from regimen.training.policy import bind_algorithm, load_policy
-from regimen.training.trainer import Session, evaluation_seed
+from regimen.files.run_dir import read_metrics
+from regimen.files.storage import read_json
+from regimen.policies.export import export_policy
+from regimen.policies.policy import bind_algorithm, load_policy
+from regimen.reports.comparison import compare
+from regimen.reports.diagnose import diagnose
+from regimen.reports.page import write_report
+from regimen.reports.replay import replay
+from regimen.runs.session import Session, evaluation_seed
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 

@@ -19,8 +19,8 @@ from statistics import mean
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
-from regimen.tracking.console import _Panel
-from regimen.tracking.files import read_config, read_metrics
+from regimen.files.console import _Panel
+from regimen.files.run_dir import read_config, read_metrics
 
 HERE = Path(__file__).parent
 

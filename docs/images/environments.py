@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from regimen.analysis.replay import drawing_env
+from regimen.reports.replay import drawing_env
 from regimen.envs import registry
 
 HERE = Path(__file__).parent

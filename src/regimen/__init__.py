@@ -17,41 +17,41 @@ __version__ = "0.2.0"
 _LAZY = {
     "PPO": "regimen.algorithms.ppo",
     "SAC": "regimen.algorithms.sac",
-    "Policy": "regimen.training.policy",
-    "Result": "regimen.training.result",
+    "Policy": "regimen.policies.policy",
+    "Result": "regimen.runs.result",
     "TimeStep": "regimen.types",
-    "Trainer": "regimen.training.python",
-    "TrajectoryBuffer": "regimen.buffer",
-    "analyse": "regimen.analysis.airspace.analysis",
-    "collect": "regimen.training.collect",
-    "compare": "regimen.analysis.comparison",
-    "evaluate": "regimen.training.api",
-    "load_policy": "regimen.training.policy",
+    "Trainer": "regimen.runs.trainer",
+    "TrajectoryBuffer": "regimen.sources.trajectory_buffer",
+    "analyse": "regimen.domains.airspace.analysis.analysis",
+    "collect": "regimen.policies.collect",
+    "compare": "regimen.reports.comparison",
+    "evaluate": "regimen.runs.api",
+    "load_policy": "regimen.policies.policy",
     "make_env": "regimen.envs.registry",
-    "register_algorithm": "regimen.config",
+    "register_algorithm": "regimen.config.schema",
     "register_env": "regimen.envs.registry",
     "register_network": "regimen.networks",
-    "resume": "regimen.training.api",
-    "solve": "regimen.empowerment.api",
-    "validate": "regimen.empowerment.validate",
+    "resume": "regimen.runs.api",
+    "solve": "regimen.domains.empowerment.api",
+    "validate": "regimen.domains.empowerment.validate",
 }
 
 if TYPE_CHECKING:
     from regimen.algorithms.ppo import PPO
     from regimen.algorithms.sac import SAC
-    from regimen.analysis.airspace.analysis import analyse
-    from regimen.analysis.comparison import compare
-    from regimen.buffer import TrajectoryBuffer
-    from regimen.config import register_algorithm
-    from regimen.empowerment.api import solve
-    from regimen.empowerment.validate import validate
+    from regimen.config.schema import register_algorithm
+    from regimen.domains.airspace.analysis.analysis import analyse
+    from regimen.domains.empowerment.api import solve
+    from regimen.domains.empowerment.validate import validate
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
-    from regimen.training.api import evaluate, resume
-    from regimen.training.collect import collect
-    from regimen.training.policy import Policy, load_policy
-    from regimen.training.python import Trainer
-    from regimen.training.result import Result
+    from regimen.policies.collect import collect
+    from regimen.policies.policy import Policy, load_policy
+    from regimen.reports.comparison import compare
+    from regimen.runs.api import evaluate, resume
+    from regimen.runs.result import Result
+    from regimen.runs.trainer import Trainer
+    from regimen.sources.trajectory_buffer import TrajectoryBuffer
     from regimen.types import TimeStep
 
 __all__ = [
@@ -83,11 +83,11 @@ def train(env: Any = "cartpole", algo: Any = "ppo", callback: Any = None, **over
     `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
     update; returning True stops the run. `NAME/all` and `algo="all"` train several; their results are in
     `runs`."""
-    from regimen.training import several
+    from regimen.experiments import many
 
-    if several.asked(env, algo):
-        return several.train_all(several.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
-    from regimen.training.python import Trainer
+    if many.asked(env, algo):
+        return many.train_all(many.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
+    from regimen.runs.trainer import Trainer
 
     return Trainer(env, algo, **overrides).train(callback)
 

@@ -14,7 +14,7 @@ from gymnasium import spaces as gym
 from jax import lax
 
 from regimen import spaces
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, PyTree
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from regimen.loops import device_count, gather_over_devices
+from regimen.axes import device_count, gather_over_devices
 from regimen.types import Array, Record, pytree_dataclass
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from regimen.loops import sync
+from regimen.axes import sync
 from regimen.types import Array
 
 

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from regimen.axes import device_count, max_over_devices, mean_over_devices, own_key, sum_over_devices
+from regimen.config.hyperparameters import RewardConfig
 from regimen.errors import ConfigError, nearest
-from regimen.hyperparameters import RewardConfig
-from regimen.loops import device_count, max_over_devices, mean_over_devices, own_key, sum_over_devices
 from regimen.normalize import RunningStats
 from regimen.schedule import Packed, draw_words, shuffle
 from regimen.types import Array, Batch, PyTree

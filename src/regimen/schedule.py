@@ -16,15 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from regimen.loops import (
-    compact,
-    device_count,
-    device_index,
-    gather_over_devices,
-    own_key,
-    sum_over_devices,
-    sync,
-)
+from regimen.axes import compact, device_count, device_index, gather_over_devices, own_key, sum_over_devices, sync
 from regimen.types import Array, PyTree
 
 ROUNDS = 6  # of the shuffle's bijection; fewer show in small permutations

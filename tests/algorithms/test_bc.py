@@ -10,7 +10,7 @@ from gymnasium import spaces
 from scipy import stats
 
 from regimen.algorithms.bc import BC
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.sources.dataset import Data
 from regimen.sources.replay import Ring, Rows
 from regimen.types import Spec

@@ -13,9 +13,9 @@ from test_bc import OBS, as_data
 
 from regimen.algorithms.cql import CQL, Drawn
 from regimen.algorithms.sac import SAC
-from regimen.config import NetworkConfig
+from regimen.config.hyperparameters import CQLConfig
+from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
-from regimen.hyperparameters import CQLConfig
 from regimen.sources.replay import Sample
 from regimen.types import Spec
 

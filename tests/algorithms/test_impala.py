@@ -13,18 +13,18 @@ import regimen
 import vtrace_oracle
 from regimen.algorithms.appo import APPO
 from regimen.algorithms.impala import IMPALA, Sample
-from regimen.config import NetworkConfig
+from regimen.config.layers import build_config
+from regimen.config.schema import NetworkConfig
+from regimen.engines.base import Limits
 from regimen.envs import probe
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
+from regimen.files.run_dir import read_metrics
 from regimen.returns import vtrace
+from regimen.runs.session import make_engine
 from regimen.schedule import Episodes, Steps
-from regimen.settings import build_config
 from regimen.sources import lagged
 from regimen.sources.scan import ScanSource
-from regimen.tracking.files import read_metrics
-from regimen.training.engine import Limits
-from regimen.training.trainer import make_engine
 from regimen.types import Batch, Spec
 from support import TINY, assert_same_run
 

@@ -14,12 +14,12 @@ from jax.flatten_util import ravel_pytree
 from regimen import spaces
 from regimen.algorithms import own_loop
 from regimen.algorithms.ppo import PPO, Sample
-from regimen.buffer import TrajectoryBuffer
-from regimen.config import NetworkConfig
+from regimen.config.hyperparameters import RewardConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.registry import make_env
 from regimen.errors import ConfigError
-from regimen.hyperparameters import RewardConfig
+from regimen.sources.trajectory_buffer import TrajectoryBuffer
 from regimen.types import Spec
 
 TINY = NetworkConfig(hidden=(8,))

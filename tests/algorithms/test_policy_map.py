@@ -9,8 +9,8 @@ import pytest
 
 import regimen
 from regimen.algorithms import policy_map
+from regimen.engines.base import finite
 from regimen.errors import ConfigError
-from regimen.training.engine import finite
 from regimen.types import Batch, Clock, Spec, State
 from support import TINY, assert_same_run
 

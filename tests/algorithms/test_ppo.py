@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from regimen.algorithms.ppo import PPO, Knobs
 from regimen.algorithms.shared import Horizon, adapt, optimizer, scheduled
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.schedule import Episodes, Steps

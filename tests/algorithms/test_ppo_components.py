@@ -14,14 +14,14 @@ import regimen
 from regimen import rewards
 from regimen.algorithms.ppo import PPO
 from regimen.algorithms.shared import explained
-from regimen.config import NetworkConfig
+from regimen.config.hyperparameters import RewardConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.envs.protocol import native_env
-from regimen.hyperparameters import RewardConfig
+from regimen.policies.policy import save_policy
 from regimen.returns import gae
 from regimen.schedule import Episodes, Steps
 from regimen.sources.scan import ScanSource
-from regimen.training.policy import save_policy
 from regimen.types import Spec, TimeStep
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")

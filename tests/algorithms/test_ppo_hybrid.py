@@ -11,7 +11,7 @@ from scipy import stats
 
 from regimen.algorithms import balance
 from regimen.algorithms.ppo import PPO, Knobs, Sample
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs.registry import make_env
 from regimen.schedule import Steps
 from regimen.sources.scan import ScanSource

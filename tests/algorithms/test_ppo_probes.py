@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regimen.algorithms.ppo import PPO
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.schedule import Episodes, Steps
 from regimen.sources.scan import ScanSource

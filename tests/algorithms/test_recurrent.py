@@ -8,7 +8,7 @@ import pytest
 import regimen
 from regimen.algorithms.impala import IMPALA
 from regimen.algorithms.ppo import PPO
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.envs.classic.cartpole import CartPole, CartPolePositions
 from regimen.errors import ConfigError

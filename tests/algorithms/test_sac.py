@@ -12,24 +12,24 @@ from gymnasium import spaces as gym
 from scipy.special import logsumexp
 
 import regimen
-from regimen import settings
+from regimen import trees
 from regimen.algorithms.branches import Branches
 from regimen.algorithms.sac import SAC
-from regimen.config import NetworkConfig
+from regimen.config import layers
+from regimen.config.schema import NetworkConfig
 from regimen.distributions import for_space
+from regimen.engines import base as engine_module
+from regimen.engines.base import HostEngine, Limits
 from regimen.envs import probe, registry
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
+from regimen.runs.session import make_engine
 from regimen.schedule import Steps
 from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
 from regimen.sources.replay import Sample
 from regimen.sources.scan import ScanSource
-from regimen.training import engine as engine_module
-from regimen.training import trees
-from regimen.training.engine import HostEngine, Limits
-from regimen.training.trainer import make_engine
 from regimen.types import Batch, Spec, TimeStep
 from support import assert_same_run, final_state, tiny
 
@@ -448,7 +448,7 @@ def test_resume_is_exact_with_its_replay(tmp_path):
 
 def engine_of(env, seeds=(0,), **overrides):
     given = {k: v for k, v in {**RUN, "rollout.steps": 32, "rollout.num_envs": 4, **overrides}.items() if v is not None}
-    config = settings.build_config(env, overrides=given)
+    config = layers.build_config(env, overrides=given)
     return make_engine(config, registry.resolve(env, config.env_args), list(seeds), lambda: False)
 
 
@@ -552,7 +552,7 @@ def test_an_update_without_a_gradient_step_is_no_divergence(plain):
 
 def test_what_cannot_be_is_refused_in_one_line():
     with pytest.raises(ConfigError, match=r"rollout\.episodes: sac learns from a replay .* set rollout\.steps"):
-        settings.build_config("pendulum", algo="sac", overrides={"rollout.episodes": 4})
+        layers.build_config("pendulum", algo="sac", overrides={"rollout.episodes": 4})
     with pytest.raises(OutOfMemoryError, match=r"this replay needs about .* reduce algo\.buffer_size"):
         engine_of("pendulum", **{"algo.buffer_size": 10**12})
     with pytest.raises(ConfigError, match="graph"):
@@ -560,12 +560,12 @@ def test_what_cannot_be_is_refused_in_one_line():
 
 
 def test_the_regimen_in_words():
-    config = settings.build_config("any:environment", algo="sac")
+    config = layers.build_config("any:environment", algo="sac")
     assert (config.preset, config.network.hidden, config.network.activation) == ("sac", (256, 256), "relu")
-    words = settings.describe(config, "steps", 32, 4)
+    words = layers.describe(config, "steps", 32, 4)
     assert words == (
         "collect 8 steps in each of 4 environments, then 32 gradient steps of 256 rows from a replay of 1,000,000; "
         "the first 1,000 steps are random"
     )
-    config = settings.build_config("any:environment", algo="sac", overrides={"algo.update_ratio": 0.3})
-    assert "9.6 gradient steps on average" in settings.describe(config, "steps", 32, 4)
+    config = layers.build_config("any:environment", algo="sac", overrides={"algo.update_ratio": 0.3})
+    assert "9.6 gradient steps on average" in layers.describe(config, "steps", 32, 4)

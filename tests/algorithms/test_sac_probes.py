@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regimen.algorithms.sac import SAC
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.schedule import Steps
 from regimen.sources.scan import ScanSource

@@ -21,7 +21,7 @@ if __name__ == "__main__":
     setattr(owner, last, pause)
 
     from regimen.cli.main import main
-    from regimen.training import signals
+    from regimen.engines import signals
 
     signals.GRACE_SECONDS = 1e6
     raise SystemExit(main(sys.argv[2:]))

@@ -8,8 +8,8 @@ import types
 import pytest
 import yaml
 
-from regimen.cli.flags import parse_scalar
 from regimen.cli.main import VERBS, explain, main
+from regimen.config.flags import parse_scalar
 from regimen.errors import StorageError
 
 ANY = "any:environment"
@@ -43,10 +43,10 @@ def calls(monkeypatch):
 
         return call
 
-    api = types.ModuleType("regimen.training.api")
+    api = types.ModuleType("regimen.runs.api")
     for name, result in (("train", Result()), ("resume", Result()), ("evaluate", Evaluation())):
         setattr(api, name, record(name, result))
-    plots, report = types.ModuleType("regimen.analysis.plots"), types.ModuleType("regimen.analysis.report")
+    plots, report = types.ModuleType("regimen.reports.plots"), types.ModuleType("regimen.reports.page")
     plots.plot_run = record("plot_run", ["a.png", "b.png"])  # type: ignore[attr-defined]
     report.write_report = record("write_report", "report.html")  # type: ignore[attr-defined]
     check = types.ModuleType("regimen.envs.check")
@@ -264,7 +264,7 @@ def test_bad_input(calls, capsys, argv, code, words):
 def test_flag_of_another_algorithm(calls, capsys):
     from dataclasses import make_dataclass
 
-    from regimen.config import ALGORITHMS, register_algorithm
+    from regimen.config.schema import ALGORITHMS, register_algorithm
 
     register_algorithm("other", "a:B", make_dataclass("Other", [("kappa", float, 0.1)], frozen=True))
     try:
@@ -319,7 +319,7 @@ def test_help_pages(capsys):
 
 
 def test_train_help_is_complete_and_merged(capsys, monkeypatch):
-    from regimen.settings import leaf_types
+    from regimen.config.layers import leaf_types
 
     monkeypatch.setenv("COLUMNS", "110")  # one column
     assert main(["train", "cartpole", "--seed", "41", "--help"]) == 0

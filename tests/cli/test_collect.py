@@ -11,10 +11,10 @@ import pytest
 import regimen
 from regimen.cli.main import main
 from regimen.errors import ConfigError, StorageError
+from regimen.files.run_dir import read_metrics
+from regimen.policies import collect
+from regimen.policies.collect import Part, parse_mix, shares
 from regimen.sources import dataset
-from regimen.tracking.files import read_metrics
-from regimen.training import collect
-from regimen.training.collect import Part, parse_mix, shares
 from support import comparable, final_state, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from regimen.cli.main import main
-from regimen.training.checkpoint import Checkpoints
+from regimen.files.checkpoint import Checkpoints
 from support import BROKEN, UPDATE, command_line, digest_of, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -130,7 +130,7 @@ def test_out_that_exists_or_cannot_be_written(capsys, tmp_path):
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("bad") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regimen.training.result.try_plot_run", lambda path: ([], None))
+        patch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
         tiny(out, updates=3, **{"checkpoint.every": "1"})
     return out
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from regimen.cli.main import main
-from regimen.tracking.files import read_metrics
-from regimen.tracking.listing import find_runs
-from regimen.tracking.mlflow import make_client
-from regimen.tracking.storage import read_json
+from regimen.files.listing import find_runs
+from regimen.files.mlflow import make_client
+from regimen.files.run_dir import read_metrics
+from regimen.files.storage import read_json
 from support import BROKEN, comparable, tiny
 
 mlflow = pytest.importorskip("mlflow")
@@ -29,7 +29,7 @@ def test_from_training_to_the_champion(tmp_path, capsys, monkeypatch):
     first = train("first", 2.0)
     assert first.stop_reason == "metric" and first.summary["converged"]
     with monkeypatch.context() as patch:
-        patch.setattr("regimen.training.result.try_plot_run", lambda path: ([], None))
+        patch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
         train("worse", 1.0)
         train("unfinished", 9.0, **{"stop.metric": None, "stop.below": None})
         client = make_client(store)

@@ -11,8 +11,8 @@ import pytest
 
 import regimen
 from regimen.cli.main import main
-from regimen.tracking.files import read_metrics
-from regimen.training.checkpoint import Checkpoints
+from regimen.files.checkpoint import Checkpoints
+from regimen.files.run_dir import read_metrics
 from support import UPDATE, assert_same_run, command_line, digest_of, final_state, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -62,7 +62,7 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, env, number, code):
 def test_during_compilation_a_signal_ends_the_process_at_once(tmp_path, number, code):
     """A compilation that never ends, and no grace: only what ends the process at once ends it. The checkpoint to
     continue from stays as it is."""
-    run, at = tmp_path / "run", "regimen.training.engine:chunk"
+    run, at = tmp_path / "run", "regimen.engines.base:chunk"
     if number == signal.SIGINT:
         process = start("train", "cartpole", *command_line(**ENDLESS), "--out", run, at=at)
     else:

@@ -16,8 +16,8 @@ import pytest
 
 import regimen
 from regimen.cli.main import main
-from regimen.training import signals
-from regimen.training.signals import Leaving, Signals, Terminated
+from regimen.engines import signals
+from regimen.engines.signals import Leaving, Signals, Terminated
 from support import command_line, digest_of, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -125,17 +125,17 @@ def test_collecting_before_offline_learning(tmp_path, number):
 
 
 PAUSED = {  # verb and its arguments, and the function in which the signal meets it
-    "evaluate RUN --episodes 4": "regimen.training.api:evaluate_policy",
-    "collect RUN --out OUT/data --episodes 4": "regimen.training.collect:fill",
-    "replay RUN --no-gif": "regimen.analysis.replay:csv.DictWriter.writerows",
+    "evaluate RUN --episodes 4": "regimen.runs.api:evaluate_policy",
+    "collect RUN --out OUT/data --episodes 4": "regimen.policies.collect:fill",
+    "replay RUN --no-gif": "regimen.reports.replay:csv.DictWriter.writerows",
     "report RUN --out OUT/report.html": "os:replace",
-    "export RUN --out OUT/policy --format stablehlo": "regimen.training.export_program:write_program",
+    "export RUN --out OUT/policy --format stablehlo": "regimen.policies.export_program:write_program",
     "compare RUN RUN --out OUT/compare": "os:replace",
-    "diagnose RUN": "regimen.analysis.diagnose:diagnose",
-    "plot RUN": "regimen.analysis.plots:plot_run",
-    "solve world/corr5 --out OUT/values.csv": "regimen.empowerment.report:pairs_of",
+    "diagnose RUN": "regimen.reports.diagnose:diagnose",
+    "plot RUN": "regimen.reports.plots:plot_run",
+    "solve world/corr5 --out OUT/values.csv": "regimen.domains.empowerment.report:pairs_of",
     "check-env cartpole": "regimen.envs.check:check_env",
-    "runs RUN": "regimen.tracking.listing:describe",
+    "runs RUN": "regimen.files.listing:describe",
 }
 IN_TEST = ("collect", "report")  # of `make test`: one that makes a folder, one that writes a file
 
@@ -208,7 +208,7 @@ def test_validate(tmp_path_factory, number):
     folder = tmp_path_factory.mktemp("validate")
     settings = {"rollout.steps": 16, "rollout.num_envs": 2, "eval.every": "never", "eval.episodes": 1, "track": False}
     run = regimen.train("world/corr5", "empowerment", out=str(folder / "run"), total_steps=32, **settings).run_dir
-    process = start("validate", run, "--out", folder / "out", at="regimen.empowerment.validate:csv.writer")
+    process = start("validate", run, "--out", folder / "out", at="regimen.domains.empowerment.validate:csv.writer")
     wait_for_line(process, "reached")
     ended_by(process, number, folder)
     assert not list((folder / "out").glob("*.csv"))
@@ -221,7 +221,13 @@ def test_analyse(tmp_path_factory, number):
     settings = {"env_args": {"max_episode_steps": 10}, "rollout.steps": 32}
     run = tiny(folder / "run", updates=1, env="airspace/head_on", **settings).run_dir
     process = start(
-        "analyse", run, "--episodes", 2, "--out", folder / "out", at="regimen.analysis.airspace.analysis:write_columns"
+        "analyse",
+        run,
+        "--episodes",
+        2,
+        "--out",
+        folder / "out",
+        at="regimen.domains.airspace.analysis.analysis:write_columns",
     )
     wait_for_line(process, "reached")
     ended_by(process, number, folder)

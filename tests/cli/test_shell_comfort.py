@@ -11,8 +11,9 @@ import pytest
 
 from regimen.cli import main as cli
 from regimen.cli import shells
-from regimen.cli.examples import EXAMPLES
-from regimen.cli.style import coloured, painted
+from regimen.cli.main import module_of
+from regimen.config.examples import EXAMPLES
+from regimen.style import coloured, painted
 from synthetic_run import make_run
 
 VERBS = [verb for group in cli.VERBS.values() for verb in group]
@@ -76,13 +77,12 @@ def test_help_has_examples(verb, capsys):
 def test_examples_can_be_read(line, tmp_path, monkeypatch):
     """By the parser of their verb; names of files that do not exist are none of its business."""
     import dataclasses
-    import importlib
 
-    from regimen.cli.flags import parse
+    from regimen.config.flags import parse
 
     monkeypatch.chdir(tmp_path)
     verb, *argv = shlex.split(line)[1:]
-    module = importlib.import_module(f"regimen.cli.{verb.replace('-', '_')}")
+    module = module_of(verb)
     if verb == "train":
         module.read(argv)
         return

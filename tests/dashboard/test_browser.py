@@ -13,7 +13,7 @@ import pytest
 from live_page import points, serving, write_run
 from PIL import Image
 
-from regimen.dashboard import views
+from regimen.files import views
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:

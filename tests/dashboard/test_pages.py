@@ -14,10 +14,10 @@ import pytest
 from live_page import Site, lines, points, serving, write_run
 
 from regimen.cli import main as cli
-from regimen.dashboard import views
 from regimen.dashboard.index import alive, find
 from regimen.dashboard.server import serve
 from regimen.errors import StorageError, UsageError
+from regimen.files import views
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test
 
 import regimen
-from regimen.analysis.replay import replay
+from regimen.domains.airspace.env import Airspace
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
-from regimen.envs.airspace.env import Airspace
 from regimen.envs.check import check_env
 from regimen.envs.probe import Match
 from regimen.envs.probe import Team as Probe
 from regimen.envs.protocol import native_env
 from regimen.envs.registry import resolve
 from regimen.errors import EnvError
+from regimen.reports.replay import replay
 from support import TINY
 
 

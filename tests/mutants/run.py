@@ -7,7 +7,7 @@ Each `[[mutant]]` of the TOML files beside this script is a small patch with the
     file = "src/regimen/returns.py"
     old = '''exact text that occurs once in the file'''
     new = '''what the bug would have written'''
-    tests = ["tests/test_returns.py::test_vtrace_matches_numpy"]
+    tests = ["tests/maths/test_returns.py::test_vtrace_matches_numpy"]
     equal = "why no test can tell"  # only where the patched program behaves the same
 
 A mutant is *killed* when one of its tests fails, *survived* when all of them pass, and *broken* when they did not run

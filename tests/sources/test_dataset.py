@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from regimen import datasets, distributions, spaces
+from regimen import distributions, spaces
+from regimen.config import datasets
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
 from regimen.sources import dataset

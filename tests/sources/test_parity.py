@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regimen.algorithms.ppo import PPO
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.errors import EnvError

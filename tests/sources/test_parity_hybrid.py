@@ -9,7 +9,7 @@ from gymnasium import spaces as gym
 
 from regimen import spaces
 from regimen.algorithms.ppo import PPO
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.gymnasium import GymnasiumEnv, compiled_reset, to_gymnasium, to_space
 from regimen.envs.registry import make_env
 from regimen.errors import EnvError

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 from regimen.algorithms.ppo import PPO
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
 from regimen.envs.probe import Team as Probe
 from regimen.envs.protocol import NativeEnv, native_env

@@ -16,7 +16,7 @@ from regimen import distributions, spaces
 from regimen.algorithms import own_loop
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.shared import next_values, optimizer, values
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import Shape, make_core, make_net
 from regimen.normalize import RunningStats

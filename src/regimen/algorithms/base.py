@@ -12,10 +12,10 @@ import numpy as np
 
 from regimen import spaces
 from regimen.algorithms.shared import Horizon
-from regimen.config import NetworkConfig
+from regimen.config.schema import NetworkConfig
+from regimen.config.validation import field_types
 from regimen.normalize import RunningStats
 from regimen.types import Array, PyTree, Spec
-from regimen.validation import field_types
 
 
 class Algorithm:

@@ -18,8 +18,8 @@ from jax import lax
 from regimen import distributions, spaces
 from regimen.algorithms.base import Algorithm, register
 from regimen.algorithms.shared import optimizer, scheduled
-from regimen.config import NetworkConfig
-from regimen.hyperparameters import BCConfig
+from regimen.config.hyperparameters import BCConfig
+from regimen.config.schema import NetworkConfig
 from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats
 from regimen.sources.dataset import Data

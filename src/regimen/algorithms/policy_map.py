@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import spaces
+from regimen.axes import applied_state, sum_over_devices
 from regimen.errors import ConfigError, nearest
-from regimen.loops import applied_state, sum_over_devices
 from regimen.types import Array, Batch, Model, PyTree, Spec, State
 
 SHARED, INDEPENDENT, BY_ROLE = "shared", "independent", "role"

@@ -23,9 +23,9 @@ from regimen.algorithms import balance, own_loop
 from regimen.algorithms.actor_critic import FIXED, ActorCritic, Parts
 from regimen.algorithms.base import register
 from regimen.algorithms.shared import adapt, explained, optimizer, scheduled
-from regimen.config import NetworkConfig
+from regimen.config.hyperparameters import PPOConfig
+from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
-from regimen.hyperparameters import PPOConfig
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
 from regimen.schedule import Minibatch, Packed, draw_words, for_minibatches

@@ -23,11 +23,11 @@ from regimen import distributions, spaces
 from regimen.algorithms import offline
 from regimen.algorithms.base import Algorithm, register
 from regimen.algorithms.branches import Branches, Policy
-from regimen.config import NetworkConfig
+from regimen.axes import device_count, mean_over_devices, own_key, sync
+from regimen.config.hyperparameters import SACConfig
+from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.exploration import Pink
-from regimen.hyperparameters import SACConfig
-from regimen.loops import device_count, mean_over_devices, own_key, sync
 from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats
 from regimen.sources.replay import Replay, Sample

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from regimen.fields import Count
-from regimen.loops import compact, sync
+from regimen.axes import compact, sync
+from regimen.config.fields import Count
 from regimen.normalize import RunningStats
 from regimen.types import Array, Batch, Clock
 

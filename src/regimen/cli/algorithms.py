@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from regimen.cli.flags import field_docs, parse, positional
-from regimen.config import ALGORITHMS
-from regimen.settings import check_algorithm
+from regimen.config.flags import field_docs, parse, positional
+from regimen.config.layers import check_algorithm
+from regimen.config.schema import ALGORITHMS
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 from regimen.errors import EnvError
 
 

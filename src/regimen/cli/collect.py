@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import parse, positional
+from regimen.config.fields import Fraction, Natural, Whole
+from regimen.config.flags import parse, positional
 from regimen.errors import UsageError
-from regimen.fields import Fraction, Natural, Whole
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
     if not args.out:
         raise UsageError("regimen collect needs --out DATASET: a folder, or minari:ID")
 
-    from regimen.training.collect import collect
+    from regimen.policies.collect import collect
 
     def report(text: str) -> None:
         if not args.quiet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_lib
 from dataclasses import dataclass
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CompareArgs:
 def run(argv: list[str]) -> int:
     args = parse(CompareArgs, argv, "compare")
 
-    from regimen.analysis.comparison import compare
+    from regimen.reports.comparison import compare
 
     found = compare(args.runs, by=args.by, metric=args.metric, lower=args.lower or None)
     written = found.save(args.out) if args.out else []

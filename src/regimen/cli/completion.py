@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 from regimen.errors import UsageError, nearest
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from regimen.cli.flags import parse, positional
-from regimen.fields import Range
+from regimen.config.fields import Range
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_lib
 from dataclasses import dataclass
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class DiagnoseArgs:
 def run(argv: list[str]) -> int:
     args = parse(DiagnoseArgs, argv, "diagnose")
 
-    from regimen.analysis.comparison import expand
-    from regimen.analysis.diagnose import diagnose, to_dicts
+    from regimen.reports.comparison import expand
+    from regimen.reports.diagnose import diagnose, to_dicts
 
     found = {str(path): diagnose(path) for path in expand(args.runs)}
     if args.json:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json as json_lib
 from dataclasses import asdict, dataclass
 
-from regimen.cli.flags import parse
-from regimen.cli.style import painted
-from regimen.fields import Positive
+from regimen.config.fields import Positive
+from regimen.config.flags import parse
+from regimen.style import painted
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ COLOURS = {"ok": "green", "missing": "dim", "warning": "yellow", "error": "red"}
 def run(argv: list[str]) -> int:
     args = parse(DoctorArgs, argv, "doctor")
 
-    from regimen import doctor
+    from regimen.reports import doctor
 
     found = doctor.examine(args.timeout)
     if args.json:

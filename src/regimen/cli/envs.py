@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import field_docs, parse, positional
-from regimen.settings import check_env_name
+from regimen.config.flags import field_docs, parse, positional
+from regimen.config.layers import check_env_name
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
 
 
 def list_envs() -> int:
-    from regimen.envs.catalogue import ENVS, FILES
+    from regimen.config.catalogue import ENVS, FILES
 
     for name, entry in ENVS.items():
         print(f"{name:<26} {entry.description}")

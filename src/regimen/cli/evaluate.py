@@ -6,8 +6,8 @@ import json as json_lib
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import parse, positional
-from regimen.fields import Natural, Whole
+from regimen.config.fields import Natural, Whole
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class EvaluateArgs:
 def run(argv: list[str]) -> int:
     args = parse(EvaluateArgs, argv, "evaluate")
 
-    from regimen.training.api import evaluate
+    from regimen.runs.api import evaluate
 
     result = evaluate(
         args.target,

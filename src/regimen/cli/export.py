@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ExportArgs:
 def run(argv: list[str]) -> int:
     args = parse(ExportArgs, argv, "export")
 
-    from regimen.training.export import export_policy
+    from regimen.policies.export import export_policy
 
     print(export_policy(args.run, args.out, args.checkpoint, args.format))
     return 0

@@ -6,10 +6,11 @@ import importlib
 import os
 import sys
 import traceback
+from types import ModuleType
 
-from regimen.cli.style import painted
+from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
-from regimen.training.signals import Leaving, code_of
+from regimen.style import painted
 
 VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments, one line)
     "Train": {
@@ -43,6 +44,13 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments,
         "completion": ("SHELL", "tab completion for bash, zsh or fish"),
         "check-env": ("ENV", "find what is wrong with an environment before training"),
     },
+}
+
+DOMAIN_VERBS = {
+    "analyse": "regimen.domains.airspace.verbs.analyse",
+    "scenario": "regimen.domains.airspace.verbs.scenario",
+    "solve": "regimen.domains.empowerment.verbs.solve",
+    "validate": "regimen.domains.empowerment.verbs.validate",
 }
 
 EXAMPLES = """\
@@ -116,7 +124,12 @@ def _dispatch(argv: list[str]) -> int:
         if verb.startswith("-"):
             raise UsageError(f"unknown flag '{argv[0]}'; a verb comes first: {', '.join(verbs)}")
         raise UsageError(f"unknown verb '{argv[0]}'{nearest(verb, verbs)}")
-    return importlib.import_module(f"regimen.cli.{verb.replace('-', '_')}").run(argv[1:])
+    return module_of(verb).run(argv[1:])
+
+
+def module_of(verb: str) -> ModuleType:
+    """The module of a verb, imported now."""
+    return importlib.import_module(DOMAIN_VERBS.get(verb, f"regimen.cli.{verb.replace('-', '_')}"))
 
 
 def top_help() -> str:

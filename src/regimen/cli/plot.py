@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class PlotArgs:
 def run(argv: list[str]) -> int:
     args = parse(PlotArgs, argv, "plot")
 
-    from regimen.analysis.plots import plot_run
+    from regimen.reports.plots import plot_run
 
     for path in plot_run(Path(args.run)):
         print(path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regimen import presets, settings
-from regimen.cli.flags import parse, positional
+from regimen.config import layers, presets
+from regimen.config.flags import parse, positional
 from regimen.errors import ConfigError, nearest
 
 
@@ -18,10 +18,10 @@ class PresetsArgs:
 
 
 def in_words(preset: presets.Preset) -> str:
-    config = settings.from_preset(preset)
-    rollout = settings.resolve_rollout(config.rollout, native=True)
-    words = settings.describe(config, *rollout, config.env_args.get("max_episode_steps"))
-    return f"{words}; {settings.describe_budget(config)} in all"
+    config = layers.from_preset(preset)
+    rollout = layers.resolve_rollout(config.rollout, native=True)
+    words = layers.describe(config, *rollout, config.env_args.get("max_episode_steps"))
+    return f"{words}; {layers.describe_budget(config)} in all"
 
 
 def run(argv: list[str]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from regimen.cli.flags import parse, positional
-from regimen.fields import Natural, Whole
+from regimen.config.fields import Natural, Whole
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ReplayArgs:
 def run(argv: list[str]) -> int:
     args = parse(ReplayArgs, argv, "replay")
 
-    from regimen.analysis.replay import replay
+    from regimen.reports.replay import replay
 
     others = (args.env_args, args.scenario, args.gif)
     for written in replay(args.run, args.checkpoint, args.episodes, args.seed, args.fps, *others):

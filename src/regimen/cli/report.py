@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ReportArgs:
 def run(argv: list[str]) -> int:
     args = parse(ReportArgs, argv, "report")
 
-    from regimen.analysis.report import write_report
+    from regimen.reports.page import write_report
 
     print(write_report(Path(args.run), args.out, draw=True))
     return 0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from regimen.cli.flags import join_others, parse, positional
-from regimen.fields import Natural
+from regimen.config.fields import Natural
+from regimen.config.flags import join_others, parse, positional
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ def run(argv: list[str]) -> int:
         "command": shlex.join(["regimen", "resume", *argv]),
     }
     if args.hosts is not None:
-        from regimen.training.hosts import resume_on_hosts
+        from regimen.runs.hosts import resume_on_hosts
 
         result = resume_on_hosts(args.run, args.hosts, args.address, args.quiet or args.json, **arguments)
     else:
         quiet = join_others(args, args.device or "auto") or args.quiet
 
-        from regimen.tracking.console import Console
-        from regimen.training.api import resume
+        from regimen.files.console import Console
+        from regimen.runs.api import resume
 
         console = Console(quiet=quiet, file=sys.stderr if args.json else None)
         result = resume(Path(args.run), console=console, **arguments)

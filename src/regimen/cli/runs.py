@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from regimen.cli.flags import parse, positional
+from regimen.config.flags import parse, positional
 from regimen.errors import UsageError, nearest
 
 ACTIONS = ("list", "show", "remove")
@@ -46,7 +46,7 @@ class RunsArgs:
 def run(argv: list[str]) -> int:
     args = parse(RunsArgs, argv, "runs")
 
-    from regimen.tracking import listing
+    from regimen.files import listing
 
     action, targets = args.action, args.runs
     if action not in ACTIONS:

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regimen.cli.flags import parse, positional
-from regimen.fields import Natural, NotNegative, Whole
+from regimen.config.fields import Natural, NotNegative, Whole
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def run(argv: list[str]) -> int:
         "--init-from" + token[6:] if token == "--from" or token.startswith("--from=") else token for token in argv
     ]
     args = parse(SearchArgs, renamed, "search")
-    from regimen.search.command import classes, start
+    from regimen.experiments.search.command import classes, start
 
     if args.classes:
         report, lines = classes(args)
         print(json_lib.dumps(report, indent=2) if args.json else "\n".join(lines))
         return 0
 
-    from regimen.study.jobs import Console
+    from regimen.experiments.studies.jobs import Console
 
     console = Console(args.quiet, sys.stderr if args.json else None)
     summary, code = start(args, shlex.join(["regimen", "search", *argv]), console.line, console.same_line)

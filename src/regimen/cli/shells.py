@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import typing
 from collections.abc import Mapping
 
-from regimen import presets, settings
-from regimen.cli.main import VERBS
-from regimen.config import ALGORITHMS, TrainConfig
-from regimen.envs.catalogue import ENVS
-from regimen.validation import field_types, optional
+from regimen.cli.main import VERBS, module_of
+from regimen.config import layers, presets
+from regimen.config.catalogue import ENVS
+from regimen.config.schema import ALGORITHMS, TrainConfig
+from regimen.config.validation import field_types, optional
 
 SHELLS = ("bash", "zsh", "fish")
 ENV_VERBS = ("train", "sweep", "study", "evaluate", "collect", "envs", "check-env", "solve", "search", "validate")
@@ -25,7 +24,7 @@ def verbs() -> dict[str, str]:
 
 def flags_of(verb: str) -> list[str]:
     """The flags of a verb; those of `train` and `sweep` include every setting of every algorithm."""
-    module = importlib.import_module(f"regimen.cli.{verb.replace('-', '_')}")
+    module = module_of(verb)
     names: dict[str, None] = {}
     for found in vars(module).values():
         own = isinstance(found, type) and dataclasses.is_dataclass(found) and found.__module__ == module.__name__
@@ -35,7 +34,7 @@ def flags_of(verb: str) -> list[str]:
                     names[f.name] = None
     if verb in ("train", "sweep"):
         for algorithm in ALGORITHMS:
-            names |= dict.fromkeys(settings.leaf_types(algorithm))
+            names |= dict.fromkeys(layers.leaf_types(algorithm))
         for name in ("env", "env_args", "curriculum", "algorithm"):
             names.pop(name, None)
     return sorted("--" + name.replace("_", "-") for name in (*names, "help"))
@@ -45,7 +44,7 @@ def values_of() -> dict[str, list[str]]:
     """Flag -> what it takes, where that is a short list."""
     out = {"--algo": sorted(ALGORITHMS), "--preset": sorted(presets.list_presets()), "--engine": ["local", "ray"]}
     for algorithm in ALGORITHMS:
-        for name, hint in settings.leaf_types(algorithm).items():
+        for name, hint in layers.leaf_types(algorithm).items():
             inner = optional(hint)[0]
             if typing.get_origin(inner) is typing.Literal:
                 out["--" + name.replace("_", "-")] = [str(v) for v in typing.get_args(inner)]

@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from regimen.cli.flags import parse, positional
+from regimen.config.fields import Natural, Positive, Whole
+from regimen.config.flags import parse, positional
 from regimen.errors import UsageError, nearest
-from regimen.fields import Natural, Positive, Whole
 
 USAGE = """usage: regimen study STUDY [ENV] [OPTIONS]
 
@@ -177,6 +177,7 @@ class EmpowermentArgs:
     """Print no progress."""
 
 
+MODULES = {"empowerment": "regimen.domains.empowerment.study"}
 STUDIES: dict[str, type] = {"batching": BatchingArgs, "updates": UpdatesArgs, "empowerment": EmpowermentArgs}
 
 
@@ -196,9 +197,9 @@ def run(argv: list[str]) -> int:
         return 0
     name, args = read(argv)
 
-    from regimen.study.jobs import Console
+    from regimen.experiments.studies.jobs import Console
 
-    study = importlib.import_module(f"regimen.study.{name}").run(
+    study = importlib.import_module(MODULES.get(name, f"regimen.experiments.studies.{name}")).run(
         args.env,
         command=shlex.join(["regimen", "study", *argv]),
         console=Console(args.quiet, sys.stderr if args.json else None),

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from regimen.cli.flags import positional, print_help, rows_of, wants_help
+from regimen.config.fields import Natural, Whole
+from regimen.config.flags import positional, print_help, rows_of, wants_help
+from regimen.config.validation import field_types, read_field
 from regimen.errors import UsageError, nearest
-from regimen.fields import Natural, Whole
-from regimen.validation import field_types, read_field
 
 DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations,
 `--random` distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a
@@ -77,9 +77,9 @@ def run(argv: list[str]) -> int:
         return 0
     args, files = prepared(argv)
 
-    from regimen.search.sweep_run import run_sweep
-    from regimen.tracking.console import Console
-    from regimen.tracking.storage import read_json
+    from regimen.experiments.sweep.run import run_sweep
+    from regimen.files.console import Console
+    from regimen.files.storage import read_json
 
     console = Console(quiet=args.quiet, file=sys.stderr if args.json else None)
     code = run_sweep(files, shlex.join(["regimen", "sweep", *argv]), console, args.workers, args.engine, args.batch)
@@ -90,8 +90,8 @@ def run(argv: list[str]) -> int:
 
 def prepared(argv: list[str]) -> tuple[SweepArgs, Any]:
     """The flags, and the sweep's folder: new, or the one to go on with."""
-    from regimen.search.sweep import Plan
-    from regimen.search.sweep_files import SweepFiles, begin
+    from regimen.experiments.sweep.space import Plan
+    from regimen.experiments.sweep.trials import SweepFiles, begin
 
     args, plan = read(argv)
     if plan is None:
@@ -104,7 +104,7 @@ def prepared(argv: list[str]) -> tuple[SweepArgs, Any]:
 def default_folder(plan: Any) -> Path:
     from datetime import UTC, datetime
 
-    from regimen.training.several import short
+    from regimen.experiments.many import short
 
     config = plan.config(plan.draw(0))
     return Path("runs") / f"{short(config.env)}-{config.algorithm}-sweep-{datetime.now(UTC):%Y%m%dT%H%M%S}"
@@ -113,7 +113,7 @@ def default_folder(plan: Any) -> Path:
 def read(argv: list[str]) -> tuple[SweepArgs, Any]:
     """The flags, and the plan they describe; None where an earlier one is to be continued."""
     from regimen.cli import train
-    from regimen.search.sweep import make_plan
+    from regimen.experiments.sweep.space import make_plan
 
     own, lists, rest = split_flags(argv)
     values = {name: read_field(SweepArgs, name, value, "--" + name.replace("_", "-")) for name, value in own.items()}

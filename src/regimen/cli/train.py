@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from regimen import settings
-from regimen.cli.flags import (
+from regimen.config import layers
+from regimen.config.flags import (
     Row,
     Tokens,
     field_docs,
@@ -22,10 +22,10 @@ from regimen.cli.flags import (
     rows_of,
     wants_help,
 )
-from regimen.config import ALGORITHMS, TrainConfig
+from regimen.config.schema import ALGORITHMS, TrainConfig
+from regimen.config.validation import coerce, field_types
 from regimen.errors import RegimenError, UsageError
-from regimen.training import several
-from regimen.validation import coerce, field_types
+from regimen.experiments import many
 
 DESCRIPTION = """Train a policy. The defaults shown are those of this environment, preset and configuration file;
 `regimen presets` lists the presets. Precedence: defaults < preset < --config < flags.
@@ -84,27 +84,27 @@ def run(argv: list[str]) -> int:
         return run_several(plan, flags, command)
     config = plan.jobs[0].config
     if flags.hosts is not None:
-        from regimen.training.hosts import train_on_hosts
+        from regimen.runs.hosts import train_on_hosts
 
         result = train_on_hosts(config, flags.hosts, config.engine.address, command, flags.quiet or flags.json)
         return show(result, flags)
     quiet = join_others(flags, config.device) or flags.quiet
 
-    from regimen.tracking.console import Console
-    from regimen.training.api import train
+    from regimen.files.console import Console
+    from regimen.runs.api import train
 
     console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
     return show(train(config, command=command, console=console), flags)
 
 
-def run_several(plan: several.Plan, flags: TrainFlags, command: str) -> int:
+def run_several(plan: many.Plan, flags: TrainFlags, command: str) -> int:
     if flags.hosts is not None or flags.distributed is not None:
         raise UsageError("--hosts and --distributed train one run; name one environment and one algorithm")
 
-    from regimen.tracking.console import Console
+    from regimen.files.console import Console
 
     trace, file = plan.jobs[0].config.log.trace, sys.stderr if flags.json else None
-    return show(several.train_all(plan, command, lambda: Console(flags.quiet, trace=trace, file=file)), flags)
+    return show(many.train_all(plan, command, lambda: Console(flags.quiet, trace=trace, file=file)), flags)
 
 
 def show(result: Any, flags: Any) -> int:
@@ -115,7 +115,7 @@ def show(result: Any, flags: Any) -> int:
 
 
 def read(argv: list[str]) -> tuple[TrainConfig, TrainFlags]:
-    """The run's configuration (of several, the first's), and the flags that are not part of it."""
+    """The run's configuration (of many, the first's), and the flags that are not part of it."""
     return build(checked(argv))
 
 
@@ -137,13 +137,13 @@ def tokenize(argv: list[str]) -> Tokens:
         if key in SHORT:
             return SHORT[key], str
         for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name
-            found = settings.resolve_key(key, algorithm)
+            found = layers.resolve_key(key, algorithm)
             if found is not None:
-                return found, settings.leaf_types(algorithm).get(found, str)
+                return found, layers.leaf_types(algorithm).get(found, str)
         return None
 
     tokens = read_tokens(
-        argv, find, lambda key: settings.suggest(key, algorithms[0], extra=(*ONLY_FLAGS, *SHORT), dash="--")
+        argv, find, lambda key: layers.suggest(key, algorithms[0], extra=(*ONLY_FLAGS, *SHORT), dash="--")
     )
     if len(tokens.positionals) > 1:
         raise UsageError(f"unexpected argument '{tokens.positionals[1]}'; see `regimen train --help`")
@@ -155,7 +155,7 @@ def build(tokens: Tokens) -> tuple[TrainConfig, TrainFlags]:
     return plan.jobs[0].config, flags
 
 
-def planned(tokens: Tokens) -> tuple[several.Plan, TrainFlags]:
+def planned(tokens: Tokens) -> tuple[many.Plan, TrainFlags]:
     """The runs that a command stands for, mostly one."""
     types = field_types(TrainFlags)
     only = {n: coerce(tokens.values[n], types[n], "--" + n) for n in ONLY_FLAGS if n in tokens.values}
@@ -168,8 +168,8 @@ def planned(tokens: Tokens) -> tuple[several.Plan, TrainFlags]:
     if env is not None and "env" in overrides:
         raise UsageError(f"the environment is named twice: '{env}' and --env {overrides['env']}")
     try:
-        plan = several.plan(env, only.get("config"), overrides)
-    except settings.UnknownSettingError as error:
+        plan = many.plan(env, only.get("config"), overrides)
+    except layers.UnknownSettingError as error:
         if error.key in overrides:
             hint = str(error).partition("'; ")[2]
             raise UsageError(f"unknown flag '--{error.key.replace('_', '-')}'; {hint}") from None
@@ -186,7 +186,7 @@ def show_help(argv: list[str]) -> None:
         config, _ = build(tokens)
     except RegimenError as error:
         print(f"regimen: {error}\n", file=sys.stderr)
-        config = settings.build_config(UNTUNED)
+        config = layers.build_config(UNTUNED)
     mine = rows_of(TrainFlags)
     at = {row.name: row for row in mine}
     at["algo"] = dataclasses.replace(at["algo"], default=config.algorithm)

@@ -26,7 +26,7 @@ from regimen.dashboard import derived
 from regimen.dashboard.columns import X_AXES
 from regimen.dashboard.index import Index, Run, files_below, stamp_of
 from regimen.dashboard.reading import UnreadableError, read_bytes, read_tail
-from regimen.dashboard.views import IMAGES, ViewError
+from regimen.files.views import IMAGES, ViewError
 
 ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from regimen.dashboard import views
 from regimen.dashboard.index import Run, files_below
 from regimen.dashboard.reading import UnreadableError, parse_json, read_bytes
+from regimen.files import views
 
 LARGEST_TABLE = 24 << 20
 MOST_EPISODES = 20  # of one table
@@ -181,7 +181,7 @@ def colony(name: str, head: list[str], table: Any, config: dict[str, Any]) -> di
 def defence(name: str, head: list[str], table: Any) -> dict[str, Any]:
     """A defended network at each step of a replay: subnets are columns, the left half of a node is the host's true
     state, where the table has it, the right half what Blue believes; alerts and actions are named below."""
-    from regimen.envs.network_defense import network as net
+    from regimen.domains.network_defense import network as net
 
     nodes, edges, last = [], [], {}
     for host, title in enumerate(net.HOSTS):

@@ -22,9 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from regimen.envs.catalogue import ENVS, FILES, OTHERS, EnvEntry, anchored
+from regimen.config.catalogue import ENVS, FILES, OTHERS, EnvEntry, anchored
+from regimen.config.validation import coerce, optional
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
-from regimen.validation import coerce, optional
 
 if TYPE_CHECKING:
     import gymnasium

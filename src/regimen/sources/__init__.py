@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from regimen.axes import device_count, env_numbers
 from regimen.envs.protocol import agents_of
-from regimen.loops import device_count, env_numbers
 from regimen.types import Array, PyTree
 
 NOISE_BLOCK = 64  # steps drawn at once when the number of steps is not known beforehand

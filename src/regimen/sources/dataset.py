@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces as gym
 
-from regimen import datasets, spaces
-from regimen.datasets import INSTALL, OWN, PREFIX
+from regimen import spaces
+from regimen.config import datasets
+from regimen.config.datasets import INSTALL, OWN, PREFIX
 from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.sources.replay import Replay, Ring, Rows, Sample
 from regimen.types import Array, PyTree, Record, pytree_dataclass

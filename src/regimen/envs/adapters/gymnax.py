@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from regimen.config.validation import coerce
 from regimen.envs.protocol import NativeEnv
 from regimen.errors import ConfigError, EnvError, nearest
 from regimen.types import Array, PyTree, TimeStep, pytree_dataclass, static
-from regimen.validation import coerce
 
 HUGE = 1e30  # gymnax writes "unbounded" as the largest float
 

@@ -1,5 +1,0 @@
-"""Safety analysis of airspace policies: `analyse` flies, measures and writes; the parts can be used on their own."""
-
-from regimen.analysis.airspace.analysis import Analysis, analyse
-
-__all__ = ["Analysis", "analyse"]

@@ -1,0 +1,303 @@
+"""Reading a verb's arguments, and its `--help`. The flags are a dataclass; the docstring under a field is its help.
+
+Values are read by the same `coerce` as YAML and Python settings, so `1e6` is a whole number everywhere. Tyro draws the
+help page and is imported only for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, TypeVar
+
+from regimen.config.layers import normalize_key
+from regimen.config.validation import FALSE, TRUE, field_types, optional, read_field
+from regimen.errors import UsageError, nearest
+from regimen.style import painted
+
+Args = TypeVar("Args")
+ENV_HELP = "Set a field of a native environment or an argument of gym.make; `regimen envs NAME` lists the fields."
+
+
+def positional(metavar: str, **kwargs: Any) -> Any:
+    """A dataclass field that is given by its place instead of a flag."""
+    return dataclasses.field(metadata={"positional": metavar}, **kwargs)
+
+
+def parse_scalar(text: str) -> Any:
+    """The value of `--env.KEY`: a YAML scalar or list, with `1e6` a number.
+
+    >>> [parse_scalar(t) for t in ("1e3", "0.5", "true", "none", "human", "[1, 1e-2]")]
+    [1000, 0.5, True, None, 'human', [1, 0.01]]
+    """
+    import yaml
+
+    def number(value: Any) -> Any:
+        if isinstance(value, list):
+            return [number(v) for v in value]
+        if isinstance(value, dict):
+            return {k: number(v) for k, v in value.items()}
+        if not isinstance(value, str):
+            return value
+        if value.lower() in ("none", "null", "~"):
+            return None
+        if re.fullmatch(r"[-+]?[0-9][0-9_]*([eE]\+?[0-9]+)?", value):
+            return int(float(value)) if "e" in value.lower() else int(value)
+        if re.fullmatch(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?", value):
+            return float(value)
+        return value
+
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if not text.startswith(("[", "{")):  # not YAML's idea of 1:30, no and 2001-01-01
+        return number(text)
+    try:
+        return number(yaml.safe_load(text))
+    except yaml.YAMLError:
+        return text
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a command line said, values still as text."""
+
+    positionals: list[str]
+    values: dict[str, Any]
+    env_args: dict[str, Any]
+
+
+def read_tokens(argv: list[str], find: Callable[[str], tuple[str, Any] | None], known: Callable[[str], str]) -> Tokens:
+    """Sort `argv` into places, flags and `--env.KEY` pairs.
+
+    `find` gives the (key, type) that a flag's name stands for, `known(name)` ends the error about one it does not know.
+    """
+    tokens = Tokens([], {}, {})
+    rest = list(argv)
+    while rest:
+        token = rest.pop(0)
+        if token == "--":
+            tokens.positionals.extend(rest)
+            break
+        if not token.startswith("-") or token == "-":
+            tokens.positionals.append(token)
+            continue
+        if not token.startswith("--"):
+            raise UsageError(f"unknown flag '{token}'; flags start with two dashes")
+        name, equals, value = token[2:].partition("=")
+        key = normalize_key(name)
+        if key.startswith("env_args."):
+            text = value if equals else _value(rest, token)
+            tokens.env_args[key.removeprefix("env_args.")] = parse_scalar(text)
+            continue
+        found, negated = find(key), False
+        if found is None and (head := key.rpartition(".")) and head[2].startswith("no_"):
+            found = find(f"{head[0]}{head[1]}{head[2].removeprefix('no_')}")
+            negated = True
+            if found is not None and optional(found[1])[0] is not bool:
+                found = None
+        if found is None:
+            raise UsageError(f"unknown flag '--{name}'{known(key)}")
+        key, hint = found
+        kind = optional(hint)[0]
+        if negated:
+            if equals:
+                raise UsageError(f"--{name} takes no value")
+            tokens.values[key] = False
+        elif equals:
+            tokens.values[key] = value
+        elif kind is bool:
+            tokens.values[key] = rest.pop(0) if rest and rest[0].lower() in TRUE + FALSE else True
+        elif typing.get_origin(kind) in (tuple, list):
+            items = [_value(rest, token)]
+            while rest and re.fullmatch(r"[-+]?[0-9.][0-9._eE+-]*", rest[0]):
+                items.append(rest.pop(0))
+            tokens.values[key] = " ".join(items)
+        else:
+            tokens.values[key] = _value(rest, token)
+    return tokens
+
+
+def _value(rest: list[str], token: str) -> str:
+    if not rest or rest[0].startswith("--"):
+        raise UsageError(f"{token} needs a value")
+    return rest.pop(0)
+
+
+def wants_help(argv: list[str]) -> bool:
+    return any(token in ("-h", "--help") for token in argv)
+
+
+# --- verbs with a fixed set of flags ---------------------------------------------------------------------------------
+
+
+def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
+    """The verb's arguments as its dataclass; `--help` prints and ends the process."""
+    if wants_help(argv):
+        print_help(f"regimen {verb}", inspect.getdoc(cls) or "", rows_of(cls))
+        raise SystemExit(0)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = field_types(cls)
+    places = [f for f in fields.values() if "positional" in f.metadata]
+    flags = {n: hints[n] for n, f in fields.items() if f not in places and n != "env_args"}
+
+    def known(key: str) -> str:
+        return nearest(key.replace("_", "-"), [n.replace("_", "-") for n in flags]).replace("mean '", "mean '--")
+
+    tokens = read_tokens(argv, lambda key: (key, flags[key]) if key in flags else None, known)
+    if tokens.env_args and "env_args" not in fields:
+        raise UsageError(f"regimen {verb} takes no --env.{next(iter(tokens.env_args))}")
+    values = dict(tokens.values)
+    given = tokens.positionals
+    if places and typing.get_origin(hints[places[-1].name]) is tuple and len(given) >= len(places):
+        values[places[-1].name] = tuple(given[len(places) - 1 :])  # the last place takes the rest
+        given = given[: len(places) - 1]
+    for f, text in zip(places, given):
+        values[f.name] = text
+    if len(given) > len(places):
+        raise UsageError(f"unexpected argument '{tokens.positionals[len(places)]}'; see `regimen {verb} --help`")
+    for f in places:
+        if f.name not in values and f.default is dataclasses.MISSING:
+            what = f.metadata["positional"]
+            raise UsageError(f"regimen {verb} needs {what}; see `regimen {verb} --help`")
+    for name, value in values.items():
+        flag = name if fields[name] in places else "--" + name.replace("_", "-")
+        values[name] = read_field(cls, name, value, flag)
+    if "env_args" in fields:
+        values["env_args"] = tokens.env_args
+    return cls(**values)
+
+
+def join_others(flags: Any, device: str) -> bool:
+    """Meet the other processes of `--distributed`; whether one of them speaks for this one."""
+    if flags.distributed is None:
+        if flags.process_id or flags.num_processes != 1:
+            raise UsageError("--process-id and --num-processes need --distributed HOST:PORT, where process 0 listens")
+        return False
+
+    from regimen.engines import multihost
+
+    multihost.join(flags.distributed, flags.process_id, flags.num_processes, device)
+    return flags.process_id > 0
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of help."""
+
+    name: str  # with dashes and dots, or the place's name
+    hint: Any
+    help: str
+    default: Any = None
+    metavar: str | None = None
+    place: bool = False
+
+    def note(self) -> str:
+        """What the flag is when it is not given."""
+        if self.place or self.name == "env.KEY":
+            return ""
+        if optional(self.hint)[0] is bool:
+            return "(on)" if self.default else "(off)"
+        if self.default is None:
+            return "(not set)"
+        if isinstance(self.default, (tuple, list)):
+            return f"(default: {' '.join(str(v) for v in self.default)})"
+        return f"(default: {self.default:g})" if isinstance(self.default, float) else f"(default: {self.default})"
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """Field name -> the docstring under it, on one line."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base))) if dataclasses.is_dataclass(base) else None
+        except (OSError, TypeError, SyntaxError):  # defined in a shell
+            continue
+        body = tree.body[0].body if tree and isinstance(tree.body[0], ast.ClassDef) else []
+        for line, following in pairwise(body):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(line.target, ast.Name)
+                and isinstance(following, ast.Expr)
+                and isinstance(following.value, ast.Constant)
+            ):
+                docs[line.target.id] = " ".join(str(following.value.value).split())
+    return docs
+
+
+def rows_of(cls: type, default: Any = None, prefix: str = "") -> list[Row]:
+    """Help lines of a dataclass; the defaults come from the object `default` where given."""
+    docs, hints, rows = field_docs(cls), field_types(cls), []
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if f.name == "env_args":
+            rows.append(Row("env.KEY", str, ENV_HELP, metavar="VALUE"))
+            continue
+        start = f.default if f.default is not dataclasses.MISSING else None
+        value = start if default is None else getattr(default, f.name)
+        place = f.metadata.get("positional")
+        name = place or prefix + f.name.replace("_", "-")
+        rows.append(Row(name, hints[f.name], docs.get(f.name, ""), value, place, bool(place)))
+    return rows
+
+
+def print_help(prog: str, description: str, rows: list[Row], sections: dict[str, tuple[str, list[Row]]] | None = None):
+    """Draw a help page: the rows, then one box per section (name -> description, rows), then examples: the indented
+    commands of the description, and those of `cli/examples.py`."""
+    import tyro
+
+    from regimen.config.examples import EXAMPLES
+
+    shown = [line for line in description.splitlines() if re.match(r"\s*(regimen|eval) ", line)]
+    description = "\n".join(line for line in description.splitlines() if line not in shown).strip()
+    shown = [line.strip() for line in shown] + list(EXAMPLES.get(prog.removeprefix("regimen "), ()))
+
+    def view(name: str, lines: list[Row], doc: str = "", pairs: bool = False) -> type:
+        fields: list[Any] = []
+        for i, row in enumerate(lines):
+            kind, _ = optional(row.hint)
+            names = {int: "INT", float: "NUMBER", str: "TEXT"}
+            metavar = row.metavar or names.get(kind)
+            if typing.get_origin(kind) is tuple:
+                metavar = row.metavar or "INT ..."
+            marks: list[Any] = [
+                tyro.conf.arg(name=row.name, help=row.help or None, metavar=metavar, help_behavior_hint=row.note())
+            ]
+            if row.place:
+                marks.append(tyro.conf.Positional)
+            elif kind is bool and not pairs:
+                marks.append(tyro.conf.FlagCreatePairsOff)
+            hint = Annotated[(kind, *marks)] if row.default is not None else Annotated[(kind | None, *marks)]
+            default = row.default if not isinstance(row.default, list) else tuple(row.default)
+            fields.append((f"field_{i}", hint, dataclasses.field(default=default)))
+        made = dataclasses.make_dataclass(name, fields)
+        made.__doc__ = doc
+        return made
+
+    debug = Row("debug", bool, "Show the traceback of an error.", default=False)
+    top = view("Options", [*rows, debug])
+    fields: list[Any] = []
+    for section, (doc, lines) in (sections or {}).items():
+        short = [dataclasses.replace(r, name=r.name.removeprefix(section + ".")) for r in lines]
+        made = view(section, short, doc, pairs=True)
+        fields.append((section, made, dataclasses.field(default_factory=made)))
+    page = dataclasses.make_dataclass("Page", fields, bases=(top,)) if fields else top
+    page.__doc__ = description
+    try:
+        tyro.cli(page, prog=prog, description=description, args=["--help"])
+    except SystemExit:
+        if shown:
+            print("\n".join([painted("examples:", "bold"), *(f"  {line}" for line in shown)]))
+        sys.stdout.flush()

@@ -1,0 +1,453 @@
+"""From layers of settings to one `TrainConfig`: defaults < preset < config file < flags or Python keywords. Jax-free.
+
+Each layer is flattened to dotted keys of the right type (`algo.lr`, `rollout.episodes`), then merged onto those below;
+a few keys exclude each other, so setting one clears its rival in lower layers (`merge`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from regimen.config import datasets, presets
+from regimen.config import names as migrating
+from regimen.config.catalogue import FILES, OTHERS, anchored
+from regimen.config.schema import ALGORITHMS, RolloutConfig, TrainConfig
+from regimen.config.validation import coerce, field_types, validate
+from regimen.errors import ConfigError, nearest
+from regimen.runs.curriculum import PRESET
+
+BASE = {"rollout.episodes": 10, "total_episodes": 1000}  # below every preset: the schedule and budget of `balanced`
+ALIASES = {"tracking_uri": "track.uri"}
+SCALARS = {
+    "algo": "algorithm",
+    "track": "track.enabled",
+    "engine": "engine.name",
+}  # a section's name with a plain value: algo="ppo", track=False, engine="ray"
+OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
+MAX_NATIVE_ENVS, MAX_HOST_ENVS, STEP_ENVS = 64, 8, 8
+
+
+class UnknownSettingError(ConfigError):
+    """A key that names no setting of the chosen algorithm."""
+
+    def __init__(self, key: str, hint: str, where: str = ""):
+        super().__init__(f"{where}unknown setting '{key}'{hint}")
+        self.key = key
+
+
+def build_config(
+    env: str | None = None,
+    algo: str | None = None,
+    preset: str | None = None,
+    config_file: str | os.PathLike | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> TrainConfig:
+    """The configuration of a run. `overrides` takes `algo.lr`, `algo__lr`, nested dicts, and names that occur once."""
+    overrides = dict(overrides or {})
+    file = presets.load_yaml(Path(config_file).expanduser(), "config file") if config_file is not None else {}
+    file_where = f"config file '{config_file}': "
+
+    env = str(coerce(env or _peek(overrides, "env") or _peek(file, "env"), str | None, "env") or "")
+    if not env:
+        raise ConfigError("no environment named; see `regimen envs`")
+    env, of_dataset = dataset_env(env, _peek(overrides, "data"))
+    check_env_name(env)
+    env = anchored(env)
+    algorithm = algo or _peek_algorithm(overrides) or _peek_algorithm(file)
+    device = _peek(overrides, "device") or _peek(file, "device") or "auto"
+    device = coerce(device, field_types(TrainConfig)["device"], "device")
+    named = preset or _peek(overrides, "preset")
+    if named is None and not is_complete(file, algorithm):  # a run's own config.yaml needs no preset below it
+        named = _peek(file, "preset") or presets.default_for(env, check_algorithm(algorithm or "ppo"))
+    source = presets.load_preset(coerce(named, str, "preset"), env, algorithm or "ppo") if named is not None else None
+    if source is not None:
+        algorithm = algorithm or _peek_algorithm(source.settings)
+    algorithm = check_algorithm(algorithm or "ppo")
+
+    flat = dict(BASE)
+    if source is not None:
+        flat = merge(flat, preset_layer(source, algorithm, device, env), f"preset '{source.name}': ")
+    flat = merge(flat, of_dataset)
+    flat = merge(flat, flatten(file, algorithm, file_where), file_where)
+    flat = merge(flat, flatten(overrides, algorithm))
+    flat |= {"env": env, "algorithm": algorithm}
+    if source is not None:
+        flat["preset"] = source.name
+    config = validate(_build(TrainConfig, flat, algorithm))
+    resolve_rollout(config.rollout, native=True)
+    return config
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain nested data for `config.yaml`. `out` is left out: where a run was written is not part of repeating it."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, Mapping):
+            return {k: plain(v) for k, v in value.items()}
+        return [plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+
+    return {k: v for k, v in plain(config).items() if k != "out"}
+
+
+def from_dict(data: Mapping[str, Any]) -> TrainConfig:
+    """The inverse of `to_dict`: no preset, no defaults but those of fields the data does not name."""
+    algorithm = check_algorithm(_peek_algorithm(data) or "ppo")
+    return validate(_build(TrainConfig, flatten(data, algorithm, "config: "), algorithm))
+
+
+def from_preset(preset: presets.Preset, device: str = "cpu") -> TrainConfig:
+    """A preset by itself, to be described."""
+    algorithm = check_algorithm(_peek_algorithm(preset.settings) or "ppo")
+    flat = merge(BASE, preset_layer(preset, algorithm, device), f"preset '{preset.name}': ")
+    return validate(_build(TrainConfig, flat, algorithm))
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def leaf_types(algorithm: str) -> dict[str, Any]:
+    """Dotted key -> type of every setting with this algorithm."""
+
+    def collect(cls: type, prefix: str) -> dict[str, Any]:
+        out = {}
+        for name, hint in field_types(cls).items():
+            hint = ALGORITHMS[algorithm].config if prefix + name == "algo" else hint
+            if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+                out |= collect(hint, f"{prefix}{name}.")
+            else:
+                out[prefix + name] = hint
+        return out
+
+    return collect(TrainConfig, "")
+
+
+def normalize_key(key: Any) -> str:
+    """`algo__lr`, `stop.target-return` and `env.length` as dotted keys; env arguments live under `env_args`."""
+    text = str(key).strip()
+    for prefix in ("env_args.", "env_args__", "env-args.", "env.", "env__"):
+        if text.startswith(prefix):
+            return "env_args." + text.removeprefix(prefix).replace("-", "_")
+    return text.replace("-", "_").replace("__", ".")
+
+
+def resolve_key(key: str, algorithm: str) -> str | None:
+    """The setting a key names: itself, an alias, or the one setting with that last part; None when there is none."""
+    leaves = leaf_types(algorithm)
+    if key in leaves or key.startswith(OPEN):
+        return key
+    if key in ALIASES:
+        return ALIASES[key]
+    found = [leaf for leaf in leaves if leaf.rsplit(".", 1)[-1] == key] if "." not in key else []
+    if len(found) > 1:
+        raise ConfigError(f"'{key}' is ambiguous; write one of: {', '.join(found)}")
+    return found[0] if found else None
+
+
+def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "") -> str:
+    """`; here it is algo.lr` for a name of other trainers, or what the algorithm says of a name that others use; else
+    the nearest setting anywhere, also in another algorithm: `; did you mean 'algo.lr'?`."""
+    told = getattr(ALGORITHMS[algorithm].config, "unknown", None)
+    if told is not None and (text := told(key.rsplit(".", 1)[-1])) is not None:
+        return f"; {text}"
+    if (known := migrating.answer(key, leaf_types(algorithm), dash)) is not None:
+        return known
+    candidates = dict.fromkeys((*leaf_types(algorithm), *ALIASES, *extra), "")
+    for other in ALGORITHMS:
+        for name in leaf_types(other):
+            candidates.setdefault(name, f" (a setting of --algo {other})")
+
+    def closeness(name: str) -> float:
+        tail = difflib.SequenceMatcher(None, key.rsplit(".", 1)[-1], name.rsplit(".", 1)[-1]).ratio()
+        return max(difflib.SequenceMatcher(None, key, name).ratio(), 0.95 * tail) - (0.01 if candidates[name] else 0)
+
+    best = max(candidates, key=closeness)
+    if closeness(best) < 0.6:
+        return "; `regimen train --help` lists them"
+    shown = best.replace("_", "-") if dash else best
+    return f"; did you mean '{dash}{shown}'{candidates[best]}?"
+
+
+def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[str, Any]:
+    """A layer as dotted keys with values of the right type. `where` starts every error message."""
+    leaves = leaf_types(algorithm)
+    sections = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
+    flat: dict[str, Any] = {}
+
+    def put(key: str, value: Any) -> None:
+        if key in flat:
+            raise ConfigError(f"{where}{key}: set twice under different names")
+        if key.startswith("env_args."):
+            flat[key] = value
+        elif key.startswith("curriculum."):
+            flat[key] = coerce(value, str | None, where + key)
+            if not key.removeprefix("curriculum.").isidentifier():
+                raise ConfigError(f"{where}{key}: not the name of a field; write the schedule in quotes")
+        else:
+            flat[key] = coerce(value, leaves[key], where + key)
+
+    def expand(items: Mapping[str, Any], prefix: str) -> None:
+        for raw, value in items.items():
+            key = normalize_key(prefix + str(raw))
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            if key == "env_args":
+                for name, argument in (coerce(value, dict[str, Any], where + key) if value is not None else {}).items():
+                    put("env_args." + name, argument)
+            elif key == "curriculum":
+                named = value is None or isinstance(value, str)  # none: without the one below
+                texts = {PRESET: value} if named else coerce(value, dict[str, Any], where + key)
+                expand(texts, "curriculum.")
+            elif key in sections and isinstance(value, Mapping):
+                expand(value, key + ".")
+            elif key in sections and key in SCALARS:
+                put(SCALARS[key], value)
+            elif key in sections and value is None:  # an empty section of a YAML file
+                continue
+            elif key in sections:
+                names = ", ".join(n.removeprefix(key + ".") for n in leaves if n.startswith(key + "."))
+                raise ConfigError(f"{where}{key}: '{value}' is not a section; it holds {names}")
+            else:
+                try:
+                    found = resolve_key(key, algorithm)
+                except ConfigError as error:
+                    raise ConfigError(f"{where}{error}") from None
+                if found is None:
+                    raise UnknownSettingError(key, suggest(key, algorithm), where)
+                put(found, value)
+
+    expand(layer, "")
+    return flat
+
+
+def _peek(layer: Mapping[str, Any], name: str) -> Any:
+    return next((v for k, v in layer.items() if normalize_key(k) == name), None)
+
+
+def _peek_algorithm(layer: Mapping[str, Any]) -> str | None:
+    """The algorithm a layer names: `algorithm: ppo`, `algo: ppo`, or a hyper-parameter object `algo=PPOConfig(...)`."""
+    name, algo = _peek(layer, "algorithm"), _peek(layer, "algo")
+    if name is None and dataclasses.is_dataclass(algo) and not isinstance(algo, type):
+        name = next((n for n, entry in ALGORITHMS.items() if entry.config is type(algo)), None)
+        if name is None:
+            raise ConfigError(f"algo: {type(algo).__name__} belongs to no registered algorithm")
+    elif name is None and not isinstance(algo, Mapping):
+        name = algo
+    return None if name is None else coerce(name, str, "algorithm")
+
+
+def is_complete(layer: Mapping[str, Any], algorithm: str | None) -> bool:
+    """Whether a layer names every setting, as a run's `config.yaml` does."""
+
+    def names(items: Mapping[str, Any], prefix: str = "") -> set[str]:
+        out = set()
+        for key, value in items.items():
+            nested = isinstance(value, Mapping) and key not in ("env_args", "curriculum")
+            out |= names(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}"}
+        return out
+
+    algorithm = algorithm or _peek_algorithm(layer) or "ppo"
+    return algorithm in ALGORITHMS and set(leaf_types(algorithm)) - {"out", "curriculum"} <= names(layer)
+
+
+def check_algorithm(name: str) -> str:
+    if name not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm '{name}'{nearest(name, ALGORITHMS)}")
+    return name
+
+
+def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
+    """The environment to train on and, where it was given by a dataset, the settings that come with it."""
+    from regimen.envs.registry import ENVS
+
+    path = None if env in ENVS else datasets.locate(env)
+    if path is None:
+        return env, {}
+    if data is not None:
+        raise ConfigError(f"data: '{env}' is a dataset already; give one of them")
+    name, args = datasets.environment(path)
+    return name, {"data": env} | {f"env_args.{key}": value for key, value in args.items()}
+
+
+def check_env_name(env: str) -> None:
+    """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
+    from regimen.envs.registry import ENVS, suggestion
+
+    if ":" not in env and env not in ENVS:
+        hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
+        if os.path.isdir(env):
+            hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"
+        elif os.path.isfile(env):
+            hint = ": a file; " + ", ".join(f"{kind.what} is written {p}:{env}" for p, kind in FILES.items())
+        raise ConfigError(f"unknown environment '{env}'{hint} (or {OTHERS})")
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+def merge(low: Mapping[str, Any], high: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """`high` over `low`; what `high` sets clears the settings of `low` that would contradict it."""
+    out, steps, episodes, num_envs = dict(low), "rollout.steps", "rollout.episodes", "rollout.num_envs"
+    if high.get(steps) is not None and high.get(episodes) is not None:
+        raise ConfigError(f"{where}rollout.steps and rollout.episodes are both set; choose one")
+    for mine, other in ((steps, episodes), (episodes, steps)):
+        n = high.get(mine)
+        if n is None:
+            continue
+        switched = out.pop(other, None) is not None
+        if switched or (out.get(num_envs) and n % out[num_envs]):  # num_envs was chosen for the schedule below
+            out.pop(num_envs, None)
+    for mine, other in (("total_steps", "total_episodes"), ("total_episodes", "total_steps")):
+        if high.get(mine) is not None:
+            out.pop(other, None)
+    if f"curriculum.{PRESET}" in high:
+        out = {k: v for k, v in out.items() if not k.startswith("curriculum.")}
+    if "stop.metric" in high:
+        for name in ("above", "below", "streak"):
+            out.pop(f"stop.{name}", None)
+    for mine, other in (("stop.above", "stop.below"), ("stop.below", "stop.above")):
+        if high.get(mine) is not None:
+            out.pop(other, None)
+    return out | dict(high)
+
+
+def preset_layer(preset: presets.Preset, algorithm: str, device: str = "auto", env: str = "") -> dict[str, Any]:
+    """A preset's settings for a device; its `algo` section counts only with the algorithm it was written for."""
+    written_for = _peek_algorithm(preset.settings) or "ppo"
+    where = f"preset '{preset.name}': "
+    layer = flatten(preset.settings, check_algorithm(written_for), where)
+    column = preset.columns.get(guess_device(device, env))
+    if column:
+        layer = merge(layer, flatten(column, written_for, where), where)
+    layer.pop("preset", None)
+    return layer if algorithm == written_for else {k: v for k, v in layer.items() if not k.startswith("algo.")}
+
+
+def guess_device(device: str, env: str = "") -> str:
+    """`cpu` or `gpu` without importing jax, to choose a preset's column; the trainer makes the real choice."""
+    if device != "auto":
+        return device
+    host = env.startswith("gym:") or os.environ.get("JAX_PLATFORMS", "") == "cpu"
+    plugin = any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13))
+    return "gpu" if not host and plugin and os.path.exists("/dev/nvidiactl") else "cpu"
+
+
+def _build(cls: type, flat: Mapping[str, Any], algorithm: str, prefix: str = "") -> Any:
+    values = {}
+    for name, hint in field_types(cls).items():
+        key = prefix + name
+        hint = ALGORITHMS[algorithm].config if key == "algo" else hint
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            values[name] = _build(hint, flat, algorithm, key + ".")
+        elif key == "env_args":
+            values[name] = {k.removeprefix("env_args."): v for k, v in flat.items() if k.startswith("env_args.")}
+        elif key == "curriculum":
+            texts = {k.removeprefix("curriculum."): v for k, v in flat.items() if k.startswith("curriculum.")}
+            values[name] = {k: v for k, v in texts.items() if v is not None}
+        elif key in flat:
+            values[name] = flat[key]
+    return cls(**values)
+
+
+# --- the regimen -----------------------------------------------------------------------------------------------------
+
+
+def resolve_rollout(rollout: RolloutConfig, native: bool) -> tuple[str, int, int]:
+    """("steps" or "episodes", how many per update, num_envs), `num_envs` chosen to divide them when not set."""
+    if rollout.steps is not None:
+        kind, n = "steps", rollout.steps
+    else:
+        kind, n = "episodes", rollout.episodes if rollout.episodes is not None else BASE["rollout.episodes"]
+    if rollout.num_envs is None:
+        limit = STEP_ENVS if kind == "steps" else MAX_NATIVE_ENVS if native else MAX_HOST_ENVS
+        return kind, n, next(d for d in range(min(limit, n), 0, -1) if n % d == 0)
+    e = rollout.num_envs
+    if n % e:
+        counts = f"{n - n % e} or {n - n % e + e}" if n > e else f"{e}"
+        raise ConfigError(
+            f"rollout.{kind}: {n} cannot be shared equally by rollout.num_envs {e}; "
+            f"nearest valid: num_envs {neighbours(e, divisors(n))}, or {kind} {counts}"
+        )
+    return kind, n, e
+
+
+def divisors(n: int) -> set[int]:
+    return {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
+
+
+def neighbours(value: int, valid: Iterable[int]) -> str:
+    """The valid values next to one that is not: `8 or 12`."""
+    valid = set(valid)
+    near = [max((d for d in valid if d < value), default=None), min((d for d in valid if d > value), default=None)]
+    return " or ".join(str(d) for d in near if d is not None)
+
+
+def share_rollout(config: TrainConfig, native: bool) -> TrainConfig:
+    """The configuration with a `num_envs` that its workers share equally; unchanged where there are none."""
+    workers = config.engine.workers
+    if not config.engine.distributed:
+        return config
+    kind, n, e = resolve_rollout(config.rollout, native)
+    valid = [d for d in divisors(n) if d % workers == 0]
+    if not valid:
+        counts = f"{n - n % workers} or {n - n % workers + workers}" if n > workers else f"{workers}"
+        raise ConfigError(
+            f"rollout.{kind}: {n} cannot be shared equally by engine.workers {workers}; "
+            f"nearest valid: workers {neighbours(workers, divisors(n))}, or {kind} {counts}"
+        )
+    if config.rollout.num_envs is None:
+        e = max((d for d in valid if d <= max(e, workers)), default=min(valid))
+    elif e % workers:
+        raise ConfigError(
+            f"rollout.num_envs: {e} cannot be shared equally by engine.workers {workers}; "
+            f"nearest valid: num_envs {neighbours(e, valid)}, or workers {neighbours(workers, divisors(e))}"
+        )
+    return config.replace(rollout=dataclasses.replace(config.rollout, num_envs=e))
+
+
+def describe(config: TrainConfig, kind: str, n: int, num_envs: int, max_episode_steps: int | None = None) -> str:
+    """The regimen in words: `update every 10 episodes, at most 5,000 steps; 4 epochs of minibatches of 64`."""
+
+    def many(count: int, noun: str) -> str:
+        return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+    if config.data is not None:
+        size = getattr(config.algo, "batch_size", None)
+        return f"{many(n, 'gradient step')} per update" + (f", batches of {size:,}" if size else "")
+    if kind == "episodes":
+        most = n * max_episode_steps if max_episode_steps else None
+        when = "update every episode" if n == 1 else f"update every {n:,} episodes"
+        when += f", at most {most:,} steps" if most else ""
+    else:
+        most = n
+        when = f"update every {many(n, 'step')}"
+        when += f", {n // num_envs:,} in each of {num_envs:,} environments" if num_envs > 1 else ""
+    c: Any = config.algo
+    if (replay := getattr(c, "buffer_size", None)) is not None:
+        ratio = getattr(c, "update_ratio", getattr(c, "training_steps_per_env_step", 1.0)) * n
+        each = f" in each of {num_envs:,} environments" if num_envs > 1 else ""
+        often = many(int(ratio), "gradient step") if ratio == int(ratio) else f"{ratio:g} gradient steps on average"
+        wait = getattr(c, "learning_starts", 0)
+        start = f"; the first {wait:,} steps are random" if wait else ""
+        what = f"{often} of {c.batch_size:,} rows from a replay of {replay:,}"
+        return f"collect {many(n // num_envs, 'step')}{each}, then {what}{start}"
+    size, epochs = getattr(config.algo, "minibatch_size", None), getattr(config.algo, "epochs", None)
+    if size is None or epochs is None:
+        return when
+    full = size >= most if most else size >= 1_000_000
+    return f"{when}; {many(epochs, 'epoch')} of " + ("the full batch" if full else f"minibatches of {size:,}")
+
+
+def describe_budget(config: TrainConfig) -> str:
+    """The budget in words: `100,000 steps`, `1,000 episodes`, or both."""
+    parts = [f"{n:,} {unit}" for n, unit in ((config.total_steps, "steps"), (config.total_episodes, "episodes")) if n]
+    return " or ".join(parts) or "no budget"

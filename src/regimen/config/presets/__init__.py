@@ -1,0 +1,154 @@
+"""Presets: named starting points as YAML. `NAME.yaml` fits any environment, `envs/NAME.yaml` is tuned for one with PPO,
+`envs/FAMILY.any.yaml` for all of a family,
+`envs/ALGORITHM/NAME.yaml` with another algorithm. `ALGORITHM.yaml` is where that algorithm starts from by default.
+
+A file holds `description`, `settings` (the keys of `config.yaml`), and optionally `cpu` and `gpu`: settings on top for
+that device. `extends: NAME` starts from another file beside it. A tuned file also lists `gym_ids`, the ids of the same
+task in Gymnasium and gymnax.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regimen.config.catalogue import FILES
+from regimen.errors import ConfigError, nearest
+
+FOLDER = Path(__file__).parent
+DEFAULT = "balanced"
+TUNED = "tuned"
+KEYS = {"description": str, "extends": str, "settings": dict, "cpu": dict, "gpu": dict, "gym_ids": list}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One preset file, its settings not yet checked against an algorithm."""
+
+    name: str
+    path: Path
+    description: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`cpu` and `gpu`: settings on top of `settings` for that device."""
+    gym_ids: tuple[str, ...] = ()
+
+
+def load_yaml(path: Path, what: str) -> dict[str, Any]:
+    """A YAML file that holds a mapping, or a ConfigError in one line."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{what} '{path}' cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{what} '{path}':{line} not valid YAML: {reason}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{what} '{path}': expected `key: value` lines, found {type(content).__name__}")
+    return content
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, name: str) -> Preset:
+    content = load_yaml(path, "preset")
+    for key, value in content.items():
+        if key not in KEYS:
+            raise ConfigError(
+                f"preset '{name}': unknown key '{key}'{nearest(str(key), KEYS)} (hyper-parameters go under `settings`)"
+            )
+        if not isinstance(value, KEYS[key]):
+            raise ConfigError(f"preset '{name}': {key} must be a {KEYS[key].__name__}, not {type(value).__name__}")
+    if "extends" in content:
+        return extended(_read(path.with_name(f"{content['extends']}.yaml"), name), path, content)
+    return Preset(
+        name,
+        path,
+        content.get("description", ""),
+        content.get("settings", {}),
+        {device: content[device] for device in ("cpu", "gpu") if device in content},
+        tuple(content.get("gym_ids", ())),
+    )
+
+
+def extended(base: Preset, path: Path, content: dict[str, Any]) -> Preset:
+    """A preset that is another one but for what it says itself."""
+
+    def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+        both = {k: merged(low[k], v) for k, v in high.items() if isinstance(v, dict) and isinstance(low.get(k), dict)}
+        return low | high | both
+
+    columns = {device: content[device] for device in ("cpu", "gpu") if device in content}
+    return Preset(
+        base.name,
+        path,
+        content.get("description", base.description),
+        merged(base.settings, content.get("settings", {})),
+        merged(base.columns, columns),
+        tuple(content.get("gym_ids", base.gym_ids)),
+    )
+
+
+def list_presets() -> dict[str, Preset]:
+    """The presets that fit any environment, by name."""
+    return {p.stem: _read(p, p.stem) for p in sorted(FOLDER.glob("*.yaml"))}
+
+
+def tuned_folder(algorithm: str) -> Path:
+    return FOLDER / "envs" if algorithm == "ppo" else FOLDER / "envs" / algorithm
+
+
+def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:
+    """The tuned presets of an algorithm, by environment."""
+    return {p.stem.replace(".", "/"): _read(p, TUNED) for p in sorted(tuned_folder(algorithm).glob("*.yaml"))}
+
+
+def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
+    """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one; else
+    that of its family (`airspace.any.yaml` for `airspace/NAME` and `airspace:FILE`)."""
+    known = re.fullmatch(r"([a-z0-9_]+)(/[a-z0-9_]+)?", env)
+    prefix = env.partition(":")[0]
+    of_file = prefix in FILES and FILES[prefix].tuned
+    family = prefix if of_file else known[1] if known and known[2] else None
+    stems = [env.replace("/", ".")] if known else []
+    for stem in [*stems, *([f"{family}.any"] if family else [])]:
+        path = tuned_folder(algorithm) / f"{stem}.yaml"
+        if path.exists():
+            return _read(path, TUNED)
+    library, _, task = env.partition(":")
+    if library in ("gym", "gymnax"):
+        return next((p for p in list_tuned(algorithm).values() if task in p.gym_ids), None)
+    return None
+
+
+def default_for(env: str, algorithm: str = "ppo") -> str:
+    """The preset of a run that names none: the environment's own, else the algorithm's, else `balanced`."""
+    if tuned_for(env, algorithm) is not None:
+        return TUNED
+    return algorithm if (FOLDER / f"{algorithm}.yaml").exists() else DEFAULT
+
+
+def load_preset(name: str, env: str = "", algorithm: str = "ppo") -> Preset:
+    """A preset by name, `tuned` for the environment's own with this algorithm, or a path to a user's file."""
+    if name.endswith((".yaml", ".yml")):
+        return _read(Path(name).expanduser(), name)
+    name = name.replace("-", "_")
+    if name == TUNED:
+        preset = tuned_for(env, algorithm)
+        if preset is None:
+            known = ", ".join(list_tuned(algorithm)) or "none"
+            raise ConfigError(f"preset 'tuned': '{env}' has no tuned settings for {algorithm}; these have: {known}")
+        return preset
+    path = FOLDER / f"{name}.yaml"
+    known = [p.stem for p in FOLDER.glob("*.yaml")]
+    if name not in known:
+        raise ConfigError(f"unknown preset '{name}'{nearest(name, [*known, TUNED])}")
+    return _read(path, name)

@@ -1,0 +1,161 @@
+"""`airspace.html`: the kept flights on a plan view with a time slider, and the tables. One file, no internet."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.domains.airspace.analysis.detector import pairs
+from regimen.domains.airspace.analysis.trajectory import episode_signals
+from regimen.files.storage import plain, write_atomic
+
+PICTURES = 12  # most pictures put into the page; all are in plots/
+COLUMNS = {  # of the summary: column -> (heading, format)
+    "policy": ("policy", ""),
+    "scenario": ("scenario", ""),
+    "episodes": ("episodes", "d"),
+    "los_rate": ("LoS rate", ".3f"),
+    "los_low": ("low", ".3f"),
+    "los_high": ("high", ".3f"),
+    "min_separation_min_nm": ("min sep NM", ".2f"),
+    "min_separation_p50_nm": ("median", ".2f"),
+    "reached_rate": ("reached", ".3f"),
+    "time_overhead": ("extra time", ".1%"),
+    "distance_overhead": ("extra way", ".1%"),
+    "interventions_per_h": ("interventions/h", ".1f"),
+    "precision": ("precision", ".2f"),
+    "precision_ungated": ("ungated", ".2f"),
+    "recall": ("recall", ".2f"),
+    "f1": ("F1", ".2f"),
+    "lead_s": ("lead s", ".0f"),
+    "collision_risk_per_h": ("risk /h", ".1e"),
+}
+SHIFT_COLUMNS = {
+    "scenario": ("scenario", ""),
+    "shift": ("shift", ""),
+    "range": ("range", ""),
+    "los_rate": ("LoS rate", ".3f"),
+    "los_low": ("low", ".3f"),
+    "los_high": ("high", ".3f"),
+    "los_rate_change": ("change", "+.3f"),
+    "los_rate_change_low": ("low", "+.3f"),
+    "los_rate_change_high": ("high", "+.3f"),
+    "min_separation_p50_nm": ("median sep NM", ".2f"),
+    "reached_rate": ("reached", ".3f"),
+}
+
+
+def write_page(path: Path, found: Any) -> Path:
+    """Write the page of an analysis."""
+    flights = [flight_data(k, found.detector) for k in found.kept]
+    data = json.dumps(plain(flights), separators=(",", ":"), allow_nan=False)
+    # a script element ends at the first "</", whatever its content means
+    data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    policies = found.settings["policies"]
+    names = ", ".join(policies) if len(policies) <= 3 else f"{len(policies)} policies"
+    scenarios = found.settings["scenarios"]
+    where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
+    sections = [_section("Summary", _table(found.summary, COLUMNS))]
+    changed = [r for r in found.shift_rows if r["kind"] != "baseline"]
+    changed.sort(key=lambda r: (-r["los_rate"], r["min_separation_p50_nm"]))
+    if changed:
+        sections.append(_section("Worst shifts", _table(changed[:20], SHIFT_COLUMNS)))
+    sections.append(_section("Pictures", _pictures(path.parent / "plots")))
+    page = resources.files("regimen.domains.airspace.analysis").joinpath("page.html").read_text(encoding="utf-8")
+    parts = {
+        "__TITLE__": escape(f"Airspace safety: {names} on {where}"),
+        "__NOTE__": escape(". ".join(found.notes)),
+        "__SECTIONS__": "\n".join(s for s in sections if s),
+        "__DATA__": data,
+    }
+    # in one pass: what is put in is not searched for marks
+    page = re.sub("|".join(parts), lambda m: parts[m.group()], page)
+    write_atomic(path, page, sync=False)
+    return path
+
+
+def flight_data(kept: Any, detector: Any) -> dict[str, Any]:
+    """What the page draws of one episode; lists by aircraft, then time."""
+    one, n = kept.flight, len(kept.file.ids)
+    steps = int(one.length[0])
+    signals, los = episode_signals(one, 0, detector)
+    reached = one.reached[0, : steps + 1, :n]
+    arrived = np.where(reached.any(0), reached.argmax(0), -1)
+    ground = one.ground[0, : steps + 1, :n]
+    flying = one.present[0, :n] & ~np.concatenate([np.zeros_like(reached[:1]), reached[:-1]])  # until it arrives
+    own = np.where(flying, one.min_sep[0, : steps + 1, :n], np.inf).min(1)
+    known = [(i, j) for i, j in pairs(one.present.shape[1]) if i < n and j < n]
+    index = {p: k for k, p in enumerate(pairs(one.present.shape[1]))}
+
+    def rounded(x: np.ndarray, digits: int) -> list:
+        return np.round(x.astype(np.float64), digits).T.tolist()
+
+    def flags(rows: np.ndarray) -> list:
+        return rows.astype(int).tolist()
+
+    return {
+        "policy": kept.subject.name,
+        "scenario": kept.scenario,
+        "shift": kept.shift,
+        "episode": kept.episode,
+        "period": detector.period_s,
+        "steps": steps,
+        "ids": list(kept.file.ids),
+        "goal": np.round(one.waypoint[0, :n].astype(np.float64), 3).tolist(),
+        "arrived": arrived.tolist(),
+        "north": rounded(one.north[0, : steps + 1, :n], 3),
+        "east": rounded(one.east[0, : steps + 1, :n], 3),
+        "track": rounded(np.degrees(np.arctan2(ground[..., 1], ground[..., 0])) % 360, 1),
+        "speed": rounded(np.linalg.norm(ground, axis=-1), 1),
+        "togo": rounded(one.waypoint_distance[0, : steps + 1, :n], 2),
+        "gap": [round(float(v), 3) if v < 199 else None for v in own],
+        "smallest": round(float(own.min()), 2) if own.min() < 199 else None,
+        "pairs": [list(p) for p in known],
+        "conflict": flags(signals.conflict[[index[p] for p in known]]) if known else [],
+        "alert": flags(signals.alert[0][:n]),
+        "ungated": flags(signals.alert[1][:n]),
+        "los": flags(los[1 : 1 + n]),
+    }
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{body}</section>" if body else ""
+
+
+def _table(rows: Sequence[dict[str, Any]], columns: dict[str, tuple[str, str]]) -> str:
+    def text(value: Any, form: str) -> str:
+        if isinstance(value, str) or not form:
+            return escape(str(value))
+        return "" if value is None or not np.isfinite(value) else format(value, form)
+
+    head = "".join(f"<th{_kind(f)}>{escape(h)}</th>" for h, f in columns.values())
+    body = "".join(
+        "<tr>" + "".join(f"<td{_kind(f)}>{text(r[c], f)}</td>" for c, (_, f) in columns.items()) + "</tr>\n"
+        for r in rows
+    )
+    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n"
+
+
+def _kind(form: str) -> str:
+    return "" if form else " class='text'"
+
+
+def _pictures(folder: Path) -> str:
+    kinds = ("matrix", "shifts", "aircraft", "separation", "survival")
+    found = sorted(p for kind in kinds for p in folder.glob(f"{kind}*.png"))
+    found.sort(key=lambda p: kinds.index(p.stem.partition("_")[0]))
+    out = []
+    for path in found[:PICTURES]:
+        name = escape(path.stem.replace("_", " "))
+        data = base64.b64encode(path.read_bytes()).decode("ascii")
+        image = f"<img alt='{name}' src='data:image/png;base64,{data}'>"
+        out.append(f"<figure>{image}<figcaption>{name}</figcaption></figure>\n")
+    return "".join(out)

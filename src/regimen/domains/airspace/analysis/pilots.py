@@ -1,0 +1,204 @@
+"""Who flies: the policy of a run, or a baseline; and the environment it flies in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from regimen import spaces
+from regimen.algorithms.policy_map import PolicyMap
+from regimen.domains.airspace.analysis.flight import Pilot
+from regimen.domains.airspace.files import ScenarioFile, load
+from regimen.envs import registry
+from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.run_dir import read_config
+from regimen.policies.policy import Policy, load_policy
+from regimen.types import Array, PyTree
+
+BASELINES = ("no_op", "waypoint", "mvp")
+SEVERAL = ("mixed", "random", "all")  # values of `scenario` that are not one scenario
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is analysed: a pilot, the environment with the settings it was trained with, and where it comes from."""
+
+    name: str
+    pilot: Pilot
+    env: Any
+    scenario: str | None = None  # it was trained on, a name or a path; None for a baseline, or of several
+    path: Path | None = None  # its run directory
+    algorithm: str | None = None
+    agents: tuple[str, ...] = ()  # where aircraft have policies of their own: whose they are, in order
+
+    @property
+    def trained_on(self) -> str:
+        """The scenario's name; empty when it is not one."""
+        return "" if self.scenario is None else load(self.scenario).name
+
+
+def act_learned(env: Any, params: PyTree, keys: Array, state: Any, obs: PyTree, memory: PyTree):
+    """The greedy policy; `params` is (algorithm, its parameters)."""
+    return _learned(params, keys, obs, memory, greedy=True)
+
+
+def act_sampled(env: Any, params: PyTree, keys: Array, state: Any, obs: PyTree, memory: PyTree):
+    """The policy as it explores; each episode draws from its own key."""
+    return _learned(params, keys, obs, memory, greedy=False)
+
+
+def _learned(params: PyTree, keys: Array, obs: PyTree, memory: PyTree, greedy: bool):
+    algo, weights = params
+    episodes, aircraft = jax.tree.leaves(obs)[0].shape[:2]
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), obs)
+    noise = None
+    if not greedy:
+        noise = jax.vmap(lambda key: algo.noise(key, (aircraft,)))(keys)
+        noise = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), noise)
+    action, memory, _ = algo.act(weights, flat, memory, noise, greedy=greedy)
+    out = algo.to_env(action)
+    return jax.tree.map(lambda x: x.reshape(episodes, aircraft, *x.shape[1:]), out), memory
+
+
+def start_learned(params: PyTree, episodes: int, aircraft: int) -> PyTree:
+    return params[0].initial_carry((episodes * aircraft,))
+
+
+_BASELINE_ACTS: dict[Any, Callable] = {}
+
+
+def baseline_pilot(name: str, function: Callable) -> Pilot:
+    """A baseline `fn(env, key, state, obs [N, ...]) -> action [N, ...]` of one episode."""
+    if function not in _BASELINE_ACTS:
+
+        def act(env, params, keys, state, obs, memory):
+            return jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs), memory
+
+        _BASELINE_ACTS[function] = act  # one function per baseline, so that it is compiled once
+    return Pilot(name, _BASELINE_ACTS[function])
+
+
+_ALGORITHMS: dict[str, Any] = {}
+
+
+def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False) -> Pilot:
+    """A learned policy. Policies of equal settings share one algorithm object, hence one compiled program."""
+    algo, spec = policy.algo, policy.algo.bound.spec
+    if own_policies(policy):
+        return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
+    settings = [type(algo).__name__, repr(algo.config), dataclasses.asdict(algo.network)]
+    settings += [spaces.to_json(spec.observation_space), spaces.to_json(spec.action_space)]
+    algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str), algo)
+    return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
+
+
+def own_policies(policy: Policy) -> bool:
+    """Whether aircraft have policies of their own instead of a shared one."""
+    return isinstance(policy.algo, PolicyMap)
+
+
+def aircraft_for(subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> int:
+    """The number of aircraft that all scenarios are padded to; policies of single aircraft fix it."""
+    count = max(len(f.ids) for f in files)
+    for s in subjects:
+        if s.agents and count > len(s.agents):
+            file = next(f for f in files if len(f.ids) > len(s.agents))
+            raise ConfigError(
+                f"{s.name} has policies for {len(s.agents)} aircraft ({', '.join(s.agents)}); {file.name} has "
+                f"{len(file.ids)}; choose scenarios with at most {len(s.agents)} (--scenario)"
+            )
+    fixed = {len(s.agents) for s in subjects if s.agents}
+    if len(fixed) > 1:
+        raise ConfigError(
+            "runs with policies for different numbers of aircraft cannot share a table; analyse them apart"
+        )
+    return max(count, *fixed) if fixed else count
+
+
+def is_airspace(env: Any) -> bool:
+    return str(env) == "airspace" or str(env).startswith(("airspace/", "airspace:"))
+
+
+def make_airspace(name: str, args: dict[str, Any]) -> Any:
+    """The environment of a run, or a clear refusal."""
+    handle = registry.resolve(name, args)
+    if handle.native is None or not hasattr(handle.native, "start"):
+        raise ConfigError(f"regimen analyse reads airspace runs; this is of '{name}'")
+    return handle.native
+
+
+def for_all(env: Any) -> Any:
+    """The environment with its settings, for any scenario that `start` is given: its own one is no longer part of the
+    program, so that runs on different scenarios share a compiled one."""
+    return env.replace(scenario="mixed")
+
+
+def baseline_subject(name: str, env: Any) -> Subject:
+    """A baseline, in the environment whose settings are given."""
+    if name not in env.baselines:
+        raise ConfigError(f"'{name}' is neither a run directory nor a baseline{nearest(name, env.baselines)}")
+    return Subject(name, baseline_pilot(name, env.baselines[name]), for_all(env))
+
+
+def subject_of(
+    target: str | Path | Policy, checkpoint: str = "best", stochastic: bool = False, env_args: dict | None = None
+) -> Subject:
+    """A run directory, a policy folder, a `Policy`, or the name of a baseline."""
+    if isinstance(target, Policy):
+        return _learned_subject(target, target.meta, None, stochastic, env_args)
+    path = Path(target)
+    if path.is_dir():
+        if not (path / "config.yaml").exists() and not (path / "config.json").exists():
+            raise StorageError(f"{path} is not a run directory: it has no config.yaml")
+        origin = read_config(path) if (path / "config.yaml").exists() else None
+        if origin is not None:
+            _refuse_other(origin.get("env"), path)
+        policy = load_policy(path, checkpoint)
+        return _learned_subject(policy, origin or policy.meta, path, stochastic, env_args)
+    env = make_airspace("airspace/head_on", dict(env_args or {}))
+    if path.suffix or len(path.parts) > 1:
+        raise StorageError(f"no such run directory: {path}")
+    return baseline_subject(str(target), env)
+
+
+def _refuse_other(env: Any, path: Path | None) -> None:
+    if not is_airspace(env):
+        where = f"{path} is a run of '{env}'" if path is not None else f"the policy was trained on '{env}'"
+        raise ConfigError(f"{where}; regimen analyse reads airspace runs (see `regimen envs`)")
+
+
+def _learned_subject(
+    policy: Policy, origin: dict[str, Any], path: Path | None, stochastic: bool, env_args: dict | None
+) -> Subject:
+    _refuse_other(origin.get("env"), path)
+    env = make_airspace(origin["env"], dict(origin.get("env_args") or {}) | dict(env_args or {}))
+    for what in ("observation_space", "action_space"):
+        theirs, mine = (spaces.describe(getattr(x, what)) for x in (policy, env))
+        if theirs != mine:
+            raise ConfigError(
+                f"the policy's {what.replace('_', ' ')} is {theirs} and the environment's is {mine}; analyse a policy "
+                "with the env settings it was trained with (observation, neighbors)"
+            )
+    scenario = getattr(env, "scenario", None)
+    name = path.name if path is not None else str(origin.get("env", "policy")).replace("airspace/", "")
+    pilot = policy_pilot(policy, name, stochastic)
+    one = None if scenario in SEVERAL else scenario
+    agents = policy.algo.bound.spec.agents if own_policies(policy) else ()
+    return Subject(name, pilot, for_all(env), one, path, policy.meta.get("algorithm"), agents)
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The run directories in a folder that is not one itself, as `regimen train airspace/all` writes them; those of
+    seeds may lie one level deeper."""
+    if (path / "config.yaml").exists() or (path / "config.json").exists() or not path.is_dir():
+        return [path]
+    found = sorted(p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in path.glob(pattern))
+    if not found:
+        raise StorageError(f"{path} is not a run directory and holds none: no config.yaml in it or in its folders")
+    return found

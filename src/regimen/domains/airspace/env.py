@@ -1,0 +1,504 @@
+"""Airspace: every 10 s each aircraft may change its heading and its speed. It should reach its waypoint and stay 5 NM
+away from the others. One policy is shared by all of them.
+
+The task, its formulas and how `compat` and `clean` differ are in docs/airspace.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from regimen.domains.airspace import atmosphere, dynamics, generator, observe, pairs, policies
+from regimen.domains.airspace import reward as rewards
+from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
+from regimen.domains.airspace.scenario import Scenario, stack
+from regimen.envs.protocol import NativeEnv, native_env
+from regimen.errors import ConfigError, nearest
+from regimen.types import Array, Record, TimeStep, pytree_dataclass
+
+FORMS = ("clean", "compat")
+TURN, CHANGE = 18.0, 10.0  # deg and kt of a full action
+DEADBAND = 3.0  # deg and kt below which a command is none
+CAPTURE = 1.0  # NM
+PREROLL = 2  # s that `compat` flies before the first observation
+METRICS = {
+    "min_separation": "min",
+    "los": "max",
+    "los_steps": "sum",
+    "conflicts": "sum",
+    "reached": "last",
+    "success": "last",
+    "first_los": "last",
+    "path_ratio": "last",
+    "interventions": "sum",
+}
+
+
+@pytree_dataclass
+class AirspaceState(Record):
+    """N aircraft in the map about the scenario's centre."""
+
+    scenario: Scenario  # as started
+    north: Array  # [N] NM
+    east: Array  # [N] NM
+    heading: Array  # [N] deg from true north
+    tas: Array  # [N] kt
+    cas: Array  # [N] kt
+    ground: Array  # [N, 2] kt over the ground (north, east)
+    target: Array  # [N, 2] commanded heading and CAS; what a finished aircraft goes on with
+    air: Array  # [N, 2] pressure and density where it flies
+    queue: Array  # [MAX_DELAY, N, 2] actions not yet applied, the latest first
+    reached: Array  # [N] bool
+    reached_step: Array  # [N] int32, -1 until then
+    violating: Array  # [N] bool
+    lost: Array  # [N, N] bool, pairs in violation
+    time: Array  # int32, decisions done
+    command: Array  # [N, 2] heading (deg) and speed (kt) change of the last decision
+    action: Array  # [N, 2] as given, clipped
+    min_sep: Array  # [N] NM, smallest own separation within the last decision
+    waypoint_distance: Array  # [N] NM
+    remaining: Array  # [N] NM to the waypoint, or what was left of it when it was reached
+    flown: Array  # [N] NM over the ground until the waypoint
+    danger: Array  # [N] summed over the others: minus the potential of the clean shaping
+    team: Array  # [2] potential and moving average of the compat team term
+    drift: Array  # [N] deg between heading and bearing of the waypoint
+    first_los: Array  # int32, decision of the first loss of separation, -1 until then
+    parts: Array  # [N, K] reward of the last decision
+
+
+class Decision(NamedTuple):
+    """What the seconds of a decision led to."""
+
+    motion: dynamics.Motion
+    squared: Array  # [N, N] NM^2, smallest squared distances of pairs that count
+    captured: Array  # [N] bool, within reach of its waypoint
+    distance: Array  # [N] NM to the waypoint, at the end or when captured
+    flown: Array  # [N] NM, until then
+
+
+@native_env
+class Airspace(NativeEnv):
+    """A scenario, or many of them, with two forms each of observation and reward."""
+
+    scenario: str = "head_on"
+    """One of the 14 names, a path to a JSON file, mixed (one of the 14 per episode), or random (the generator)."""
+    observation: str = "clean"
+    """clean, or compat: 18 values as an earlier system had them."""
+    reward: str = "clean"
+    """clean, or compat, with its rules: finished aircraft fly on, everything is checked every 10 s only."""
+    neighbors: int = 3
+    """Others that an aircraft sees, the most threatening ones (compat: the nearest)."""
+    max_episode_steps: int = 150
+    """Decisions of 10 s before an episode is cut short."""
+    fly_on: bool = False
+    """clean: aircraft that reached their waypoint stay in the others' way, as they do in compat."""
+    snap: bool = False
+    """Read an action within the dead-band, which commands nothing, as none: then it also costs nothing."""
+    action_delay: int = 0
+    """Decisions between an action and its command, besides the scenario's own."""
+    aircraft: int = 4
+    """random: most aircraft of an episode, 2 to 12."""
+    min_aircraft: int = 2
+    """random: fewest."""
+    family: str = "any"
+    """random: any, or one of chase, cross, streams, merge, head_on, free."""
+    rotate: bool = True
+    """random: turn and mirror the whole scene."""
+    types: bool = False
+    """random: draw aircraft types; off: all are A320."""
+    gamma: float = 0.995
+    """Discount of the clean shaping; the learner's, or the shaping changes what is best."""
+    position_jitter: float = 0.0
+    """Starts move north and east by up to this, NM; never to within 5.1 NM of another."""
+    heading_jitter: float = 0.0
+    """Initial headings turn by up to this, deg."""
+    speed_jitter: float = 0.0
+    """Initial speeds change by up to this, kt."""
+    wind: float = 0.0
+    """Strongest uniform wind of an episode, kt, added to the scenario's."""
+    speed_spread: float = 25.0
+    """random: speeds are 250 kt give or take up to this."""
+    angle_low: float = 20.0
+    """random, free: smallest angle between the tracks of two in conflict, deg."""
+    angle_high: float = 180.0
+    """Largest."""
+    distance_low: float = 0.0
+    """random, free: smallest distance at the closest approach, NM."""
+    distance_high: float = 5.0
+    """Largest."""
+    time_low: float = 100.0
+    """random, free: shortest time to the closest approach, s."""
+    time_high: float = 400.0
+    """Longest."""
+    progress_reward: float = 0.1
+    """progress: per NM closer to the waypoint."""
+    reach_reward: float = 5.0
+    """reach: once."""
+    entry_penalty: float = 5.0
+    """violate_entry: when separation is lost."""
+    depth_penalty: float = 2.0
+    """violate_step: per decision, times the depth: 1 at 0 NM, 0 at 5 NM plus margin."""
+    margin: float = 0.5
+    """violate_step: NM beyond 5 from which it is paid, so that a policy does not fly along the edge."""
+    action_cost: float = 0.01
+    """act_cost: per unit of heading and speed action."""
+    time_cost: float = 0.01
+    """time: per decision."""
+    team_weight: float = 2.0
+    """team: scale of the shaping, minus the danger of all own pairs."""
+
+    reward_components = rewards.COMPONENTS
+    baselines: ClassVar = {"no_op": policies.no_op, "waypoint": policies.waypoint, "mvp": policies.mvp}
+    render_fps = 8
+
+    def __post_init__(self):
+        for name, value in (("observation", self.observation), ("reward", self.reward)):
+            if value not in FORMS:
+                raise ConfigError(f"env.{name}: '{value}' is not one of clean, compat{nearest(value, FORMS)}")
+        if self.family not in generator.FAMILIES and self.family != "any":
+            raise ConfigError(f"env.family: '{self.family}'{nearest(self.family, ('any', *generator.FAMILIES))}")
+        if not 2 <= self.aircraft <= MAX_AIRCRAFT:
+            raise ConfigError(f"env.aircraft: {self.aircraft} is out of range; it must be 2 to {MAX_AIRCRAFT}")
+        if not 2 <= self.min_aircraft <= self.aircraft:
+            raise ConfigError(f"env.min_aircraft: {self.min_aircraft} is out of range; it must be 2 to env.aircraft")
+        if not 1 <= self.neighbors < MAX_AIRCRAFT:
+            raise ConfigError(f"env.neighbors: {self.neighbors} is out of range; it must be 1 to {MAX_AIRCRAFT - 1}")
+        if not 0 <= self.action_delay <= MAX_DELAY:
+            raise ConfigError(f"env.action_delay: {self.action_delay} is out of range; it must be 0 to {MAX_DELAY}")
+        if self.scenario not in ("mixed", "random"):
+            load(self.scenario)
+
+    # --- who and what ------------------------------------------------------------------------------------------------
+
+    @property
+    def file(self) -> ScenarioFile | None:
+        """The scenario's file, when there is one."""
+        return None if self.scenario in ("mixed", "random") else load(self.scenario)
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        file = self.file
+        if file is not None:
+            return file.ids
+        return tuple(f"A{i + 1}" for i in range(self.aircraft if self.scenario == "random" else 4))
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.agents)
+
+    @property
+    def metric_reductions(self) -> dict[str, str]:  # type: ignore[override]
+        return METRICS | {f"reached_step_{i + 1}": "last" for i in range(self.num_agents)}
+
+    @property
+    def observation_space(self) -> Any:
+        if self.observation == "compat":
+            high = np.array(observe.compat_high(self.neighbors), np.float32)
+            return spaces.Box(-high, high, dtype=np.float32)
+        return spaces.Box(-observe.BOUND, observe.BOUND, (observe.clean_size(self.neighbors),), np.float32)
+
+    @property
+    def action_space(self) -> Any:
+        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def active(self, state: AirspaceState) -> Array:
+        """Aircraft of the problem: all present in compat, those that still fly to their waypoint in clean."""
+        present = state.scenario.present
+        return present if self.reward == "compat" else present & ~state.reached
+
+    def alive(self, state: AirspaceState) -> Array:
+        return self.active(state)
+
+    def counts(self, state: AirspaceState) -> Array:
+        """Aircraft that others must stay away from."""
+        return state.scenario.present if self.reward == "compat" or self.fly_on else self.active(state)
+
+    # --- episodes ----------------------------------------------------------------------------------------------------
+
+    def reset(self, key: Array):
+        return self.start(self.draw(key))
+
+    def draw(self, key: Array) -> Scenario:
+        """What an episode starts from."""
+        key_scenario, key_jitter, key_wind = jax.random.split(key, 3)
+        if self.scenario == "random":
+            scenario = generator.draw(self, key_scenario)
+        elif self.scenario == "mixed":
+            index = jax.random.randint(key_scenario, (), 0, len(NAMES))
+            scenario = jax.tree.map(lambda x: x[index], stack([load(name).arrays(4) for name in NAMES]))
+        else:
+            scenario = jax.tree.map(jnp.asarray, load(self.scenario).arrays())
+        jitter = (self.position_jitter, self.heading_jitter, self.speed_jitter)
+        scenario = generator.jitter(key_jitter, scenario, *jitter)
+        direction, strength = jax.random.uniform(key_wind, (2,))
+        angle = 2 * jnp.pi * direction
+        wind = self.wind * strength * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
+        return scenario.replace(wind=scenario.wind + wind)
+
+    def start(self, scenario: Scenario) -> tuple[AirspaceState, Array]:
+        """The first state and observation of a scenario."""
+        scenario = jax.tree.map(jnp.asarray, scenario)
+        compat = self.reward == "compat"
+        n = scenario.north.shape[0]
+        heading = jnp.mod(jnp.round(scenario.heading) if compat else scenario.heading, 360.0)
+        cas = jnp.clip(scenario.cas, *dynamics.speed_limits(scenario.kind, scenario.speed_bounds))
+        air = atmosphere.air(scenario.altitude)
+        tas = atmosphere.to_tas(cas, air)
+        north, east, flown = scenario.north, scenario.east, jnp.zeros(n)
+        if compat:
+            motion = dynamics.begin(north, east, heading, tas, jnp.zeros_like(heading), scenario.convergence)
+            for _ in range(PREROLL):
+                motion = dynamics.second(motion, tas, scenario.kind, scenario.wind)
+            north, east, flown = motion.north, motion.east, motion.flown
+        away = distance(north, east, scenario.waypoint)
+        zero, nothing = jnp.zeros((), jnp.int32), jnp.zeros((n, 2))
+        state = AirspaceState(
+            scenario=scenario,
+            north=north,
+            east=east,
+            heading=heading,
+            tas=tas,
+            cas=cas,
+            ground=dynamics.velocity(heading, tas, east, scenario.wind, scenario.convergence),
+            target=jnp.stack([heading, cas], axis=-1),
+            air=air,
+            queue=jnp.zeros((MAX_DELAY, n, 2)),
+            reached=jnp.zeros(n, bool),
+            reached_step=jnp.full(n, -1, jnp.int32),
+            violating=jnp.zeros(n, bool),
+            lost=jnp.zeros((n, n), bool),
+            time=zero,
+            command=nothing,
+            action=nothing,
+            min_sep=jnp.zeros(n),
+            waypoint_distance=away,
+            remaining=away,
+            flown=flown,
+            danger=jnp.zeros(n),
+            team=jnp.zeros(2),
+            drift=jnp.zeros(n),
+            first_los=zero - 1,
+            parts=jnp.zeros((n, len(rewards.COMPONENTS))),
+        )
+        separation = pairs.separation(pairs.park(north, scenario.present), east)
+        near = pairs.nearest(separation)
+        team = jnp.stack([team_potential(separation, scenario.present), jnp.zeros(())])
+        state = state.replace(min_sep=near, team=team)
+        seen = self.relate(state)
+        if seen is not None:
+            state = state.replace(danger=jnp.sum(seen.danger, axis=-1))
+        if not compat:  # an aircraft that starts in violation does not enter it
+            state = state.replace(violating=near < SEPARATION, lost=separation < SEPARATION)
+        return state, self.observe(state, seen, jnp.zeros(n), jnp.zeros(n))
+
+    def relate(self, state: AirspaceState) -> pairs.Pairs | None:
+        """All pairs of a state, where they are observed or paid for."""
+        if self.observation == "compat" and self.reward == "compat":
+            return None
+        return pairs.relate(state.north, state.east, state.ground, self.counts(state))
+
+    def observe(self, state: AirspaceState, seen: pairs.Pairs | None, progress: Array, safety: Array) -> Array:
+        """[N, D]; `progress` and `safety` are the changes that the compat observation shows."""
+        present = state.scenario.present
+        if self.observation == "compat":
+            obs = observe.compat(state, present, progress, safety, self.neighbors)
+        else:
+            assert seen is not None
+            left = (self.max_episode_steps - state.time).astype(jnp.float32)
+            obs = observe.clean(state, seen, left, dynamics.DECISION, self.neighbors)
+        return jnp.where(present[:, None], obs, 0.0)
+
+    def step(self, key: Array, state: AirspaceState, action: Array):
+        scenario, compat = state.scenario, self.reward == "compat"
+        present, alive = scenario.present, self.alive(state)
+        steered = present & ~state.reached
+        given = jnp.clip(action, -1.0, 1.0)
+        if self.snap:
+            given = jnp.where(commanded(given) == 0.0, 0.0, given)
+        applied, queue = delayed(given, state.queue, scenario.delay + self.action_delay)
+        change = jnp.where(steered[:, None], commanded(applied), 0.0)
+
+        slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
+        speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
+        wanted = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
+        target = jnp.where(steered[:, None], wanted, state.target)
+        turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
+        end = self.fly(state, turn, atmosphere.to_tas(target[:, 1], state.air))
+        motion, separation = end.motion, jnp.sqrt(end.squared)
+        reached = state.reached | end.captured
+        remaining = jnp.where(state.reached, state.remaining, end.distance)
+        away = end.distance if compat else remaining
+        near = pairs.nearest(separation)
+        lost = separation < SEPARATION
+        newly, now = reached & ~state.reached, state.time + 1
+        any_lost = jnp.any(lost)
+
+        after = state.replace(
+            north=motion.north,
+            east=motion.east,
+            heading=jnp.mod(state.heading + turn - motion.left, 360.0),
+            tas=motion.tas,
+            cas=atmosphere.to_cas(motion.tas, state.air),
+            ground=motion.tas[:, None] * jnp.stack([motion.cos, motion.sin], axis=-1) + scenario.wind,
+            target=target,
+            queue=queue,
+            reached=reached,
+            reached_step=jnp.where(newly, now, state.reached_step),
+            violating=near < SEPARATION,
+            lost=lost,
+            time=now,
+            command=change,
+            action=given,
+            min_sep=near,
+            waypoint_distance=away,
+            remaining=remaining,
+            flown=state.flown + jnp.where(steered, end.flown, 0.0),
+            first_los=jnp.where(any_lost & (state.first_los < 0), now, state.first_los),
+        )
+        seen = self.relate(after)
+        if seen is not None:
+            after = after.replace(danger=jnp.where(present, jnp.sum(seen.danger, axis=-1), 0.0))
+        # The first decision has no distance to compare with: that of before the pre-roll was never taken.
+        progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
+        if compat:
+            after, parts = self.pay_compat(state, after, separation, progress, applied)
+            terminated = jnp.broadcast_to(jnp.all(reached | ~present), present.shape)
+        else:
+            shaping = rewards.shaped(
+                self.gamma, -self.team_weight * state.danger, -self.team_weight * after.danger, newly
+            )
+            parts = rewards.clean(self, alive, progress, near, state.violating, given, newly, shaping)
+            terminated = newly
+        after = after.replace(parts=parts)
+        obs = self.observe(after, seen, progress, near - state.min_sep)
+        metrics = self.measure(state, after, separation, alive)
+        return after, TimeStep(obs, parts, terminated, metrics=metrics)
+
+    def fly(self, state: AirspaceState, turn: Array, target: Array) -> Decision:
+        """The seconds of one decision. In `clean` separation and waypoints are checked each second, and an aircraft
+        leaves in the second after it reached its waypoint; in `compat` only the last second matters."""
+        scenario, compat = state.scenario, self.reward == "compat"
+        present = scenario.present
+        n = present.shape[0]
+
+        def check(now: Decision, motion: dynamics.Motion) -> Decision:
+            away = distance(motion.north, motion.east, scenario.waypoint)
+            counted = present if compat or self.fly_on else present & ~(state.reached | now.captured)
+            squared = pairs.squared(pairs.park(motion.north, counted), motion.east)
+            if compat:
+                return Decision(motion, squared, present & (away <= CAPTURE), away, motion.flown)
+            return Decision(
+                motion,
+                jnp.minimum(now.squared, squared),
+                now.captured | (present & (away <= CAPTURE)),
+                jnp.where(now.captured, now.distance, away),
+                jnp.where(now.captured, now.flown, motion.flown),
+            )
+
+        def second(now: Decision, _) -> tuple[Decision, None]:
+            motion = dynamics.second(now.motion, target, scenario.kind, scenario.wind)
+            return (now._replace(motion=motion) if compat else check(now, motion)), None
+
+        motion = dynamics.begin(state.north, state.east, state.heading, state.tas, turn, scenario.convergence)
+        still = jnp.zeros_like(state.north)
+        start = Decision(motion, jnp.full((n, n), jnp.inf), jnp.zeros(n, bool), still, still)
+        end, _ = jax.lax.scan(second, start, None, length=dynamics.DECISION)
+        return check(end, end.motion) if compat else end
+
+    def pay_compat(self, state: AirspaceState, after: AirspaceState, separation, progress, applied):
+        """(state with what the reward remembers, reward [N, K])."""
+        present = state.scenario.present
+        angle = jnp.abs(dynamics.wrap(observe.bearing(after) - after.heading))
+        potential = team_potential(separation, present)
+        average, clipped = rewards.smoothed(state.team[1], state.team[0], potential)
+        parts = rewards.compat(
+            present,
+            progress,
+            (state.drift, angle),
+            after.min_sep,
+            state.violating,
+            applied,
+            (state.reached, after.reached),
+            after.time >= self.max_episode_steps,
+            rewards.responsibility(separation, present) * clipped,
+        )
+        return after.replace(team=jnp.stack([potential, average]), drift=angle), parts
+
+    def measure(self, state: AirspaceState, after: AirspaceState, separation: Array, alive: Array) -> dict[str, Array]:
+        present, scenario = after.scenario.present, after.scenario
+        number = jnp.maximum(jnp.sum(present), 1)
+        direct = distance(scenario.north, scenario.east, scenario.waypoint)
+        detour = (after.flown + after.remaining) / jnp.maximum(direct, 1.0)
+        lost = jnp.any(after.lost)
+        moved = jnp.any(after.command != 0.0, axis=-1) & alive
+        values = {
+            "min_separation": jnp.min(after.min_sep),
+            "los": lost,
+            "los_steps": lost,
+            "conflicts": jnp.sum(after.lost & ~state.lost) / 2,
+            "reached": jnp.sum(after.reached & present) / number,
+            "success": (after.first_los < 0) & jnp.all(after.reached | ~present),
+            "first_los": after.first_los,
+            "path_ratio": jnp.sum(jnp.where(present, detour, 0.0)) / number,
+            "interventions": jnp.sum(moved),
+        }
+        values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(self.num_agents)}
+        return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
+
+    def recorded(self, state: AirspaceState) -> dict[str, Array]:
+        """What a trajectory needs of a state."""
+        from regimen.domains.airspace.analysis.flight import seen
+
+        return seen(self, state)
+
+    def write_evaluation(self, path: Any, start: AirspaceState, rows: Any, length: Any, alerts: bool) -> None:
+        """The episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
+        (`log.alerts`)."""
+        from regimen.domains.airspace.analysis.detector import Detector
+        from regimen.domains.airspace.analysis.flight import Rows
+        from regimen.domains.airspace.analysis.trajectory import write_evaluation
+
+        write_evaluation(path, self, Rows(rows, length, start.scenario), Detector() if alerts else None)
+
+    def write_states(self, path: Any, states: list[AirspaceState]) -> None:
+        """One episode as a trajectory table, from its states."""
+        from regimen.domains.airspace.analysis.flight import flight_of_states
+        from regimen.domains.airspace.analysis.trajectory import place_of, write_trajectory
+
+        write_trajectory(
+            path, flight_of_states(self, states), 0, place_of(self), components=tuple(self.reward_components)
+        )
+
+    def render(self, state: AirspaceState) -> np.ndarray:
+        """[H, W, 3] uint8."""
+        from regimen.domains.airspace.render import draw
+
+        return draw(self, state)
+
+
+def distance(north: Array, east: Array, waypoint: Array) -> Array:
+    dn, de = north - waypoint[:, 0], east - waypoint[:, 1]
+    return jnp.sqrt(dn * dn + de * de)
+
+
+def commanded(action: Array) -> Array:
+    """Heading (deg) and speed (kt) change of a normalised action, small ones dropped: [N, 2]."""
+    change = action * jnp.array([TURN, CHANGE])
+    return jnp.where(jnp.abs(change) < DEADBAND, 0.0, change)
+
+
+def delayed(action: Array, queue: Array, delay: Array) -> tuple[Array, Array]:
+    """(the action whose turn it is, the queue after it); before the first ones come zeros."""
+    line = jnp.concatenate([action[None], queue])  # [1 + MAX_DELAY, N, 2]
+    turn = jnp.arange(line.shape[0])[:, None, None] == jnp.minimum(delay, MAX_DELAY)
+    return jnp.sum(jnp.where(turn, line, 0.0), axis=0), line[:-1]
+
+
+def team_potential(separation: Array, present: Array) -> Array:
+    """Of the closest pair; 1 when there is none."""
+    return jnp.where(jnp.sum(present) > 1, rewards.potential(jnp.min(separation)), 1.0)

@@ -1,0 +1,177 @@
+"""What an aircraft sees: `compat` as an earlier system had it, faults included, and `clean`.
+
+Both are one row per aircraft. The features of `clean` are about -1 to 1, distances at the scale of the separation
+minimum and of the whole airspace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from regimen.domains.airspace import dynamics, pairs
+from regimen.domains.airspace.aircraft import KT
+from regimen.domains.airspace.files import SEPARATION
+from regimen.domains.airspace.pairs import Pairs
+from regimen.types import Array
+
+NM = 1.852  # km
+HOUR = 3600.0
+OWN = (
+    "cos_waypoint",
+    "sin_waypoint",
+    "waypoint_near",
+    "waypoint_far",
+    "speed",
+    "speed_range",
+    "drift",
+    "time_left",
+    "slack",
+    "rank",
+    "danger",
+    "finished",
+)
+NEIGHBOUR = (
+    "present",
+    "cos_bearing",
+    "sin_bearing",
+    "range_near",
+    "range_far",
+    "v_ahead",
+    "v_right",
+    "closing",
+    "tcpa",
+    "dcpa",
+    "miss",
+    "danger",
+    "priority",
+    "finished",
+    "nearer",
+    "cos_intent",
+    "sin_intent",
+)
+BOUND = 2.0
+COMPAT_LIMITS = (10.0, 1.0, 1.0, 1.0, 1.0)  # of the first five; then K * vx, K * vy, distance, K * x, K * y
+
+
+def clean_size(k: int) -> int:
+    return len(OWN) + k * len(NEIGHBOUR)
+
+
+def compat_high(k: int) -> list[float]:
+    """Largest absolute values of the compat observation."""
+    return [*COMPAT_LIMITS, *[150.0] * (2 * k), 1.0, *[12.0] * (2 * k)]
+
+
+def soft(x: Array, scale: float) -> Array:
+    """To -1..1, linear near zero: cheaper than tanh."""
+    return x / (jnp.abs(x) + scale)
+
+
+def clean(state: Any, seen: Pairs, time_left: Array, step_s: float, k: int) -> Array:
+    """[N, clean_size(k)] in the frame of the own heading: OWN, then each of NEIGHBOUR for the K others.
+
+    Neighbours are sorted by threat: the predicted miss plus a share of the range. `priority` and `rank` (by index) let
+    a shared deterministic policy tell twins apart; `miss` has the sign of the side on which the other will pass.
+    """
+    scenario, finished = state.scenario, state.reached.astype(jnp.float32)
+    angle = (state.heading - scenario.convergence * state.east) * dynamics.DEGREE
+    c, s = jnp.cos(angle), jnp.sin(angle)
+    dn, de = scenario.waypoint[:, 0] - state.north, scenario.waypoint[:, 1] - state.east
+    vn, ve = state.ground[:, 0], state.ground[:, 1]
+    distance = jnp.sqrt(dn * dn + de * de) + 1e-3
+    ahead, right = (dn * c + de * s) / distance, (de * c - dn * s) / distance
+    slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
+    speed = jnp.sqrt(vn * vn + ve * ve) + 1e-3
+    seconds = jnp.maximum(time_left * step_s, 1.0)
+    n = state.north.shape[0]
+    index = jnp.arange(n, dtype=jnp.float32)
+    own = [
+        ahead,
+        right,
+        soft(distance, SEPARATION),
+        distance / 50.0,
+        (state.tas * KT - 150.0) / 50.0,
+        2 * (state.cas - slowest) / (fastest - slowest) - 1,
+        5.0 * (ve * c - vn * s) / speed,
+        jnp.broadcast_to(time_left * step_s / 1500.0, distance.shape),
+        1 - 2 * HOUR * distance / (speed * seconds),
+        2.0 * index / max(n - 1, 1) - 1,
+        jnp.sum(seen.danger, axis=-1),
+        finished,
+    ]
+
+    # What the chosen others are is picked first and their features computed for K of them only.
+    chosen = pairs.order(seen.dcpa + 0.25 * seen.range, seen.valid, k)
+    present = jnp.any(chosen, axis=-1)  # [N, K]
+    its = [pairs.pick(chosen, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
+    dn, de, vn, ve = (
+        its[0] - state.north[:, None],
+        its[1] - state.east[:, None],
+        its[2] - vn[:, None],
+        its[3] - ve[:, None],
+    )
+    c, s = c[:, None], s[:, None]
+    near = pairs.approach(dn, de, vn, ve)
+    reach = jnp.maximum(near.range, 1e-3)
+    others = [
+        jnp.ones_like(reach),
+        (dn * c + de * s) / reach,
+        (de * c - dn * s) / reach,
+        (reach - SEPARATION) / SEPARATION,
+        soft(reach, 20.0),
+        (vn * c + ve * s) / 300.0,
+        (ve * c - vn * s) / 300.0,
+        -(dn * vn + de * ve) / reach / 300.0,
+        near.tcpa / pairs.HORIZON,
+        (near.dcpa - SEPARATION) / SEPARATION,
+        soft((dn * ve - de * vn) / (near.speed + 1.0), SEPARATION),
+        near.danger,
+        jnp.where(its[8] < index[:, None], 1.0, -1.0),
+        its[7],
+        (distance[:, None] - its[4]) / 10.0,
+        its[5],
+        its[6],
+    ]
+    columns = [*(x[:, None] for x in own), *(jnp.where(present, x, 0.0) for x in others)]
+    return jnp.clip(jnp.concatenate(columns, axis=1), -BOUND, BOUND)
+
+
+def compat(state: Any, present: Array, progress: Array, safety: Array, k: int) -> Array:
+    """[N, 6 + 4K] in the alphabetical order of the keys: airspeed, cos_to_wp, progress_rate, safety_rate, sin_to_wp,
+    vx_r, vy_r, wp_dist_norm, x_r, y_r. Offsets are north-up, velocities in NM/s over 32 and 66 with axes swapped."""
+    scenario = state.scenario
+    to_waypoint = dynamics.DEGREE * (bearing(state) - state.heading)
+    valid = present[None, :] & ~jnp.eye(present.shape[0], dtype=bool)
+    chosen = pairs.order(pairs.squared(state.north, state.east), valid, k)
+    shown = jnp.any(chosen, axis=-1)
+
+    def offset(values: Array) -> Array:
+        return jnp.where(shown, pairs.pick(chosen, values) - values[:, None], 0.0)
+
+    dn, de = offset(state.north), offset(state.east)
+    h, v = state.heading * dynamics.DEGREE, state.tas / HOUR  # NM/s
+    vn, ve = v * jnp.cos(h), v * jnp.sin(h)
+    angle = scenario.convergence * dynamics.DEGREE * state.east[:, None]  # offsets along the true axes at the own place
+    north, east = dn * jnp.cos(angle) - de * jnp.sin(angle), de * jnp.cos(angle) + dn * jnp.sin(angle)
+    columns = [
+        jnp.clip((state.tas * KT - 150.0) / 6.0, -10.0, 10.0)[:, None],
+        jnp.cos(to_waypoint)[:, None],
+        jnp.tanh(progress / 2.0)[:, None],
+        jnp.tanh(safety / 5.0)[:, None],
+        jnp.sin(to_waypoint)[:, None],
+        jnp.clip(offset(vn) / 32.0, -150.0, 150.0),
+        jnp.clip(offset(ve) / 66.0, -150.0, 150.0),
+        jnp.tanh(state.waypoint_distance / 20.0)[:, None],
+        jnp.clip(east * NM / 20.0, -12.0, 12.0),
+        jnp.clip(north * NM / 20.0, -12.0, 12.0),
+    ]
+    return jnp.concatenate(columns, axis=-1)
+
+
+def bearing(state: Any) -> Array:
+    """To the waypoint, deg from true north halfway there."""
+    gap = state.scenario.waypoint - jnp.stack([state.north, state.east], axis=-1)
+    middle = (state.east + state.scenario.waypoint[:, 1]) / 2
+    return jnp.arctan2(gap[:, 1], gap[:, 0]) / dynamics.DEGREE + state.scenario.convergence * middle

@@ -1,0 +1,116 @@
+"""What a decision pays each aircraft, by component: `compat` as an earlier system had it, and `clean`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from regimen.domains.airspace.files import SEPARATION
+from regimen.types import Array
+
+COMPONENTS = ("progress", "drift", "violate_entry", "violate_step", "act_cost", "time", "reach", "terminal", "team")
+NM = 1.852  # km
+
+
+def depth(separation: Array, edge: Any = SEPARATION) -> Array:
+    """How deep within `edge` NM of another an aircraft is, 0..1."""
+    return jnp.maximum(1.0 - separation / edge, 0.0)
+
+
+# --- compat ----------------------------------------------------------------------------------------------------------
+
+PROGRESS, DRIFT, DEADZONE, ENTRY, DEEP, BOOST = 0.04, 0.01, 8.0, -25.0, 1.0, 1.5
+ACT, TIME, FINISHED_TIME, REACH, TERMINAL = -0.01, -0.005, 0.1, 10.0, -10.0
+TEAM, TEAM_GAMMA, TEAM_EMA, TEAM_CAP = 0.6, 0.99, 0.05, 0.05
+
+
+def violate_step(separation: Array) -> Array:
+    """Per step in violation; deeper than 1 NM up to 2.5 times as much."""
+    boost = 1.0 + BOOST * jnp.maximum(DEEP - separation, 0.0) / DEEP
+    return jnp.where(separation < SEPARATION, -depth(separation) * boost, 0.0)
+
+
+def drift(before: Array, after: Array) -> Array:
+    """For turning towards the waypoint; the dead zone is taken off the improvement, not off the angle."""
+    return DRIFT * jnp.maximum(before - after - DEADZONE, 0.0)
+
+
+def potential(separation: Array) -> Array:
+    """Of the smallest separation of all pairs: 0 at 0, a half at 5 NM, 1 from 10 NM."""
+    outer = 0.5 + 0.5 * jnp.minimum((separation - SEPARATION) / SEPARATION, 1.0)
+    return jnp.where(separation <= SEPARATION, 0.5 * separation / SEPARATION, outer)
+
+
+def responsibility(separation: Array, present: Array) -> Array:
+    """Shares of the team term: 1 plus own pairs in violation, scaled to one each on average; [N, N] -> [N]."""
+    weight = jnp.where(present, 1.0 + jnp.sum(separation < SEPARATION, axis=-1), 0.0)
+    return weight * jnp.sum(present) / jnp.maximum(jnp.sum(weight), 1.0)
+
+
+def smoothed(average: Array, before: Array, after: Array) -> tuple[Array, Array]:
+    """(moving average, clipped) of the change of potential."""
+    average = (1 - TEAM_EMA) * average + TEAM_EMA * (TEAM_GAMMA * after - before)
+    return average, jnp.clip(average, -TEAM_CAP, TEAM_CAP)
+
+
+def compat(
+    present: Array,
+    progress: Array,
+    drifts: tuple[Array, Array],
+    separation: Array,
+    violated: Array,
+    action: Array,
+    reached: tuple[Array, Array],
+    over: Array,
+    team: Array,
+) -> Array:
+    """[N, K]; finished aircraft go on earning and paying."""
+    before, after = reached
+    parts = [
+        PROGRESS * NM * progress,
+        drift(*drifts),
+        jnp.where((separation < SEPARATION) & ~violated, ENTRY, 0.0),
+        violate_step(separation),
+        ACT * jnp.sum(jnp.abs(action), axis=-1),
+        TIME * jnp.where(after, FINISHED_TIME, 1.0),
+        jnp.where(after & ~before, REACH, 0.0),
+        jnp.where(over & ~after, TERMINAL, 0.0),
+        TEAM * team,
+    ]
+    return jnp.where(present[:, None], jnp.stack(parts, axis=-1), 0.0)
+
+
+# --- clean -----------------------------------------------------------------------------------------------------------
+
+
+def clean(
+    env: Any,
+    alive: Array,
+    progress: Array,
+    separation: Array,
+    violated: Array,
+    action: Array,
+    reached: Array,
+    shaping: Array,
+) -> Array:
+    """[N, K]; only aircraft that still fly to their waypoint earn or pay."""
+    lost = separation < SEPARATION
+    nothing = jnp.zeros_like(progress)
+    parts = [
+        env.progress_reward * progress,
+        nothing,
+        jnp.where(lost & ~violated, -env.entry_penalty, 0.0),
+        -env.depth_penalty * depth(separation, SEPARATION + env.margin),
+        -env.action_cost * jnp.sum(jnp.abs(action), axis=-1),
+        nothing - env.time_cost,
+        jnp.where(reached, env.reach_reward, 0.0),
+        nothing,
+        shaping,
+    ]
+    return jnp.where(alive[:, None], jnp.stack(parts, axis=-1), 0.0)
+
+
+def shaped(gamma: Any, before: Array, after: Array, ended: Array) -> Array:
+    """Potential-based (Ng, Harada and Russell 1999): the potential of an end is zero, so that what is best stays so."""
+    return gamma * jnp.where(ended, 0.0, after) - before

@@ -1,0 +1,96 @@
+"""What one episode starts from, as arrays. Reading and making files is in `files` and `library`, offered here too."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regimen.domains.airspace import aircraft
+from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, Layer, ScenarioFile, load
+from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, to_latlon
+from regimen.domains.airspace.library import FAMILIES, START, make
+from regimen.types import Array, Record, pytree_dataclass
+
+__all__ = [
+    "FAMILIES",
+    "MAX_AIRCRAFT",
+    "MAX_DELAY",
+    "NAMES",
+    "SEPARATION",
+    "START",
+    "Center",
+    "Scenario",
+    "ScenarioFile",
+    "from_latlon",
+    "load",
+    "make",
+    "to_latlon",
+]
+
+
+@pytree_dataclass
+class Scenario(Record):
+    """Arrays are padded to N aircraft; scenarios of one N can be stacked and vmapped."""
+
+    present: Array  # [N] bool
+    north: Array  # [N] NM
+    east: Array  # [N] NM
+    heading: Array  # [N] deg, 0..360
+    cas: Array  # [N] kt
+    altitude: Array  # [N] ft
+    kind: Array  # [N] int32, index into aircraft.TYPES
+    waypoint: Array  # [N, 2] NM (north, east)
+    wind: Array  # [N, 2] kt (north, east), the motion of the air
+    delay: Array  # int32, decisions between an action and its command
+    speed_bounds: Array  # [2] scale of the clamps at 100 and 400 kt
+    convergence: Array  # deg per NM, how far true north turns towards the east; 0 on a flat earth
+
+
+def from_file(file: ScenarioFile, n: int | None = None) -> Scenario:
+    """The arrays of a file, in numpy; absent aircraft are far away and fly nowhere."""
+    count = len(file.agents)
+    n = count if n is None else n
+    if n < count:
+        raise ValueError(f"{file.name} has {count} aircraft, more than {n}")
+
+    def padded(values: Any, fill: Any = 0.0, dtype: Any = np.float32) -> Any:
+        rows = np.array(values, dtype)
+        return np.concatenate([rows, np.full((n - count, *rows.shape[1:]), fill, dtype)])
+
+    def number(value: Any, dtype: Any = np.float32) -> Any:
+        return np.array(value, dtype)
+
+    starts = np.array([from_latlon(file.center, a.lat, a.lon) for a in file.agents])
+    return Scenario(
+        present=padded([True] * count, False, bool),
+        north=padded(starts[:, 0]),
+        east=padded(starts[:, 1]),
+        heading=padded([a.hdg_deg for a in file.agents]),
+        cas=padded([a.spd_kt for a in file.agents], 250.0),
+        altitude=padded([a.alt_ft for a in file.agents], 10_000.0),
+        kind=padded([aircraft.index_of(a.type) for a in file.agents], 0, np.int32),
+        waypoint=padded([from_latlon(file.center, *a.waypoint) for a in file.agents]),
+        wind=padded([wind_at(file.wind, a.alt_ft) for a in file.agents]),
+        delay=number(file.action_delay_steps, np.int32),
+        speed_bounds=number((1.0, 1.0)),
+        convergence=number(convergence(file.center)),
+    )
+
+
+def wind_at(layers: tuple[Layer, ...], alt_ft: float) -> tuple[float, float]:
+    """Motion of the air (north, east) in kt: between layers by interpolation, beyond them as the nearest."""
+    if not layers:
+        return 0.0, 0.0
+    heights = [layer.alt_ft for layer in layers]
+    north = [-layer.kt * math.cos(math.radians(layer.dir_deg)) for layer in layers]
+    east = [-layer.kt * math.sin(math.radians(layer.dir_deg)) for layer in layers]
+    return float(np.interp(alt_ft, heights, north)), float(np.interp(alt_ft, heights, east))
+
+
+def stack(scenarios: list[Scenario]) -> Scenario:
+    """Several of one size as one with a leading axis."""
+    return jax.tree.map(lambda *rows: jnp.stack([jnp.asarray(row) for row in rows]), *scenarios)

@@ -1,0 +1,110 @@
+"""What a scenario is and what happens if nobody does anything: `regimen scenario show`."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regimen.domains.airspace.env import Airspace, AirspaceState
+from regimen.domains.airspace.files import SEPARATION, ScenarioFile, load
+from regimen.errors import ConfigError
+
+
+class Outcome(NamedTuple):
+    """An episode without a command under the compat rules; T rows, of which the first is the start."""
+
+    env: Airspace
+    state: AirspaceState  # the last one, numpy
+    north: np.ndarray  # [T, N] NM
+    east: np.ndarray  # [T, N] NM
+    separation: np.ndarray  # [T, N] NM, each aircraft's smallest
+    reward: np.ndarray  # [N], of the whole episode
+
+    @property
+    def first_los(self) -> int:
+        """Decision of the first loss of separation, -1 if there is none."""
+        return int(self.state.first_los)
+
+
+def no_op(scenario: str, reward: str = "compat") -> Outcome:
+    """Fly a scenario straight on until all have reached their waypoints, or to the limit."""
+    env = Airspace(scenario=scenario, reward=reward)
+
+    @jax.jit
+    def play(env: Airspace):
+        first, _ = env.reset(jax.random.key(0))
+
+        def step(carry, _):
+            state, over = carry
+            after, ts = env.step(jax.random.key(0), state, jnp.zeros_like(state.action))
+            after = jax.tree.map(lambda a, b: jnp.where(over, a, b), state, after)
+            paid = jnp.where(over, 0.0, jnp.sum(ts.reward, axis=-1))
+            ended = over | jnp.all(ts.terminated | ~env.alive(after))
+            return (after, ended), (after.north, after.east, after.min_sep, paid, over)
+
+        (last, _), rows = jax.lax.scan(step, (first, jnp.bool_(False)), None, length=env.max_episode_steps)
+        return first, last, rows
+
+    first, last, (north, east, separation, paid, over) = jax.device_get(play(env))
+    t = int(np.sum(~over))
+
+    def track(start: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([start[None], rows[:t]])
+
+    tracks = track(first.north, north), track(first.east, east), track(first.min_sep, separation)
+    return Outcome(env, last, tracks[0], tracks[1], tracks[2], paid.sum(axis=0))
+
+
+def report(scenario: str) -> tuple[list[str], Outcome]:
+    """(lines for people, the outcome)."""
+    file = load(scenario)
+    outcome = no_op(scenario)
+    state = outcome.state
+    lines = [f"{file.name}: {len(file.agents)} aircraft, centre {file.center.lat:g} N {file.center.lon:g} E"]
+    if file.notes:
+        lines.append(file.notes)
+    lines += ["", "  id    type   heading   speed   altitude   to waypoint   closest   reaches it   return"]
+    start = file.arrays()
+    for i, agent in enumerate(file.agents):
+        direct = float(np.hypot(*(start.waypoint[i] - np.array([start.north[i], start.east[i]]))))
+        step = int(state.reached_step[i])
+        when = f"step {step}" if step >= 0 else "never"
+        nearest = f"{outcome.separation[:, i].min():.2f} NM" if len(file.agents) > 1 else "alone"
+        lines.append(
+            f"  {agent.id:<5} {agent.type:<6} {agent.hdg_deg:7.1f} {agent.spd_kt:7.0f} {agent.alt_ft:10.0f} "
+            f"{direct:10.1f} NM {nearest:>9} {when:>12} {outcome.reward[i]:8.1f}"
+        )
+    lines += ["", "Without any command (compat reward, steps of 10 s):"]
+    lines.append(f"  start separation      {closest(file):.2f} NM")
+    lines.append(f"  minimum separation    {outcome.separation.min():.2f} NM")
+    los = f"step {outcome.first_los}" if outcome.first_los >= 0 else "never"
+    lines.append(f"  below {SEPARATION:g} NM first    {los}")
+    lines.append(f"  return                {outcome.reward.sum():.1f}")
+    return lines, outcome
+
+
+def closest(file: ScenarioFile) -> float:
+    """Smallest distance between two starts, NM; infinite for one aircraft."""
+    start = file.arrays()
+    points = np.stack([start.north, start.east], axis=-1)
+    return min((float(np.hypot(*(a - b))) for a, b in itertools.combinations(points, 2)), default=float("inf"))
+
+
+def picture(outcome: Outcome, path: str | Path) -> Path:
+    """The starts, and the tracks flown, as a PNG file."""
+    try:
+        from PIL import Image
+    except ImportError as e:
+        raise ConfigError("a picture needs pillow; pip install 'regimen[plots]'") from e
+    from regimen.domains.airspace.render import draw
+
+    start, _ = outcome.env.start(outcome.state.scenario)
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(draw(outcome.env, start, (outcome.north, outcome.east))).save(file)
+    return file

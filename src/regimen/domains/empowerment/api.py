@@ -1,0 +1,51 @@
+"""`regimen.solve`: a world by name, file or object, and theory parameters by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regimen.domains.empowerment import exact, tabular
+from regimen.domains.empowerment.reach import LIMIT
+from regimen.domains.empowerment.solution import Solution
+from regimen.domains.empowerment.theory import Theory
+from regimen.domains.empowerment.worlds.world import World
+from regimen.envs.registry import resolve
+from regimen.errors import ConfigError, EnvError, nearest
+
+MAPS = (".yaml", ".yml", ".txt", ".map")  # how names of map files end
+
+
+def solve(
+    world: Any,
+    *,
+    stationary: bool = False,
+    env_args: Mapping[str, Any] | None = None,
+    limit: int = LIMIT,
+    **theory: Any,
+) -> Solution:
+    """The exact solution of a world: `regimen.solve("world/way1x5", beta_r=5, env_args={"max_episode_steps": 8})`.
+
+    `world` is a name, a map file, `module:factory` or a `World`. `stationary` solves it without a time limit."""
+    known = Theory.__dataclass_fields__
+    for name in theory:
+        if name not in known:
+            raise ConfigError(f"solve: there is no parameter '{name}'{nearest(name, known)}")
+    found = make_world(world, env_args)
+    return (tabular if stationary else exact).solve(found, Theory(**theory), limit)
+
+
+def make_world(world: Any, env_args: Mapping[str, Any] | None = None) -> World:
+    """A world from its name, its map file or itself."""
+    if isinstance(world, (str, Path)) and ":" not in str(world):
+        if Path(world).is_file():
+            world = f"world:{world}"
+        elif isinstance(world, Path) or Path(world).suffix in MAPS:
+            raise EnvError(
+                f"{world}: there is no such file; give a map file, or a name (`regimen envs` lists world/...)"
+            )
+    handle = resolve(world, env_args)
+    if not isinstance(handle.native, World):
+        raise ConfigError(f"{handle.id} is no world of humans and robots; give one (`regimen envs` lists world/...)")
+    return handle.native

@@ -1,0 +1,353 @@
+"""The hyper-parameters of `--algo empowerment`, jax-free. The docstring under a field is its `--help` text;
+docs/algorithms/empowerment.md has the glossary and says where defaults differ from the prior system's, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from regimen.config.fields import (
+    AtLeastOne,
+    Discount,
+    Fraction,
+    Natural,
+    Negative,
+    NotNegative,
+    Period,
+    Positive,
+    Range,
+    Whole,
+)
+from regimen.errors import ConfigError
+
+NETS = ("v_h_e", "x_h", "u_r", "q_r", "v_r")
+"""The networks, in the order in which they begin to learn."""
+STAGES = (*NETS, "ramp", "full")
+"""Stages by number: what joins in it, the ramp of beta_r, full training."""
+
+
+@dataclass(frozen=True)
+class EmpowermentConfig:
+    """A robot that softly maximises human power (Heitzig and Potham 2025, arXiv 2508.00159)."""
+
+    # theory
+    gamma_r: Discount = 0.99
+    """Discount of the robot."""
+    gamma_h: Discount = 0.99
+    """Discount of the humans."""
+    zeta: AtLeastOne = 2.0
+    """How much reliable goals count over likely ones; at least 1."""
+    xi: AtLeastOne = 1.0
+    """Aversion to inequality between humans; at least 1."""
+    eta: AtLeastOne = 1.1
+    """Further aversion to inequality over time; at least 1, best close to it."""
+    beta_r: NotNegative = 10.0
+    """Exponent of the robot's power-law policy; 0 is uniform."""
+    terminal_v_r: Negative = -1e-10
+    """V_r where the world ends; below 0."""
+    form: Literal["mean", "sum"] = "mean"
+    """X_h and U_r as means over goals and humans, or as the paper's sums."""
+    robot_policy: Literal["power", "boltzmann"] = "power"
+    """The policy: (-Q)^-beta_r, or a softmax of beta_r Q / (max Q - min Q)."""
+    human_prior: Literal["heuristic", "cautious", "optimistic", "mean"] = "heuristic"
+    """How humans are believed to act: as the world's own `prior` says, or solved for first (phase 1) against the worst,
+    the best or the average robot. The latter needs a world that can be enumerated."""
+    beta_h: str = "10"
+    """Inverse temperature of a prior that is solved for; a number or `inf`. The heuristic prior's is the world's
+    (`env.beta_h`)."""
+    nu_h: Fraction = 0.0
+    """Share of human actions that are habit: uniformly random."""
+
+    # exploration
+    epsilon_r_start: Fraction = 1.0
+    """Share of uniformly random robot actions at the start."""
+    epsilon_r_end: Fraction = 0.01
+    """The same at the end of `epsilon_r_decay_steps`, and after."""
+    epsilon_r_decay_steps: Whole = 10_000
+    """Steps over which it falls, linearly."""
+    epsilon_h_start: Fraction = 1.0
+    """Share of uniformly random human actions at the start. What is learned does not depend on it."""
+    epsilon_h_end: Fraction = 0.01
+    """The same at the end of `epsilon_h_decay_steps`, and after."""
+    epsilon_h_decay_steps: Whole = 10_000
+    """Steps over which it falls, linearly."""
+    goal_resample_prob: Fraction = 0.01
+    """Chance per step that all goals are drawn anew; one that is attained always is."""
+    state_sweep: Fraction = 0.0
+    """Share of each batch that is drawn uniformly from all reachable states and times, instead of from the replay.
+    Where a world is not enumerated (`table_limit`) all of it is drawn from the replay, and the log says so."""
+
+    # learning rates
+    lr_v_h_e: Positive = 1e-3
+    """Adam's learning rate of V_h^e; of a lookup table, the step towards its target."""
+    lr_x_h: Positive = 1e-4
+    """Of X_h."""
+    lr_u_r: Positive = 1e-4
+    """Of U_r."""
+    lr_q_r: Positive = 1e-4
+    """Of Q_r."""
+    lr_v_r: Positive = 1e-4
+    """Of V_r."""
+    lr_decay: Literal["constant", "seed_sqrt", "sqrt", "inverse", "cosine"] = "inverse"
+    """After the ramp and `lr_constant_fraction` of training, whose end is t0: none, 1 / sqrt(t - t1 + 1) with t1 the
+    end of the ramp, sqrt(t0 / t), t0 / t, or half a cosine down to 0."""
+    lr_constant_fraction: Fraction = 0.7
+    """Share of all steps before the decay begins (not of `seed_sqrt`, which begins at the end of the ramp)."""
+
+    # stages
+    warmup_v_h_e_steps: Whole = 10_000
+    """Steps of stage 0, in which only V_h^e learns."""
+    warmup_x_h_steps: Whole = 10_000
+    """Steps of stage 1, in which X_h joins. 0 counts for a network that is not used, whatever is set."""
+    warmup_u_r_steps: Whole = 5_000
+    """Steps of stage 2, in which U_r joins."""
+    warmup_q_r_steps: Whole = 10_000
+    """Steps of stage 3, in which Q_r joins."""
+    warmup_v_r_steps: Whole = 5_000
+    """Steps of stage 4, in which V_r joins."""
+    beta_r_rampup_steps: Whole = 20_000
+    """Steps of stage 5, in which the effective beta_r rises from 0; then comes stage 6, full training."""
+    beta_r_ramp: Literal["sigmoid", "linear"] = "sigmoid"
+    """Its form; both are exactly 0 at the start of the ramp and beta_r at its end."""
+    schedule_unit: Literal["training_steps", "env_steps"] = "training_steps"
+    """What stages, epsilons, the ramp, decays and the clearing of the replay count."""
+    num_training_steps: Natural | None = None
+    """Length of training, which decays and gradual clearing refer to; by default the budget."""
+    horizon: Period | None = None
+    """The budget at the first start; saved with the run."""
+
+    # target copies
+    v_h_e_target_update_interval: Natural = 100
+    """Training steps between copies of V_h^e to its target network; 1 is as good as none."""
+    x_h_target_update_interval: Natural = 100
+    """Of X_h."""
+    u_r_target_update_interval: Natural = 100
+    """Of U_r."""
+    q_r_target_update_interval: Natural = 100
+    """Of Q_r, which acting uses too."""
+    v_r_target_update_interval: Natural = 100
+    """Of V_r."""
+
+    # replay and batches
+    buffer_size: Natural = 100_000
+    """Transitions kept; rounded up to whole rollouts."""
+    batch_size: Natural = 64
+    """Rows per training step."""
+    x_h_batch_size: Natural | None = None
+    """Rows for X_h, more of which reduce the variance of sampled goals; by default `batch_size`."""
+    buffer_clearing: Literal["none", "hard", "gradual"] = "gradual"
+    """Forget what was collected in warm-up: never, all at once where the ramp and full training begin, or by age."""
+    training_steps_per_env_step: Positive = 1.0
+    """Training steps for each env step; fractions add up."""
+    steps_per_episode: Natural | None = None
+    """Steps of an episode. Must be the world's own `max_episode_steps`, which is the default."""
+    u_r_sample_humans: Natural | None = None
+    """Humans drawn for each row's target of U_r; all when not set."""
+    x_h_sample_humans: Natural | None = None
+    """Humans drawn for each row's target of X_h; all when not set."""
+
+    # targets
+    use_model_based_targets: bool = True
+    """Expectations over actions, outcomes and goals by the world's `outcomes`; else from the transitions observed, with
+    weights for what exploration did, and goals drawn anew. A world that is only a sampler always does the latter."""
+    exact_limit: Natural = 4096
+    """Joint human actions times outcomes up to which expectations are exact; beyond, others' actions are drawn."""
+    human_samples: Natural = 4
+    """Draws of the other humans' actions then."""
+    table_limit: Natural = 20_000
+    """Reachable states up to which a world is enumerated before training: targets are then looked up. Fewer where
+    there are more than 200 joint actions."""
+    loss: Literal["mse", "huber"] = "mse"
+    """Of every network. Huber's is not minimal at the mean: it biases sampled targets."""
+    loss_space: Literal["auto", "log", "value"] = "auto"
+    """Errors of Q_r, V_r and U_r: of their logarithms, which is right for exact targets, or relative to their size,
+    which is right for all. auto: log where targets are exact."""
+    q_r_output: Literal["log", "softplus", "z"] = "log"
+    """How Q_r and V_r come out of a network with output o: -exp(o), -softplus(o), or -sigmoid(o)^(-eta xi)."""
+
+    # regularisation
+    v_h_e_weight_decay: NotNegative = 0.0
+    """L2 penalty of V_h^e, in its gradient."""
+    x_h_weight_decay: NotNegative = 0.0
+    """Of X_h."""
+    u_r_weight_decay: NotNegative = 0.0
+    """Of U_r."""
+    q_r_weight_decay: NotNegative = 0.0
+    """Of Q_r."""
+    v_r_weight_decay: NotNegative = 0.0
+    """Of V_r."""
+    v_h_e_grad_clip: NotNegative = 10.0
+    """Gradients of V_h^e are scaled down to this norm; 0 turns it off."""
+    x_h_grad_clip: NotNegative = 10.0
+    """Of X_h."""
+    u_r_grad_clip: NotNegative = 10.0
+    """Of U_r."""
+    q_r_grad_clip: NotNegative = 10.0
+    """Of Q_r."""
+    v_r_grad_clip: NotNegative = 10.0
+    """Of V_r."""
+    v_h_e_dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    """Share of hidden units that are dropped in training V_h^e."""
+    x_h_dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    """Of X_h."""
+    u_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    """Of U_r."""
+    q_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    """Of Q_r."""
+    v_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
+    """Of V_r."""
+
+    # networks
+    x_h_use_network: bool = True
+    """Learn X_h; else it is computed from V_h^e."""
+    u_r_use_network: bool = False
+    """Learn U_r; else it is computed from X_h."""
+    v_r_use_network: bool = False
+    """Learn V_r; else it is computed from U_r and Q_r."""
+    include_step_count: bool = True
+    """Let networks see the time, and values end with it. Else a stationary solution is learned, as if the world went on
+    for ever; episodes are then only cut short."""
+    time_features: Literal["one_hot", "scaled"] = "one_hot"
+    """How networks see the time."""
+    use_encoders: bool = False
+    """Give the other networks, beside the state, what V_h^e's first layers make of it; only V_h^e trains those."""
+    hidden_dim: Natural | None = None
+    """Width of two hidden layers of every network; by default they are `network.hidden`."""
+    networks: str = ""
+    """Other networks for some: `q_r=NAME,v_h_e=module:factory` with names of `register_network`, or factories like
+    those."""
+    use_lookup_tables: bool = False
+    """Tables over all reachable states (and times) instead of networks."""
+    lookup_use_adaptive_lr: bool = False
+    """Let a table's entry be the mean of its targets so far, by weight (1 / n where all weigh alike), instead of steps
+    of lr_*."""
+    lookup_default_q_r: Negative = -1.0
+    """Q_r of a table at the start."""
+    lookup_default_v_r: Negative = -1.0
+    """V_r of a table at the start."""
+    lookup_default_v_h_e: Fraction = 0.0
+    """V_h^e of a table at the start."""
+    lookup_default_x_h: Positive = 1e-10
+    """X_h of a table at the start."""
+    lookup_default_y: Positive = 2.0
+    """The mean of X_h^-xi of a table of U_r at the start."""
+
+    # asynchrony (--engine ray)
+    num_actors: Natural | None = None
+    """Actors on `--engine ray`; the same as `engine.workers`, which is where to set it."""
+    actor_sync_freq: Natural = 100
+    """Training steps between the weights that actors are given; they change them between whole episodes."""
+    max_env_steps_per_training_step: Positive = 10.0
+    """With several workers the learner makes at least one training step for so many env steps."""
+
+    REPLACED: ClassVar[dict[str, str]] = {
+        "async_training": "use --engine ray",
+        "use_sqrt_lr_decay": "use algo.lr_decay (seed_sqrt or sqrt)",
+        "constant_lr_then_1_over_t": "use algo.lr_decay inverse",
+        "gradual_buffer_clearing": "use algo.buffer_clearing gradual",
+        "beta_r_continuation_mode": "use algo.beta_r_ramp; continuation by arc length is not built",
+        "use_z_space_transform": "use algo.q_r_output z",
+        "use_z_based_loss": "use algo.loss_space; a loss in z is not built",
+        "num_episodes": "use --total-episodes",
+        "updates_per_step": "use algo.training_steps_per_env_step",
+        "env_steps_per_training_step": "use algo.training_steps_per_env_step, its inverse",
+        "v_r_target_update_freq": "use algo.v_r_target_update_interval",
+        "v_h_target_update_freq": "use algo.v_h_e_target_update_interval",
+        "auto_grad_clip": "gradient clips are constant: one that falls with the learning rate shrinks steps twice",
+        "auto_grad_clip_reference_lr": "the gradient clips are constant",
+        "lookup_adaptive_lr_min": "algo.lookup_use_adaptive_lr is a true mean, without a smallest step",
+        "lookup_default_u_r": "use algo.lookup_default_y",
+        "checkpoint_interval": "use --checkpoint.every",
+        "state_feature_dim": "use algo.hidden_dim or network.hidden",
+    }
+    """Names of the prior system that have another place here."""
+    NOT_BUILT: ClassVar[tuple[str, ...]] = (
+        "use_rnd", "rnd_", "lr_rnd", "normalize_rnd", "use_human_action_rnd", "use_count_based_curiosity",
+        "count_curiosity_", "gamma_h_curriculum", "gamma_r_curriculum", "gamma_h_rampup", "gamma_r_rampup",
+        "gamma_h_start", "gamma_r_start", "use_tangent_predictor", "beta_r_arclength", "q_r_advantage_",
+        "trajectory_replay_", "v_h_e_target_mode", "q_r_target_mode", "v_h_e_n_step", "q_r_n_step", "pi_r_mode",
+        "mcts_", "profile_batching", "use_lookup_", "async_", "min_free_memory", "memory_", "plasticity_",
+        "goal_feature_dim", "agent_", "lr_x_h_use", "lr_u_r_use",
+    )  # fmt: skip
+    """Beginnings of names that the prior system has and this one has not."""
+
+    @classmethod
+    def unknown(cls, name: str) -> str | None:
+        """What to say of a documented name that is none here; None for one that nobody knows."""
+        if name in cls.REPLACED:
+            return f"that is named otherwise here: {cls.REPLACED[name]}"
+        if name.startswith(cls.NOT_BUILT):
+            return "the prior system has it, this one does not (docs/algorithms/empowerment.md says why)"
+        return None
+
+    def uses(self, name: str) -> bool:
+        """Whether a network is learned."""
+        return {"x_h": self.x_h_use_network, "u_r": self.u_r_use_network, "v_r": self.v_r_use_network}.get(name, True)
+
+    @property
+    def inverse_temperature(self) -> float:
+        """beta_h as a number."""
+        try:
+            return float(self.beta_h)
+        except ValueError:
+            return math.nan
+
+    def theory(self) -> Any:
+        """The parameters of the equations alone, as the exact solvers take them."""
+        from regimen.domains.empowerment.theory import Theory
+
+        same = ("gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r", "form", "robot_policy")
+        return Theory(
+            **{name: getattr(self, name) for name in same}, beta_h=self.inverse_temperature, prior=self.human_prior
+        )
+
+    def validate(self) -> None:
+        if not self.inverse_temperature > 0:
+            raise ConfigError(f"algo.beta_h: '{self.beta_h}' is not a number greater than 0, or inf")
+        if self.human_prior == "heuristic" and self.beta_h != EmpowermentConfig.beta_h:
+            raise ConfigError(
+                f"algo.beta_h: {self.beta_h} would change nothing, the heuristic prior is the world's own; set "
+                "env.beta_h, or algo.human_prior to one that is solved for"
+            )
+        if self.state_sweep > 0 and round(self.state_sweep * self.batch_size) == 0:
+            raise ConfigError(
+                f"algo.state_sweep: {self.state_sweep:g} of algo.batch_size {self.batch_size} is no row; set it to 0, "
+                f"or to at least {1 / self.batch_size:g}"
+            )
+        if self.use_encoders and self.use_lookup_tables:
+            raise ConfigError("algo.use_encoders: lookup tables have no layers to share; turn one of the two off")
+        self.check_kind()
+        for field in ("u_r_sample_humans", "x_h_sample_humans"):
+            if getattr(self, field) is not None and not self.uses(field[:3]):
+                raise ConfigError(
+                    f"algo.{field}: {field[:3]} is computed, not learned; set algo.{field[:3]}_use_network"
+                )
+        if self.x_h_batch_size is not None and not self.x_h_use_network:
+            raise ConfigError("algo.x_h_batch_size: x_h is computed, not learned; set algo.x_h_use_network")
+        self.named_networks()
+
+    def check_kind(self) -> None:
+        """Refuse settings of networks for tables, and of tables for networks: they would change nothing."""
+        ends = ("_dropout", "_weight_decay", "_grad_clip")
+        others = ("networks", "hidden_dim", "time_features", "loss", "loss_space", "q_r_output")
+        for f in dataclasses.fields(self):
+            of_network, of_table = f.name.endswith(ends) or f.name in others, f.name.startswith("lookup_")
+            if getattr(self, f.name) == f.default or not (of_network if self.use_lookup_tables else of_table):
+                continue
+            what = "lookup tables have" if self.use_lookup_tables else "networks have"
+            raise ConfigError(
+                f"algo.{f.name}: {what} none; leave it at {f.default!r}, or turn algo.use_lookup_tables "
+                f"{'off' if self.use_lookup_tables else 'on'}"
+            )
+
+    def named_networks(self) -> dict[str, str]:
+        """Network -> name or factory, as `networks` says."""
+        out = {}
+        for part in filter(None, (p.strip() for p in self.networks.split(","))):
+            name, equals, builder = (x.strip() for x in part.partition("="))
+            if not equals or not builder or name not in NETS:
+                raise ConfigError(f"algo.networks: '{part}' is not NETWORK=NAME; networks are {', '.join(NETS)}")
+            out[name] = builder
+        return out

@@ -1,0 +1,194 @@
+"""What the learner knows of a world: what networks read of a row, and where a row's actions lead.
+
+A row is a state at a time. Where a world can be enumerated (`Enumerated`), everything is computed once, on the host:
+the distinct successors of every robot action, with their probabilities under the humans' marginals (for Q_r) and under
+each goal of each human (for V_h^e). Else successors are made inside the program (`Imagined`), with all human actions
+where they are few, and a sample of them where not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.types import Array, Record, pytree_dataclass
+
+
+@pytree_dataclass
+class Rows(Record):
+    """States at times. `place` is a row's number among the reachable ones, where they are known."""
+
+    state: Array  # [..., n]
+    time: Array  # [...] int32
+    place: Array  # [...] int32
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        return self.time.shape
+
+
+@pytree_dataclass
+class Moves(Record):
+    """Where each robot action leads: J successors, and how likely they are. Probabilities of Q_r sum to 1 over J, and
+    those of V_h^e for every goal."""
+
+    next: Rows  # [N, AR, J]
+    over: Array  # [N, AR, J] the world has ended there
+    attained: Array  # [N, AR, J, H, G]
+    p_q: Array  # [N, AR, J] under the humans' marginals
+    p_v: Array  # [N, AR, J, H, G] with the own goal known
+
+
+class WorldModel:
+    """What holds for any world: features, priors, ends."""
+
+    exact = False  # whether expectations are
+    places = 0  # reachable rows, where they are known
+    why = ""  # they are not known
+
+    def __init__(self, world: Any, c: EmpowermentConfig):
+        self.world, self.timed, self.habit = world, c.include_step_count, c.nu_h
+        self.horizon: int = world.max_episode_steps
+        self.one_hot = c.time_features == "one_hot"
+        self.weights = np.asarray(world.goal_weights, np.float32)  # [H, G]
+        probe = jax.eval_shape(world.features, jax.eval_shape(world.initial))
+        self.inputs = probe.shape[-1] + (0 if not self.timed else self.horizon if self.one_hot else 1)
+
+    def rows(self, obs: Any) -> Rows:
+        """Rows of observations [...]."""
+        return Rows(obs["state"], obs["time"], jnp.zeros(obs["time"].shape, jnp.int32))
+
+    def features(self, rows: Rows) -> Array:
+        """What networks read [..., F]: the world's features, and the time."""
+        flat = rows.state.reshape(-1, *rows.state.shape[len(rows.lead) :])
+        x = jax.vmap(self.world.features)(flat).astype(jnp.float32).reshape(*rows.lead, -1)
+        return self.with_time(x, rows.time)
+
+    def with_time(self, x: Array, time: Array) -> Array:
+        if not self.timed:
+            return x
+        if self.one_hot:
+            return jnp.concatenate([x, (time[..., None] == jnp.arange(self.horizon)).astype(jnp.float32)], -1)
+        return jnp.concatenate([x, (time[..., None] / self.horizon).astype(jnp.float32)], -1)
+
+    def prior(self, rows: Rows) -> Array:
+        """How humans are believed to act [N, H, G, A]."""
+        return equations.with_habit(jax.vmap(self.world.prior)(rows.state), self.habit)
+
+    def marginals(self, prior: Array) -> Array:
+        """The same with unknown goals [N, H, A]."""
+        out = jnp.einsum("hg,...hga->...ha", self.weights, prior)
+        return out / out.sum(-1, keepdims=True)
+
+    def last(self, rows: Rows) -> Array:
+        """Whether the world's time is over after one more step [...]."""
+        return rows.time + 1 >= self.horizon if self.timed else jnp.zeros(rows.lead, bool)
+
+    def certain_end(self, rows: Rows) -> Array:
+        """Whether a robot action ends the world for sure [..., AR], as far as that is known."""
+        return jnp.broadcast_to(self.last(rows)[..., None], (*rows.lead, self.world.robot_choices))
+
+    def allowed(self, rows: Rows) -> Array | None:
+        """Robot actions there are [..., AR]; None: all of them."""
+        if self.world.allowed is None:
+            return None
+        flat = rows.state.reshape(-1, *rows.state.shape[len(rows.lead) :])
+        return jax.vmap(self.world.allowed)(flat).reshape(*rows.lead, -1)
+
+    def moves(self, rows: Rows, key: Array) -> Moves:
+        raise NotImplementedError
+
+
+def human_actions(world: Any) -> np.ndarray:
+    """All joint actions of the humans [A^H, H], the first fastest."""
+    choices = itertools.product(range(world.num_actions), repeat=world.humans)
+    return np.array(list(choices), np.int32).reshape(-1, world.humans)[:, ::-1]
+
+
+def robot_actions(world: Any) -> np.ndarray:
+    """All joint actions of the robots [A^R, R], the first fastest."""
+    choices = itertools.product(range(world.num_actions), repeat=world.robots)
+    return np.array(list(choices), np.int32).reshape(-1, world.robots)[:, ::-1]
+
+
+def joint_weights(prior: Any, marginals: Any, actions: np.ndarray) -> tuple[Any, Any]:
+    """How likely joint human actions [M, H] are: under the marginals [..., H, A], and for each human and goal, with the
+    prior [..., H, G, A] for its own action and the others' marginals: [..., M] and [..., M, H, G]. Numpy or jax."""
+    humans = actions.shape[1]
+    alone = [marginals[..., h, :][..., actions[:, h]] for h in range(humans)]  # of [..., M]
+    whole, known = 1.0, []
+    for h in range(humans):
+        others = 1.0
+        for k in range(humans):
+            others = others * alone[k] if k != h else others
+        own = prior[..., h, :, :][..., actions[:, h]]  # [..., G, M]
+        known.append(own * (others[..., None, :] if humans > 1 else 1.0))  # type: ignore[index]
+        whole = whole * alone[h]
+    stack = np.stack if isinstance(prior, np.ndarray) else jnp.stack
+    return whole, stack([k.swapaxes(-1, -2) for k in known], -2)
+
+
+class Imagined(WorldModel):
+    """Successors made inside the program from the world's `outcomes`."""
+
+    def __init__(self, world: Any, c: EmpowermentConfig):
+        super().__init__(world, c)
+        self.robot = robot_actions(world)
+        outcomes = jax.eval_shape(world.outcomes, jax.eval_shape(world.initial), jnp.zeros(self.agents, jnp.int32))
+        self.exact = world.num_actions**world.humans * outcomes[0].shape[0] <= c.exact_limit
+        self.samples = c.human_samples
+        self.humans = human_actions(world) if self.exact else None
+
+    @property
+    def agents(self) -> int:
+        return self.world.robots + self.world.humans
+
+    def moves(self, rows: Rows, key: Array) -> Moves:
+        prior = self.prior(rows)
+        keys = jax.random.split(key, rows.time.shape[0])
+        return jax.vmap(self.moves_of)(rows, prior, self.marginals(prior), keys)
+
+    def moves_of(self, row: Rows, prior: Array, marginals: Array, key: Array) -> Moves:
+        """Of one row; successors of all human actions considered side by side [AR, M * K]."""
+        if self.humans is not None:
+            actions, (p_q, p_v) = jnp.asarray(self.humans), joint_weights(prior, marginals, self.humans)
+        else:
+            actions, p_q, p_v = self.sampled(prior, marginals, key)
+        robot = jnp.asarray(self.robot)
+
+        def lead(a_r: Array, a_h: Array) -> tuple[Array, Array]:
+            return self.world.outcomes(row.state, jnp.concatenate([a_r, a_h]))
+
+        p, states = jax.vmap(jax.vmap(lead, (None, 0)), (0, None))(robot, actions)  # [AR, M, K], [AR, M, K, n]
+        flat = states.reshape(len(self.robot), -1, *row.state.shape)
+
+        def each(f: Any) -> Array:
+            return jax.vmap(jax.vmap(f))(flat)
+
+        p_q = (p * p_q[:, None]).reshape(len(self.robot), -1)
+        p_v = (p[..., None, None] * p_v[:, None]).reshape(*p_q.shape, *p_v.shape[1:])
+        time = jnp.broadcast_to(row.time + 1, p_q.shape)
+        over = each(self.world.ended) | self.last(row)
+        return Moves(Rows(flat, time, jnp.zeros_like(time)), over, each(self.world.attained), p_q, p_v)
+
+    def sampled(self, prior: Array, marginals: Array, key: Array) -> tuple[Array, Array, Array]:
+        """Joint human actions [M, H] and their weights, whose expectation is right: some drawn from the marginals, and
+        for each human all its own actions, beside the others' of each draw."""
+        humans, actions, draws = self.world.humans, self.world.num_actions, self.samples
+        drawn = jax.random.categorical(key, jnp.log(marginals), shape=(draws, humans))  # [D, H]
+        own = jnp.broadcast_to(drawn[:, None, None], (draws, humans, actions, humans))
+        mine = jnp.eye(humans, dtype=bool)[None, :, None]
+        own = jnp.where(mine, jnp.arange(actions)[None, None, :, None], own)  # [D, H, A, H]
+        joint = jnp.concatenate([drawn, own.reshape(-1, humans)])
+        p_q = jnp.concatenate([jnp.full(draws, 1 / draws), jnp.zeros(draws * humans * actions)])
+        known = jnp.broadcast_to(
+            jnp.einsum("hk,hga->hakg", jnp.eye(humans), prior)[None] / draws, (draws, humans, actions, *prior.shape[:2])
+        )
+        p_v = jnp.concatenate([jnp.zeros((draws, *prior.shape[:2])), known.reshape(-1, *prior.shape[:2])])
+        return joint.astype(jnp.int32), p_q, p_v

@@ -1,0 +1,101 @@
+"""When what happens in learning empowerment: stages, beta_r, epsilons, learning rates, and which rows are too old.
+
+Everything is a function of the step `t`, which counts training steps or env steps (`schedule_unit`). All of it works on
+numbers and on traced arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
+from regimen.types import Array
+
+RAMP, FULL = 5, 6  # numbers of STAGES
+STEEPNESS = 6.0  # of the sigmoid over the ramp
+
+
+class Plan(NamedTuple):
+    """The first step of every stage."""
+
+    starts: tuple[int, ...]  # [7]; equal to the next where a stage is skipped
+
+    @classmethod
+    def of(cls, c: EmpowermentConfig) -> Plan:
+        lengths = [getattr(c, f"warmup_{name}_steps") if c.uses(name) else 0 for name in NETS]
+        starts = [0]
+        for length in (*lengths, c.beta_r_rampup_steps):
+            starts.append(starts[-1] + length)
+        return cls(tuple(starts))
+
+    @property
+    def warm(self) -> int:
+        """W: the step at which the ramp begins."""
+        return self.starts[RAMP]
+
+    @property
+    def full(self) -> int:
+        """W + R: the step at which full training begins."""
+        return self.starts[FULL]
+
+    def stage(self, t: Array | int) -> Array:
+        """Number of the stage at step t: the last that has begun."""
+        return (jnp.asarray(t) >= jnp.array(self.starts)).sum() - 1
+
+    def active(self, name: str, t: Array | int) -> Array:
+        """Whether a network learns at step t."""
+        return jnp.asarray(t) >= self.starts[NETS.index(name)]
+
+
+def effective_beta(c: EmpowermentConfig, plan: Plan, t: Array) -> Array:
+    """beta_r at step t: 0 in warm-up, beta_r after the ramp, and between them exactly these at both ends."""
+    if plan.full == plan.warm:
+        return jnp.where(t >= plan.warm, c.beta_r, 0.0)
+    u = jnp.clip((t - plan.warm) / (plan.full - plan.warm), 0.0, 1.0)
+    if c.beta_r_ramp == "linear":
+        return c.beta_r * u
+
+    def sigmoid(x: Any) -> Any:
+        return 1 / (1 + jnp.exp(-STEEPNESS * (x - 0.5)))
+
+    low, high = sigmoid(0.0), sigmoid(1.0)
+    share = jnp.clip((sigmoid(u) - low) / (high - low), 0.0, 1.0)
+    return c.beta_r * jnp.where(u >= 1, 1.0, jnp.where(u <= 0, 0.0, share))
+
+
+def epsilon(start: Any, end: Any, steps: int, t: Array) -> Array:
+    """Linear from `start` to `end` over so many steps; `end` at once where there are none."""
+    if steps == 0:
+        return jnp.asarray(end, jnp.float32)
+    return start + (end - start) * jnp.clip(t / steps, 0.0, 1.0)
+
+
+def rate(c: EmpowermentConfig, plan: Plan, t: Array, total: Array) -> Array:
+    """Factor of all learning rates at step t of `total`."""
+    t = jnp.asarray(t, jnp.float32)
+    if c.lr_decay == "constant":
+        return jnp.ones(())
+    if c.lr_decay == "seed_sqrt":
+        return jnp.where(t < plan.full, 1.0, 1 / jnp.sqrt(jnp.maximum(t - plan.full, 0.0) + 1))
+    t0 = jnp.maximum(decay_start(c, plan, total), 1.0)
+    if c.lr_decay == "cosine":
+        done = jnp.clip((t - t0) / jnp.maximum(total - t0, 1.0), 0.0, 1.0)
+        return 0.5 * (1 + jnp.cos(jnp.pi * done))
+    factor = t0 / jnp.maximum(t, t0)
+    return jnp.sqrt(factor) if c.lr_decay == "sqrt" else factor
+
+
+def decay_start(c: EmpowermentConfig, plan: Plan, total: Array) -> Array:
+    """t0: the later of the end of the ramp and the constant share of training."""
+    return jnp.maximum(float(plan.full), jnp.floor(c.lr_constant_fraction * total))
+
+
+def oldest(c: EmpowermentConfig, plan: Plan, t: Array, total: Array) -> Array:
+    """The insertion step before which rows are not drawn any more, with gradual clearing: it moves from 0 to W while t
+    moves from W to the constant share of training."""
+    end = jnp.maximum(float(plan.warm), jnp.floor(c.lr_constant_fraction * total))
+    share = jnp.clip((t - plan.warm) / jnp.maximum(end - plan.warm, 1.0), 0.0, 1.0)
+    share = jnp.where(end > plan.warm, share, jnp.where(t >= plan.warm, 1.0, 0.0))
+    return jnp.floor(plan.warm * share)

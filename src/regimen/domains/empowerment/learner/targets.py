@@ -1,0 +1,151 @@
+"""What the networks of empowerment are trained towards: equations (4) to (9) with the target networks on the right.
+
+From the model, expectations are taken over all that the world knows (`modelled`). From observed transitions
+(`observed`), one draw of everything is made unbiased by weights: what is wanted over what exploration did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.learner.model import Rows, WorldModel
+from regimen.domains.empowerment.learner.networks import Nets, log_policy
+from regimen.types import Array, PyTree, Record, pytree_dataclass
+
+BLOCK = 1024  # rows whose targets are computed together
+
+
+@pytree_dataclass
+class Values(Record):
+    """What the networks say of rows."""
+
+    v_h_e: Array  # [..., H, G]
+    log_x: Array  # [..., H]
+    log_y: Array  # [...]
+    log_u: Array  # [...]
+    log_q: Array  # [..., AR]
+    log_pi: Array  # [..., AR]
+    log_v: Array  # [...]
+
+
+@pytree_dataclass
+class Targets(Record):
+    """What they should say, and how much each counts (0: not at all)."""
+
+    v_h_e: Array  # [N, H, G]
+    v_h_e_weight: Array  # [N, H, G]
+    log_q: Array  # [N, AR]
+    q_weight: Array  # [N, AR]
+    x_h: Array  # [N, H]
+    log_y: Array  # [N]
+    log_v: Array  # [N]
+
+
+def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Rows, beta_r: Any) -> Values:
+    """What is learned, and what follows from it where it is not learned. `params` by network."""
+    model = nets.model
+    x = None if nets.tables else model.features(rows)
+    v_h_e = nets.v_h_e(nets.raw("v_h_e", params, rows, x=x))
+    power = nets.x_h(nets.raw("x_h", params, rows, x=x)) if "x_h" in nets.names else nets.power(v_h_e, c)
+    log_x = jnp.log(power)
+    if "u_r" in nets.names:
+        log_y = nets.log_y(nets.raw("u_r", params, rows, x=x), c.form)
+    else:
+        log_y = log_y_of(log_x, c)
+    log_u = c.eta * log_y
+    log_q = nets.log_q(params, rows, c, x)
+    log_pi = log_policy(log_q, beta_r, c.robot_policy, model.allowed(rows))
+    if "v_r" in nets.names:
+        log_v = nets.log_value(nets.raw("v_r", params, rows, x=x), c)[..., 0]
+    else:
+        log_v = equations.log_neg_v_r(log_u, log_pi, log_q)
+    return Values(v_h_e, log_x, log_y, log_u, log_q, log_pi, log_v)
+
+
+def log_y_of(log_x: Array, c: EmpowermentConfig) -> Array:
+    """log of the mean (or sum) over humans of X_h^-xi: (8) without its outer power."""
+    return equations.log_neg_u_r(log_x, c.xi, 1.0, c.form)
+
+
+def modelled(
+    model: WorldModel, c: EmpowermentConfig, rows: Rows, here: Values, there: Callable[[Rows], Values], key: Array
+) -> Targets:
+    """Expectations over robot and human actions, goals and outcomes. `there` gives the values of successors."""
+    moves = model.moves(rows, key)
+    new = there(moves.next)
+    worth = equations.attain_target(moves.attained, new.v_h_e, moves.over[..., None, None], c.gamma_h)
+    by_action = (moves.p_v * worth).sum(2)  # [N, AR, H, G]
+    v_h_e = (jnp.exp(here.log_pi)[..., None, None] * by_action).sum(1)
+    q = (moves.p_q * equations.q_robot(-jnp.exp(new.log_v), moves.over, c.gamma_r, c.terminal_v_r)).sum(2)
+    weight = 1.0 - model.certain_end(rows).astype(jnp.float32)
+    return Targets(v_h_e, jnp.ones_like(v_h_e), jnp.log(-q), weight, *same_state(model, c, here))
+
+
+def same_state(model: WorldModel, c: EmpowermentConfig, here: Values) -> tuple[Array, Array, Array]:
+    """X_h over all goals, y over all humans, and V_r: what follows from other values of the same row."""
+    power = equations.x_h(here.v_h_e, model.weights, c.zeta, c.form)
+    return power, log_y_of(here.log_x, c), equations.log_neg_v_r(here.log_u, here.log_pi, here.log_q)
+
+
+@pytree_dataclass
+class Seen(Record):
+    """Observed transitions, and how likely exploration made what was done."""
+
+    rows: Rows  # [N]
+    next: Rows  # [N]
+    over: Array  # [N]
+    attained: Array  # [N, H] of the human's own goal, in the successor
+    goal: Array  # [N, H]
+    robot: Array  # [N]
+    human: Array  # [N, H]
+    robot_p: Array  # [N] probability of the robot's action when it was taken
+    human_p: Array  # [N, H] likewise
+
+
+def observed(model: WorldModel, c: EmpowermentConfig, seen: Seen, here: Values, new: Values, key: Array) -> Targets:
+    """Unbiased targets from one transition each: V_h^e of the humans' goals, Q_r of the action taken, X_h of a goal
+    drawn anew (the goal of the rollout is not independent of the state)."""
+    n, humans = seen.goal.shape
+    at, who = jnp.arange(n)[:, None], jnp.arange(humans)
+    prior = model.prior(seen.rows)  # [N, H, G, A]
+    own = prior[at, who, seen.goal, seen.human] / seen.human_p  # [N, H]
+    alone = model.marginals(prior)[at, who, seen.human] / seen.human_p
+    robot = jnp.exp(here.log_pi)[jnp.arange(n), seen.robot] / seen.robot_p
+    others = jnp.stack([jnp.delete(alone, h, axis=1, assume_unique_indices=True).prod(1) for h in range(humans)], 1)
+    value = new.v_h_e[at, who, seen.goal]  # [N, H]
+    worth = equations.attain_target(seen.attained, value, seen.over[:, None], c.gamma_h)
+    chosen = seen.goal[..., None] == jnp.arange(model.weights.shape[1])  # [N, H, G]
+    v_weight = chosen * (own * others * robot[:, None])[..., None]
+    q = equations.q_robot(-jnp.exp(new.log_v), seen.over, c.gamma_r, c.terminal_v_r)
+    taken = seen.robot[:, None] == jnp.arange(here.log_q.shape[1])
+    q_weight = taken * alone.prod(1)[:, None] * ~model.certain_end(seen.rows)
+    _, log_y, log_v = same_state(model, c, here)
+    fresh = jax.random.categorical(key, jnp.log(jnp.asarray(model.weights)), shape=(n, humans))
+    power = here.v_h_e[at, who, fresh] ** c.zeta
+    if c.form == "sum":
+        power = power * (model.weights > 0).sum(-1)
+    return Targets(
+        jnp.broadcast_to(worth[..., None], chosen.shape),
+        v_weight,
+        jnp.broadcast_to(jnp.log(-q)[:, None], taken.shape),
+        q_weight,
+        power,
+        log_y,
+        log_v,
+    )
+
+
+def in_blocks(function: Callable[[Array], PyTree], count: int) -> PyTree:
+    """`function(numbers [n]) -> tree [n, ...]` of 0..count-1, a block at a time: less memory."""
+    if count <= BLOCK:
+        return function(jnp.arange(count))
+    blocks = -(-count // BLOCK)
+    numbers = jnp.minimum(jnp.arange(blocks * BLOCK), count - 1).reshape(blocks, BLOCK)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], lax.map(function, numbers))

@@ -1,0 +1,68 @@
+"""Episodes of a solved world: robots and humans act as solved, and people take a new goal when they have got one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.solution import Solution
+from regimen.domains.empowerment.worlds.world import WorldState
+
+
+@dataclass(frozen=True)
+class Episode:
+    """T' + 1 states, the last of which nobody acts in."""
+
+    solution: Solution
+    states: np.ndarray  # [T' + 1] numbers of the solution's table
+    goals: np.ndarray  # [T' + 1, H]
+    actions: np.ndarray  # [T', N] of each agent, robots first
+
+    def moments(self) -> list[WorldState]:
+        """What a world renders, one for each time."""
+        vectors = self.solution.table.states[self.states]
+        return [
+            WorldState(world=s, time=np.int32(t), goal=g)  # type: ignore[arg-type]
+            for t, (s, g) in enumerate(zip(vectors, self.goals))
+        ]
+
+    def frames(self) -> list[np.ndarray]:
+        """A picture of each moment."""
+        return [self.solution.world.render(moment) for moment in self.moments()]  # type: ignore[attr-defined]
+
+
+def play(solution: Solution, seed: int = 0, greedy: bool = True) -> Episode:
+    """One episode; `greedy`: robots do what is most likely, the first of equals. Humans always draw."""
+    world, table, rng = solution.world, solution.table, np.random.default_rng(seed)
+    weights, actions, robots = world.goal_weights, world.num_actions, world.robots
+
+    def goals() -> np.ndarray:
+        return np.array([rng.choice(len(w), p=w) for w in weights])
+
+    state, goal = 0, goals()
+    states, aims, done = [state], [goal], []
+    while len(done) < world.max_episode_steps and not table.ended[state]:
+        now = solution.at(state, len(done))
+        robot = int(np.argmax(now.pi_r.round(9))) if greedy else int(rng.choice(len(now.pi_r), p=now.pi_r))
+        human = [int(rng.choice(actions, p=now.pi_h[h, g])) for h, g in enumerate(goal)]
+        acted = [robot // actions**i % actions for i in range(robots)] + human
+        joint = sum(a * actions**i for i, a in enumerate(acted))
+        state = int(rng.choice(table.successor[state, joint], p=table.probability(np.array(state))[joint]))
+        attained = table.attained[state][np.arange(world.humans), goal]
+        goal = np.where(attained, goals(), goal)
+        states.append(state)
+        aims.append(goal)
+        done.append(acted)
+    return Episode(solution, np.array(states), np.array(aims), np.array(done, int))
+
+
+def bits(solution: Solution) -> dict[str, list[np.ndarray]]:
+    """Power in bits of every state by time: W_h of each human, `aggregate` A and `total` T."""
+    theory = solution.theory
+    out = {f"W_{h}": [np.log2(x[:, h]) for x in solution.x_h] for h in range(solution.world.humans)}
+    for name, values in (("aggregate", solution.u_r), ("total", solution.v_r)):
+        out[name] = [np.asarray(equations.bits_of_robot(jnp.asarray(v), theory.xi, theory.eta)) for v in values]
+    return out

@@ -1,0 +1,143 @@
+"""A solution as numbers to print, and as a file."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.domains.empowerment.reach import joint_actions
+from regimen.domains.empowerment.solution import Solution
+from regimen.domains.empowerment.worlds.world import World
+from regimen.errors import ConfigError, StorageError
+from regimen.files.storage import replacing
+
+
+def robot_actions(world: World) -> list[str]:
+    """Names of the robots' joint actions, in their order: `east`, or `east+pass` of two robots."""
+    names = itertools.product(world.actions, repeat=world.robots)
+    return ["+".join(reversed(joint)) for joint in names]
+
+
+def bits(value: float, scale: float = 1.0) -> float:
+    """log2 over a scale; -inf for nothing."""
+    return math.log2(value) / scale if value > 0 else -math.inf
+
+
+def summary(solution: Solution, name: str = "") -> dict[str, Any]:
+    """What there is to know at the start."""
+    world, theory, point = solution.world, solution.theory, solution.at()
+    actions, goals, scale = robot_actions(world), world.goal_names, -theory.xi * theory.eta
+    humans = [
+        {
+            "x_h": float(point.x_h[h]),
+            "bits": bits(point.x_h[h]),
+            "v_h_e": {g: float(v) for g, v in zip(goals, point.v_h_e[h])},
+            **({} if point.v_h_m is None else {"v_h_m": {g: float(v) for g, v in zip(goals, point.v_h_m[h])}}),
+        }
+        for h in range(world.humans)
+    ]
+    assumed = dataclasses.asdict(theory)
+    if theory.prior == "heuristic":
+        assumed["beta_h"] = getattr(world, "beta_h", None)  # the world's own
+    counted = {} if solution.stationary else {"states_with_time": solution.pairs}
+    return {
+        "world": name,
+        "states": len(solution.table.states),
+        **counted,
+        "horizon": solution.table.horizon,
+        "joint_actions": joint_actions(world),
+        "theory": {k: "inf" if v == math.inf else v for k, v in assumed.items()},
+        "v_r": point.v_r,
+        "u_r": point.u_r,
+        "q_r": {a: None if math.isnan(q) else float(q) for a, q in zip(actions, point.q_r)},
+        "policy": {a: float(p) for a, p in zip(actions, point.pi_r)},
+        "humans": humans,
+        "aggregate_bits": bits(-point.u_r, scale),
+        "total_bits": bits(-point.v_r, scale),
+        **({} if solution.report is None else {"stationary": solution.report}),
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """A summary as text."""
+    time = "" if "states_with_time" not in found else f", {found['states_with_time']:,} with time"
+    end = "for ever" if found["horizon"] is None else f"{found['horizon']} steps"
+    out = [f"{found['world']}: {found['states']:,} states{time}; {found['joint_actions']:,} joint actions; {end}"]
+    if "stationary" in found:
+        how = found["stationary"]
+        word = "converged" if how["converged"] else "NOT CONVERGED"
+        out.append(f"  {word}: residual {how['residual']:.1e} after {how['sweeps']:,} sweeps")
+    out.append(f"  V_r {found['v_r']:.6f}   U_r {found['u_r']:.6f}")
+    out.append(f"  power in bits: aggregate {found['aggregate_bits']:.4f}, total {found['total_bits']:.4f}")
+    out.append(f"  {'robot':<16} {'Q_r':>14} {'policy':>10}")
+    for action, q in found["q_r"].items():
+        shown = "not allowed" if q is None else f"{q:.6f}"
+        out.append(f"  {action:<16} {shown:>14} {found['policy'][action]:>10.6f}")
+    for h, human in enumerate(found["humans"]):
+        out.append(f"  human {h}: X_h {human['x_h']:.6f} ({human['bits']:.4f} bits); V_h^e by goal:")
+        pairs = [f"{goal}: {value:.5f}" for goal, value in human["v_h_e"].items()]
+        out += ["    " + "   ".join(pairs[i : i + 6]) for i in range(0, len(pairs), 6)]
+    return out
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def save(solution: Solution, path: str) -> Path:
+    """Write every state at every time at which it can be reached: `.npz` (all arrays) or `.csv` (one row each)."""
+    file = output_file(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as tmp:
+            (save_npz if file.suffix == ".npz" else save_csv)(solution, tmp)
+    except OSError as e:
+        raise StorageError(f"--out {path}: cannot be written: {e.strerror or e}") from e
+    return file
+
+
+def output_file(path: str) -> Path:
+    file = Path(path)
+    if file.suffix not in (".npz", ".csv"):
+        raise ConfigError(f"--out {path}: write a file that ends in .npz or .csv")
+    return file
+
+
+def pairs_of(solution: Solution) -> list[np.ndarray]:
+    """States to write, by time."""
+    return [np.flatnonzero(solution.live(t)) for t in range(len(solution.v_r))]
+
+
+def save_npz(solution: Solution, file: Path) -> None:
+    at = pairs_of(solution)
+    names = ("q_r", "pi_r", "v_h_e", "x_h", "u_r", "v_r", *(("v_h_m",) if solution.v_h_m is not None else ()))
+    arrays = {n: np.concatenate([getattr(solution, n)[t][s] for t, s in enumerate(at)]) for n in names}
+    np.savez_compressed(
+        file,
+        allow_pickle=False,
+        states=solution.table.states,
+        state=np.concatenate(at).astype(np.int32),
+        time=np.repeat(np.arange(len(at), dtype=np.int32), [len(s) for s in at]),
+        goal_weights=solution.world.goal_weights,
+        actions=np.array(robot_actions(solution.world)),
+        goals=np.array(solution.world.goal_names),
+        **arrays,
+    )
+
+
+def save_csv(solution: Solution, file: Path) -> None:
+    actions, humans = robot_actions(solution.world), range(solution.world.humans)
+    with file.open("w", newline="") as out:
+        rows = csv.writer(out)
+        head = ["time", "state", "v_r", "u_r", *(f"x_h_{h}" for h in humans)]
+        rows.writerow([*head, *(f"q_r_{a}" for a in actions), *(f"pi_r_{a}" for a in actions)])
+        for t, states in enumerate(pairs_of(solution)):
+            for s in states:
+                p = solution.at(s, t)
+                state = " ".join(map(str, solution.table.states[s].tolist()))
+                rows.writerow([t, state, p.v_r, p.u_r, *p.x_h.tolist(), *p.q_r.tolist(), *p.pi_r.tolist()])

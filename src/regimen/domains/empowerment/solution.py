@@ -1,0 +1,164 @@
+"""What a solver found: values and policies of every state at every time, and the Markov chain they induce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regimen.domains.empowerment.reach import Table
+from regimen.domains.empowerment.theory import Theory
+from regimen.domains.empowerment.worlds.world import World
+from regimen.errors import EnvError
+
+
+class Point(NamedTuple):
+    """A solution in one state at one time; H humans, G goals, A actions of one agent."""
+
+    pi_h: np.ndarray  # [H, G, A]
+    q_r: np.ndarray  # [A^R], nan where an action is not allowed
+    pi_r: np.ndarray  # [A^R]
+    v_h_e: np.ndarray  # [H, G]
+    x_h: np.ndarray  # [H]
+    u_r: float
+    v_r: float
+    v_h_m: np.ndarray | None  # [H, G], where the prior was computed
+
+
+class Chain(NamedTuple):
+    """Transitions of one step, each pair of states once."""
+
+    source: np.ndarray  # int32
+    target: np.ndarray  # int32
+    probability: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Lists by time: entry t has the states that can be reached within t steps, `table.states[:S_t]`. A stationary
+    solution has one entry, for all times. Where the world has ended there are no values: V_r is `terminal_v_r`, V_h^e
+    is 0 and the rest nan."""
+
+    world: World
+    theory: Theory
+    table: Table
+    pi_h: list[np.ndarray]  # [S_t, H, G, A]; a prior that the world gives is the same at all times
+    q_r: list[np.ndarray]  # [S_t, A^R]
+    pi_r: list[np.ndarray]  # [S_t, A^R]
+    v_h_e: list[np.ndarray]  # [S_t, H, G]
+    x_h: list[np.ndarray]  # [S_t, H]
+    u_r: list[np.ndarray]  # [S_t]
+    v_r: list[np.ndarray]  # [S_t]
+    v_h_m: list[np.ndarray] | None  # [S_t, H, G]
+    report: dict[str, Any] | None = None  # how a stationary solution converged
+
+    @property
+    def stationary(self) -> bool:
+        return self.table.horizon is None
+
+    @property
+    def pairs(self) -> int:
+        """States with time, those at the end included; of a stationary solution, states."""
+        return len(self.table.states) if self.stationary else self.table.pairs
+
+    def layer(self, time: int) -> int:
+        """The entry of the lists for a time."""
+        if self.stationary:
+            return 0
+        if not 0 <= time < len(self.v_r):
+            raise EnvError(f"time {time} is outside this world; it goes from 0 to {len(self.v_r) - 1}")
+        return time
+
+    def live(self, time: int = 0) -> np.ndarray:
+        """Which states can be the one at this time, and have values [S_t] bool."""
+        t = self.layer(time)
+        n = len(self.v_r[t])
+        there = np.ones(n, bool) if self.stationary else self.table.reachable_at[t, :n]
+        return there & ~self.table.ended[:n]
+
+    def at(self, state: Any = None, time: int = 0) -> Point:
+        """Everything in a state (an array, its number, or the start) at a time."""
+        t = self.layer(time)
+        s = 0 if state is None else int(state) if np.ndim(state) == 0 else self.table.index(state)
+        if s >= len(self.v_r[t]):
+            raise EnvError(f"state {self.table.states[s].tolist()} cannot be reached by time {time}")
+        v_h_m = None if self.v_h_m is None else self.v_h_m[t][s]
+        pi_h, q_r, pi_r = self.pi_h[t][s], self.q_r[t][s], self.pi_r[t][s]
+        u_r, v_r = float(self.u_r[t][s]), float(self.v_r[t][s])
+        return Point(pi_h, q_r, pi_r, self.v_h_e[t][s], self.x_h[t][s], u_r, v_r, v_h_m)
+
+    # --- the chain that robots and humans make together --------------------------------------------------------------
+
+    def marginals(self, time: int, rows: slice = slice(None)) -> np.ndarray:
+        """What humans do when their goals are not known [S_t, H, A]."""
+        return np.einsum("hg,shga->sha", self.world.goal_weights, self.pi_h[self.layer(time)][rows])
+
+    def chain(self, time: int = 0) -> Chain:
+        """From where to where, and how likely, in the step after `time`; out of states in which the world goes on."""
+        states, found = len(self.table.states), []
+        for rows in self.chunks(time):
+            p = self.step_probability(time, rows)
+            source = np.broadcast_to(np.arange(rows.start, rows.stop)[:, None], p.shape)
+            possible = p > 0
+            pair = source[possible].astype(np.int64) * states + self.flat_successor(rows)[possible]
+            unique, inverse = np.unique(pair, return_inverse=True)
+            found.append((unique, np.bincount(inverse, p[possible], len(unique))))
+        pair = np.concatenate([u for u, _ in found])
+        source, target = (x.astype(np.int32) for x in divmod(pair, states))
+        return Chain(source, target, np.concatenate([p for _, p in found]))
+
+    def occupancy(self) -> np.ndarray:
+        """How likely each state is at each time, from the start [T + 1, S]; what has ended is where it ended."""
+        steps = self.table.horizon if self.table.horizon is not None else self.world.max_episode_steps
+        out = np.zeros((steps + 1, len(self.table.states)))
+        out[0, 0] = 1.0
+        chain = self.chain(0)
+        for t in range(steps):
+            if t and not self.stationary:
+                chain = self.chain(t)
+            n = len(self.v_r[self.layer(t)])
+            np.add.at(out[t + 1], chain.target, out[t, chain.source] * chain.probability)
+            out[t + 1, :n] += np.where(self.table.ended[:n], out[t, :n], 0)
+        return out
+
+    def evaluate(
+        self, reward: np.ndarray | Callable[[int], np.ndarray], gamma: float = 1.0, terminal: float = 0.0
+    ) -> list[np.ndarray]:
+        """The expected discounted sum of a reward of states, by time [S_t], when humans and robots act as solved.
+
+        `reward` is an array [S], or gives one for a time. It is earned in states that are left again; where the world
+        has ended, or its time is up, `terminal` is earned instead."""
+        if self.stationary:
+            raise EnvError("evaluate: a stationary solution has no end; sum `chain(0)` to the discount you need")
+        value = np.full(len(self.table.states), float(terminal))
+        out: list[np.ndarray] = []
+        for t in range(len(self.v_r) - 1, -1, -1):
+            now = np.full(len(self.table.states), float(terminal))
+            earned = np.asarray(reward(t) if callable(reward) else reward, float)
+            for rows in self.chunks(t):
+                later = (self.step_probability(t, rows) * value[self.flat_successor(rows)]).sum(-1)
+                keep = ~self.table.ended[rows]
+                now[rows] = np.where(keep, earned[rows] + gamma * later, terminal)
+            value = now
+            out.append(now[: len(self.v_r[t])])
+        return out[::-1]
+
+    def chunks(self, time: int) -> list[slice]:
+        n = len(self.v_r[self.layer(time)])
+        size = max(1, 1_000_000 // self.table.successor[0].size)
+        return [slice(at, min(at + size, n)) for at in range(0, n, size)]
+
+    def flat_successor(self, rows: slice) -> np.ndarray:
+        return self.table.successor[rows].reshape(rows.stop - rows.start, -1)
+
+    def step_probability(self, time: int, rows: slice) -> np.ndarray:
+        """Of each joint action with each outcome [rows, J K]; 0 where the world has ended."""
+        marginal, pi_r = self.marginals(time, rows), self.pi_r[self.layer(time)][rows]
+        humans = np.ones((len(pi_r), 1))
+        for h in range(marginal.shape[1]):
+            humans = (marginal[:, h, :, None] * humans[:, None, :]).reshape(len(pi_r), -1)
+        joint = (humans[:, :, None] * np.nan_to_num(pi_r)[:, None, :]).reshape(len(pi_r), -1, 1)
+        p = (joint * self.table.probability(rows)).reshape(len(pi_r), -1)
+        return np.where(self.table.ended[rows, None], 0, p)

@@ -1,0 +1,266 @@
+"""`regimen study empowerment [WORLD]`: each documented choice of learning empowerment, scored against the exact values.
+
+Every choice is trained alone, all else as in the base, with the same seeds, from collected experience. Scores are those
+of `regimen validate`: the error of V_r at the start, the total variation of the policy, the error of log Q ratios.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from regimen.config.layers import build_config
+from regimen.config.schema import TrainConfig
+from regimen.domains.empowerment import reach, validate
+from regimen.engines import device
+from regimen.engines.base import IDLE, Limits
+from regimen.engines.signals import code_of
+from regimen.envs import registry
+from regimen.errors import UsageError, nearest
+from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
+from regimen.files.run_dir import versions
+from regimen.files.storage import write_json
+from regimen.policies.evaluate import interval
+from regimen.reports import plots
+from regimen.runs.api import check_free
+from regimen.runs.session import make_engine
+from regimen.statistics import mean_interval
+
+BASE: dict[str, Any] = {
+    "state_sweep": 0.0,
+    "x_h_use_network": True,
+    "lr_x_h": 2e-3,
+    "epsilon_r_end": 0.3,
+    "epsilon_h_end": 0.3,
+}
+SAMPLED = {"use_model_based_targets": False}
+CHOICES: dict[str, dict[str, dict[str, Any]]] = {
+    "policy": {"power law": {}, "Boltzmann": {"robot_policy": "boltzmann"}},
+    "ramp": {"sigmoid": {}, "linear": {"beta_r_ramp": "linear"}, "none": {"beta_r_rampup_steps": 0}},
+    "clearing": {name: {"buffer_clearing": name} for name in ("none", "hard", "gradual")},
+    "decay": {name: {"lr_decay": name} for name in ("constant", "seed_sqrt", "sqrt", "inverse", "cosine")},
+    "loss": {"MSE": SAMPLED, "Huber": SAMPLED | {"loss": "huber"}},
+    "targets": {
+        "on": {},
+        "off": {f"{name}_target_update_interval": 1 for name in ("v_h_e", "x_h", "u_r", "q_r", "v_r")},
+    },
+    "dropout": {"0": {}, "0.5": {f"{name}_dropout": 0.5 for name in ("v_h_e", "x_h", "q_r")}},
+    "model": {"model-based": {}, "sampled": SAMPLED},
+    "x_h_batch": {str(size): SAMPLED | {"x_h_batch_size": size} for size in (16, 64, 256)},
+}
+SCORES = ("v_r_start_error", "tv_mean", "log_ratio_rmse", "v_h_e_error_mean")
+QUICK = {"budget": 8192, "seeds": 2}
+
+
+@dataclass
+class Study:
+    """What was measured so far."""
+
+    env: str
+    out: Path
+    budget: int
+    seeds: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    exit_code: int = 0
+    command: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "env": self.env,
+            "budget": self.budget,
+            "seeds": self.seeds,
+            "out": str(self.out),
+            "command": self.command,
+            "versions": versions(),
+            "scores": self.table(),
+        }
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row for each choice: means over seeds and their 95 % intervals. Seeds that diverged are counted, and left
+        out of the means where others are left."""
+        out = []
+        for part, choice in dict.fromkeys((r["part"], r["choice"]) for r in self.rows):
+            mine = [r for r in self.rows if (r["part"], r["choice"]) == (part, choice)]
+            lost = sum(r["diverged"] for r in mine)
+            found: dict[str, Any] = {"part": part, "choice": choice, "seeds": len(mine), "diverged": lost}
+            whole = [r for r in mine if not r["diverged"]] or mine
+            for score in SCORES:
+                values = np.array([r[score] for r in whole])
+                found[score] = float(values.mean())
+                found[f"{score}_ci95"] = interval(mean_interval(values))
+            out.append(found | {"seconds": float(np.mean([r["seconds"] for r in mine]))})
+        return out
+
+    def apart(self, part: str, one: str, other: str) -> bool:
+        """Whether the 95 % interval of the differences of two choices' total variations, seed by seed, excludes 0."""
+        scores = [
+            {r["seed"]: r["tv_mean"] for r in self.rows if (r["part"], r["choice"]) == (part, choice)}
+            for choice in (one, other)
+        ]
+        ends = interval(mean_interval(np.array([scores[0][k] - scores[1][k] for k in scores[0]])))
+        return ends is not None and not ends[0] <= 0 <= ends[1]
+
+    def lines(self) -> list[str]:
+        head = f"{'part':<12}{'choice':<14}{'V_r(s0) error':>15}{'TV of pi_r':>12}{'log ratios':>12}{'V_h^e error':>13}"
+        rows = [
+            f"{r['part']:<12}{r['choice']:<14}{r['v_r_start_error']:>15.3%}{r['tv_mean']:>12.4f}"
+            f"{r['log_ratio_rmse']:>12.4f}{r['v_h_e_error_mean']:>13.2g}{lost(r)}"
+            for r in self.table()
+        ]
+        return [head, *rows]
+
+    def write(self) -> None:
+        """Everything measured so far: raw scores, the table, the summary in words and a plot."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with (self.out / "scores.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["part", "choice", "seed", *SCORES, "seconds", "diverged", "updates"])
+            writer.writeheader()
+            writer.writerows(self.rows)
+        write_json(self.out / "results.json", self.summary())
+        (self.out / "summary.md").write_text(self.words())
+        draw(self.out / "scores.png", self.table(), self.env)
+
+    def words(self) -> str:
+        """The table in Markdown, and which choice came out best in each part."""
+        table = self.table()
+        lines = [f"# Choices of learning empowerment on {self.env}", ""]
+        lines += [f"{self.budget:,} training steps, {self.seeds} seeds; means over seeds. Lower is better.", ""]
+        lines += [
+            "| part | choice | V_r(s0) error | TV of pi_r | log ratios | V_h^e error |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {r['part']} | {r['choice']}{lost(r)} | {r['v_r_start_error']:.3%} | {r['tv_mean']:.4f} "
+            f"| {r['log_ratio_rmse']:.4f} | {r['v_h_e_error_mean']:.2g} |"
+            for r in table
+        ]
+        best = []
+        for part in dict.fromkeys(r["part"] for r in table):
+            mine = sorted((r for r in table if r["part"] == part), key=lambda r: (r["diverged"] > 0, r["tv_mean"]))
+            first, *others = (r["choice"] for r in mine)
+            clear = all(self.apart(part, first, other) for other in others)
+            best.append(f"- {part}: {first}" + ("" if clear else " (not to be told from another)"))
+        shown = ["```bash", self.command, "```", ""] if self.command else []
+        return "\n".join([*lines, "", "Least total variation:", "", *best, "", *shown])
+
+
+def lost(row: dict[str, Any]) -> str:
+    """What a row of the table says of seeds that diverged."""
+    return f"  ({row['diverged']} of {row['seeds']} seeds diverged)" if row["diverged"] else ""
+
+
+def run(
+    env: str = "world/asym1x7",
+    out: str | Path | None = None,
+    parts: str | None = None,
+    quick: bool = False,
+    seeds: int | None = None,
+    seed: int = 0,
+    budget: int | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    console: Console | None = None,
+    command: str = "",
+) -> Study:
+    """Train every choice and write what came of it; after each part, so that an interrupt keeps what is measured."""
+    console = console or Console()
+    wanted = chosen_parts(parts)
+    seeds = seeds or (QUICK["seeds"] if quick else 5)
+    budget = budget or (QUICK["budget"] if quick else 32_768)
+    folder = (
+        Path(out) if out else Path("studies") / f"empowerment-{env.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    check_free(folder)
+    study = Study(env, folder, budget, seeds, command=command)
+    device.configure("cpu", native=True)
+    known: dict[str, Any] = {}  # choices that are the same in several parts are trained once
+
+    def job(part: str, choice: str, settings: dict[str, Any]) -> Job:
+        def work(tick: Tick) -> str:
+            key = str(sorted(settings.items()))
+            if key not in known:
+                known[key] = train(configured(env, env_args, settings, budget), range(seed, seed + seeds), tick)
+            study.rows += [{"part": part, "choice": choice} | row for row in known[key]]
+            return f"total variation {np.mean([r['tv_mean'] for r in known[key]]):.4f}"
+
+        return Job(choice, budget, work)
+
+    jobs = {part: [job(part, name, s) for name, s in CHOICES[part].items()] for part in wanted}
+    try:
+        run_jobs(jobs, console, lambda part: study.write())
+    except KeyboardInterrupt as error:
+        study.exit_code = code_of(error)
+        console.line("interrupted: keeping what is measured")
+        study.write()
+    for line in [*study.lines(), f"written to {study.out}"]:
+        console.line(line)
+    return study
+
+
+def chosen_parts(parts: str | None) -> list[str]:
+    wanted = list(CHOICES) if parts is None else [p.strip() for p in parts.split(",") if p.strip()]
+    for part in wanted:
+        if part not in CHOICES:
+            raise UsageError(f"--parts: unknown part '{part}'{nearest(part, CHOICES)}")
+    return wanted
+
+
+def from_replay(budget: int) -> dict[str, Any]:
+    """Settings that learn every network from what was collected alone; stages are shares of the budget."""
+    stages = {f"warmup_{name}_steps": budget // 16 for name in ("v_h_e", "x_h", "u_r", "q_r", "v_r")}
+    algo = BASE | stages | {"beta_r_rampup_steps": budget // 8, "horizon": f"{budget} steps"}
+    return {"total_steps": budget} | {f"algo.{name}": value for name, value in algo.items()}
+
+
+def configured(env: str, env_args: Mapping[str, Any] | None, settings: Mapping[str, Any], budget: int) -> TrainConfig:
+    """The base with one choice."""
+    overrides = from_replay(budget) | {f"algo.{name}": value for name, value in settings.items()}
+    if env_args:
+        overrides["env_args"] = dict(env_args)
+    return build_config(env, algo="empowerment", overrides=overrides)
+
+
+def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
+    """Scores of every seed, trained in one program. One that diverges stops there, with its last good state; its row
+    says so."""
+    handle, seeds, begun = registry.resolve(config.env, config.env_args), list(seeds), time.monotonic()
+    engine: Any = make_engine(config, handle, seeds, lambda: False)
+    assert config.rollout.steps is not None and config.total_steps is not None
+    updates, diverged = max(1, config.total_steps // config.rollout.steps), [False] * len(seeds)
+    done = [0] * len(seeds)
+    while any(going := [n < updates and not over for n, over in zip(done, diverged)]):
+        progress = engine.advance([Limits(updates - n) if on else IDLE for n, on in zip(done, going)])
+        diverged = [over or p.diverged for over, p in zip(diverged, progress)]
+        done = [n + p.updates for n, p in zip(done, progress)]
+        tick(max(done) / updates)
+    c: Any = config.algo
+    solution = validate.solved(handle.native, c, reach.LIMIT)
+    seconds, rows = (time.monotonic() - begun) / len(seeds), []
+    for k, seed in enumerate(seeds):
+        params = {name: m.params for name, m in engine.at(engine.state, k).models.items()}
+        found = validate.measure(validate.compare(engine.algo, jax.device_get(params), solution), c.beta_r)
+        told = {"seconds": seconds, "diverged": diverged[k], "updates": done[k]}
+        rows.append({"seed": seed} | {score: found[score] for score in SCORES} | told)
+    return rows
+
+
+def draw(path: Path, table: list[dict[str, Any]], env: str) -> None:
+    """Total variation of every choice, by part, with intervals over seeds."""
+    with plots._matplotlib() as Figure:
+        figure = Figure(figsize=(8, 0.6 + 0.32 * len(table)), layout="constrained")
+        axis = figure.subplots()
+        labels = [f"{r['part']}: {r['choice']}" for r in table]
+        values = np.array([r["tv_mean"] for r in table])
+        ends = np.array([r["tv_mean_ci95"] or [r["tv_mean"]] * 2 for r in table])
+        spread = np.abs(np.maximum(ends.T, 0.0) - values)  # a total variation is never below 0
+        shades = {part: f"C{i % 10}" for i, part in enumerate(dict.fromkeys(r["part"] for r in table))}
+        axis.barh(labels, values, xerr=spread, color=[shades[r["part"]] for r in table], height=0.7, capsize=2)
+        axis.invert_yaxis()
+        axis.set(xlabel="total variation of the policy to the exact one", title=env)
+        plots._save(figure, path)

@@ -1,0 +1,62 @@
+"""What is assumed of humans and wanted of robots, as one validated value. Jax-free."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from regimen.config.fields import AtLeastOne, Discount, Fraction, NotNegative
+from regimen.config.validation import read_field
+from regimen.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Parameters of equations (1) to (9); see docs/empowerment.md. Those of humans describe, the robot's are chosen."""
+
+    gamma_h: Discount = 0.99
+    """Humans' discount: reaching a goal in k steps is worth gamma_h^(k-1)."""
+    gamma_r: Discount = 0.99
+    """The robot's discount."""
+    beta_h: NotNegative | Literal["inf"] = 10.0
+    """How strictly humans of a computed prior choose their best action; inf: always."""
+    nu_h: Fraction = 0.0
+    """Share of human actions that are habit: drawn at random instead of from the prior."""
+    zeta: AtLeastOne = 2.0
+    """How much reliable goals count more than gambles; 1: not at all."""
+    xi: AtLeastOne = 1.0
+    """Aversion to inequality between humans; 1 already protects a person's last bit of power."""
+    eta: AtLeastOne = 1.1
+    """Further aversion to inequality over time; stay close to 1."""
+    beta_r: NotNegative = 10.0
+    """How strictly the robot prefers better actions; 0: not at all. It never rules one out."""
+    terminal_v_r: float = -1e-10
+    """V_r where the world has ended; below 0."""
+    form: Literal["mean", "sum"] = "mean"
+    """Whether X_h and U_r are means over goals and humans, or the sums of the paper."""
+    robot_policy: Literal["power", "boltzmann"] = "power"
+    """power: (-Q_r)^-beta_r. boltzmann: exp(beta_r Q_r / range of Q_r), the paper's alternative."""
+    prior: Literal["heuristic", "cautious", "optimistic", "mean"] = "heuristic"
+    """How humans act: by the world's own prior, or computed for the worst, the best or the average robot."""
+
+    def __post_init__(self):
+        for f in dataclasses.fields(Theory):
+            object.__setattr__(self, f.name, read(f.name, getattr(self, f.name)))
+        if self.prior == "heuristic" and self.beta_h != Theory.beta_h:
+            raise ConfigError(
+                f"beta_h: {self.beta_h:g} would change nothing, the heuristic prior is the world's own; set env.beta_h "
+                "(--env.beta_h), or a prior that is computed (--prior cautious)"
+            )
+        if math.isinf(self.beta_r):
+            raise ConfigError("beta_r: inf is out of range; the robot is never certain, so give a number such as 100")
+        if not self.terminal_v_r < 0:
+            raise ConfigError(f"terminal_v_r: {self.terminal_v_r:g} is out of range; it must be below 0, as V_r is")
+
+
+def read(name: str, value: Any) -> Any:
+    """A value as the type of its field and within its range; `inf` is a number here."""
+    if name == "beta_h" and str(value).strip().lower() in ("inf", "+inf", "infinity"):
+        return math.inf
+    return read_field(Theory, name, value, name)

@@ -1,0 +1,281 @@
+"""Learned against exact: what a run of `--algo empowerment` believes of every reachable state and time, beside the
+solution of the equations."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from regimen import trees
+from regimen.config import layers as settings
+from regimen.config import presets
+from regimen.config.schema import TrainConfig
+from regimen.domains.empowerment import exact, reach
+from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.learner.targets import Values
+from regimen.domains.empowerment.pictures.draw import plot_solution
+from regimen.domains.empowerment.solution import Solution
+from regimen.envs import registry
+from regimen.errors import UsageError
+from regimen.files.checkpoint import Checkpoints
+from regimen.files.storage import replacing, write_json
+from regimen.policies.policy import bind_algorithm
+from regimen.reports import plots
+from regimen.types import PyTree
+
+GAP = 0.01  # of log(-Q_r), from which on the best action counts as better than the others
+CSV_COLUMNS = ("state", "time", "quantity", "of", "learned", "exact")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Both sides on the same rows: P pairs of state and time."""
+
+    state: np.ndarray  # [P] numbers of states
+    time: np.ndarray  # [P]
+    learned: dict[str, np.ndarray]  # v_h_e [P, H, G], x_h [P, H], u_r [P], q_r [P, AR], pi_r [P, AR], v_r [P]
+    exact: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How far apart the two sides are."""
+
+    run: str
+    env: str
+    beta_r: float
+    pairs: Pairs
+    numbers: dict[str, float]
+    out: Path
+    report: dict[str, Any] | None = None  # how far the exact side converged, where it is a stationary solution
+
+    def to_dict(self) -> dict[str, Any]:
+        exact = {} if self.report is None else {f"exact_{k}": self.report[k] for k in ("converged", "residual")}
+        return {"run": self.run, "env": self.env, "pairs": len(self.pairs.time)} | exact | self.numbers
+
+    def lines(self) -> list[str]:
+        """The table that is printed."""
+        n = self.numbers
+        rows = [
+            ("V_r at the start", f"{n['v_r_start']:.6g}", f"exact {n['v_r_start_exact']:.6g}"),
+            ("  relative error", f"{n['v_r_start_error']:.3%}", ""),
+            ("V_r, relative error", f"{n['v_r_error_mean']:.3%}", f"most {n['v_r_error_max']:.3%}"),
+            ("Q_r, relative error", f"{n['q_r_error_mean']:.3%}", f"most {n['q_r_error_max']:.3%}"),
+            ("beta_r x error of log Q ratios", f"{n['log_ratio_rmse']:.4f}", f"most {n['log_ratio_max']:.4f}"),
+            ("total variation of pi_r", f"{n['tv_mean']:.4f}", f"most {n['tv_max']:.4f}"),
+            ("same best action", f"{n['argmax_agreement']:.1%}", f"of {n['argmax_rows']:.0f} with a gap"),
+            ("V_h^e, error", f"{n['v_h_e_error_mean']:.2g}", f"most {n['v_h_e_error_max']:.2g}"),
+            ("X_h, relative error", f"{n['x_h_error_mean']:.3%}", f"most {n['x_h_error_max']:.3%}"),
+        ]
+        if self.report is not None:
+            word = "converged" if self.report["converged"] else "NOT CONVERGED: what follows compares with no solution"
+            rows.insert(0, ("exact side, residual", f"{self.report['residual']:.1e}", word))
+        what = "reachable states" if self.report is not None else "reachable states with time, the final time left out"
+        head = f"{self.env}: {len(self.pairs.time):,} {what}; beta_r {self.beta_r:g}"
+        return [head, *(f"  {a:<32}{b:>12}  {c}" for a, b, c in rows)]
+
+
+def compare(algo: Any, params: PyTree, solution: Solution) -> Pairs:
+    """What networks with these parameters (by network) say where the solution has values."""
+    live = [solution.live(t) for t in range(len(solution.v_r))]
+    state = np.concatenate([np.flatnonzero(x) for x in live])
+    time = np.concatenate([np.full(int(x.sum()), t) for t, x in enumerate(live)])
+
+    def right(name: str) -> np.ndarray:
+        return np.concatenate([layer[there] for layer, there in zip(getattr(solution, name), live)])
+
+    @jax.jit
+    def look(algo: Any, params: PyTree, states: Any, times: Any) -> Values:
+        rows = algo.bound.model.rows({"state": states, "time": times})
+        return algo.values(params, rows, algo.config.beta_r)
+
+    found = in_pieces(
+        lambda at: look(algo, params, solution.table.states[state[at]], time[at].astype(np.int32)), len(state)
+    )
+    learned = {
+        "v_h_e": found.v_h_e,
+        "x_h": np.exp(found.log_x),
+        "u_r": -np.exp(found.log_u),
+        "q_r": -np.exp(found.log_q),
+        "pi_r": np.exp(found.log_pi),
+        "v_r": -np.exp(found.log_v),
+    }
+    learned = {name: np.asarray(x, np.float64) for name, x in learned.items()}
+    return Pairs(state, time, learned, {name: right(name) for name in learned})
+
+
+def in_pieces(look: Any, count: int, size: int = 4096) -> Values:
+    """Of many rows, a piece of one shape at a time, in float64 on the host."""
+    size = min(size, count)
+    parts = []
+    for start in range(0, count, size):
+        at = np.minimum(np.arange(start, start + size), count - 1)
+        kept = min(size, count - start)
+        parts.append(jax.tree.map(lambda x, n=kept: np.asarray(x, np.float64)[:n], look(at)))
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def measure(pairs: Pairs, beta_r: float) -> dict[str, float]:
+    """The numbers of a comparison. Q_r next to a certain end is the same for all; it counts as any other."""
+    learned, right = pairs.learned, pairs.exact
+
+    def relative(name: str) -> np.ndarray:
+        return np.abs(learned[name] - right[name]) / np.abs(right[name])
+
+    possible = np.isfinite(right["q_r"])  # actions that are allowed
+    log_error = np.where(possible, np.log(learned["q_r"] / np.where(possible, right["q_r"], -1.0)), np.nan)
+    ratio = beta_r * (log_error[:, :, None] - log_error[:, None, :])
+    ratio = ratio[:, ~np.eye(ratio.shape[1], dtype=bool)] if ratio.shape[1] > 1 else ratio.reshape(len(ratio), -1)
+    tv = 0.5 * np.abs(learned["pi_r"] - right["pi_r"]).sum(1)
+    agree, rows = agreement(learned["q_r"], right["q_r"])
+    start = int(np.flatnonzero((pairs.time == 0) & (pairs.state == 0))[0])
+    v_h_e = np.abs(learned["v_h_e"] - right["v_h_e"])
+    q_error = relative("q_r")[possible]
+    found = {
+        "v_r_start": learned["v_r"][start],
+        "v_r_start_exact": right["v_r"][start],
+        "v_r_start_error": relative("v_r")[start],
+        "v_r_error_mean": relative("v_r").mean(),
+        "v_r_error_max": relative("v_r").max(),
+        "q_r_error_mean": q_error.mean(),
+        "q_r_error_max": q_error.max(),
+        "log_ratio_rmse": np.sqrt(np.nanmean(np.square(ratio))),
+        "log_ratio_max": np.nanmax(np.abs(ratio)),
+        "tv_mean": tv.mean(),
+        "tv_max": tv.max(),
+        "argmax_agreement": agree,
+        "argmax_rows": float(rows),
+        "v_h_e_error_mean": v_h_e.mean(),
+        "v_h_e_error_max": v_h_e.max(),
+        "x_h_error_mean": relative("x_h").mean(),
+        "x_h_error_max": relative("x_h").max(),
+        "u_r_error_mean": relative("u_r").mean(),
+    }
+    return {name: float(x) for name, x in found.items()}
+
+
+def agreement(learned: np.ndarray, right: np.ndarray) -> tuple[float, int]:
+    """Share of rows whose learned best action is one of the exact best ones, where these are better than all others by
+    at least GAP; and how many such rows there are."""
+    size = np.where(np.isfinite(right), np.log(-np.where(np.isfinite(right), right, -1.0)), np.inf)
+    least = size.min(1, keepdims=True)
+    best = size <= least + 1e-6
+    others = np.where(best, np.inf, size).min(1)
+    gap = (others - least[:, 0] >= GAP) & np.isfinite(others)
+    chosen = np.argmin(np.where(np.isfinite(right), -learned, np.inf), 1)
+    hits = best[np.arange(len(best)), chosen]
+    return (float(hits[gap].mean()) if gap.any() else 1.0), int(gap.sum())
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def validate(
+    run: str | Path, checkpoint: str = "final", limit: int = reach.LIMIT, out: str | Path | None = None
+) -> Validation:
+    """Compare a run with the solution of its world; writes validation.json, validation.csv and validation.png, and to
+    `learned/` the pictures that `regimen solve --plots` draws, of what was learned."""
+    config, path = run_config(run)
+    handle = registry.resolve(config.env, config.env_args)
+    algo = bind_algorithm(config, handle, settings.resolve_rollout(config.rollout, True)[2])
+    params = load_params(algo, path, checkpoint)
+    c: Any = config.algo
+    solution = solved(handle.native, c, limit)
+    pairs = compare(algo, params, solution)
+    folder = Path(out) if out is not None else path / "validation"
+    found = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder, solution.report)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "validation.json", found.to_dict())
+    write_csv(folder / "validation.csv", found, solution)
+    draw(folder / "validation.png", found)
+    plot_solution(learned_solution(solution, pairs), folder / "learned", f"{config.env}, learned")
+    return found
+
+
+def learned_solution(solution: Solution, pairs: Pairs) -> Solution:
+    """The solution with what was learned in place of what is exact, wherever a state can be at a time."""
+    lists = {name: [layer.copy() for layer in getattr(solution, name)] for name in pairs.learned}
+    for name, layers in lists.items():
+        for t, layer in enumerate(layers):
+            mine = pairs.time == t
+            layer[pairs.state[mine]] = pairs.learned[name][mine]
+    return replace(solution, **lists)
+
+
+def run_config(run: str | Path) -> tuple[TrainConfig, Path]:
+    """The settings of a run that can be validated."""
+    path = Path(run)
+    if not (path / "config.yaml").is_file():
+        inside = sorted(p.parent.name for p in path.glob("*/config.yaml"))
+        hint = f"; it holds the runs {', '.join(inside[:5])}: name one" if inside else ""
+        raise UsageError(f"RUN: {path} is not a run directory{hint}")
+    config = settings.from_dict(presets.load_yaml(path / "config.yaml", "config"))
+    if config.algorithm != "empowerment":
+        raise UsageError(
+            f"RUN: {path} is a run of {config.algorithm}; only runs of empowerment have values to validate"
+        )
+    return config, path
+
+
+def load_params(algo: Any, path: Path, checkpoint: str) -> PyTree:
+    """Parameters of every network, from a checkpoint of a run."""
+    arrays, _, where = Checkpoints(path / "checkpoints").load(checkpoint, warn=lambda text: None)
+    like = {
+        "state": {"models": {name: {"params": m.params} for name, m in algo.init(jax.random.key(0)).models.items()}}
+    }
+    prefixes = tuple(f"state/models/{name}/params/" for name in like["state"]["models"])
+    wanted = {name: x for name, x in arrays.items() if name.startswith(prefixes)}
+    found = trees.unflatten(like, wanted, f"the checkpoint {where}")["state"]["models"]
+    return {name: m["params"] for name, m in found.items()}
+
+
+def solved(world: Any, c: EmpowermentConfig, limit: int) -> Solution:
+    """The solution that a run aims at: of the world that ends, or the stationary one."""
+    if c.include_step_count:
+        return exact.solve(world, c.theory(), limit)
+    from regimen.domains.empowerment import tabular
+
+    return tabular.solve(world, c.theory(), limit=limit)
+
+
+def write_csv(path: Path, found: Validation, solution: Solution) -> None:
+    """A row for every value of every state and time."""
+    pairs = found.pairs
+    with replacing(path) as tmp, tmp.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(CSV_COLUMNS)
+        for i, (state, time) in enumerate(zip(pairs.state, pairs.time)):
+            where = " ".join(map(str, solution.table.states[state]))
+            for name, learned in pairs.learned.items():
+                for of in np.ndindex(learned.shape[1:]):
+                    values = (learned[(i, *of)], pairs.exact[name][(i, *of)])
+                    out.writerow([where, time, name, "/".join(map(str, of)), *(f"{v:.9g}" for v in values)])
+
+
+def draw(path: Path, found: Validation) -> None:
+    """Learned against exact: Q_r and V_r, the policy, V_h^e."""
+    with plots._matplotlib() as Figure:
+        figure = Figure(figsize=(12, 3.8), layout="constrained")
+        axes = figure.subplots(1, 3)
+        both = {
+            "log(-Q_r), log(-V_r)": [("q_r", lambda x: np.log(-x)), ("v_r", lambda x: np.log(-x))],
+            "pi_r": [("pi_r", lambda x: x)],
+            "V_h^e": [("v_h_e", lambda x: x)],
+        }
+        for axis, (title, quantities) in zip(axes, both.items()):
+            for name, view in quantities:
+                right, learned = (view(side[name].reshape(-1)) for side in (found.pairs.exact, found.pairs.learned))
+                shown = np.isfinite(right) & (right > -20)  # next to the end Q_r is the same for all
+                axis.scatter(right[shown], learned[shown], s=8, alpha=0.5, label=name)
+            low, high = axis.get_xlim()
+            axis.plot([low, high], [low, high], color=plots.GREY, linewidth=0.8)
+            axis.set(title=title, xlabel="exact", ylabel="learned")
+            axis.legend(fontsize=8)
+        figure.suptitle(f"{found.env}: V_r(start) off by {found.numbers['v_r_start_error']:.2%}, "
+                        f"total variation {found.numbers['tv_mean']:.4f}")  # fmt: skip
+        plots._save(figure, path)

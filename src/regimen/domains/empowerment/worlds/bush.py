@@ -1,0 +1,243 @@
+"""BushWorld: people on a grid with bushes that they may get stuck in, and robots that trample bushes down.
+
+Rules are in docs/empowerment.md. A robot always gets where it goes, and takes one off the density of the bush it
+enters, or of its own cell when it passes. A human enters a bush of density d with probability 1 - d / B. Nobody enters
+a cell that is taken at the start of the step, and of several who want one cell only the first agent tries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from regimen.domains.empowerment.worlds import goals
+from regimen.domains.empowerment.worlds.world import World, WorldState
+from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, PAPER, Canvas
+from regimen.envs.protocol import native_env
+from regimen.errors import ConfigError
+from regimen.types import Array
+
+ACTIONS = ("north", "west", "south", "east", "pass")
+DX, DY = np.array([0, -1, 0, 1, 0], np.int32), np.array([-1, 0, 1, 0, 0], np.int32)
+PASS = 4
+
+
+@native_env
+class BushWorld(World):
+    """A map of robots (Ro), humans (Hu), bushes (their density) and free cells (.)."""
+
+    map: str = "Hu . 1 . Ro"
+    """Rows of tokens Ro, Hu, a density or `.`; a new row after a line break or `/`."""
+    B: int = 1
+    """Density of a bush that no human gets into."""
+    fill_density: int = 0
+    """Density of the cells under robots and humans at the start."""
+    max_episode_steps: int = 12
+    """Steps after which the world ends."""
+    possible_goals: Any = ""
+    """Goals of every human: `x,y; x1,y1,x2,y2 = weight`; every cell where nothing is said."""
+    beta_h: Any = math.inf
+    """How strictly the heuristic prior takes shortest paths; inf: always."""
+
+    actions = ACTIONS
+    still = PASS
+
+    def __post_init__(self):
+        set_field = object.__setattr__
+        set_field(self, "possible_goals", goals.as_text(self.possible_goals))
+        set_field(self, "beta_h", inverse_temperature(self.beta_h))
+        set_field(self, "map", " / ".join(" ".join(row.split()) for row in rows_of(str(self.map))))
+        for name, least in (("B", 1), ("fill_density", 0), ("max_episode_steps", 1)):
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"env.{name}: {value} is out of range; it must be at least {least}")
+        if self.fill_density > self.B:
+            raise ConfigError(f"env.fill_density: {self.fill_density} is more than env.B {self.B}, the densest bush")
+        layout = self.layout
+        if (most := max(layout.densities)) > self.B:
+            raise ConfigError(f"env.map: a bush of density {most} is more than env.B {self.B}, the densest bush")
+        goals.parse(self.possible_goals, layout.width, layout.height)
+
+    # --- who and where -----------------------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        return read_map(self.map, self.fill_density)
+
+    @property
+    def robots(self) -> int:
+        return len(self.layout.robots)
+
+    @property
+    def humans(self) -> int:
+        return len(self.layout.humans)
+
+    @property
+    def width(self) -> int:
+        return self.layout.width
+
+    @property
+    def height(self) -> int:
+        return self.layout.height
+
+    @property
+    def cells(self) -> int:
+        return self.width * self.height
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """A cell for each agent, then a density for each cell."""
+        return (self.cells,) * (self.robots + self.humans) + (self.B + 1,) * self.cells
+
+    @property
+    def goals(self) -> goals.Goals:
+        return goals.parse(self.possible_goals, self.width, self.height)
+
+    @property
+    def goal_names(self) -> list[str]:
+        return self.goals.names()
+
+    @property
+    def goal_weights(self) -> np.ndarray:
+        return np.tile(np.array(self.goals.weights), (self.humans, 1))
+
+    def initial(self) -> Array:
+        at = self.layout
+        return jnp.array((*at.robots, *at.humans, *at.densities), jnp.int32)
+
+    # --- laws --------------------------------------------------------------------------------------------------------
+
+    def outcomes(self, state: Array, actions: Array) -> tuple[Array, Array]:
+        """All combinations of the humans' coins: bit h of an outcome says whether human h gets in [2^H]."""
+        agents, robots, humans = self.robots + self.humans, self.robots, self.humans
+        at, density = state[:agents], state[agents:]
+        x, y = at % self.width + jnp.asarray(DX)[actions], at // self.width + jnp.asarray(DY)[actions]
+        on_map = (x >= 0) & (x < self.width) & (y >= 0) & (y < self.height)
+        target = jnp.where(on_map, y * self.width + x, at).astype(jnp.int32)
+        free = ~(target[:, None] == at[None, :]).any(1)  # of everyone at the start, so a step in place is never free
+        rivals = (target[:, None] == target[None, :]) & free[None, :] & np.tri(agents, k=-1, dtype=bool)
+        tries = free & ~rivals.any(1)
+
+        tramples = jnp.where(tries | (actions == PASS), target, self.cells)[:robots]
+        trampled = jnp.maximum(density.at[tramples].add(-1, mode="drop"), 0)
+
+        open_ways = jnp.asarray(1 - np.arange(self.B + 1) / self.B, float)  # a table: XLA's d / B need not be exact
+        chance = jnp.where(tries[robots:], open_ways[density[target[robots:]]], 1.0)  # [H]
+        coins = np.arange(2**humans)[:, None] >> np.arange(humans) & 1  # [K, H]
+        p = jnp.where(coins, chance, 1 - chance).prod(1)
+        gets_in = jnp.concatenate([jnp.ones((2**humans, robots), bool), jnp.asarray(coins, bool)], 1) & tries
+        positions = jnp.where(gets_in, target, at)  # [K, N]
+        states = jnp.concatenate([positions, jnp.broadcast_to(trampled, (2**humans, self.cells))], 1)
+        return p, states.astype(jnp.int32)
+
+    def attained(self, state: Array) -> Array:
+        return jnp.asarray(self.goals.inside(self.width, self.height))[self.human_cells(state)]
+
+    def prior(self, state: Array) -> Array:
+        """Towards the goal on a shortest path, as if there were neither bushes nor others."""
+        table = heading(self.width, self.height, self.goals, self.beta_h)
+        return jnp.asarray(table, float)[self.human_cells(state)]
+
+    def human_cells(self, state: Array) -> Array:
+        return state[self.robots : self.robots + self.humans]
+
+    # --- what networks see -------------------------------------------------------------------------------------------
+
+    def features(self, state: Array) -> Array:
+        """Where each agent is, one-hot, and how dense each cell is."""
+        agents = self.robots + self.humans
+        where = (state[:agents, None] == jnp.arange(self.cells)).astype(jnp.float32).ravel()
+        return jnp.concatenate([where, state[agents:].astype(jnp.float32) / self.B])
+
+    @property
+    def goal_features(self) -> np.ndarray:
+        """The cells of a goal [H, G, cells]."""
+        inside = self.goals.inside(self.width, self.height).T.astype(np.float32)
+        return np.broadcast_to(inside, (self.humans, *inside.shape))
+
+    def render(self, state: WorldState) -> np.ndarray:
+        """Robots are blue, humans amber with a line to their goal, bushes green, the denser the darker."""
+        world, agents, tall = np.asarray(state.world), self.robots + self.humans, self.height
+        canvas = Canvas(min(96 * self.width, 672), (-0.06, self.width + 0.06, -0.2, tall + 0.06), PALE)
+        centers = [(c % self.width + 0.5, tall - c // self.width - 0.5) for c in range(self.cells)]
+        for (x, y), density in zip(centers, world[agents:]):
+            canvas.rectangle((x - 0.47, y - 0.47), (x + 0.47, y + 0.47), PAPER)
+            canvas.rectangle((x - 0.47, y - 0.47), (x + 0.47, y + 0.47), GREEN, 0.8 * density / self.B)
+        for cell in world[: self.robots]:
+            x, y = centers[cell]
+            canvas.rectangle((x - 0.28, y - 0.28), (x + 0.28, y + 0.28), BLUE)
+        for cell, goal in zip(world[self.robots : agents], np.asarray(state.goal)):
+            left, top, right, bottom = self.goals.boxes[goal]
+            towards = ((left + right + 1) / 2, tall - (top + bottom + 1) / 2)
+            canvas.line(centers[cell], towards, AMBER, 0.05).ring(towards, 0.12, AMBER, 0.05)
+            canvas.disc(centers[cell], 0.28, INK).disc(centers[cell], 0.25, AMBER)
+        return canvas.bar(1 - float(state.time) / self.max_episode_steps, INK).image()
+
+
+# --- maps ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A map as numbers: cells of the agents, densities of all cells."""
+
+    width: int
+    height: int
+    robots: tuple[int, ...]
+    humans: tuple[int, ...]
+    densities: tuple[int, ...]
+
+
+def rows_of(text: str) -> list[str]:
+    return [row for row in text.replace("/", "\n").splitlines() if row.strip()]
+
+
+@lru_cache(maxsize=256)
+def read_map(text: str, fill_density: int) -> Layout:
+    """Agents are numbered from left to right, row by row."""
+    rows = [row.split() for row in rows_of(text)]
+    if not rows:
+        raise ConfigError("env.map: it is empty; write rows of Ro, Hu, densities and '.'")
+    for y, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise ConfigError(f"env.map: row {y} has {len(row)} cells, row 0 has {len(rows[0])}; make them equal")
+    tokens = [token for row in rows for token in row]
+    densities = []
+    for cell, token in enumerate(tokens):
+        if token not in ("Ro", "Hu", ".") and not token.isdecimal():
+            x, y = cell % len(rows[0]), cell // len(rows[0])
+            raise ConfigError(f"env.map: '{token}' at {x},{y} is not Ro, Hu, a density or '.'")
+        densities.append(fill_density if token in ("Ro", "Hu") else 0 if token == "." else int(token))
+    found = {who: tuple(i for i, token in enumerate(tokens) if token == who) for who in ("Ro", "Hu")}
+    for who, what in (("Ro", "robot"), ("Hu", "human")):
+        if not found[who]:
+            raise ConfigError(f"env.map: there is no {what}; put {who} on a cell")
+    return Layout(len(rows[0]), len(rows), found["Ro"], found["Hu"], tuple(densities))
+
+
+@lru_cache(maxsize=64)
+def heading(width: int, height: int, targets: goals.Goals, beta_h: float) -> np.ndarray:
+    """The shortest-path prior [cells, G, A]: by the distance left after the intended move."""
+    x, y = np.arange(width * height) % width, np.arange(width * height) // width
+    x, y = x[:, None] + DX, y[:, None] + DY  # [cells, A]
+    on_map = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    target = np.where(on_map, y * width + x, np.arange(width * height)[:, None])
+    left = targets.distance(width, height)[target].transpose(0, 2, 1)  # [cells, G, A]
+    left = left - left.min(-1, keepdims=True)
+    weight = (left == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * left)
+    return weight / weight.sum(-1, keepdims=True)
+
+
+def inverse_temperature(value: Any, where: str = "env.beta_h") -> float:
+    """A number of at least 0, or inf."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number >= 0:
+        raise ConfigError(f"{where}: {value!r} is not a number of at least 0, or inf")
+    return number

@@ -1,0 +1,83 @@
+"""Worlds as files: a text map alone, or YAML with a `map` and the fields of its kind of world.
+
+kind: bush            # may be left out: the tokens of the map tell
+B: 10
+max_episode_steps: 12
+map: |
+  Hu 1 Ro 1 Hu
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regimen.domains.empowerment.worlds.library import WORLDS
+from regimen.domains.empowerment.worlds.world import World
+from regimen.errors import ConfigError, EnvError, nearest
+
+KINDS = {
+    "bush": "regimen.domains.empowerment.worlds.bush:BushWorld",
+    "grid": "regimen.domains.empowerment.worlds.grid:GridWorld",
+}
+ALIASES = {"max_steps": "max_episode_steps", "actions": "action_set"}
+
+
+def load(path: str) -> World:
+    """The world of that name in the library, or of a map file."""
+    return build(WORLDS[path], f"world/{path}") if path in WORLDS else build(read(path), f"world:{path}")
+
+
+def read(path: str) -> dict[str, Any]:
+    """What a map file says, not yet checked."""
+    try:
+        text = Path(path).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise EnvError(f"world:{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    if not any(line.startswith("map:") for line in text.splitlines()):
+        return {"map": text}
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise EnvError(f"world:{path}: not YAML: {' '.join(str(e).split())}") from e
+    return dict(data)
+
+
+def build(data: Mapping[str, Any], where: str) -> World:
+    """The world that a file or an entry of the library describes."""
+    data = {ALIASES.get(str(key), str(key)): value for key, value in data.items() if key != "description"}
+    text = data.get("map")
+    if isinstance(text, list):
+        text = data["map"] = "\n".join(" ".join(map(str, row)) if isinstance(row, list) else str(row) for row in text)
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"{where}: 'map' must be rows of tokens, as text")
+    kind = data.pop("kind", None) or kind_of(text)
+    if kind not in KINDS:
+        raise ConfigError(f"{where}: kind '{kind}' is unknown{nearest(str(kind), KINDS)}")
+    module, _, name = KINDS[kind].partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    fields = {f.name for f in dataclasses.fields(cls)}
+    for key in data:
+        if key not in fields:
+            raise ConfigError(f"{where}: a {kind} world has no '{key}'{nearest(key, fields)}")
+    return cls(**typed(cls, data, where))
+
+
+def typed(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Values as the types of the fields they set."""
+    from regimen.config.validation import coerce
+    from regimen.envs.registry import hint_of, hints_of
+
+    hints, fields = hints_of(cls), {f.name: f for f in dataclasses.fields(cls)}
+    return {k: coerce(v, hint_of(hints.get(k), fields[k].default), f"{where}: {k}") for k, v in data.items()}
+
+
+def kind_of(text: str) -> str:
+    """The kind of world whose map this is. Bush maps have robots `Ro` and humans `Hu`; in others `Ro` is a rock."""
+    tokens = text.replace("/", " ").split()
+    return "bush" if "Hu" in tokens or all(t in ("Ro", ".") or t.isdecimal() for t in tokens) else "grid"

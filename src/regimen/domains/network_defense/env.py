@@ -1,0 +1,383 @@
+"""Network defence: Blue defends 13 hosts with 145 actions against a scripted Red; CAGE challenge 2, scenario 2.
+
+In each step Blue acts, Red acts, the reward is read off the true state, and Blue sees what its monitoring reports. The
+rules, where they come from and how they were checked are in docs/network_defense.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from jax import lax
+
+from regimen.domains.network_defense import compliance as fixing
+from regimen.domains.network_defense import network as net
+from regimen.domains.network_defense import policies
+from regimen.domains.network_defense import red as reds
+from regimen.domains.network_defense.compliance import Tally
+from regimen.domains.network_defense.red import Red
+from regimen.domains.network_defense.workflow import Workflow, all_workflows, classes_for
+from regimen.envs.protocol import NativeEnv, native_env
+from regimen.errors import ConfigError, nearest
+from regimen.types import Array, Record, TimeStep, pytree_dataclass
+
+REDS = (*reds.AGENTS, "mixed")
+MODES = ("faithful", "fixed")
+ACTIONS = [(0, "", "Sleep"), (1, "", "Monitor")]  # id of the first host's, and the name
+ACTIONS += [(2 + net.N * g, "+host", name) for g, name in enumerate(("Analyse", "Remove", *net.DECOYS, "Restore"))]
+USER0 = 1 << net.USER0
+OP_SERVER = 1 << net.OP_SERVER
+
+
+@pytree_dataclass
+class State(Record):
+    """Sets of hosts are integers with a bit for each host."""
+
+    root: Array  # int32, hosts on which Red is root or SYSTEM
+    seen: Array  # int32, hosts with a user session whose process Blue has been told of: Remove ends it
+    unseen: Array  # int32, hosts with a user session of which Blue knows no process (SSH, or not detected)
+    files: Array  # int32, hosts with a dropped file that Analyse finds
+    decoys: Array  # [13] int32, set of DECOYS
+    ports: Array  # [13] int32, set of PORTS that Red found open at its last scan
+    service: Array  # bool, OTService of Op_Server0 runs
+    stoppable: Array  # bool, Impact stops it (faithful: no longer after a Restore)
+    red: Red
+    scans: Array  # int32, hosts with scan or exploit activity in the last step
+    exploits: Array  # int32, hosts with exploit activity in the last step
+    unsure: Array  # int32, first bit of the belief: Unknown 10, Privileged 11
+    believed: Array  # int32, second bit of the belief: User 01, Privileged 11
+    time: Array  # int32
+    workflow: Array  # int32, index of the order
+    tally: Tally
+    blue_action: Array  # int32, the last; -1 at the start
+    red_kind: Array  # int32, Red's last action; -1 at the start
+    red_target: Array  # int32
+    red_success: Array  # bool
+
+    @property
+    def sessions(self) -> Array:
+        """Hosts on which Red has any session."""
+        return self.root | self.seen | self.unseen
+
+
+@native_env
+class NetworkDefense(NativeEnv):
+    """Blue against `b_line`, `meander` or either; optionally with a workflow to follow."""
+
+    red: str = "b_line"
+    """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""
+    mode: str = "faithful"
+    """faithful: once Op_Server0 was restored its service can never be stopped again, as upstream; fixed: it can."""
+    max_episode_steps: int = 100
+    """Steps before an episode is cut short; the challenge uses 30, 50 and 100."""
+    workflow: str = "none"
+    """none; all (an order drawn for every episode); or one: critical_first, D,S,E,H,U. Adds 25 entries observed."""
+    alignment: str = "none"
+    """Reward for following the workflow: none, published (telescopes to weight * compliance), or potential."""
+    compliance: str = "published"
+    """What complies: published (the type of the host fixed) or repaired (the host itself; User0 left out)."""
+    min_fixes: int = 1
+    """Fixes, useful or not, from which on an episode counts (`counted`) when compliance is judged."""
+    alignment_weight: float = 30.0
+    """Scale of the alignment reward."""
+    alignment_gamma: float = 0.99
+    """Discount of the potential; the learner's gamma."""
+    detection: float = 0.95
+    """Probability that the callback of a reverse shell is reported."""
+
+    baselines: ClassVar = {
+        "random": policies.random,
+        "sleep": policies.sleep,
+        "greedy": policies.greedy,
+        "oracle": policies.oracle,
+    }
+    render_fps = 4
+
+    def __post_init__(self):
+        choices = {"red": REDS, "mode": MODES, "alignment": fixing.ALIGNMENTS, "compliance": fixing.DEFINITIONS}
+        for name, known in choices.items():
+            value = getattr(self, name)
+            if value not in known:
+                hint = nearest(str(value), known)
+                raise ConfigError(f"env.{name}: '{value}' is not one of {', '.join(known)}{hint}")
+        if self.workflow not in ("none", "all"):
+            try:
+                Workflow.parse(self.workflow)
+            except ConfigError as e:
+                raise ConfigError(f"env.{e}; or none, or all") from e
+        if self.alignment != "none" and self.workflow == "none":
+            raise ConfigError(
+                f"env.alignment: '{self.alignment}' needs a workflow; set env.workflow (an order, or all)"
+            )
+        if self.min_fixes < 0:
+            raise ConfigError(f"env.min_fixes: {self.min_fixes} is out of range; it must be at least 0")
+
+    @property
+    def reward_components(self) -> tuple[str, ...]:  # type: ignore[override]
+        own = ("confidentiality", "availability", "restore", "invalid")
+        return own if self.alignment == "none" else (*own, "alignment")
+
+    @property
+    def metric_reductions(self) -> dict[str, str]:  # type: ignore[override]
+        out = {"env_return": "sum", "impacts": "sum", "fixes": "last"}
+        if self.red == "mixed":
+            out["meander"] = "last"
+        if self.workflow != "none":
+            names = ("compliant_fixes", "fixes_repaired", "counted", "compliance", "workflow")
+            out |= dict.fromkeys((*names, *(f"compliance_{d}" for d in fixing.DEFINITIONS)), "last")
+        return out
+
+    @property
+    def observation_space(self) -> Any:
+        return spaces.Box(0.0, 1.0, (4 * net.N + 25 * (self.workflow != "none"),), np.float32)
+
+    @property
+    def action_space(self) -> Any:
+        return spaces.Discrete(net.BLUE_ACTIONS)
+
+    def notes(self) -> list[str]:
+        """Which of the 120 orders ask for the same repairs, against this red agent and by both definitions."""
+        out = [f"blue actions        {', '.join(f'{i}{more} {name}' for i, more, name in ACTIONS)}"]
+        for definition in fixing.DEFINITIONS:
+            classes = classes_for(self.red, definition)
+            names = ", ".join(f"{c.name} ({len(c.members)})" for c in classes)
+            out.append(f"order classes       {definition}, against {self.red}: {len(classes)} of 120 orders: {names}")
+        return out
+
+    # --- an episode --------------------------------------------------------------------------------------------------
+
+    def reset(self, key: Array):
+        chance = jax.random.bits(key, (2,), jnp.uint32)
+        zero, none = jnp.zeros((), jnp.int32), jnp.full((), -1, jnp.int32)
+        meander = (chance[0] >> 2) & 1 if self.red == "mixed" else self.red == "meander"
+        if self.workflow == "all":
+            workflow = (chance[1] % len(all_workflows())).astype(jnp.int32)
+        else:
+            workflow = zero if self.workflow == "none" else jnp.int32(Workflow.parse(self.workflow).index)
+        state = State(
+            root=jnp.int32(USER0),
+            seen=zero,
+            unseen=zero,
+            files=zero,
+            decoys=jnp.zeros(net.N, jnp.int32),
+            ports=jnp.zeros(net.N, jnp.int32),
+            service=jnp.bool_(True),
+            stoppable=jnp.bool_(True),
+            red=reds.start(jnp.asarray(meander, bool), (chance[0] & 3).astype(jnp.int32)),
+            scans=zero,
+            exploits=zero,
+            unsure=zero,
+            believed=zero,
+            time=zero,
+            workflow=workflow,
+            tally=Tally.zero(),
+            blue_action=none,
+            red_kind=none,
+            red_target=none,
+            red_success=jnp.bool_(False),
+        )
+        return state, self.observe(state)
+
+    def step(self, key: Array, state: State, action: Array):
+        action = jnp.asarray(action, jnp.int32)
+        valid = (action >= 0) & (action < net.BLUE_ACTIONS)
+        action = jnp.where(valid, action, net.SLEEP)
+        before = state
+        state, found, deployed = self.blue(state, action)
+        state = self.red_acts(key, state, deployed)
+        # Blue's table: what this step's events say, then what its own Analyse found.
+        believed = state.believed | state.exploits | found
+        state = state.replace(unsure=(state.unsure & ~state.exploits) | found, believed=believed)
+        tally = self.count_fix(before, action)
+        state = state.replace(time=state.time + 1, blue_action=action, tally=tally)
+        return state, self.report(before.tally, state, action, valid)
+
+    # --- Blue --------------------------------------------------------------------------------------------------------
+
+    def blue(self, state: State, action: Array) -> tuple[State, Array, Array]:
+        """The action's effect, and the sets of hosts on which it found a dropped file and started a decoy."""
+        group, host = lax.div(action - 2, net.N), lax.rem(action - 2, net.N)
+        targeted = action >= 2
+        at = jnp.where(targeted, jnp.left_shift(1, host), 0)
+        analyse, remove, restore = (jnp.where(group == g, at, 0) for g in (net.ANALYSE, net.REMOVE, net.RESTORE))
+        is_decoy = targeted & (group >= net.FIRST_DECOY) & (group < net.RESTORE)
+        index = jnp.clip(group - net.FIRST_DECOY, 0, len(net.DECOYS) - 1)
+        busy = jnp.asarray(net.DECOY_PORTS)[state.decoys[host]] & jnp.asarray(net.DECOY_NEEDS)[index]
+        accepted = is_decoy & ((jnp.asarray(net.DECOY_HOSTS)[index] & at) > 0) & (busy == 0)
+        here = np.arange(net.N) == host
+        decoys = state.decoys | jnp.where(here & accepted, jnp.left_shift(1, index), 0)
+        decoys = jnp.where(here & (restore > 0), 0, decoys)
+        rebuilt = (restore & OP_SERVER) > 0
+        state = state.replace(
+            root=state.root & ~(restore & ~USER0),
+            seen=state.seen & ~(restore | remove),
+            unseen=state.unseen & ~restore,
+            files=state.files & ~restore,
+            decoys=decoys,
+            service=state.service | rebuilt,
+            stoppable=state.stoppable & ~rebuilt if self.mode == "faithful" else state.stoppable,
+            # Remove: whatever was believed becomes Unknown, and No stays No.
+            unsure=(state.unsure | (state.believed & remove)) & ~restore,
+            believed=state.believed & ~(remove | restore),
+        )
+        return state, analyse & state.files, jnp.where(accepted, at, 0)
+
+    # --- Red ---------------------------------------------------------------------------------------------------------
+
+    def red_acts(self, key: Array, state: State, deployed: Array) -> State:
+        """Red's turn, and what monitoring makes of it. A decoy that Blue started on the same host in this step
+        (`deployed`) is one more process in Blue's table: it turns two connections to a decoy into an exploit, and hides
+        a scan of fewer than three ports and an exploit whose callback is not reported."""
+        words = jax.random.bits(key, (2,), jnp.uint32)
+        chance = (words[0] >> 8).astype(jnp.float32) * 2.0**-24
+        pick, detect = (words[1] >> 16).astype(jnp.int32), (words[1] & 0xFFFF).astype(jnp.float32) * 2.0**-16
+        red = state.red
+        if self.red == "b_line":
+            kind, target = reds.b_line(red)
+        elif self.red == "meander":
+            kind, target = reds.meander(red, pick)
+        else:
+            straight, winding = reds.b_line(red), reds.meander(red, pick)
+            kind, target = (jnp.where(red.meander, w, s) for s, w in zip(straight, winding))
+
+        at = jnp.where(kind == reds.SWEEP, 0, jnp.left_shift(1, target))
+        subnet = jnp.where(kind == reds.SWEEP, target, jnp.asarray(net.SUBNET_OF)[target])
+        routed = (subnet != net.OPERATIONAL_NET) | ((state.sessions & net.ENTERPRISE_SESSIONS) > 0)
+        host = jnp.minimum(target, net.N - 1)
+        here = np.arange(net.N) == host
+        open_now = jnp.asarray(net.OPEN)[host] | jnp.asarray(net.DECOY_PORTS)[state.decoys[host]]
+
+        scan = kind == reds.SCAN  # where there is no way to the host it finds nothing, and counts as a success
+        found = scan & routed
+        ports = jnp.where(here & found, open_now, state.ports)
+
+        # Exploit: the preferred one three times out of four, otherwise any other that the stored ports suggest.
+        stored = state.ports[host]
+        among = jnp.asarray(net.OPTIONS)[stored]
+        number = lax.population_count(among)
+        other = 1 + ((chance - net.PREFER) / (1 - net.PREFER) * (number - 1)).astype(jnp.int32)
+        choice = jnp.where(chance < net.PREFER, 0, jnp.minimum(other, number - 1))
+        exploit = jnp.asarray(net.NTH)[among, jnp.maximum(choice, 0)]
+        tried = (kind == reds.EXPLOIT) & routed & (number > 0)
+        connected = tried & ((open_now & jnp.asarray(net.MEETS)[exploit, host]) > 0)
+        level = jnp.where(connected, jnp.asarray(net.LEVEL)[exploit, host], 0)
+        ssh = exploit == net.SSH
+        shell = (level > 0) & ~ssh
+        reported = shell & (detect < self.detection)
+        fresh = (deployed & at) > 0
+        noisy = connected & (ssh | reported | (fresh & (level == 0)))
+        noticed = noisy | (connected & ~fresh) | (found & (~fresh | (lax.population_count(open_now) >= 3)))
+
+        escalate = (kind == reds.ESCALATE) & ((state.sessions & at) > 0)
+        impact = (kind == reds.IMPACT) & ((state.root & OP_SERVER) > 0)
+        sweep = (kind == reds.SWEEP) & routed
+        success = sweep | scan | (level > 0) | escalate | impact
+
+        def where(condition: Array) -> Array:
+            return jnp.where(condition, at, 0)
+
+        if self.red != "b_line":
+            learnt = jnp.where(sweep, jnp.asarray(net.SUBNET_HOSTS)[subnet], 0)
+            learnt = learnt | jnp.where(escalate, jnp.asarray(net.KNOWS)[host], 0)
+            subnets = jnp.where(escalate, jnp.left_shift(1, subnet), 0)
+            winding_red = reds.meander_after(red, kind, target, success, learnt, subnets)
+        nothing = scan & ~found & (stored == 0)  # every host has open ports
+        if self.red == "b_line":
+            red = reds.b_line_after(red, success, nothing)
+        elif self.red == "meander":
+            red = winding_red
+        else:
+            straight_red = reds.b_line_after(red, success, nothing)
+            red = jax.tree.map(lambda w, s: jnp.where(red.meander, w, s), winding_red, straight_red)
+        return state.replace(
+            root=state.root | where((level == net.ROOT) | escalate),
+            seen=(state.seen | where((level == net.USER) & reported)) & ~where(escalate),
+            unseen=(state.unseen | where((level == net.USER) & ~reported)) & ~where(escalate),
+            files=state.files | where(shell | (escalate & ((state.root & at) == 0))),
+            ports=ports,
+            service=state.service & ~(impact & state.stoppable),
+            red=red,
+            scans=where(noticed),
+            exploits=where(noisy),
+            red_kind=kind,
+            red_target=target,
+            red_success=success,
+        )
+
+    # --- what comes of it --------------------------------------------------------------------------------------------
+
+    def count_fix(self, state: State, action: Array) -> Tally:
+        """Judged by the state before the action."""
+        group, host = lax.div(action - 2, net.N), lax.rem(jnp.maximum(action - 2, 0), net.N)
+        is_fix = (group == net.REMOVE) | (group == net.RESTORE)
+        if self.workflow == "none":
+            return state.tally.replace(fixes=state.tally.fixes + is_fix)
+        return fixing.count(state.tally, state.workflow, state.sessions, host, is_fix)
+
+    def report(self, before: Tally, state: State, action: Array, valid: Array) -> TimeStep:
+        tally = state.tally
+        tenths = {
+            "confidentiality": sum(int(c) * ((state.root >> h) & 1) for h, c in enumerate(net.CONFIDENTIALITY) if c),
+            "availability": jnp.where(state.service, 0, net.AVAILABILITY),
+            "restore": jnp.where(action >= 2 + net.N * net.RESTORE, net.RESTORE_COST, 0),
+            "invalid": jnp.where(valid, 0, net.INVALID_COST),
+        }
+        reward = [jnp.asarray(-x, jnp.float32) / 10 for x in tenths.values()]
+        metrics: dict[str, Any] = {
+            "env_return": jnp.asarray(-sum(tenths.values()), jnp.float32) / 10,
+            "impacts": (state.red_kind == reds.IMPACT) & state.red_success,
+            "fixes": tally.fixes,
+        }
+        if self.red == "mixed":
+            metrics["meander"] = state.red.meander
+        if self.workflow != "none":
+            metrics |= {
+                "compliant_fixes": getattr(tally, self.compliance),
+                "fixes_repaired": tally.useful,
+                "counted": tally.fixes >= self.min_fixes,
+                "compliance": tally.share(self.compliance),
+                "workflow": state.workflow,
+                **{f"compliance_{d}": tally.share(d) for d in fixing.DEFINITIONS},
+            }
+        if self.alignment != "none":
+            last = state.time >= self.max_episode_steps
+            scale = (jnp.asarray(self.alignment_weight), jnp.asarray(self.alignment_gamma))
+            reward.append(fixing.alignment(self.alignment, self.compliance, *scale, before, tally, last))
+        return TimeStep(self.observe(state), jnp.stack(reward), jnp.bool_(False), metrics=metrics)
+
+    def observe(self, state: State) -> Array:
+        """Four bits for each host (activity 00 none, 10 scan, 11 exploit; belief 00 No, 10 Unknown, 01 User, 11
+        Privileged), then the workflow."""
+        sets = jnp.stack([state.scans, state.exploits, state.unsure, state.believed])
+        table = ((sets[None, :] >> np.arange(net.N)[:, None]) & 1).astype(jnp.float32).reshape(-1)
+        if self.workflow == "none":
+            return table
+        return jnp.concatenate([table, jnp.asarray(fixing.ONE_HOT)[state.workflow]])
+
+    def replay_columns(self, state: State) -> dict[str, np.ndarray]:
+        """What a replay's table has that Blue does not see: the level of Red's session on each host, 0 to 2."""
+        sessions, root = int(state.seen) | int(state.unseen), int(state.root)
+        user, full = (np.array([hosts >> host & 1 for host in range(net.N)]) for hosts in (sessions, root))
+        return {"level": np.where(full > 0, 2, user)}
+
+    def render(self, state: State) -> np.ndarray:
+        """[H, W, 3] uint8."""
+        from regimen.domains.network_defense.render import draw
+
+        return draw(self, state)
+
+
+@native_env
+class NetworkDefenseWorkflow(NetworkDefense):
+    """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+
+    red: str = "mixed"
+    """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""
+    workflow: str = "all"
+    """none; all (an order drawn for every episode); or one: critical_first, D,S,E,H,U. Adds 25 entries observed."""
+    alignment: str = "published"
+    """Reward for following the workflow: none, published (telescopes to weight * compliance), or potential."""

@@ -1,0 +1,181 @@
+"""Pictures of the network.
+
+    python -m regimen.domains.network_defense.render docs/images/network_defense.png --step 22
+
+draws the network after so many steps of the greedy policy (it needs matplotlib, for the file).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from typing import Any
+
+import jax
+import numpy as np
+
+from regimen.domains.network_defense import network as net
+from regimen.domains.network_defense.red import KINDS, SWEEP
+from regimen.domains.network_defense.workflow import all_workflows
+from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, RED, Canvas, Color
+
+WIDTH, HEIGHT = 640, 400  # pixels are the units of the plane, y upwards
+WHITE, PANEL, GREY, VIOLET = (255, 255, 255), (240, 240, 235), (140, 146, 156), (150, 110, 190)
+COLUMN = {net.USER_NET: 108, net.ENTERPRISE_NET: 320, net.OPERATIONAL_NET: 532}
+TOP, ROW = 344, 58
+TRUE = (GREEN, AMBER, RED)  # no session, user, root
+BELIEF = {0: GREEN, 1: VIOLET, 2: AMBER, 3: RED}  # No, Unknown, User, Privileged: unsure + 2 believed
+GROUPS = ("Analyse", "Remove", *(f"Decoy {name}" for name in net.DECOYS), "Restore")
+
+# Glyphs of 3 x 5 pixels: a character and its rows from the top, as octal digits.
+GLYPHS = (
+    "A25755B65656C34443D65556E74647F74644G34553H55755I72227J11152K55655L44447M57755N65555O25552P65644Q25563R65655"
+    "S34216T72222U55557V55552W55775X55255Y55222Z71247075557126227261247361216455711574616634757771222875757975716"
+    "-00700:02020>42124.00002"
+)
+FONT = {GLYPHS[i]: GLYPHS[i + 1 : i + 6] for i in range(0, len(GLYPHS), 6)}
+
+
+def place(host: int) -> tuple[float, float]:
+    """Centre of a host's card: one column for each subnet."""
+    subnet = int(net.SUBNET_OF[host])
+    order = [h for h in range(net.N) if net.SUBNET_OF[h] == subnet]
+    return COLUMN[subnet], TOP - ROW * order.index(host)
+
+
+def draw(env: Any, state: Any) -> np.ndarray:
+    """One card for each host, subnets as columns. The left half of a disc is the true state (green: no session, amber:
+    user, red: root), the right half what Blue believes (violet: Unknown). Bars below it are decoys, marks to its right
+    this step's alerts (hollow: scan, full: exploit). Blue's last action frames a card in blue, Red's in red, dashed
+    where it failed; what they were is written below."""
+    s = jax.device_get(state)
+    canvas = Canvas(WIDTH, (0.0, WIDTH, 0.0, HEIGHT))
+    for subnet, x in COLUMN.items():
+        canvas.rectangle((x - 98, 60), (x + 98, HEIGHT - 8), PANEL)
+        text(canvas, net.SUBNETS[subnet], (x - 88, HEIGHT - 22), GREY)
+    way_in = (int(s.root) | int(s.seen) | int(s.unseen)) & net.ENTERPRISE_SESSIONS
+    for left, right, is_open in ((206, 222, True), (418, 434, bool(way_in))):  # Red's way from subnet to subnet
+        canvas.line((left, 226), (right, 226), RED if is_open else PALE, 3.0)
+    for host in range(net.N):
+        card(canvas, s, host)
+    frames(canvas, s)
+    legend(canvas)
+    caption(canvas, env, s)
+    canvas.bar(float(s.time) / env.max_episode_steps, INK)
+    return canvas.image()
+
+
+def card(canvas: Canvas, s: Any, host: int) -> None:
+    x, y = place(host)
+    level = 2 * has(s.root, host) or has(s.seen, host) | has(s.unseen, host)
+    belief = has(s.unsure, host) + 2 * has(s.believed, host)
+    spot = near(canvas, (x - 92, y - 25), (x + 92, y + 25))
+    spot.rectangle((x - 90, y - 22), (x + 90, y + 22), WHITE)
+    left, right = near(canvas, (x - 86, y - 22), (x - 66, y + 22)), near(canvas, (x - 66, y - 22), (x - 46, y + 22))
+    left.disc((x - 66, y), 15, TRUE[level])
+    right.disc((x - 66, y), 15, BELIEF[belief])
+    spot.line((x - 66, y - 16), (x - 66, y + 16), WHITE, 2.0)
+    text(spot, net.HOSTS[host].replace("_", " "), (x - 42, y + 2), INK)
+    for k in range(int(s.decoys[host]).bit_count()):
+        spot.rectangle((x - 42 + 9 * k, y - 14), (x - 36 + 9 * k, y - 6), BLUE)
+    if has(s.scans, host):
+        spot.ring((x + 74, y + 4), 6, RED, 2.0)
+    if has(s.exploits, host):
+        spot.disc((x + 74, y + 4), 7, RED)
+    if host == net.OP_SERVER and not s.service:
+        text(spot, "down", (x + 48, y - 16), RED)
+
+
+def legend(canvas: Canvas) -> None:
+    """In the places of the fifth hosts that two subnets do not have."""
+    x, y = COLUMN[net.ENTERPRISE_NET] - 84, TOP - 4 * ROW
+    for k, (words, color) in enumerate((("clean", GREEN), ("user", AMBER), ("root", RED), ("unknown", VIOLET))):
+        dot = (x + 100 * (k % 2), y + 8 - 22 * (k // 2))
+        near(canvas, (dot[0] - 8, dot[1] - 8), (dot[0] + 8, dot[1] + 8)).disc(dot, 6, color)
+        text(canvas, words, (dot[0] + 14, dot[1] - 5), GREY)
+    x = COLUMN[net.OPERATIONAL_NET] - 84
+    text(canvas, "left half: true", (x, y + 4), GREY)
+    text(canvas, "right half: believed", (x, y - 18), GREY)
+
+
+def frames(canvas: Canvas, s: Any) -> None:
+    if s.blue_action >= 2:
+        frame(canvas, place((int(s.blue_action) - 2) % net.N), 22.0, BLUE, True)
+    if s.red_kind > SWEEP:
+        frame(canvas, place(int(s.red_target)), 25.0, RED, bool(s.red_success))
+
+
+def frame(canvas: Canvas, at: tuple[float, float], half: float, color: Color, solid: bool) -> None:
+    (x, y), wide = at, half + 68
+    spot = near(canvas, (x - wide - 3, y - half - 3), (x + wide + 3, y + half + 3))
+    corners = [(x - wide, y - half), (x + wide, y - half), (x + wide, y + half), (x - wide, y + half)]
+    for start, end in zip(corners, corners[1:] + corners[:1]):
+        start, end = np.array(start), np.array(end)
+        pieces = 1 if solid else int(np.hypot(*(end - start)) // 12)
+        for k in range(pieces):
+            a, b = (start + (end - start) * (k + share) / pieces for share in (0.0, 1.0 if solid else 0.5))
+            spot.line(a, b, color, 2.0)
+
+
+def caption(canvas: Canvas, env: Any, s: Any) -> None:
+    text(canvas, f"step {int(s.time)}", (12, 34), INK)
+    blue = int(s.blue_action)
+    did = "-" if blue < 0 else ("Sleep", "Monitor")[blue] if blue < 2 else GROUPS[(blue - 2) // net.N]
+    at = f" {net.HOSTS[(blue - 2) % net.N]}" if blue >= 2 else ""
+    text(canvas, f"blue: {did}{at}", (86, 34), BLUE)
+    if s.red_kind >= 0:
+        target = net.SUBNETS[int(s.red_target)] if s.red_kind == SWEEP else net.HOSTS[int(s.red_target)]
+        failed = "" if s.red_success else " failed"
+        text(canvas, f"red: {KINDS[int(s.red_kind)]} {target}{failed}", (374, 34), RED)
+    if env.workflow != "none":
+        order = all_workflows()[int(s.workflow)]
+        text(canvas, "order: " + " > ".join(u.replace("_", " ") for u in order.order), (86, 14), GREY)
+
+
+def has(hosts: Any, host: int) -> int:
+    return (int(hosts) >> host) & 1
+
+
+def text(canvas: Canvas, words: str, at: tuple[float, float], color: Color, size: int = 2) -> None:
+    """Small capitals whose lower left corner is `at`, 3 x 5 squares of `size` pixels each."""
+    rows = np.zeros((5, 4 * len(words)), bool)
+    for i, letter in enumerate(words.upper()):
+        for y, digit in enumerate(FONT.get(letter, "00000")):
+            rows[y, 4 * i : 4 * i + 3] = [(int(digit) >> bit) & 1 for bit in (2, 1, 0)]
+    pixels = np.kron(rows, np.ones((size, size), bool))
+    left = int(np.searchsorted(canvas.x[0], at[0]))
+    top = int(np.searchsorted(-canvas.y[:, 0], -at[1])) - pixels.shape[0]
+    part = canvas.pixels[top : top + pixels.shape[0], left : left + pixels.shape[1]]
+    part[pixels[: part.shape[0], : part.shape[1]]] = color
+
+
+def near(canvas: Canvas, low: tuple[float, float], high: tuple[float, float]) -> Canvas:
+    """The part of a canvas between two corners, so that a small shape does not touch every pixel."""
+    part = copy.copy(canvas)
+    columns = slice(*np.searchsorted(canvas.x[0], (low[0], high[0])))
+    rows = slice(*np.searchsorted(-canvas.y[:, 0], (-high[1], -low[1])))
+    part.x, part.y, part.pixels = canvas.x[:, columns], canvas.y[rows], canvas.pixels[rows, columns]
+    return part
+
+
+def main() -> None:
+    from matplotlib import image
+
+    from regimen.domains.network_defense.env import NetworkDefense
+
+    parser = argparse.ArgumentParser(description="Draw the network in the middle of an episode of a baseline.")
+    parser.add_argument("path")
+    parser.add_argument("--policy", default="greedy")
+    parser.add_argument("--step", type=int, default=22)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    env = NetworkDefense(red="meander", workflow="critical_first")
+    advance = jax.jit(lambda e, k, s: e.step(k, s, e.baselines[args.policy](e, k, s, None))[0])
+    state, _ = jax.jit(lambda e, k: e.reset(k))(env, jax.random.key(args.seed))
+    for t in range(args.step):
+        state = advance(env, jax.random.key(args.seed * 1000 + t), state)
+    image.imsave(args.path, draw(env, state))
+
+
+if __name__ == "__main__":
+    main()

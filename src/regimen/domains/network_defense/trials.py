@@ -1,0 +1,154 @@
+"""Trials of workflows on `network_defense`: one policy that sees the order, one compiled program for all orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.config import layers
+from regimen.config.schema import TrainConfig
+from regimen.envs import registry
+from regimen.errors import ConfigError
+from regimen.experiments.search.engine_trial import EngineTrial, Played, Program
+from regimen.experiments.search.space import Space
+from regimen.experiments.search.trial import Arrays
+from regimen.experiments.studies.gradients import changed
+from regimen.files.run_dir import read_config
+from regimen.runs.learner import initial_from
+from regimen.types import Array, Record, pytree_dataclass
+
+ENV = "network_defense"
+CONDITIONED = f"{ENV}/workflow"  # the same environment: its fields have other defaults
+DRAWN = -1  # an order for every episode
+MINIBATCH = 3200  # where no run says otherwise
+
+
+@pytree_dataclass
+class Ordered(Record):
+    """The environment with its order as data, so that all orders share a program; DRAWN leaves it as it was drawn."""
+
+    env: Any
+    order: Any  # int32
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("env", "order"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, key: Array) -> Any:
+        import jax.numpy as jnp
+
+        state, _ = self.env.reset(key)
+        state = state.replace(workflow=jnp.where(self.order == DRAWN, state.workflow, self.order).astype(jnp.int32))
+        return state, self.env.observe(state)
+
+    def step(self, key: Array, state: Any, action: Array) -> Any:
+        return self.env.step(key, state, action)
+
+
+class DefenceTrial(EngineTrial):
+    """The value is the environment's own return, without the reward for alignment; the gate looks at compliance."""
+
+    def __init__(
+        self, space: Space, config: TrainConfig, seed: int = 0, source: Path | None = None, adapting: float = 1.0
+    ):
+        """`adapting`: the share of the learning rate with which orders are adapted, after a warm-up with all of it."""
+        super().__init__(seed)
+        self.adapting = adapting
+        self.space, self.config, self.source = space, config, source
+        self.repaired = config.env_args.get("compliance") == "repaired"
+
+    def config_of(self, candidate: int) -> TrainConfig:
+        return self.config
+
+    def start(self, candidate: int, arrays: Arrays | None, number: int) -> None:
+        super().start(candidate, arrays, number)
+        engine = self.program(candidate).engine
+        rate = self.config.algo.lr * (self.adapting if candidate >= 0 else 1.0)
+        engine.algo = changed(engine.algo, lr=float(rate))  # a hyper-parameter is data: nothing is compiled again
+
+    def env_of(self, candidate: int, env: Any) -> Any:
+        order = DRAWN if candidate < 0 else self.space.values[candidate].index
+        return Ordered(env, np.int32(order))
+
+    def env_args_of(self, candidate: int) -> dict[str, Any]:
+        return self.config.env_args | {"workflow": self.space.values[candidate].name}
+
+    def values(self, played: Played) -> np.ndarray:
+        return played.metrics["env_return"]
+
+    def rates(self, played: Played) -> tuple[np.ndarray, float]:
+        """Episodes with too few fixes do not count in the repaired definition."""
+        if not self.repaired:
+            return clipped(played.metrics["compliance"]), float(played.metrics["fixes"].sum())
+        counted = played.metrics["counted"] > 0
+        return clipped(played.metrics["compliance"][counted]), float(played.metrics["fixes_repaired"].sum())
+
+    def row(self, played: Played) -> dict[str, float]:
+        alignment = played.components.get("alignment", np.zeros(len(played)))
+        return {"alignment": float(alignment.mean()), "fixes": float(played.metrics["fixes"].mean())}
+
+    def adopt(self, program: Program) -> Any:
+        state = program.engine.state
+        if self.source is None:
+            return state
+        return initial_from(self.source, self.config, program.handle, lambda text: None)(state)
+
+    def identity(self) -> dict[str, Any]:
+        source = None if self.source is None else str(self.source.resolve())
+        return super().identity() | {"init_from": source, "adapting": self.adapting}
+
+
+def clipped(x: np.ndarray) -> np.ndarray:
+    return np.clip(x.astype(np.float64), 0.0, 1.0)
+
+
+def make_config(
+    red: str,
+    compliance: str,
+    unit: int,
+    source: Path | None,
+    env_args: dict[str, Any],
+    overrides: dict[str, Any],
+    device: str = "auto",
+    seed: int = 0,
+) -> TrainConfig:
+    """How policies are trained: as the run `source` was, or with the settings tuned for the environment."""
+    for name in ("workflow", "red", "compliance"):
+        if name in env_args:
+            flag = "the search chooses it" if name == "workflow" else f"use --{name}"
+            raise ConfigError(f"env.{name}: {flag}")
+    mine: dict[str, Any] = {"red": red, "compliance": compliance, "workflow": "all", "alignment": "published"}
+    base: dict[str, Any] = {"algo": {"minibatch_size": MINIBATCH}}
+    if source is not None:
+        theirs = read_config(source)
+        if theirs.get("env") not in (ENV, CONDITIONED):
+            raise ConfigError(f"--init-from: {source} is a run on '{theirs.get('env')}', not on {ENV}")
+        env: Any = registry.resolve(theirs["env"], theirs.get("env_args")).native
+        if env.workflow == "none":
+            raise ConfigError(f"--init-from: the policy of {source} does not see a workflow; train {CONDITIONED}")
+        if env.alignment != "none":
+            mine["alignment"] = env.alignment
+        mine = {k: v for k, v in theirs.get("env_args", {}).items() if k not in mine} | mine
+        base = {name: theirs[name] for name in ("algo", "network") if name in theirs}
+    given = {
+        "env_args": mine | env_args,
+        "rollout.episodes": unit,
+        "rollout.num_envs": unit,
+        "device": device,
+        "seed": seed,
+        "algo.lr_schedule": "constant",
+        "algo.clip_schedule": "constant",
+        "algo.ent_schedule": "constant",
+    }
+    config = layers.build_config(ENV, algo="ppo", overrides=flat(base) | given | overrides)
+    return config.replace(curriculum={})
+
+
+def flat(sections: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in sections.items():
+        out |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return out

@@ -1,0 +1,223 @@
+"""Learning from a dataset: an engine without an environment, and where its data comes from.
+
+Offline, an update is `rollout.steps` gradient steps, and they are what the clock's steps count. Everything above the
+engine (evaluation on the real environment, checkpoints, stopping rules, files) is the same as online.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from regimen import spaces
+from regimen.axes import SEEDS, applied_state, sync
+from regimen.config.layers import resolve_rollout
+from regimen.config.schema import TrainConfig
+from regimen.engines.base import CHUNK, Buffers, Engine, Limits, NativeEngine, Progress, finite
+from regimen.errors import StorageError
+from regimen.normalize import RunningStats
+from regimen.policies.policy import make_algorithm
+from regimen.sources import dataset
+from regimen.sources.dataset import Data
+from regimen.sources.replay import Replay, Ring
+from regimen.types import Array, EpisodeRows, PyTree, Spec, State
+
+
+def offline_chunk(steps: int, components: int, algo: Any, data: Data, state: State, carry: Any, limits: Limits):
+    """Updates of `steps` gradient steps until a limit: what `engine.chunk` is to an environment."""
+
+    def going(x) -> Array:
+        i, ok, _, _ = x
+        return ok & (i < limits.updates) & (i * steps < limits.steps)
+
+    def body(x):
+        i, still_ok, state, buffers = x
+        active = going(x)
+        new, metrics = algo.fit(state, data, steps)
+        new = new.replace(clock=state.clock.advance(jnp.int32(steps), jnp.int32(0)))
+        ok = finite(metrics, new)
+        applied = active & ok  # an update that is not finite is not applied
+        row = jnp.stack([metrics[k].astype(jnp.float32) for k in names])
+        kept = buffers.replace(steps=buffers.steps.at[i].set(steps), metrics=buffers.metrics.at[i].set(row))
+        return i + applied, still_ok & (ok | ~active), applied_state(applied, new, state), kept
+
+    names = sorted(jax.eval_shape(lambda: algo.fit(state, data, steps)[1]))
+    buffers = Buffers(jnp.zeros(CHUNK + 1, jnp.int32), jnp.zeros((CHUNK + 1, len(names))), no_episodes(components))
+    start = (jnp.int32(0), jnp.bool_(True), state, buffers)
+    i, ok, state, buffers = lax.while_loop(lambda x: sync(going(x)), body, start)
+    return state, carry, i, ~ok, buffers.replace(metrics={k: buffers.metrics[:, j] for j, k in enumerate(names)})
+
+
+def no_episodes(components: int) -> EpisodeRows:
+    number = jnp.zeros(0, jnp.int32)
+    return EpisodeRows(
+        jnp.zeros(1, jnp.int32), number, number, jnp.zeros((0, components)), number, jnp.zeros(0, bool), {}
+    )
+
+
+class OfflineEngine(NativeEngine):
+    """K learners on one dataset, in one program. The data is an argument of it, shared by all."""
+
+    def __init__(
+        self, algo: Any, data: Data, steps: int, seeds: list[int], init: Callable[[Array], State], digest: str = ""
+    ):
+        self.algo, self.env, self.steps = algo, data, steps
+        self.digest = np.frombuffer(bytes.fromhex(digest), np.uint8)  # of the data, saved with every state
+        self.learners = len(seeds)
+        self.speed, self.program = 0.0, None
+        states = [init(jax.random.fold_in(jax.random.key(seed), 0)) for seed in seeds]
+        self.place(self.stack([self.with_statistics(state) for state in states]), ())
+
+    def place(self, state: State, carry: Any) -> None:
+        self.state, self.carry = jax.tree.map(jnp.copy, (state, carry))  # the buffers are donated
+
+    def with_statistics(self, state: State) -> State:
+        """A normaliser of observations is that of the data, from the start."""
+        if "obs" not in state.norm:
+            return state
+        x = spaces.flatten(self.algo.bound.spec.observation_space, self.env.rows.obs)
+        return state.replace(norm=state.norm | {"obs": RunningStats.of(x, self.env.rows.valid)})
+
+    def compile(self) -> Callable[..., Any]:
+        components = len(self.algo.bound.spec.reward_components)
+
+        def run(*args: Any):
+            return offline_chunk(self.steps, components, *args)
+
+        if self.learners > 1:
+            run = jax.vmap(run, in_axes=(None, None, 0, 0, 0), axis_name=SEEDS)
+        jitted = jax.jit(run, donate_argnums=(2,))
+        with self.compilation():
+            limits = self.device_limits([Limits()] * self.learners)
+            return jitted.lower(self.algo, self.env, self.state, self.carry, limits).compile()
+
+    def snapshot(self, k: int) -> PyTree:
+        return super().snapshot(k) | {"data": self.digest}
+
+    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
+        self.require_same_data(arrays, what)
+        super().restore(arrays, what)
+
+    def require_same_data(self, arrays: dict[str, np.ndarray], what: str) -> None:
+        if not np.array_equal(arrays.get("data", ()), self.digest):
+            raise StorageError(f"{what} was trained on other data: the dataset has changed since, or is another one")
+
+
+def make_engine(
+    config: TrainConfig, handle: Any, seeds: list[int], make_online: Callable[..., Engine], adopt: Callable
+) -> Engine:
+    """The engine of a configuration with a dataset. `make_online` makes the one of the same configuration without."""
+    data = dataset.read(config.data)
+    dataset.require_fit(data, handle)
+    spec = Spec(
+        handle.observation_space,
+        handle.action_space,
+        handle.reward_components,
+        agents=handle.agents,
+        max_episode_steps=handle.max_episode_steps,
+        env=handle.native,
+        action_conditions=handle.action_conditions,
+    )
+    algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec)
+    _, steps, _ = resolve_rollout(config.rollout, handle.native is not None)
+    about = data.describe()
+    rows = dataset.on_device(data, algo.bound.dist, getattr(config.algo, "gamma", 0.99))
+    given: Any = config.algo
+    engine: Any = OfflineEngine(algo, rows, steps, seeds, lambda key: adopt(algo.init(key)), about["sha256"])
+    notes, online = [data.summary()], getattr(given, "online_steps", 0)
+    if online:
+        assert config.total_steps is not None  # validation
+        if given.lagrange is None:
+            given = dataclasses.replace(given, min_q_weight=given.online_q_weight)
+        bare = config.replace(data=None, algo=given)
+        engine = FineTuneEngine(engine, partial(make_online, bare, handle, seeds), config.total_steps - online)
+        notes.append(f"after {engine.switch:,} steps it goes on online for {online:,}")
+    engine.notes, engine.about = tuple(notes), {"data": about}
+    return engine
+
+
+class FineTuneEngine(Engine):
+    """Offline until `switch` steps, then online: from the offline state, with the data in the replay."""
+
+    def __init__(self, offline: OfflineEngine, make_online: Callable[..., Engine], switch: int):
+        self.offline, self.make_online, self.switch = offline, make_online, switch
+        self.now: Engine = offline
+        self.algo, self.learners = offline.algo, offline.learners
+        self.steps = [0] * self.learners
+
+    @property
+    def compiling(self) -> bool:
+        return self.now.compiling
+
+    @property
+    def compile_seconds(self) -> float:
+        return self.offline.compile_seconds + (0.0 if self.now is self.offline else self.now.compile_seconds)
+
+    def advance(self, limits: list[Limits]) -> list[Progress]:
+        if self.now is self.offline:
+            left = [self.switch - done for done in self.steps]
+            if not any(n > 0 for n, limit in zip(left, limits) if limit.updates):
+                self.go_online([self.offline.at(self.offline.state, k) for k in range(self.learners)])
+            else:
+                limits = [x.replace(steps=min(x.steps, n)) for x, n in zip(limits, left)]
+        progress = self.now.advance(limits)
+        self.steps = [done + int(p.steps.sum()) for done, p in zip(self.steps, progress)]
+        return progress
+
+    def go_online(self, states: list[State] | None = None) -> None:
+        """Make the online engine; without states it waits to be restored."""
+        online: Any = self.make_online()
+        if states is not None:
+            fresh = [online.at(online.state, k) if self.learners > 1 else online.state for k in range(self.learners)]
+            made = [seeded(old, new, online.algo.bound.replay, self.offline.env) for old, new in zip(states, fresh)]
+            online.state = jax.tree.map(jnp.copy, self.offline.stack(made))
+        self.now = online
+
+    def snapshot(self, k: int) -> PyTree:
+        mark = {"data": self.offline.digest, "switch": np.int32(self.switch)}
+        return self.now.snapshot(k) | mark
+
+    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
+        own = {k: v for k, v in arrays.items() if k != "switch"}
+        self.switch = int(arrays["switch"])
+        if "state/aux/ring/count" not in arrays:
+            self.offline.restore(own, what)
+        else:
+            self.offline.require_same_data(arrays, what)
+            self.go_online()
+            self.now.restore({k: v for k, v in own.items() if k != "data"}, what)
+        clock = self.now.state.clock  # type: ignore[attr-defined]
+        self.steps = [(int(clock.steps_high) << 30) + int(clock.steps_low)]
+
+    def actor_params(self, k: int) -> PyTree:
+        return self.now.actor_params(k)
+
+    def close(self) -> None:
+        self.now.close()
+
+
+def seeded(state: State, fresh: State, replay: Replay, data: Data) -> State:
+    """The offline state with a replay that begins with the data: as many whole rollouts as fit, the newest. A column
+    ends as if it were cut, because what is written behind it is another episode."""
+    columns = replay.columns
+    per = min(data.steps // columns // replay.rows * replay.rows, replay.capacity)
+
+    def block(x: Array) -> Array:
+        return x[data.steps - per * columns :, 0].reshape(columns, per, *x.shape[2:]).swapaxes(0, 1)
+
+    rows = jax.tree.map(block, data.rows)
+    if per:
+        rows = rows.replace(truncated=rows.truncated.at[-1].set(~rows.terminated[-1]))
+    if fresh.replay.mask is not None and rows.mask is None:
+        everything = jnp.ones((per, columns, fresh.replay.mask.shape[-1]), bool)
+        rows = rows.replace(mask=everything, next_mask=everything)
+    written = jax.tree.map(lambda b, x: b.at[:per].set(x.astype(b.dtype)), fresh.replay, rows)
+    place = jnp.full(replay.workers, per, jnp.int32)
+    return state.replace(aux=state.aux | {"ring": Ring(place % replay.capacity, place)}, replay=written)

@@ -1,0 +1,234 @@
+"""The engine of `--engine ray`: the update in this process, the environments in workers.
+
+Synchronous algorithms get every worker's share of a rollout, collected with the current weights, as one batch: two runs
+with the same seed are the same. Asynchronous ones learn from each worker's batch as it comes, with its lag, while the
+workers go on with the newest weights; `engine.queue` bounds how far ahead they get.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from regimen.config import layers
+from regimen.config.catalogue import ENVS
+from regimen.config.schema import ALGORITHMS, TrainConfig
+from regimen.engines.base import HostEngine, Limits, Progress
+from regimen.engines.ray.cluster import Cluster
+from regimen.engines.ray.fleet import Asked, Fleet, Member, put
+from regimen.engines.ray.worker import Post, Report, import_string, join, join_rows
+from regimen.errors import ConfigError
+from regimen.types import Array, Batch, State
+
+OBJECT = "python:"  # begins the id of an environment that only this program can make
+
+
+class RayEngine(HostEngine):
+    """One learner, and workers that collect; every advance is one update."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        handle: Any,
+        algo: Any,
+        seed: int,
+        init: Callable[[Array], State],
+        stop_requested: Callable[[], bool],
+        store_bytes: int,
+    ):
+        super().__init__(algo, None, seed, init)  # type: ignore[arg-type]  # the workers have the sources
+        self.config, self.handle = config.replace(seed=seed, seeds=None), handle
+        self.env, self.algorithm = portable_env(config.env), portable_algorithm(config.algorithm)
+        self.asynchronous = bool(getattr(algo, "asynchronous", False))
+        self.max_lag = getattr(algo.config, "max_lag", None)
+        self.cluster = Cluster(config.engine, store_bytes)
+        self.fleet = Fleet(config.engine, self.post, self.order, stop_requested)
+        self.tell: Callable[[str], None] = lambda text: None
+        self.weights: Any = None  # reference to the newest
+        self.version = -1  # updates they come from
+        self.key = np.zeros(0)  # of the rollouts that are asked for now
+        self.ready: deque[tuple[Member, Asked]] = deque()  # finished rollouts, in the order in which they were found
+        self.rollouts = self.dropped = 0
+        self.synced = 0  # training steps of the weights that workers have, where those are counted
+
+    # --- the workers -------------------------------------------------------------------------------------------------
+
+    def post(self, worker: int, replaced: int) -> Post:
+        data = layers.to_dict(self.config)
+        start = int(self.state.clock.updates), replaced
+        return Post(worker, data, self.env, self.algorithm, start, tuple(filter(None, sys.path)))
+
+    def order(self, member: Member) -> None:
+        """Ask a worker for what it owes: its share of this update, or as many rollouts as it may get ahead."""
+        for _ in range(self.config.engine.queue - len(member.asked) if self.asynchronous else 1):
+            if self.asynchronous:  # updates and rollouts do not go together
+                self.rollouts += 1
+                self.key = rollout_key(self.state.key, self.rollouts)
+            self.fleet.ask(member, self.key, self.version, self.weights)
+
+    def broadcast(self) -> None:
+        """Put the current weights where workers read them, once per version."""
+        self.version = int(self.state.clock.updates)
+        self.key = rollout_key(self.state.key, self.version)
+        self.weights = put(self.algo.actor_params(self.state))
+
+    def due(self) -> bool:
+        """Whether workers get new weights now: after every update, or as often as the algorithm's `actor_sync_freq`
+        says, in its training steps."""
+        every = getattr(self.algo.config, "actor_sync_freq", None)
+        if every is None:
+            return True
+        done = int(self.state.aux["training_steps"])
+        due = done - self.synced >= every
+        self.synced = done if due else self.synced
+        return due
+
+    def start(self) -> None:
+        self.started = True
+        where = self.cluster.start()
+        self.rollouts = int(self.state.clock.updates)  # a resumed run draws other noise
+        self.broadcast()
+        self.fleet.start()
+        self.tell(f"{self.config.engine.workers} workers are starting on {where}")
+
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def advance(self, limits: list[Limits]) -> list[Progress]:
+        begun = time.monotonic()
+        first = not self.started
+        if first:
+            self.start()
+        elif not self.asynchronous:
+            self.broadcast()
+            for member in self.fleet.members:
+                member.asked.clear()  # of one that was replaced after the others had delivered
+                self.order(member)
+        reports, batch = self.collect_next() if self.asynchronous else self.collect_all()
+        steps = sum(r.steps for r in reports)
+        rows = join_rows([r.rows for r in reports], steps)
+        collected = time.monotonic()
+        progress = self.learn(begun, batch, rows, steps)
+        if first:
+            self.compile_seconds += time.monotonic() - collected
+        if self.asynchronous and self.due():
+            self.broadcast()
+            self.fleet.offer(self.version, self.weights)
+        waited, total = collected - begun, time.monotonic() - begun
+        moved = sum(r.bytes for r in reports)
+        told = {
+            "time/waiting": waited,
+            "time/learner_busy": 1 - waited / total,
+            "time/bytes_per_step": moved / max(steps, 1),
+            "restarts": self.fleet.restarts,
+        }
+        if self.asynchronous:
+            lag = np.asarray(batch.lag)
+            told |= {
+                "lag_min": lag.min(),
+                "lag_mean": lag.mean(),
+                "lag_max": lag.max(),
+                "dropped_batches": self.dropped,
+            }
+        progress.metrics |= {name: np.array([value], np.float64) for name, value in told.items()}
+        return [progress]
+
+    def collect_all(self) -> tuple[list[Report], Batch]:
+        """The shares of all workers, in their order, as one batch."""
+        members, found = self.fleet.members, {}
+        while missing := [m for m in members if m.index not in found]:
+            for member in self.fleet.wait(missing, enough=1):
+                delivery = self.fleet.take(member)
+                batch = self.fleet.fetch(member, delivery[1]) if delivery is not None else None
+                if delivery is not None and batch is not None:
+                    found[member.index] = delivery[0], batch
+        reports, batches = zip(*(found[m.index] for m in members))
+        return list(reports), join(list(batches))
+
+    def collect_next(self) -> tuple[list[Report], Batch]:
+        """The batch that has waited longest and is not too old to learn from."""
+        while True:
+            known = [asked for _, asked in self.ready]
+            if waiting := [m for m in self.fleet.members if m.asked[0] not in known]:
+                found = self.fleet.wait(waiting, enough=0 if known else 1)
+                self.ready.extend((m, m.asked[0]) for m in found)
+            member, asked = self.ready.popleft()
+            if asked is not member.asked[0]:  # it was replaced meanwhile
+                continue
+            delivery = self.fleet.take(member)
+            if delivery is None:
+                continue
+            report, reference = delivery
+            self.order(member)
+            lag = int(self.state.clock.updates) - report.version
+            if self.max_lag is not None and lag > self.max_lag:
+                self.dropped += 1
+                continue
+            batch = self.fleet.fetch(member, reference)
+            if batch is not None:
+                envs = batch.valid.shape[1]
+                return [report], batch.replace(lag=np.full(envs, lag, np.int32), worker=np.int32(report.worker))
+
+    # --- what the loop asks ------------------------------------------------------------------------------------------
+
+    def words(self) -> str:
+        e = self.config.engine
+        where = "on this machine" if e.address is None else f"of the Ray cluster at {e.address}"
+        how = "an update when all have delivered their share"
+        if self.asynchronous:
+            how = f"an update for each share as it is delivered, at most {e.queue} ahead of the learner"
+        return f"{e.workers} Ray workers {where}; {how}; up to {e.restarts} restarts"
+
+    def watch(self, tell: Callable[[str], None], show: Callable[[list[dict[str, Any]]], None]) -> None:
+        self.tell, self.fleet.tell, self.fleet.show = tell, tell, show
+
+    def summary(self) -> dict[str, Any]:
+        found = {"workers": self.config.engine.workers, "restarts": self.fleet.restarts}
+        return found | ({"dropped_batches": self.dropped} if self.asynchronous else {})
+
+    def abandon(self) -> None:
+        self.cluster.forget()
+
+    def close(self) -> None:
+        if not self.started:
+            return
+        if self.fleet.members:
+            self.fleet.report()
+        self.fleet.close()
+        self.cluster.stop()
+
+
+@jax.jit
+def key_words(key: Array, index: Array) -> Array:
+    return jax.random.key_data(jax.random.fold_in(key, index))
+
+
+def rollout_key(key: Array, index: int) -> np.ndarray:
+    """The key of a rollout as plain numbers."""
+    return np.asarray(key_words(key, np.int32(index)))
+
+
+def portable_env(env: str) -> str:
+    """An id that makes the environment in any process; refused where there is none."""
+    target = ENVS[env].target if env in ENVS else env
+    name = env if isinstance(target, str) and env not in ENVS else import_string(target)
+    if name.startswith((OBJECT, "__main__:")) or "<" in name:
+        raise ConfigError(
+            f"engine: workers make the environment by themselves and cannot make {env}, which lives in this program; "
+            "put it into a module and name it as module:factory"
+        )
+    return name
+
+
+def portable_algorithm(name: str) -> tuple[str, str]:
+    """Import strings of an algorithm's class and of its hyper-parameters."""
+    entry = ALGORITHMS[name]
+    found = import_string(entry.target), import_string(entry.config)
+    if any(path.startswith("__main__:") or "<" in path for path in found):
+        raise ConfigError(f"engine: workers cannot import the algorithm '{name}'; put it into a module")
+    return found

@@ -1,0 +1,281 @@
+"""The workers as the learner sees them: asking them for rollouts, watching them, replacing those that fail.
+
+A rollout is taken whole or not at all. Whatever ends a worker (a kill, an environment that raises or hangs, a node that
+leaves) drops what it was asked for; another takes its place with the current weights and environments of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import ray
+from ray import exceptions
+
+from regimen.config.schema import EngineConfig
+from regimen.engines.ray.worker import ONE_THREAD, Post, Report, Status, UnmakeableError, Worker
+from regimen.errors import EnvError, RegimenError
+from regimen.sources.host import Interrupted
+from regimen.types import Batch, PyTree
+
+LOOK_SECONDS = 1.0  # between two questions to a worker how it is
+STALL_SECONDS = 5.0  # of waiting, before it is said for whom; then after twice as long, and so on
+START_SECONDS = 20.0  # likewise for a worker that is starting
+BLINK = 0.2  # seconds between looks for a signal
+
+
+@dataclass(eq=False)
+class Asked:
+    """A rollout that a worker was asked for."""
+
+    report: Any  # ObjectRef
+    batch: Any  # ObjectRef
+
+
+@dataclass(eq=False)
+class Member:
+    """One worker."""
+
+    index: int
+    actor: Any = None
+    asked: deque[Asked] = field(default_factory=deque)  # oldest first
+    restarts: int = 0
+    began: float = 0.0  # when it was started
+    heard: float = 0.0  # when it last answered
+    question: Any = None  # ObjectRef of the status asked for
+    asked_at: float = 0.0
+    status: Status = field(default_factory=Status)  # when it last answered
+    steps: int = 0  # env steps by its last answer, also of those whose place it took
+    steps_before: int = 0  # of those
+    collected: int = 0  # env steps delivered since it was started, which may be more
+    speed: float = 0.0  # env steps per second between the last two answers
+
+    @property
+    def env_steps(self) -> int:
+        return max(self.steps, self.steps_before + self.collected)
+
+    @property
+    def silent(self) -> float:
+        """Seconds for which it has not answered a question."""
+        return 0.0 if self.question is None else time.monotonic() - self.asked_at
+
+    def words(self) -> str:
+        """What it is waiting for or busy with."""
+        what, env, seconds = self.status[:3]
+        silent = self.silent
+        seconds += time.monotonic() - self.heard
+        if what == "start":
+            return f"it has been starting for {time.monotonic() - self.began:.0f} s"
+        if silent > 3 * LOOK_SECONDS:
+            return f"it has not answered for {silent:.0f} s"
+        if seconds < 1:
+            return f"it is collecting, {self.speed:,.0f} env steps per second, {self.steps:,} so far"
+        busy = {
+            "step": f"its environment {env} has been in step()",
+            "reset": f"its environment {env} has been in reset()",
+            "collect": "its compiled environments have been running",
+            "act": "it has been choosing actions",
+        }
+        return f"{busy.get(what, 'it has been waiting for the learner')} for {seconds:.0f} s"
+
+    def row(self) -> dict[str, Any]:
+        """Its line of `workers.csv`."""
+        what, env = self.status[:2]
+        states = {"start": "starting", "wait": "waiting"}
+        waiting = {"wait": "learner", "step": f"environment {env}", "reset": f"environment {env}"}
+        return {
+            "worker": self.index,
+            "state": states.get(what, "collecting"),
+            "env_steps": self.env_steps,
+            "steps_per_second": round(self.speed, 1),
+            "heartbeat_age": round(time.monotonic() - self.heard, 2),
+            "restarts": self.restarts,
+            "waiting_for": waiting.get(what, ""),
+            "pid": self.status.pid,
+        }
+
+
+class Fleet:
+    """All workers. `post(worker, replaced)` says what one is to do; `order(member)` asks it for rollouts, also one
+    that has taken another's place."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        post: Callable[[int, int], Post],
+        order: Callable[[Member], None],
+        stop_requested: Callable[[], bool],
+    ):
+        self.config, self.post, self.order, self.stop_requested = config, post, order, stop_requested
+        self.tell: Callable[[str], None] = lambda text: None
+        self.show: Callable[[list[dict[str, Any]]], None] = lambda rows: None
+        self.members: list[Member] = []
+        self.restarts = 0
+        self.proven = False  # a rollout has been delivered: what fails now may work again
+        self.shown = 0.0
+
+    def start(self) -> None:
+        resources = {"num_cpus": self.config.cpus, "max_restarts": 0, "runtime_env": {"env_vars": ONE_THREAD}}
+        make: Any = ray.remote(concurrency_groups={"watch": 1}, **resources)  # type: ignore[call-overload]
+        self.actor = make(Worker)
+        self.members = [Member(i) for i in range(self.config.workers)]
+        for member in self.members:
+            self.staff(member)
+
+    def staff(self, member: Member) -> None:
+        """Start a process for a worker, and ask it for what it is to deliver."""
+        member.actor = self.actor.remote(self.post(member.index, member.restarts))
+        member.began = member.heard = time.monotonic()
+        member.status, member.question = Status(), None
+        member.steps_before = member.steps = member.env_steps
+        member.collected = 0
+        member.asked.clear()
+        self.order(member)
+
+    def close(self) -> None:
+        """End every worker, whatever it is doing."""
+        members, self.members = self.members, []
+        for member in members if ray.is_initialized() else ():
+            with contextlib.suppress(Exception):
+                ray.kill(member.actor)
+
+    # --- rollouts ----------------------------------------------------------------------------------------------------
+
+    def ask(self, member: Member, key: np.ndarray, version: int, weights: Any) -> None:
+        """One more rollout; `weights` is a reference to what `ray.put` was given."""
+        member.asked.append(Asked(*member.actor.rollout.remote(key, version, weights)))
+
+    def offer(self, version: int, weights: Any) -> None:
+        """Newer weights for whatever has not begun."""
+        for member in self.members:
+            member.actor.offer.remote(version, weights)
+
+    def wait(self, members: list[Member], enough: int) -> list[Member]:
+        """Those of `members` whose oldest rollout is finished, at least `enough` of them."""
+        begun = time.monotonic()
+        told = STALL_SECONDS
+        while True:
+            self.look()
+            heads = {m.asked[0].report: m for m in members}
+            found, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0, fetch_local=False)
+            if len(found) < enough:
+                found, _ = ray.wait(list(heads), num_returns=enough, timeout=BLINK, fetch_local=False)
+            ready = [heads[ref] for ref in found]
+            if len(ready) >= enough:
+                return ready
+            if self.stop_requested():
+                raise Interrupted
+            waited = time.monotonic() - begun
+            if waited > told and (late := self.latest([m for m in members if m not in ready])) is not None:
+                self.tell(f"waiting for worker {late.index}: {late.words()}")
+                told = 2 * waited
+
+    def latest(self, members: list[Member]) -> Member | None:
+        """The worker to name in a stall; none while those that are missing have hardly been started."""
+        now = time.monotonic()
+        late = [m for m in members if m.collected or now - m.began > START_SECONDS]
+        return max(late, key=lambda m: m.status.seconds + now - m.heard, default=None)
+
+    def take(self, member: Member) -> tuple[Report, Any] | None:
+        """What is said of its oldest finished rollout and a reference to the batch; None if it failed instead."""
+        try:
+            report: Any = ray.get(member.asked[0].report)
+        except exceptions.RayError as error:
+            self.replace(member, error)
+            return None
+        self.proven = True
+        member.collected += report.steps
+        return report, member.asked.popleft().batch
+
+    def fetch(self, member: Member, batch: Any) -> Batch | None:
+        """A batch by its reference; None if it was lost with the node that held it."""
+        try:
+            found: Any = ray.get(batch)
+            return found
+        except exceptions.RayError as error:
+            self.replace(member, error)
+            return None
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def replace(self, member: Member, fault: BaseException | str) -> None:
+        """Put another in its place; EnvError once that has been done too often."""
+        why = fault if isinstance(fault, str) else explain(fault, self.proven)
+        with contextlib.suppress(Exception):
+            ray.kill(member.actor)
+        budget = self.config.restarts
+        if self.restarts >= budget:
+            spent = f"engine.restarts: all {budget} are spent" if budget else "engine.restarts is 0"
+            raise EnvError(f"worker {member.index}: {why}; {spent}")
+        self.restarts += 1
+        member.restarts += 1
+        self.tell(f"worker {member.index}: {why}; replaced ({self.restarts} of {budget} restarts)")
+        self.staff(member)
+        self.report()
+
+    def look(self) -> None:
+        """Ask each worker how it is, take in the answers, and replace those whose environment hangs."""
+        now, limit = time.monotonic(), self.config.step_timeout or 0.0
+        pause = min(LOOK_SECONDS, limit / 4) if limit else LOOK_SECONDS
+        for member in self.members:
+            if member.question is not None:
+                self.hear(member)
+            elif now - member.asked_at >= pause:
+                member.question, member.asked_at = member.actor.status.remote(), now
+            what, env, seconds = member.status[:3]
+            if limit and what in ("step", "reset") and seconds > limit:
+                self.replace(member, f"its environment {env} has been in {what}() for more than {limit:g} s")
+            elif limit and what != "start" and member.silent > limit + 10 * LOOK_SECONDS:
+                self.replace(member, f"it has not answered for {member.silent:.0f} s")  # it holds the interpreter
+        if now - self.shown >= LOOK_SECONDS:
+            self.report()
+
+    def hear(self, member: Member) -> None:
+        """Take in an answer that has come. That a worker is dead shows in what was asked of it, too."""
+        if not ray.wait([member.question], timeout=0)[0]:
+            return
+        with contextlib.suppress(exceptions.RayError):
+            answer: Any = ray.get(member.question)
+            member.status, now = answer, time.monotonic()
+            steps = member.steps_before + member.status.steps
+            member.speed = (steps - member.steps) / max(now - member.heard, 1e-3)
+            member.steps, member.heard = steps, now
+        member.question = None
+
+    def report(self) -> None:
+        self.shown = time.monotonic()
+        self.show([member.row() for member in self.members])
+
+
+def explain(error: BaseException, proven: bool) -> str:
+    """A fault that another worker may not have, in words; any other is raised.
+
+    An environment that cannot even be made, or a mistake in a program, would only come back.
+    """
+    cause = getattr(error, "cause", None)
+    if isinstance(error, UnmakeableError) and not proven:
+        raise EnvError(str(cause)) from error
+    if isinstance(error, EnvError):
+        return str(cause)
+    if isinstance(error, exceptions.RayTaskError):
+        if isinstance(cause, RegimenError):
+            raise cause
+        reason = " ".join(str(cause).split())
+        raise RuntimeError(f"a worker failed: {type(cause).__name__}: {reason}") from error
+    text = str(error)
+    if "node" in text and ("died" in text or "dead" in text or "preempted" in text) and "worker process" not in text:
+        return "its node left the cluster"
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return "Ray ended it because its node ran out of memory"
+    return "its process died"
+
+
+def put(weights: PyTree) -> Any:
+    """A reference to weights that any number of workers can read; on one machine they read the same memory."""
+    return ray.put(jax.device_get(weights))

@@ -1,0 +1,286 @@
+"""What the command line and Python call: `run` a search of any space, `compare` methods, `defence` for workflows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.engines.signals import Signals
+from regimen.errors import RegimenError
+from regimen.experiments.search.gate import Gate
+from regimen.experiments.search.loop import Options, Search
+from regimen.experiments.search.methods import METHODS, Model
+from regimen.experiments.search.space import Space
+from regimen.experiments.search.store import Store, log_row
+from regimen.experiments.search.trial import Trial
+from regimen.files.storage import write_json
+
+Say = Callable[[str], None]
+LABELS = {"candidate": "workflow", "rate": "compliance"}
+TRAINING_LABELS = LABELS | {"value": "env_return"}
+SEARCH_LABELS = LABELS | {"value": "reward", "value_se": "reward_se"}
+SEARCH_LABELS |= {"rate_se": "compliance_se", "rate_bound": "compliance_bound"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """What columns and axes are called."""
+
+    value: str = "value"
+    rate: str = "rate"
+    training: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    search: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+WORKFLOW_NAMES = Names("return", "compliance", TRAINING_LABELS, SEARCH_LABELS)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A search as it stands."""
+
+    search: Search
+    path: Path
+    summary: dict[str, Any]
+    code: int = 0  # 130 or 143 when it was interrupted
+
+    @property
+    def best(self) -> str | None:
+        """The name of the candidate to use; None when none passed."""
+        return self.summary["best"]["candidate"] if self.summary["best"] else None
+
+
+def run(
+    space: Space,
+    trial: Trial,
+    options: Options,
+    out: str | Path | None = None,
+    *,
+    names: Names | None = None,
+    command: str = "",
+    plots: bool = True,
+    say: Say = lambda text: None,
+    progress: Say = lambda text: None,
+    signals: Signals | None = None,
+) -> Found:
+    """Search until the budget is spent. Run it again on its directory to continue it."""
+    names, path = names or Names(), Path(out) if out else default_path(space.name)
+    if signals is None:
+        with Signals() as mine:
+            mine.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
+            return run(
+                space, trial, options, path, names=names, command=command, plots=plots, say=say, progress=progress,
+                signals=mine,
+            )  # fmt: skip
+    search = Search(
+        space,
+        trial,
+        options,
+        Store(path, names.training, names.search),
+        say,
+        progress,
+        signals.is_requested,
+        (names.value, names.rate),
+    )
+    whole = search.run()
+    summary = summarise(search, command, None if whole else "interrupted")
+    code = 0 if whole else 128 + signals.requested
+    write_json(path / "summary.json", summary)
+    keep_best(search, path)
+    if whole and plots:
+        draw(search, path, names, say)
+    if not whole:
+        say(f"interrupted and saved; run the same command with --out {path} to continue")
+    return Found(search, path, summary, code)
+
+
+def compare(
+    space: Space,
+    trial: Trial,
+    options: Options,
+    out: str | Path | None = None,
+    *,
+    names: Names | None = None,
+    **kw: Any,
+) -> dict[str, Found]:
+    """Every method, each in a directory of its own. The exhaustive one gets the budget it needs: it is the reference
+    that the others' regret is measured against."""
+    names, path, found = names or Names(), Path(out) if out else default_path(space.name), {}
+    say: Say = kw.get("say", lambda text: None)
+    for method in ("exhaustive", *(m for m in METHODS if m != "exhaustive")):
+        budget = exhaustive_budget(space, options, trial.unit) if method == "exhaustive" else options.budget
+        say(f"{method}: {budget:,} episodes")
+        mine = dataclasses.replace(options, method=method, budget=budget)
+        found[method] = run(space, trial, mine, path / method, names=names, **kw)
+        if found[method].code:
+            return found
+    from regimen.experiments.search import plots
+
+    write_json(path / "comparison.json", comparison(found))
+    try:
+        plots.regret(path / "plots" / "regret.png", {m: f.search for m, f in found.items()}, names)
+    except RegimenError as e:
+        say(f"no plots: {e}")
+    return found
+
+
+def exhaustive_budget(space: Space, o: Options, unit: int) -> int:
+    """At most what one trial of every candidate takes, trained in whole updates of `unit` episodes."""
+    stretches = math.ceil(o.max_episodes / max(o.check_every // unit * unit, unit))
+    checks = 0 if o.gate is None else stretches * o.check_episodes
+    return o.warm_up + len(space) * (o.max_episodes + checks + o.eval_episodes)
+
+
+def reference(searches: Mapping[str, Search]) -> dict[int, float]:
+    """The value of each feasible candidate as the exhaustive search measured it."""
+    return {v.candidate: v.outcome.value for v in searches["exhaustive"].verdicts if v.feasible}
+
+
+def comparison(found: Mapping[str, Found]) -> dict[str, Any]:
+    truth = reference({m: f.search for m, f in found.items()})
+    top = max(truth.values(), default=None)
+    rows = {}
+    for method, f in found.items():
+        best = f.search.best
+        value = None if best is None else truth.get(best.candidate, best.outcome.value)
+        rows[method] = {
+            "best": f.best,
+            "value": value,
+            "regret": None if value is None or top is None else top - value,
+            "episodes": f.search.spent,
+            "trials": len(f.search.verdicts),
+        }
+    return {"reference": top, "methods": rows}
+
+
+def summarise(search: Search, command: str = "", stopped: str | None = None) -> dict[str, Any]:
+    """summary.json: the best, how it was found, and what is believed of every candidate."""
+    space, o, best = search.space, search.options, search.best
+    seen = [v.seen for v in search.verdicts]
+    model = Model.of(space, o.gate, seen)
+    posterior = model.values.posterior()
+    likely = None if model.feasibility is None else model.feasibility.probability()
+    if stopped is None:
+        through = o.method == "exhaustive" and len(search.verdicts) >= len(space)
+        stopped = "every candidate tried" if through else "budget spent"
+    hyper = model.values.hyper
+    return {
+        "space": space.name,
+        **space.details,
+        "candidates": len(space),
+        "method": o.method,
+        "acquisition": o.acquisition if o.method == "gp" else None,
+        "seed": o.seed,
+        "gate": None if o.gate is None else dataclasses.asdict(o.gate),
+        "budget": o.budget,
+        "episodes": search.spent,
+        "trials": len(search.verdicts),
+        "feasible_trials": sum(v.feasible for v in search.verdicts),
+        "causes": dict(Counter(v.cause for v in search.verdicts)),
+        "stop_reason": stopped,
+        "best": None if best is None else log_row(space, best, o.gate),
+        "model": {
+            "theta": dict(zip(space.factors, hyper.theta.tolist())),
+            "signal": hyper.signal,
+            "noise": hyper.noise,
+            "scale": model.values.scale,
+            "posterior": [
+                {
+                    "candidate": key,
+                    "mean": posterior.mean[i],
+                    "std": posterior.std[i],
+                    "p_feasible": None if likely is None else likely[i],
+                }
+                for i, key in enumerate(space.keys)
+            ],
+        },
+        "wall_seconds": round(search.seconds, 2),
+        "command": command,
+    }
+
+
+def keep_best(search: Search, path: Path) -> None:
+    """The best policy as a folder for `regimen.load_policy`, where the trial can write one; that which all begin with
+    if the best was only evaluated."""
+    best, save = search.best, getattr(search.trial, "save", None)
+    if best is not None and save is not None:
+        name = next((name for name in (str(best.candidate), "start") if name in search.store.files), None)
+        save(path / "policy", best.candidate, None if name is None else search.store.policy(name))
+
+
+def draw(search: Search, path: Path, names: Names, say: Say) -> None:
+    from regimen.experiments.search import plots
+
+    try:
+        plots.all_of(path / "plots", search, names)
+    except RegimenError as e:  # no matplotlib
+        say(f"no plots: {e}")
+
+
+def default_path(name: str) -> Path:
+    return Path("searches") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
+
+
+# --- workflows -------------------------------------------------------------------------------------------------------
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "standard": {
+        "budget": 60_000,
+        "max_episodes": 3000,
+        "check_every": 500,
+        "patience": 4,
+        "eval_episodes": 400,
+        "unit": 100,
+        "warm_up": 20_000,
+    },
+    "quick": {
+        "budget": 1000,
+        "max_episodes": 50,
+        "check_every": 25,
+        "patience": 2,
+        "eval_episodes": 100,
+        "unit": 25,
+        "warm_up": 0,
+    },
+}
+
+
+def defence_options(preset: str, gate: float, given: Mapping[str, Any], based: bool) -> tuple[Options, int]:
+    """The options of a search over workflows, and the episodes of one update. `based`: there is a policy to start
+    from, so no warm-up is needed."""
+    from regimen.errors import ConfigError, nearest
+
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset: unknown '{preset}'{nearest(preset, PRESETS)}")
+    threshold = Gate(gate)
+    values = PRESETS[preset] | {k: v for k, v in given.items() if v is not None}
+    if based and given.get("warm_up") is None:
+        values["warm_up"] = 0
+    unit, needed = int(values.pop("unit")), threshold.episodes_needed()
+    if given.get("eval_episodes") is None:
+        values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * needed))
+    if given.get("check_episodes") is None:
+        values["check_episodes"] = math.ceil((2.5 if preset == "standard" else 1.2) * needed)
+    if values["max_episodes"]:
+        values["check_every"] = min(values["check_every"], values["max_episodes"])
+    if values.get("inherit") is None:
+        values["inherit"] = "start" if based or values["warm_up"] else "nearest"
+    return Options(gate=threshold, **values), unit
+
+
+def truth_table(trial: Trial, space: Space, arrays: Any, episodes: int, number: int = 0) -> np.ndarray:
+    """(value, standard error, rate, bound) of every candidate with one policy, on common episodes.  # [N, 4]"""
+    rows = []
+    for candidate in range(len(space)):
+        trial.start(candidate, arrays, 0)
+        o = trial.measure(episodes, number)
+        rows.append((o.value, o.se, o.rate.mean if o.rate else math.nan, o.rate.bound if o.rate else math.nan))
+    return np.array(rows)

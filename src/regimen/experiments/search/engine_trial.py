@@ -1,0 +1,200 @@
+"""Trials with the engines of `regimen train`: native training in whole episodes, greedy evaluation.
+
+Candidates that differ only in data (the environment's fields, say) share one compiled program. A candidate may go on
+from the policy of another: networks, optimiser and normaliser are taken over, counters and randomness begin anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regimen.config import layers
+from regimen.config.schema import TrainConfig
+from regimen.engines.base import Limits, NativeEngine, Progress
+from regimen.envs import registry
+from regimen.errors import ConfigError
+from regimen.experiments.search.gate import Rate
+from regimen.experiments.search.trial import Arrays, Outcome, Stretch
+from regimen.policies.evaluate import make_evaluator
+from regimen.policies.policy import save_policy
+from regimen.runs.session import evaluation_seed, make_engine
+from regimen.trees import flatten, unflatten
+from regimen.types import Clock
+
+
+@dataclass(frozen=True)
+class Played:
+    """Whole episodes, of training or of an evaluation."""
+
+    returns: np.ndarray  # [n]
+    components: dict[str, np.ndarray]  # name -> [n]
+    metrics: dict[str, np.ndarray]  # name -> [n]
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    def only(self, which: np.ndarray) -> Played:
+        def rows(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {name: x[which] for name, x in named.items()}
+
+        return Played(self.returns[which], rows(self.components), rows(self.metrics))
+
+
+@dataclass
+class Program:
+    """What candidates with one configuration share."""
+
+    handle: registry.EnvHandle
+    engine: NativeEngine
+    first: Any  # State
+    evaluator: Any
+
+
+class EngineTrial:
+    """A subclass says which configuration a candidate is trained with (`config_of`), which environment it plays where
+    they differ in data (`env_of`), and what is measured (`values`, `rates`, `row`)."""
+
+    def __init__(self, seed: int = 0):
+        self.seed = seed
+        self.programs: dict[str, Program] = {}
+        self.candidate = -1
+
+    # --- what a subclass says ----------------------------------------------------------------------------------------
+
+    def config_of(self, candidate: int) -> TrainConfig:
+        """The settings that the candidate is trained with; -1: those of a warm-up."""
+        raise NotImplementedError
+
+    def env_of(self, candidate: int, env: Any) -> Any:
+        """The environment it plays, made from that of its configuration; of one form for all that share a program."""
+        return env
+
+    def values(self, played: Played) -> np.ndarray:
+        """What is to be maximised, by episode.  # [n]"""
+        return played.returns
+
+    def rates(self, played: Played) -> tuple[np.ndarray, float] | None:
+        """What the gate looks at, by episode (0..1, [n]), and of how many events that is; None without a gate."""
+        return None
+
+    def row(self, played: Played) -> dict[str, float]:
+        """What the logs say beside value and rate."""
+        return {}
+
+    def adopt(self, program: Program) -> Any:
+        """The state that candidates begin with: a fresh one, unless policies come from elsewhere."""
+        return program.engine.state
+
+    def identity(self) -> dict[str, Any]:
+        """What a directory must have been begun with to be continued."""
+        return {"config": layers.to_dict(self.config_of(-1)), "seed": self.seed}
+
+    # --- the protocol ------------------------------------------------------------------------------------------------
+
+    @property
+    def unit(self) -> int:
+        return int(self.config_of(self.candidate).rollout.episodes or 1)
+
+    @property
+    def compiling(self) -> bool:
+        return any(p.engine.compiling or p.evaluator.compiling for p in self.programs.values())
+
+    def program(self, candidate: int) -> Program:
+        config = self.config_of(candidate)
+        key = repr(config)
+        if key not in self.programs:
+            if not config.rollout.episodes:
+                raise ConfigError("rollout.episodes: a search counts whole episodes; set how many one update takes")
+            plain = registry.resolve(config.env, config.env_args)
+            if plain.native is None:
+                raise ConfigError(f"{plain.id}: a search compiles its trainings and needs a native environment")
+            handle = dataclasses.replace(plain, native=self.env_of(candidate, plain.native))
+            engine = make_engine(config, handle, [self.seed], lambda: False)
+            assert isinstance(engine, NativeEngine)
+            program = Program(plain, engine, None, make_evaluator(handle, engine.algo))
+            program.first = jax.tree.map(jnp.copy, self.adopt(program))  # the engine donates its own
+            self.programs[key] = program
+        return self.programs[key]
+
+    def start(self, candidate: int, arrays: Arrays | None, number: int) -> None:
+        """`number` -1 goes on exactly where `arrays` were taken."""
+        self.candidate, program = candidate, self.program(candidate)
+        state = program.first if arrays is None else unflatten(program.first, arrays, "a policy of the search")
+        if number >= 0:
+            state = state.replace(key=jax.random.fold_in(jax.random.key(self.seed), number), clock=Clock.zero())
+        engine = program.engine
+        engine.env = self.env_of(candidate, program.handle.native)
+        engine.place(state, engine.carry)
+
+    def train(self, episodes: int) -> Stretch:
+        engine, updates, unit = self.program(self.candidate).engine, episodes // self.unit, self.unit
+        rows, parts, done, diverged = [], [], 0, False
+        while done < updates and not diverged:
+            (progress,) = engine.advance([Limits(updates - done)])
+            played, own = self.played(progress), np.asarray(progress.episodes.update)
+            for i in range(progress.updates):
+                seconds = progress.seconds / max(progress.updates, 1)
+                rows.append(self.summary(played.only(own == i)) | {"seconds": seconds})
+            parts.append(played)
+            done, diverged = done + progress.updates, progress.diverged
+        if not parts:
+            return Stretch(0)
+        whole = joined(parts)
+        told = self.summary(whole) if len(whole) else {}
+        return Stretch(done * unit, told.get("value"), told.get("rate"), tuple(rows), diverged)
+
+    def measure(self, episodes: int, number: int) -> Outcome:
+        program = self.program(self.candidate)
+        native = self.env_of(self.candidate, program.handle.native)
+        program.evaluator.handle = dataclasses.replace(program.evaluator.handle, native=native)
+        result = program.evaluator(program.engine.actor_params(0), evaluation_seed(self.seed, number), episodes)
+        played = Played(result.returns, result.components, {k: np.asarray(v) for k, v in result.metrics.items()})
+        values = np.asarray(self.values(played), np.float64)
+        rates = self.rates(played)
+        rate = None if rates is None else Rate.of(rates[0], events=rates[1])
+        error = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else abs(float(values.mean()))
+        return Outcome(float(values.mean()), error, episodes, rate, self.row(played))
+
+    def arrays(self) -> Arrays:
+        return flatten(self.program(self.candidate).engine.state)
+
+    def save(self, path: Any, candidate: int, arrays: Arrays | None) -> None:
+        """The policy in `arrays`, or the first one, as a folder that `regimen.load_policy` reads."""
+        program, config = self.program(candidate), self.config_of(candidate)
+        state = program.first if arrays is None else unflatten(program.first, arrays, "a policy of the search")
+        meta = {"env": config.env, "env_args": self.env_args_of(candidate), "seed": self.seed}
+        save_policy(path, config.algorithm, program.engine.algo, program.engine.algo.actor_params(state), meta)
+
+    def env_args_of(self, candidate: int) -> dict[str, Any]:
+        """What makes the candidate's environment again."""
+        return dict(self.config_of(candidate).env_args)
+
+    # --- reading episodes --------------------------------------------------------------------------------------------
+
+    def played(self, progress: Progress) -> Played:
+        names = self.program(self.candidate).handle.reward_components
+        reward = np.asarray(progress.episodes.reward, np.float64)
+        metrics = {k: np.asarray(v) for k, v in progress.episodes.metrics.items()}
+        return Played(reward.sum(-1), {name: reward[:, i] for i, name in enumerate(names)}, metrics)
+
+    def summary(self, played: Played) -> dict[str, float]:
+        """Means of some episodes."""
+        out = {"episodes": len(played), "value": float(np.mean(self.values(played)))}
+        rates = self.rates(played)
+        if rates is not None:
+            out["rate"] = float(rates[0].mean()) if len(rates[0]) else 0.0
+        return out | self.row(played)
+
+
+def joined(parts: list[Played]) -> Played:
+    def together(named: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return {name: np.concatenate([x[name] for x in named]) for name in named[0]}
+
+    returns = np.concatenate([p.returns for p in parts])
+    return Played(returns, together([p.components for p in parts]), together([p.metrics for p in parts]))

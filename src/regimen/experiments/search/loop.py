@@ -1,0 +1,405 @@
+"""The search: propose a candidate, train it until the gate is met or something ends it, evaluate it, learn from it.
+
+Every episode counts against the budget: training, checks of the gate and evaluations. Everything random follows from
+the seed and the number of the trial, and the state is on disk after every stretch of training: a search that was
+interrupted goes on exactly, when it is run again on its directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from regimen.errors import ConfigError, nearest
+from regimen.experiments.search import live_view
+from regimen.experiments.search.acquisition import Choice
+from regimen.experiments.search.gate import Gate
+from regimen.experiments.search.methods import ACQUISITIONS, METHODS, Seen, propose, recommend
+from regimen.experiments.search.space import Space
+from regimen.experiments.search.store import Store
+from regimen.experiments.search.trial import Outcome, Stretch, Trial
+
+GATE_MET, UNCONFIRMED, PLATEAU, CAP, BUDGET, DIVERGED, UNTRAINED = (
+    "gate met",
+    "gate met once, not confirmed",
+    "plateau",
+    "episode cap",
+    "budget",
+    "diverged",
+    "no training",
+)
+WARM_UP = -1  # the candidate that stands for all of them
+INHERIT = ("nearest", "start")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a search is run. Only `budget` may differ when it is continued."""
+
+    budget: int
+    max_episodes: int  # training of one trial; 0: candidates are only evaluated
+    check_every: int
+    check_episodes: int
+    eval_episodes: int
+    patience: int = 4  # stretches without an improvement
+    improvement: float = 0.01  # by which the best must be beaten: of a rate, or a share of the value
+    gate: Gate | None = None
+    near: float = 0.25  # a check is worth its episodes from here below the gate in training, which explores
+    method: str = "gp"
+    acquisition: str = "ucb"
+    kappa: float = 2.0
+    seed: int = 0
+    warm_up: int = 0
+    inherit: str = "nearest"
+
+    def check(self, unit: int) -> Options:
+        """Refuse what cannot work, before anything is trained. `unit`: the fewest episodes of training."""
+        for name, known in (("method", METHODS), ("acquisition", ACQUISITIONS), ("inherit", INHERIT)):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{flag(name)}: unknown '{getattr(self, name)}'{nearest(getattr(self, name), known)}")
+        for name, least in (("eval_episodes", 2), ("patience", 1), ("max_episodes", 0), ("warm_up", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{flag(name)}: {getattr(self, name)} is too small; it must be at least {least}")
+        trains = self.max_episodes > 0
+        if 0 < self.warm_up < unit:
+            raise ConfigError(f"--warm-up: {self.warm_up} is less than one update ({unit} episodes); set 0 for none")
+        if trains and self.max_episodes < unit:
+            raise ConfigError(
+                f"--max-episodes-per-workflow: {self.max_episodes} is less than one update ({unit} episodes); raise "
+                "it, or set 0 to evaluate only"
+            )
+        if (trains or self.warm_up) and self.check_every < unit:
+            raise ConfigError(f"--check-every: {self.check_every} is less than one update ({unit} episodes)")
+        for name in ("check_episodes", "eval_episodes") if trains else ("eval_episodes",):
+            fewest = 0 if self.gate is None else self.gate.episodes_needed()
+            if self.gate is not None and getattr(self, name) < fewest:
+                raise ConfigError(
+                    f"{flag(name)}: {getattr(self, name)} can never meet a gate of {self.gate.threshold:g}: its bound "
+                    f"needs at least {fewest} episodes"
+                )
+        needed = self.eval_episodes + self.warm_up + (unit if trains else 0)
+        if self.budget < needed:
+            parts = [f"{self.warm_up:,} to warm up"] * bool(self.warm_up) + [f"{unit:,} to train"] * trains
+            parts += [f"{self.eval_episodes:,} to evaluate"]
+            raise ConfigError(
+                f"--budget: {self.budget:,} episodes are too few for one candidate, which takes {needed:,} "
+                f"({' and '.join(parts)})"
+            )
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """What is compared when it is continued: first what was asked for, then the numbers that follow from it."""
+        values = dataclasses.asdict(self)
+        first = {name: values.pop(name) for name in ("gate", "method", "acquisition", "seed")}
+        return first | {k: v for k, v in values.items() if k != "budget"}
+
+
+def flag(name: str) -> str:
+    special = {"max_episodes": "max-episodes-per-workflow"}
+    return "--" + special.get(name, name.replace("_", "-"))
+
+
+@dataclass
+class Running:
+    """A trial that is not finished."""
+
+    choice: Choice
+    number: int  # of the trial; -1 is the warm-up
+    parent: int | None = None  # whose policy it began from; its own index when it was visited before
+    visit: int = 0
+    trained: int = 0
+    checks: int = 0  # episodes of them
+    best: float | None = None
+    stale: int = 0
+    cause: str | None = None  # why training has ended
+
+    @property
+    def candidate(self) -> int:
+        return self.choice.candidate
+
+
+@dataclass
+class Verdict:
+    """A finished trial."""
+
+    number: int
+    choice: Choice
+    parent: int | None
+    visit: int
+    trained: int
+    checks: int
+    outcome: Outcome
+    feasible: bool
+    cause: str
+    spent: int  # of the budget, after it
+    best: int | None = None  # candidate recommended after it
+
+    @property
+    def candidate(self) -> int:
+        return self.choice.candidate
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(self.candidate, self.outcome, self.feasible, self.trained)
+
+
+@dataclass
+class Search:
+    """One search in one directory."""
+
+    space: Space
+    trial: Trial
+    options: Options
+    store: Store
+    say: Callable[[str], None] = lambda text: None
+    progress: Callable[[str], None] = lambda text: None
+    stop_requested: Callable[[], bool] = lambda: False
+    words: tuple[str, str] = ("value", "rate")  # what value and rate are called
+    verdicts: list[Verdict] = field(default_factory=list)
+    running: Running | None = None
+    spent: int = 0
+    warmed: bool = False
+    seconds: float = 0.0
+    frames: list[dict[str, Any]] = field(default_factory=list)  # what was believed after the last trials
+
+    def __post_init__(self) -> None:
+        self.options.check(self.trial.unit)
+        self.begun = time.monotonic()
+        saved = self.store.load(self.identity())
+        if saved is not None:
+            self.restore(saved)
+        else:
+            self.save()  # from here on the directory is that of a search
+
+    def identity(self) -> dict[str, Any]:
+        return {**self.space.signature(), "options": self.options.identity(), "trial": self.trial.identity()}
+
+    @property
+    def left(self) -> int:
+        return self.options.budget - self.spent
+
+    @property
+    def best(self) -> Verdict | None:
+        """The last verdict on the candidate recommended."""
+        seen = [v.seen for v in self.verdicts]
+        found = recommend(self.options.method, self.space, self.options.gate, seen)
+        return None if found is None else next(v for v in reversed(self.verdicts) if v.candidate == found)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Until the budget is spent or the method is through; False when it was interrupted."""
+        while not self.stop_requested():
+            if self.running is None and not self.next_trial():
+                self.save()
+                return True
+            if self.train() and not self.stop_requested():
+                self.finish()
+        self.save()
+        return False
+
+    def next_trial(self) -> bool:
+        """Begin a trial; False when there is none to begin."""
+        o = self.options
+        if o.warm_up and not self.warmed:
+            self.running = Running(Choice(WARM_UP), -1)
+            self.trial.start(WARM_UP, None, 0)
+            return True
+        if self.left < o.eval_episodes + (self.trial.unit if o.max_episodes else 0):
+            return False
+        seen = [v.seen for v in self.verdicts]
+        choice = propose(o.method, self.space, o.gate, seen, o.seed, o.acquisition, o.kappa)
+        if choice is None:
+            return False
+        number = len(self.verdicts)
+        self.running = Running(choice, number, self.parent_of(choice.candidate), self.visits(choice.candidate))
+        arrays = self.store.policy("start") if self.warmed else None
+        if self.running.parent is not None:
+            arrays = self.store.policy(str(self.running.parent))
+        self.trial.start(choice.candidate, arrays, number + 1)
+        return True
+
+    def visits(self, candidate: int) -> int:
+        return sum(v.candidate == candidate for v in self.verdicts)
+
+    def parent_of(self, candidate: int) -> int | None:
+        """Itself where it was trained before; else the nearest that was, unless all begin from one policy."""
+        trained = list(dict.fromkeys(v.candidate for v in self.verdicts if v.trained))
+        if candidate in trained:
+            return candidate
+        return self.space.nearest(candidate, trained) if self.options.inherit == "nearest" else None
+
+    def train(self) -> bool:
+        """Stretches of training until something ends it; whether it has ended."""
+        r = self.running
+        assert r is not None
+        while r.cause is None and not self.stop_requested():
+            size = self.stretch_size(r)
+            if size < self.trial.unit:
+                r.cause = self.cause_without_training(r)
+                break
+            stretch = self.trial.train(size)
+            r.trained += stretch.episodes
+            self.spent += stretch.episodes
+            self.note(r, stretch)
+            if r.number >= 0:
+                r.cause = self.cause_after(r, stretch)
+            elif stretch.diverged:
+                r.cause = DIVERGED
+            self.save(self.trial.arrays())
+            self.progress(self.describe_running(r))
+        if r.cause is not None and r.number < 0:
+            self.store.save_policy("start", self.trial.arrays())
+            self.running, self.warmed = None, True
+            text = f"warm-up on all {len(self.space)} candidates: {r.trained:,} episodes"
+            self.say(text + (f"; {DIVERGED}: its last update is left out" if r.cause == DIVERGED else ""))
+            self.save()
+            return False
+        return r.cause is not None
+
+    def stretch_size(self, r: Running) -> int:
+        o = self.options
+        if r.number < 0:
+            return min(o.check_every, o.warm_up - r.trained)
+        return min(o.check_every, o.max_episodes - r.trained, self.left - o.eval_episodes)
+
+    def cause_without_training(self, r: Running) -> str:
+        o = self.options
+        if r.number < 0:
+            return CAP
+        if not o.max_episodes:
+            return UNTRAINED
+        return CAP if o.max_episodes - r.trained < self.trial.unit else BUDGET
+
+    def cause_after(self, r: Running, stretch: Stretch) -> str | None:
+        """Why training ends after this stretch, if it does."""
+        o, gate = self.options, self.options.gate
+        if stretch.diverged:
+            return DIVERGED
+        near = gate is not None and stretch.rate is not None and stretch.rate >= gate.threshold - o.near
+        if gate is not None and near and self.left >= o.check_episodes + o.eval_episodes:
+            outcome = self.measure(o.check_episodes, self.check_number(r))
+            r.checks += o.check_episodes
+            self.spent += o.check_episodes
+            if outcome.rate is not None and gate.met(outcome.rate):
+                return GATE_MET
+        measure = stretch.value if gate is None else stretch.rate
+        if measure is None:
+            return None
+        step = o.improvement * (1.0 if gate is not None else abs(r.best or 0.0))
+        if r.best is None or measure > r.best + step:
+            r.best, r.stale = measure, 0
+            return None
+        r.stale += 1
+        return PLATEAU if r.stale >= o.patience else None
+
+    def measure(self, episodes: int, number: int) -> Outcome:
+        outcome = self.trial.measure(episodes, number)
+        if self.options.gate is not None and outcome.rate is None:
+            raise ConfigError("gate: the trial measures no rate to judge by; give its outcomes one, or set no gate")
+        return outcome
+
+    def check_number(self, r: Running) -> int:
+        """Which episodes a check plays: never those of an evaluation, nor those of another check of the trial."""
+        return 1_000_000 + 1000 * r.number + r.checks // max(self.options.check_episodes, 1)
+
+    def finish(self) -> None:
+        """Evaluate on episodes of its own: the same for every candidate, others at its next visit."""
+        o, r = self.options, self.running
+        assert r is not None and r.cause is not None
+        outcome = self.measure(o.eval_episodes, r.visit)
+        self.spent += o.eval_episodes
+        feasible = o.gate is None or (outcome.rate is not None and o.gate.met(outcome.rate))
+        cause = UNCONFIRMED if r.cause == GATE_MET and not feasible else r.cause
+        if r.trained:
+            self.store.save_policy(str(r.candidate), self.trial.arrays())
+        verdict = Verdict(
+            r.number, r.choice, r.parent, r.visit, r.trained, r.checks, outcome, feasible, cause, self.spent
+        )
+        self.verdicts.append(verdict)
+        best, self.running = self.best, None
+        verdict.best = None if best is None else best.candidate
+        self.save()
+        self.store.write_log(self.space, self.verdicts, o.gate)
+        self.show()
+        self.say(self.describe(verdict, best))
+
+    def show(self) -> None:
+        """The live page's picture, with the trials before a search was continued."""
+        seen, kept = [v.seen for v in self.verdicts], live_view.kept(self.space)
+        for n in range(len(seen) - (1 if self.frames else min(kept, len(seen))), len(seen)):
+            self.frames.append(live_view.frame(self.space, self.options.gate, seen[: n + 1], self.verdicts[n].best))
+        self.frames = self.frames[-kept:]
+        live_view.write(self.store.path, self.frames, self.words[0])
+
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    def describe_running(self, r: Running) -> str:
+        name = "warm-up" if r.number < 0 else f"[{r.number + 1}] {self.space.keys[r.candidate]}"
+        best = "" if r.best is None else f", best {self.words[self.options.gate is not None]} {r.best:.3g}"
+        return f"{name}: {r.trained:,} episodes{best} · {self.spent:,} of {self.options.budget:,}"
+
+    def describe(self, v: Verdict, best: Verdict | None) -> str:
+        keys, rate = self.space.keys, v.outcome.rate
+        origin = "" if v.parent is None else ", again" if v.parent == v.candidate else f" from {keys[v.parent]}"
+        words = [f"[{v.number + 1}] {keys[v.candidate]}{origin}: {v.cause}"]
+        if v.trained:
+            words[0] += f" after {v.trained:,} episodes"
+        words.append(f"{self.words[0]} {v.outcome.value:.4g} ± {v.outcome.se:.2g}")
+        if rate is not None:
+            verdict = "feasible" if v.feasible else "not feasible"
+            words.append(f"{self.words[1]} {rate.mean:.3f} (bound {rate.bound:.3f}), {verdict}")
+        words.append("none feasible yet" if best is None else f"best {keys[best.candidate]} {best.outcome.value:.4g}")
+        return " · ".join([*words, f"{self.spent:,} of {self.options.budget:,} episodes"])
+
+    # --- the disk ----------------------------------------------------------------------------------------------------
+
+    def note(self, r: Running, stretch: Stretch) -> None:
+        """The updates of a stretch, for the training log."""
+        name = "all" if r.candidate == WARM_UP else self.space.keys[r.candidate]
+        value = "all" if r.candidate == WARM_UP else self.space.text(r.candidate)
+        episodes = self.spent - stretch.episodes
+        for row in stretch.rows:
+            episodes += int(row["episodes"])
+            place = {"trial": r.number + 1, "candidate": name, "order": value, "total_episodes": episodes}
+            self.store.add_row(place | dict(row))
+
+    def save(self, arrays: Any = None) -> None:
+        """The whole state, in one step; `arrays` is the policy in training."""
+        now = time.monotonic()
+        self.seconds, self.begun = self.seconds + now - self.begun, now
+        self.store.save(
+            {
+                "spent": self.spent,
+                "warmed": self.warmed,
+                "seconds": round(self.seconds, 3),
+                "verdicts": [dataclasses.asdict(v) for v in self.verdicts],
+                "running": None if self.running is None else dataclasses.asdict(self.running),
+            },
+            arrays,
+        )
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.spent, self.warmed, self.seconds = saved["spent"], saved["warmed"], saved["seconds"]
+        for data in saved["verdicts"]:
+            outcome = Outcome.from_dict(data["outcome"])
+            self.verdicts.append(Verdict(**{**data, "choice": Choice(**data["choice"]), "outcome": outcome}))
+        if saved["running"] is not None and saved.get("current"):
+            self.running = Running(**{**saved["running"], "choice": Choice(**saved["running"]["choice"])})
+            least = self.spent + self.options.eval_episodes * (self.running.number >= 0)
+            if self.options.budget < least:
+                raise ConfigError(
+                    f"--budget: {self.options.budget:,} is too small to continue: {self.spent:,} episodes are spent, "
+                    f"and the trial that has begun ends with its evaluation; give at least {least:,}"
+                )
+            self.trial.start(self.running.candidate, self.store.policy(saved["current"]), -1)
+        if self.verdicts:  # it may have been killed before it wrote the last one
+            self.store.write_log(self.space, self.verdicts, self.options.gate)
+        begun = len(self.verdicts) or self.running is not None
+        if begun:
+            self.say(
+                f"continuing after {len(self.verdicts)} trials, {self.spent:,} of {self.options.budget:,} episodes"
+            )

@@ -1,0 +1,215 @@
+"""The directory of a search: its state as JSON, policies as safetensors, and the tables people read.
+
+    state.json       everything needed to go on, replaced in one step; names the files of the policies that it counts on
+    policies/        of each candidate, of the start, and the one in training
+    training.csv     one row per update       search.csv   one row per trial
+
+Files that a state does not name any more are removed only after the state that replaced it is on disk.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.errors import StorageError
+from regimen.experiments.search.gate import Gate
+from regimen.experiments.search.space import Space
+from regimen.files.storage import Table, cell, plain, write_atomic, write_json, writing
+
+SCHEMA = 1
+TRAINING = ("trial", "candidate", "order", "update", "episodes", "total_episodes", "value", "rate", "seconds")
+
+
+class Store:
+    """`training` and `search` say what columns are called instead of candidate, value and rate."""
+
+    def __init__(self, path: Path, training: Mapping[str, str] | None = None, search: Mapping[str, str] | None = None):
+        self.path, self.training, self.search = Path(path), dict(training or {}), dict(search or {})
+        self.identity: dict[str, Any] = {}
+        self.files: dict[str, str] = {}  # name of a policy -> its file
+        self.current: str | None = None  # of the policy in training
+        self.rows = 0
+        self.serial = 0
+        self.updates: dict[int, int] = {}
+        self.table: Table | None = None
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def load(self, identity: dict[str, Any]) -> dict[str, Any] | None:
+        """The state to go on from, or None in a new directory; another search's is refused."""
+        self.identity = plain(identity)
+        file = self.path / "state.json"
+        if not file.exists():
+            if self.path.exists() and any(self.path.iterdir()):
+                raise StorageError(f"{self.path} is not empty and holds no search; name another directory with --out")
+            with writing(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+            return None
+        try:
+            saved = json.loads(file.read_text())
+            theirs = saved["identity"]
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise StorageError(f"{file} is damaged: {e}") from e
+        if saved.get("schema", 0) > SCHEMA:
+            raise StorageError(f"{file} was written by a newer version (schema {saved['schema']} > {SCHEMA})")
+        different = difference(theirs, self.identity)
+        if different is not None:
+            name, old, new = different
+            raise StorageError(
+                f"{self.path} holds another search: its {name} is {short(old)}, this one's is {short(new)}; "
+                "continue it with the settings it was begun with, or name another directory with --out"
+            )
+        self.files, self.current, self.rows = saved["files"], saved["current"], saved["rows"]
+        self.serial, self.updates = saved["serial"], {int(k): v for k, v in saved["updates"].items()}
+        self.rewind()
+        return saved
+
+    def save(self, state: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
+        if state["running"] is None:
+            self.current = None
+        elif arrays is not None:
+            self.current = self.write(arrays, "current")
+        write_json(
+            self.path / "state.json",
+            {
+                "schema": SCHEMA,
+                "identity": self.identity,
+                "files": self.files,
+                "current": self.current,
+                "rows": self.rows,
+                "serial": self.serial,
+                "updates": self.updates,
+                **state,
+            },
+        )
+        named = set(self.files.values()) | {self.current}
+        for file in (self.path / "policies").glob("*.safetensors"):
+            if file.name not in named:
+                file.unlink(missing_ok=True)
+
+    # --- policies ----------------------------------------------------------------------------------------------------
+
+    def save_policy(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+        """Counted on from the next `save` on."""
+        self.files[name] = self.write(arrays, name)
+
+    def write(self, arrays: dict[str, np.ndarray], name: str) -> str:
+        from safetensors.numpy import save
+
+        self.serial += 1
+        file = f"{name}-{self.serial}.safetensors"
+        with writing(self.path):
+            (self.path / "policies").mkdir(exist_ok=True)
+        write_atomic(self.path / "policies" / file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
+        return file
+
+    def policy(self, name: str) -> dict[str, np.ndarray]:
+        """By the name it was saved as, or by its file."""
+        from safetensors.numpy import load_file
+
+        file = self.path / "policies" / self.files.get(name, name)
+        try:
+            return load_file(file)
+        except Exception as e:  # safetensors has errors of its own
+            raise StorageError(f"the policy {file} is missing or damaged: {e}") from e
+
+    # --- tables ------------------------------------------------------------------------------------------------------
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """One update, for training.csv."""
+        trial = int(row["trial"])
+        self.updates[trial] = self.updates.get(trial, 0) + 1
+        row = {name: row.get(name) for name in TRAINING} | {k: v for k, v in row.items() if k not in TRAINING}
+        row["update"] = self.updates[trial]
+        named = {self.training.get(k, k): v for k, v in row.items() if v is not None}
+        if self.table is None:
+            self.table = Table(self.path / "training.csv", [self.training.get(k, k) for k in TRAINING])
+        self.table.append({k: [cell(v)] for k, v in named.items()})
+        self.rows += 1
+
+    def rewind(self) -> None:
+        """Drop rows that were written after the state was."""
+        file = self.path / "training.csv"
+        if not file.exists():
+            self.rows = 0
+            return
+        lines = file.read_bytes().splitlines(keepends=True)
+        if len(lines) != self.rows + 1 or not lines[-1].endswith(b"\n"):
+            write_atomic(file, b"".join(lines[: self.rows + 1]))
+
+    def write_log(self, space: Space, verdicts: Sequence[Any], gate: Gate | None) -> None:
+        rows = [log_row(space, v, gate) for v in verdicts]
+        write_csv(self.path / "search.csv", [{self.search.get(k, k): v for k, v in row.items()} for row in rows])
+
+
+def log_row(space: Space, v: Any, gate: Gate | None) -> dict[str, Any]:
+    """One trial, for search.csv."""
+    rate, choice = v.outcome.rate, v.choice
+    row: dict[str, Any] = {
+        "iteration": v.number + 1,
+        "candidate": space.keys[v.candidate],
+        "order": space.text(v.candidate),
+        "acquisition": choice.acquisition,
+        "mean": choice.mean,
+        "std": choice.std,
+        "p_feasible": choice.feasible,
+        "value": v.outcome.value,
+        "value_se": v.outcome.se,
+    }
+    if rate is not None:
+        row |= {"rate": rate.mean, "rate_se": rate.se, "rate_bound": rate.bound}
+    return row | {
+        "episodes": v.trained,
+        "check_episodes": v.checks,
+        "eval_episodes": v.outcome.episodes,
+        "total_episodes": v.spent,
+        "feasible": v.feasible,
+        "cause": v.cause,
+        "from": None if v.parent is None else space.keys[v.parent],
+        "visit": v.visit + 1,
+        "best": None if v.best is None else space.keys[v.best],
+        **v.outcome.details,
+    }
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(["" if row.get(c) is None else formatted(row[c]) for c in columns])
+    write_atomic(path, text.getvalue())
+
+
+def formatted(value: Any) -> str:
+    if isinstance(value, (bool, np.bool_)):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ""
+    return str(value)
+
+
+def difference(old: Any, new: Any, name: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting in which two identities differ: (its name, theirs, ours)."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(k for k in old if k not in new)]:
+            found = difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+            if found is not None:
+                return found
+        return None
+    return None if old == new else (name.removeprefix("options.").removeprefix("trial."), old, new)
+
+
+def short(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 4:
+        return f"[{', '.join(map(str, value[:3]))}, ... {len(value)} in all]"
+    return str(value)

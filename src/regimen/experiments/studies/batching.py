@@ -1,0 +1,390 @@
+"""What collecting more episodes before an update buys, measured: `run(env="cartpole")`, or `regimen study batching`.
+
+Five parts, each on its own terms: the noise of the gradient at fixed policies, how fast regimens reach a target, passes
+over a batch, sensitivity to the learning rate, and the damage one outlier episode does. Everything else is held equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from regimen.config import layers
+from regimen.config.schema import TrainConfig
+from regimen.engines.base import NativeEngine
+from regimen.engines.signals import code_of
+from regimen.envs import registry
+from regimen.errors import RegimenError
+from regimen.experiments.studies import plots, report, rows
+from regimen.experiments.studies.bench import Bench, Regimen
+from regimen.experiments.studies.curves import Curve, Estimate
+from regimen.experiments.studies.gradients import Rollouts, Sample, groups
+from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
+from regimen.experiments.studies.options import Options, default_path, prepare, resolve_options
+from regimen.experiments.studies.rows import Run
+from regimen.files.run_dir import git_revision, versions
+from regimen.files.storage import plain, write_json
+from regimen.policies.evaluate import make_evaluator
+from regimen.runs.api import check_free
+from regimen.runs.session import make_engine
+
+LOOKS = (1, 2, 3, 5, 8, 12, 20, 30, 50)  # updates after an outlier at which the policy is evaluated
+COMPILE = 500_000  # env steps that compiling a program takes as long as, in about: only for the time left
+
+
+@dataclass
+class Study:
+    """One study: its work, what has come of it, and where that is written."""
+
+    config: TrainConfig
+    handle: registry.EnvHandle
+    options: Options
+    out: Path
+    command: str = ""
+    state: str = "running"
+    exit_code: int = 0
+    runs: dict[tuple, Run] = field(default_factory=dict)
+    samples: dict[tuple[str, str, str, int], Sample] = field(default_factory=dict)  # policy, kind, group, size
+    rollout_steps: dict[tuple[str, int], float] = field(default_factory=dict)
+    outliers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.begun = time.monotonic()
+        self.benches: dict[tuple, Bench] = {}
+        self.evaluator: Any = None
+        self.policies: dict[str, Any] = {}  # name -> State
+        self.policy_notes: dict[str, Any] = {}
+        self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
+
+    # --- regimens ----------------------------------------------------------------------------------------------------
+
+    @property
+    def lr(self) -> float:
+        return float(self.config.algo.lr)
+
+    @property
+    def budget(self) -> int:
+        assert self.options.budget is not None
+        return self.options.budget
+
+    @property
+    def target(self) -> float:
+        return math.inf if self.options.target is None else self.options.target
+
+    def size(self, n: int) -> Regimen:
+        return Regimen.episodes(n, self.options.epochs, self.options.minibatch_size)
+
+    def regimens(self) -> list[Regimen]:
+        """What races to the target: rollout sizes, then presets with the study's learning rate and with their own."""
+        found = [self.size(n) for n in self.options.sizes]
+        for name in self.options.presets:
+            preset = Regimen.preset(name, self.handle.max_episode_steps, self.config.device)
+            found.append(dataclasses.replace(preset, lr=None))
+            if preset.lr not in (None, self.lr):
+                found.append(dataclasses.replace(preset, name=f"{name}, lr {preset.lr:g}"))
+        return found
+
+    def epoch_regimens(self) -> list[Regimen]:
+        o = self.options
+        base = Regimen.episodes(o.epochs_at, o.epochs, o.minibatch_size)
+        return [
+            dataclasses.replace(base, name=f"{n} epoch" + ("" if n == 1 else "s"), epochs=n) for n in o.epochs_tried
+        ]
+
+    def key(self, regimen: Regimen, scale: float = 1.0) -> tuple:
+        return (*regimen.program, (regimen.lr or self.lr) * scale)
+
+    def bench(self, regimen: Regimen) -> Bench:
+        """The regimen's compiled training, kept for other learning rates and for outliers."""
+        if regimen.program not in self.benches:
+            o = self.options
+            bench = Bench(regimen, self.config, self.seeds, self.budget, o.checks, self.evaluate, o.eval_episodes)
+            if self.evaluator is None:  # one for all: the policies of all regimens have the same form
+                self.evaluator = make_evaluator(self.handle, bench.engine.algo)
+            self.benches[regimen.program] = bench
+        return self.benches[regimen.program]
+
+    def evaluate(self, *args: Any) -> Any:
+        return self.evaluator(*args)
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> dict[str, list[Job]]:
+        """By part. A training that an earlier part needs too is not repeated."""
+        o, planned = self.options, set()
+        sizes = [self.size(n) for n in o.sizes]
+        by_part: dict[str, Callable[[], list[Job | None]]] = {
+            "gradient": self.gradient_jobs,
+            "target": lambda: [self.training(planned, r) for r in self.regimens()],
+            "epochs": lambda: [self.training(planned, r) for r in self.epoch_regimens()],
+            "rates": lambda: [self.training(planned, r, scale) for r in sizes for scale in o.rates],
+            "outlier": lambda: [job for n in o.sizes for job in self.outlier_jobs(planned, n)],
+        }
+        return {part: [job for job in by_part[part]() if job is not None] for part in o.parts}
+
+    def training(self, planned: set[tuple], regimen: Regimen, scale: float = 1.0) -> Job | None:
+        """One training, unless another part has it already."""
+        key = self.key(regimen, scale)
+        if key in planned:
+            return None
+        known_program = any(regimen.program == k[:-1] for k in planned)
+        planned.add(key)
+        lr = (regimen.lr or self.lr) * scale
+
+        def work(tick: Tick) -> str:
+            self.runs[key] = Run(regimen, lr, self.bench(regimen).train(lr, tick))
+            return self.outcome(self.runs[key])
+
+        label = regimen.name + (f", lr {lr:.2g}" if scale != 1.0 else "")
+        weight = self.budget * len(self.seeds) + (0 if known_program else COMPILE)
+        return Job(label, weight, work)
+
+    def outcome(self, run: Run) -> str:
+        steps = run.reached("steps", self.target)
+        there = int(np.isfinite(steps).sum())
+        words = f"{there} of {len(steps)} seeds reached {self.target:g}"
+        middle = float(np.median(steps))
+        return words + (f", median {middle:,.0f} steps" if math.isfinite(middle) else "")
+
+    def gradient_jobs(self) -> list[Job | None]:
+        o = self.options
+        looking = self.budget * len(self.seeds) / 4 + COMPILE
+        jobs: list[Job | None] = [Job("two policies to measure at", looking, self.find_policies)]
+        references: dict[tuple[str, str, str], np.ndarray] = {}
+        programs: dict[int, Rollouts] = {}
+        for n in sorted(o.gradient_sizes, reverse=True):  # the largest gives the reference
+            for policy in ("initial", "halfway"):
+
+                def work(tick: Tick, n: int = n, policy: str = policy) -> str:
+                    return self.measure_gradient(programs, references, policy, n, tick)
+
+                label = f"{policy} policy, {o.repeats} rollouts of {self.size(n).name}"
+                guess = o.repeats * n * min(self.handle.max_episode_steps, 200)
+                jobs.append(Job(label, guess + (COMPILE if policy == "initial" else 0), work))
+        return jobs
+
+    def find_policies(self, tick: Tick) -> str:
+        """The initial policy, and one half-way between its return and the target or, failing that, half-way through
+        the budget; of the first seed."""
+        bench = self.bench(self.size(self.options.epochs_at))
+
+        def halfway(found: list[Curve]) -> bool:
+            first, now = found[0].returns[0], found[0].returns[-1]
+            enough = math.isfinite(self.target) and now >= first + 0.5 * (self.target - first)
+            return enough or 2 * found[0].steps[-1] >= self.budget
+
+        curve = bench.train(self.lr, tick, halfway)[0]
+        engine = bench.engine
+        self.policies = {"initial": engine.at(bench.start[0], 0), "halfway": engine.at(engine.state, 0)}
+        self.policy_notes = {
+            "initial": {"steps": 0, "return": curve.returns[0]},
+            "halfway": {"steps": curve.steps[-1], "return": curve.returns[-1]},
+        }
+        return f"returns {curve.returns[0]:.4g} and, after {curve.steps[-1]:,} steps, {curve.returns[-1]:.4g}"
+
+    def measure_gradient(self, programs: dict, references: dict, policy: str, n: int, tick: Tick) -> str:
+        if n not in programs:
+            programs.clear()  # the size before is through
+            mine = self.size(n).apply(self.config)
+            engine = make_engine(mine, self.handle, self.seeds[:1], lambda: False)
+            assert isinstance(engine, NativeEngine)
+            programs[n] = Rollouts(engine)
+        o, state = self.options, self.policies[policy]
+        largest = n == max(o.gradient_sizes)
+        extra = max(4, o.repeats // 4) if largest else 0
+        key = jax.random.fold_in(jax.random.key(o.seed), 1000 * n + (policy == "halfway"))
+        vectors, steps = programs[n].gradients(state, key, o.repeats + extra, tick)
+        self.rollout_steps[policy, n] = steps
+        parts = groups(state, next(iter(vectors.values())).shape[1])
+        for kind, found in vectors.items():
+            for name, columns in parts.items():
+                if largest:  # of rollouts that are used for nothing else
+                    references[policy, kind, name] = found[o.repeats :, columns].mean(0)
+                mine = Sample.of(found[: o.repeats, columns], references[policy, kind, name])
+                self.samples[policy, kind, name, n] = mine
+        first = self.samples[policy, "normalised", next(iter(parts)), n]
+        return f"noise {first.trace:.3g}, signal to noise {first.signal_to_noise().value:.3g}"
+
+    def outlier_jobs(self, planned: set[tuple], n: int) -> list[Job | None]:
+        regimen = self.size(n)
+
+        def work(tick: Tick) -> str:
+            bench, factor = self.bench(regimen), self.options.factor
+            arms = {
+                "control": bench.after_outlier(self.lr, 1.0, LOOKS, lambda share: tick(share / 2)),
+                "outlier": bench.after_outlier(self.lr, factor, LOOKS, lambda share: tick(0.5 + share / 2)),
+            }
+            assert bench.middle is not None
+            floors = [c.returns[0] for c in self.runs[self.key(regimen)].curves]
+            self.outliers[n] = {"before": bench.middle.returns, "floor": np.array(floors)} | arms
+            drop = self.outlier_row(n)["drop"]
+            return f"the return fell by {drop.value:.4g} right after"
+
+        job = Job(f"{regimen.name}, one with rewards times {self.options.factor:g}", self.budget, work)
+        return [self.training(planned, regimen), job]
+
+    # --- what came of it ---------------------------------------------------------------------------------------------
+
+    def summarise(self) -> dict[str, Any]:
+        """Every part as far as it is measured: rows of plain data and Estimates."""
+        parts: dict[str, Any] = {}
+        if "gradient" in self.options.parts and self.samples:
+            parts["gradient"] = rows.gradient_rows(self.samples, self.rollout_steps, min(self.options.gradient_sizes))
+        if "target" in self.options.parts:
+            parts["target"] = self.regimen_rows(self.regimens())
+        if "epochs" in self.options.parts:
+            parts["epochs"] = self.regimen_rows(self.epoch_regimens())
+        if "rates" in self.options.parts:
+            parts["rates"] = self.rate_rows()
+        if "outlier" in self.options.parts:
+            parts["outlier"] = [self.outlier_row(n) for n in self.options.sizes if n in self.outliers]
+        return {name: found for name, found in parts.items() if found}
+
+    def regimen_rows(self, regimens: list[Regimen]) -> list[dict[str, Any]]:
+        """Ratios are to the first regimen."""
+        found = [(r, self.runs.get(self.key(r))) for r in regimens]
+        base, limit = found[0][1], self.handle.max_episode_steps
+        return [
+            {"name": regimen.name, "regimen": regimen.describe(self.config, limit)}
+            | rows.race_row(run, base, self.target, self.budget)
+            for regimen, run in found
+            if run is not None
+        ]
+
+    def rate_rows(self) -> list[dict[str, Any]]:
+        found = [
+            (n, x, self.runs.get(self.key(self.size(n), x))) for n in self.options.sizes for x in self.options.rates
+        ]
+        return [
+            {"size": n, "scale": scale} | rows.race_row(run, None, self.target, self.budget)
+            for n, scale, run in found
+            if run is not None
+        ]
+
+    def outlier_row(self, n: int) -> dict[str, Any]:
+        return {"size": n, "factor": self.options.factor} | rows.outlier_row(**self.outliers[n])
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def write(self, draw: tuple[str, ...] = ()) -> str | None:
+        """results.json, the tables and the summary as they stand, and the plots of the parts in `draw`; why there are
+        no plots, where they failed."""
+        parts = self.summarise()
+        everything = {
+            "study": "batching",
+            "state": self.state,
+            "command": self.command,
+            "env": self.handle.id,
+            "env_args": self.handle.env_args,
+            "target": self.options.target,
+            "budget": self.budget,
+            "seeds": self.seeds,
+            "options": dataclasses.asdict(self.options),
+            "settings": layers.to_dict(self.config),
+            "definitions": report.DEFINITIONS,
+            "device": jax.devices()[0].device_kind,
+            "versions": versions(),
+            "git_revision": git_revision(),
+            "seconds": round(time.monotonic() - self.begun, 1),
+            "finished": self.finished,
+            "policies": self.policy_notes,
+            "parts": parts,
+            "sentences": report.sentences(parts, self.options.target, self.budget),
+        }
+        self.results = everything
+        write_json(self.out / "results.json", encoded(everything | {"raw": self.raw()}))
+        report.write_tables(self.out, everything)
+        report.write_summary(self.out, everything)
+        try:
+            plots.draw(self.out, everything, self.runs_by_name(), self.outliers, draw)
+        except RegimenError as error:  # matplotlib is an extra
+            return str(error)
+        return None
+
+    def raw(self) -> dict[str, Any]:
+        """Every number behind the estimates."""
+        gradient = [
+            {"policy": p, "advantages": k, "group": g, "size": n, "norms": s.norms, "cosines": s.cosines}
+            for (p, k, g, n), s in self.samples.items()
+        ]
+        outliers = {
+            n: {k: [c.to_dict() for c in v] if k in ("control", "outlier") else v for k, v in found.items()}
+            for n, found in self.outliers.items()
+        }
+        return {"runs": [r.to_dict() for r in self.runs.values()], "gradient": gradient, "outlier": outliers}
+
+    def runs_by_name(self) -> dict[str, Run]:
+        """What the target part compared, in its order."""
+        named = {r.name: self.runs.get(self.key(r)) for r in self.regimens()}
+        return {name: run for name, run in named.items() if run is not None}
+
+    def summary(self) -> dict[str, Any]:
+        """What `--json` prints: everything but the raw numbers and the settings."""
+        kept = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finished", "parts", "sentences")
+        return encoded({"out": str(self.out)} | {k: self.results[k] for k in kept})
+
+
+def encoded(value: Any) -> Any:
+    """Estimates as objects, the rest as JSON can hold it; what is infinite (never) or unknown becomes null."""
+    if isinstance(value, Estimate):
+        return plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(k): encoded(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encoded(v) for v in value]
+    return plain(value)
+
+
+def run(
+    env: str = "cartpole",
+    *,
+    out: str | Path | None = None,
+    quick: bool = False,
+    preset: str | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    command: str = "",
+    console: Console | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Study:
+    """Measure what is asked for and write it to a folder; `options` are the fields of `Options`, `overrides` any
+    settings of `regimen train` that hold for all trainings. Ctrl+C ends it early and keeps what is measured."""
+    console = console or Console(quiet=True)
+    chosen = resolve_options(options, quick)
+    config, handle, chosen = prepare(env, chosen, preset, dict(env_args or {}), device, dict(overrides or {}))
+    path = Path(out) if out else default_path(env)
+    check_free(path)
+    path.mkdir(parents=True, exist_ok=True)
+    study = Study(config, handle, chosen, path, command)
+    jobs = study.jobs()
+    goal = "" if chosen.target is None else f", target {chosen.target:g}"
+    number = sum(map(len, jobs.values()))
+    console.line(f"{handle.id}: {number} measurements, {chosen.seeds} seeds, {study.budget:,} steps each{goal}")
+
+    def finished(part: str) -> None:
+        study.finished.append(part)
+        if warning := study.write(draw=(part,)):
+            console.line(f"no plots: {warning}")
+
+    try:
+        run_jobs(jobs, console, finished)
+        study.state = "finished"
+    except KeyboardInterrupt as error:
+        study.state, study.exit_code = "interrupted", code_of(error)
+        console.line("interrupted: keeping what is measured")
+    study.write(draw=() if study.state == "finished" else tuple(study.summarise()))
+    for sentence in study.results["sentences"]:
+        console.line(sentence)
+    console.line(f"written to {path}")
+    return study

@@ -1,0 +1,129 @@
+"""From measurements to rows of estimates: what tables, sentences and plots are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regimen.experiments.studies import curves
+from regimen.experiments.studies.bench import Regimen
+from regimen.experiments.studies.curves import Curve, Estimate, estimate, median, ratio, std
+from regimen.experiments.studies.gradients import Rollouts, Sample
+from regimen.files.storage import plain
+from regimen.statistics import iqm, wilson
+
+ORDER = ("initial", "halfway", "policy", "critic", "all", *Rollouts.KINDS)
+
+
+@dataclass
+class Run:
+    """One regimen at one learning rate, all seeds."""
+
+    regimen: Regimen
+    lr: float
+    curves: list[Curve]
+
+    def reached(self, unit: str, target: float) -> np.ndarray:
+        """Env `steps`, `updates` or `episodes` [seeds] at the target."""
+        return np.array([curves.reached(getattr(c, unit), c.returns, target) for c in self.curves])
+
+    def to_dict(self) -> dict[str, Any]:
+        regimen, seeds = dataclasses.asdict(self.regimen), [c.to_dict() for c in self.curves]
+        return {"regimen": plain(regimen), "lr": self.lr, "seeds": seeds}
+
+
+def gradient_rows(
+    samples: Mapping[tuple[str, str, str, int], Sample], steps: Mapping[tuple[str, int], float], smallest: int
+) -> list[dict[str, Any]]:
+    """`samples` by policy, kind of advantages, group of parameters, size; `steps` of a rollout by policy and size."""
+
+    def place(key: tuple[str, str, str, int]) -> tuple[int, ...]:
+        policy, kind, group, n = key
+        return (ORDER.index(policy), ORDER.index(group), ORDER.index(kind), n)
+
+    rows = []
+    for policy, kind, group, n in sorted(samples, key=place):
+        mine, base = samples[policy, kind, group, n], samples.get((policy, kind, group, smallest))
+        relative = Estimate(1.0, 1.0, 1.0) if n == smallest else Estimate(math.nan)
+        if base is not None and n != smallest:
+            relative = mine.relative_noise(base)
+        rows.append(
+            {
+                "policy": policy,
+                "advantages": kind,
+                "group": group,
+                "size": n,
+                "rollout_steps": steps[policy, n],
+                "repeats": len(mine.norms),
+                "noise": mine.noise(),
+                "relative_noise": relative,
+                "expected": smallest / n,
+                "signal_to_noise": mine.signal_to_noise(),
+                "cosine": mine.cosine(),
+            }
+        )
+    return rows
+
+
+def race_row(run: Run, base: Run | None, target: float, budget: int) -> dict[str, Any]:
+    """Time to the target, also in ratio to that of `base`, and what was left at the end."""
+    reached = {unit: run.reached(unit, target) for unit in ("steps", "updates", "episodes")}
+    row: dict[str, Any] = {
+        "episodes": run.regimen.rollout.episodes,
+        "epochs": run.regimen.epochs,
+        "lr": run.lr,
+        "seeds": len(run.curves),
+        "reached": int(np.isfinite(reached["steps"]).sum()),
+        "updates": float(np.mean([c.updates[-1] for c in run.curves])),
+        "diverged": sum(c.diverged for c in run.curves),
+    }
+    for unit, values in reached.items():
+        row[f"{unit}_to_target"] = estimate(values, median)
+        if base is not None and base is not run:
+            other = base.reached(unit, target)
+            both = np.isfinite([np.median(values), np.median(other)]).all()
+            # of a median past the budget only the steps are known to be more: updates differ in size
+            row[f"{unit}_ratio"] = ratio(values, other) if both or unit == "steps" else Estimate(math.nan)
+    return row | quality(run.curves, target, budget)
+
+
+def quality(found: list[Curve], target: float, budget: int) -> dict[str, Any]:
+    """Final return, its spread over seeds, the mean over training, and how many seeds lost what they had learnt."""
+    final = [curves.final(c) for c in found]
+    floor = float(np.mean([c.returns[0] for c in found]))
+    lost = [x for c in found if (x := curves.collapsed(c.returns, floor, target)) is not None]
+    rate = Estimate(sum(lost) / len(lost), *wilson(sum(lost), len(lost))) if lost else Estimate(math.nan)
+    return {
+        "final": estimate(final, iqm),
+        "spread": estimate(final, std),
+        "average": estimate([curves.average(c, budget) for c in found], iqm),
+        "collapsed": sum(lost),
+        "at_risk": len(lost),
+        "collapse_rate": rate,
+    }
+
+
+def outlier_row(before: np.ndarray, floor: np.ndarray, outlier: list[Curve], control: list[Curve]) -> dict[str, Any]:
+    """Right after: how much lower than without the outlier, on the same episodes, from the same policy."""
+    back, usual = (
+        [curves.recovery(c.updates, c.returns, b, f) for c, b, f in zip(arm, before, floor)]
+        for arm in (outlier, control)
+    )
+    return {
+        "seeds": len(outlier),
+        "before": estimate(before, iqm),
+        "drop": estimate([c.returns[0] - h.returns[0] for c, h in zip(control, outlier)], np.mean),
+        "deepest": estimate([b - min(h.returns) for b, h in zip(before, outlier)], np.mean),
+        "deepest_control": estimate([b - min(c.returns) for b, c in zip(before, control)], np.mean),
+        "recovery": estimate(back, median),
+        "recovery_control": estimate(usual, median),
+        "fell": sum(x > 0 for x in back),
+        "fell_control": sum(x > 0 for x in usual),
+        "never": sum(math.isinf(x) for x in back),
+        "diverged": sum(c.diverged for c in outlier),
+    }

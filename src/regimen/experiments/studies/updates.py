@@ -1,0 +1,387 @@
+"""When to update, compared with numbers: `run(env="network_defense")`, or `regimen study updates`.
+
+Strategies that people use, side by side, each with its documented epochs and as full batches: after every episode, 5 or
+10 of them, 25 parallel ones, 20,000 steps; with Monte-Carlo returns z-scored over the batch and with GAE; and from a
+replay. Everything else is held equal. `updates_options` says what they are, `updates_report` writes what was found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from regimen.config.schema import TrainConfig
+from regimen.engines.base import NativeEngine
+from regimen.engines.signals import code_of
+from regimen.envs import registry
+from regimen.errors import RegimenError
+from regimen.experiments.search.gate import lower_bound
+from regimen.experiments.studies import curves, updates_report
+from regimen.experiments.studies.batching import encoded
+from regimen.experiments.studies.bench import Bench, mean_return
+from regimen.experiments.studies.curves import Curve, Estimate, estimate, median
+from regimen.experiments.studies.gradients import Rollouts, Sample, adopt, groups
+from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
+from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, default_path, resolve_options
+from regimen.files.run_dir import git_revision, versions
+from regimen.files.storage import write_json
+from regimen.policies.evaluate import Evaluation, make_evaluator
+from regimen.runs.api import check_free
+from regimen.runs.session import make_engine
+from regimen.statistics import iqm
+from regimen.types import Array, Batch, State
+
+COMPILE = 300_000  # env steps that compiling a program takes as long as, in about: only for the time left
+REFERENCE = "10 episodes"  # whose half-trained policies gradients and overfitting are measured at
+
+
+@dataclass
+class Study:
+    """One study: its work, what has come of it, and where that is written."""
+
+    env: str
+    env_args: dict[str, Any]
+    device: str
+    options: Options
+    out: Path
+    command: str = ""
+    state: str = "running"
+    exit_code: int = 0
+    curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
+    compliance: dict[str, list[Curve]] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)  # bytes of a batch, and of the replay
+    updates: dict[str, float] = field(default_factory=dict)
+    samples: dict[tuple[str, str], Sample] = field(default_factory=dict)  # policy, arm
+    gains: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.begun = time.monotonic()
+        self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
+        self.configs: dict[tuple, TrainConfig] = {}
+        self.policies: dict[str, dict[str, State]] = {}  # initial | halfway -> form of the returns -> state
+
+    # --- programs ----------------------------------------------------------------------------------------------------
+
+    def config(self, arm: Arm, **env_args: Any) -> TrainConfig:
+        key = (arm.algorithm, *sorted(env_args.items()))
+        if key not in self.configs:
+            self.configs[key] = base_config(self.env, arm.algorithm, self.env_args | env_args, self.device)
+        return self.configs[key]
+
+    def bench(self, arm: Arm, score: Callable[[Evaluation], float], **env_args: Any) -> Bench:
+        config, o = self.config(arm, **env_args), self.options
+        budget = max(1, round(o.budget * arm.share))
+        checks = max(min(6, o.checks), round(o.checks * arm.share))  # the last three are the result
+        bench = Bench(arm.regimen, config, self.seeds, budget, checks, lambda *_: None, o.eval_episodes, score)
+        handle = registry.resolve(self.env, config.env_args)
+        bench.evaluate = make_evaluator(handle, bench.engine.algo)
+        return bench
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> dict[str, list[Job]]:
+        by_part = {
+            "race": lambda: [self.racing(arm) for arm in self.options.arms],
+            "gradient": lambda: [
+                self.noise(arm, policy) for arm in self.on_policy() for policy in ("initial", "halfway")
+            ],
+            "overfit": lambda: [self.overfitting(arm) for arm in self.on_policy()],
+            "compliance": lambda: [self.complying(arm) for arm in self.options.arms],
+        }
+        return {part: by_part[part]() for part in self.options.parts}
+
+    def on_policy(self) -> list[Arm]:
+        return [arm for arm in self.options.arms if arm.algorithm == "ppo"]
+
+    def racing(self, arm: Arm) -> Job:
+        def work(tick: Tick) -> str:
+            bench = self.bench(arm, mean_return)
+            found = bench.train(float(bench.config.algo.lr), tick)
+            self.curves[arm.name] = found
+            self.memory[arm.name] = memory_of(bench.engine)
+            self.updates[arm.name] = float(np.mean([c.updates[-1] for c in found]))
+            return f"final return {iqm(np.array([curves.final(c) for c in found])):.4g}"
+
+        return Job(arm.name, self.options.budget * arm.share * len(self.seeds) * arm.cost + COMPILE, work)
+
+    def find_policies(self, form: str) -> None:
+        """The initial policy and a half-trained one of the reference arm, whose critic knows this form of returns."""
+        if form in self.policies.get("halfway", {}):
+            return
+        arm = next((a for a in self.on_policy() if a.form == form and a.strategy == REFERENCE), None)
+        arm = arm or next(a for a in self.on_policy() if a.form == form)
+        o = self.options
+        short = dataclasses.replace(arm, share=1.0)
+        bench = self.bench(short, mean_return)
+        bench.train(float(bench.config.algo.lr), until=lambda found: 2 * found[0].steps[-1] >= o.budget)
+        engine = bench.engine
+        for name, state in (("initial", bench.start[0]), ("halfway", engine.state)):
+            self.policies.setdefault(name, {})[form] = engine.at(state, 0)
+
+    def engine(self, arm: Arm) -> NativeEngine:
+        """A program of the arm with one learner, for rollouts at a fixed policy."""
+        config = arm.regimen.apply(self.config(arm))
+        engine = make_engine(config, registry.resolve(self.env, config.env_args), self.seeds[:1], lambda: False)
+        assert isinstance(engine, NativeEngine)
+        return engine
+
+    def noise(self, arm: Arm, policy: str) -> Job:
+        o = self.options
+
+        def work(tick: Tick) -> str:
+            self.find_policies(arm.form)
+            state = self.policies[policy][arm.form]
+            key = jax.random.fold_in(jax.random.key(o.seed), len(self.samples))
+            vectors, _ = Rollouts(self.engine(arm)).gradients(state, key, o.repeats, tick)
+            found = vectors["normalised" if arm.form == GAE else "raw"]  # as the form is documented
+            columns = groups(state, found.shape[1]).get("policy", slice(None))
+            sample = Sample.of(found[:, columns], found[:, columns].mean(0))
+            self.samples[policy, arm.name] = sample
+            return f"signal to noise {sample.signal_to_noise().value:.3g}"
+
+        return Job(f"{policy} policy, {o.repeats} rollouts, {arm.name}", o.repeats * arm.steps + COMPILE, work)
+
+    def overfitting(self, arm: Arm) -> Job:
+        o = self.options
+
+        def work(tick: Tick) -> str:
+            self.find_policies(arm.form)
+            engine = self.engine(arm)
+            state = adopt(engine.state, self.policies["halfway"][arm.form])
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(o.seed), 7), o.repeats)
+            found = jax.jit(partial(gains, engine.source))(engine.algo, engine.env, state, engine.carry, keys)
+            self.gains[arm.name] = {name: np.asarray(x, np.float64) for name, x in found.items()}
+            own, new = (self.gains[arm.name][k].mean() for k in ("own", "held_out"))
+            return f"gain {own:.3g} on its own batch, {new:.3g} on a new one"
+
+        return Job(f"{o.repeats} updates, {arm.name}", 3 * o.repeats * arm.steps + COMPILE, work)
+
+    def complying(self, arm: Arm) -> Job:
+        o = self.options
+
+        def work(tick: Tick) -> str:
+            args = {"workflow": o.workflow, "alignment": "published"}
+            bench = self.bench(arm, compliance_bound, **args)
+            found = bench.train(float(bench.config.algo.lr), tick)
+            self.compliance[arm.name] = found
+            there = sum(np.isfinite([curves.reached(c.episodes, c.returns, o.gate) for c in found]))
+            return f"{there} of {len(found)} seeds complied"
+
+        return Job(arm.name, o.budget * arm.share * len(self.seeds) * arm.cost + COMPILE, work)
+
+    # --- what came of it ---------------------------------------------------------------------------------------------
+
+    def summarise(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows of plain data and Estimates, by part."""
+        o = self.options
+        parts = {
+            "race": [self.race_row(a) for a in o.arms if a.name in self.curves],
+            "gradient": [
+                self.noise_row(a, p) for p in ("initial", "halfway") for a in o.arms if (p, a.name) in self.samples
+            ],
+            "overfit": [self.overfit_row(a) for a in o.arms if a.name in self.gains],
+            "compliance": [self.compliance_row(a) for a in o.arms if a.name in self.compliance],
+        }
+        return {name: rows for name, rows in parts.items() if rows}
+
+    def label(self, arm: Arm) -> dict[str, Any]:
+        return {"arm": arm.name, "strategy": arm.strategy, "returns": arm.form}
+
+    def race_row(self, arm: Arm) -> dict[str, Any]:
+        found, o = self.curves[arm.name], self.options
+        final = [curves.final(c) for c in found]
+        row = self.label(arm) | {
+            "budget": found[0].steps[-1],
+            "updates": self.updates[arm.name],
+            "memory": self.memory[arm.name],
+            "seconds": found[0].seconds[-1] / len(found),
+            "final": estimate(final, iqm),
+            "spread": estimate(final, curves.std),
+            "diverged": sum(c.diverged for c in found),
+        }
+        for target in o.targets:
+            steps = [curves.reached(c.steps, c.returns, target) for c in found]
+            wall = [curves.reached([s / len(found) for s in c.seconds], c.returns, target) for c in found]
+            row |= {
+                f"steps_to_{target:g}": estimate(steps, median),
+                f"seconds_to_{target:g}": estimate(wall, median),
+                f"reached_{target:g}": int(np.isfinite(steps).sum()),
+            }
+        return row
+
+    def noise_row(self, arm: Arm, policy: str) -> dict[str, Any]:
+        sample = self.samples[policy, arm.name]
+        return self.label(arm) | {
+            "policy": policy,
+            "rollout_steps": arm.steps,
+            "noise": sample.noise(),
+            "signal_to_noise": sample.signal_to_noise(),
+        }
+
+    def overfit_row(self, arm: Arm) -> dict[str, Any]:
+        found = self.gains[arm.name]
+        picks = np.random.default_rng(0).integers(0, len(found["own"]), (curves.RESAMPLES, len(found["own"])))
+        own, new = found["own"], found["held_out"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            lost = 1 - new[picks].mean(1) / own[picks].mean(1)
+            share = Estimate(float(1 - new.mean() / own.mean()), *curves.interval(lost))
+        return self.label(arm) | {
+            "own": Estimate(float(own.mean()), *curves.interval(own[picks].mean(1))),
+            "held_out": Estimate(float(new.mean()), *curves.interval(new[picks].mean(1))),
+            "lost": share,
+            "kl": float(found["kl"].mean()),
+        }
+
+    def compliance_row(self, arm: Arm) -> dict[str, Any]:
+        found, gate = self.compliance[arm.name], self.options.gate
+        episodes = [curves.reached(c.episodes, c.returns, gate) for c in found]
+        return self.label(arm) | {
+            "reached": int(np.isfinite(episodes).sum()),
+            "seeds": len(found),
+            "episodes_to_gate": estimate(episodes, median),
+            "final": estimate([curves.final(c) for c in found], iqm),
+            "episodes": found[0].episodes[-1],
+        }
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def write(self, draw: bool = True) -> str | None:
+        """results.json, tables, summary and plots as they stand; why there are no plots, where they failed."""
+        parts = self.summarise()
+        self.results = {
+            "study": "updates",
+            "state": self.state,
+            "command": self.command,
+            "env": self.env,
+            "env_args": self.env_args,
+            "seeds": self.seeds,
+            "budget": self.options.budget,
+            "options": self.options.to_dict(),
+            "device": jax.devices()[0].device_kind,
+            "versions": versions(),
+            "git_revision": git_revision(),
+            "seconds": round(time.monotonic() - self.begun, 1),
+            "finished": self.finished,
+            "parts": parts,
+            "sentences": updates_report.sentences(parts, self.options.targets, self.options.gate),
+        }
+        raw = {
+            "curves": {name: [c.to_dict() for c in found] for name, found in self.curves.items()},
+            "compliance": {name: [c.to_dict() for c in found] for name, found in self.compliance.items()},
+        }
+        write_json(self.out / "results.json", encoded(self.results | {"raw": raw}))
+        updates_report.write(self.out, self.results)
+        try:
+            if draw:
+                updates_report.draw(self.out, self.results, self.curves)
+        except RegimenError as error:  # matplotlib is an extra
+            return str(error)
+        return None
+
+    def summary(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        kept = ("study", "state", "env", "budget", "seeds", "seconds", "finished", "parts", "sentences")
+        return encoded({"out": str(self.out)} | {k: self.results[k] for k in kept})
+
+
+# --- measures --------------------------------------------------------------------------------------------------------
+
+
+def compliance_bound(evaluation: Evaluation) -> float:
+    """Lower end of the one-sided 95% interval of the mean compliance of an episode, honest also where all comply."""
+    return lower_bound(evaluation.metrics["compliance"])
+
+
+def memory_of(engine: NativeEngine) -> int:
+    """Bytes of one learner's batch and of its replay."""
+    algo, state = engine.algo, engine.at(engine.state, 0)
+    carry = engine.at(engine.carry, 0)
+    params = algo.actor_params(state)
+    shapes = jax.eval_shape(lambda: engine.source.next(engine.env, algo, carry, params, jax.random.key(0))[1])
+    batch = sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+    replay = getattr(algo.bound, "replay_bytes", None)
+    return batch + (0 if replay is None else replay())
+
+
+def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Array) -> dict[str, Array]:
+    """What updates from one policy promise [R]: by the batch they were made on, by another of the same policy, and how
+    far they went."""
+
+    def one(key: Array) -> dict[str, Array]:
+        params = algo.actor_params(state)
+        own, other = (source.next(env, algo, carry, params, k)[1] for k in jax.random.split(key))
+        new, metrics = algo.update(state, own)
+        promised = partial(gain, algo, state, new)
+        return {"own": promised(own), "held_out": promised(other), "kl": metrics["approx_kl"]}
+
+    return lax.map(one, keys)
+
+
+def gain(algo: Any, old: State, new: State, batch: Batch) -> Array:
+    """E[(pi_new / pi_old - 1) A] over a batch of the old policy, its advantages with mean 0 and deviation 1: the
+    improvement that the surrogate objective claims."""
+    params = old.models["policy"].params
+    reward, factors, _ = algo.scaled_reward(old, batch)
+    rows, _ = algo.advantages(params, old, batch, reward, factors)
+    out = algo.policy(new.models["policy"].params, rows.obs, rows.mask)
+    log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action, rows.mask)[0])
+    ratio = jnp.exp(jnp.minimum(log_prob - rows.log_prob, 20.0))
+    weight = batch.valid / batch.valid.sum()
+    advantage = rows.advantage.sum(-1)
+    centred = advantage - (advantage * weight).sum()
+    scaled = centred / jnp.sqrt((jnp.square(centred) * weight).sum() + 1e-12)
+    return ((ratio - 1) * scaled * weight).sum()
+
+
+def run(
+    env: str = "network_defense",
+    *,
+    out: str | Path | None = None,
+    quick: bool = False,
+    env_args: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    command: str = "",
+    console: Console | None = None,
+    **options: Any,
+) -> Study:
+    """Measure what is asked for and write it to a folder; `options` are the fields of `updates_options.Options`. Ctrl+C
+    ends it early and keeps what is measured."""
+    console = console or Console(quiet=True)
+    given = dict(env_args or {})
+    chosen = resolve_options(env, given, device, options, quick)
+    path = Path(out) if out else default_path(env)
+    check_free(path)
+    path.mkdir(parents=True, exist_ok=True)
+    study = Study(env, given, device, chosen, path, command)
+    jobs = study.jobs()
+    number = sum(map(len, jobs.values()))
+    console.line(f"{env}: {number} measurements, {chosen.seeds} seeds, {chosen.budget:,} steps for each training")
+
+    def finished(part: str) -> None:
+        study.finished.append(part)
+        if warning := study.write():
+            console.line(f"no plots: {warning}")
+
+    try:
+        run_jobs(jobs, console, finished)
+        study.state = "finished"
+    except KeyboardInterrupt as error:
+        study.state, study.exit_code = "interrupted", code_of(error)
+        console.line("interrupted: keeping what is measured")
+    study.write()
+    for sentence in study.results["sentences"]:
+        console.line(sentence)
+    console.line(f"written to {path}")
+    return study

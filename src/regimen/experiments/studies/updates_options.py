@@ -1,0 +1,193 @@
+"""What a study of update strategies compares: the strategies with their documented settings, and what they share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from regimen.config import layers
+from regimen.config.schema import RolloutConfig, TrainConfig
+from regimen.domains.network_defense.workflow import Workflow
+from regimen.engines import device as devices
+from regimen.envs import registry
+from regimen.errors import ConfigError, nearest
+from regimen.experiments.studies.bench import Regimen
+
+PARTS = ("race", "gradient", "overfit", "compliance")
+MONTE_CARLO, GAE, REPLAY = "Monte Carlo", "GAE", "replay"
+WHOLE = 1_000_000_000  # a minibatch larger than any batch: the full batch
+TARGETS = {"network_defense": (-100.0, -50.0, -25.0)}
+
+# strategy -> (rollout, epochs): one episode at a time with 4 passes and 20,000 steps with 6 as in published trainers
+# for this environment, 25 episodes side by side with 4, and 5 and 10 episodes with the 4 of batch training
+STRATEGIES: dict[str, tuple[RolloutConfig, int]] = {
+    "1 episode": (RolloutConfig(episodes=1), 4),
+    "5 episodes": (RolloutConfig(episodes=5), 4),
+    "10 episodes": (RolloutConfig(episodes=10), 4),
+    "25 parallel": (RolloutConfig(episodes=25, num_envs=25), 4),
+    "20,000 steps": (RolloutConfig(steps=20_000, num_envs=200), 6),
+}
+FORMS: dict[str, dict[str, Any]] = {
+    MONTE_CARLO: {"returns": "monte_carlo_z", "normalize_advantage": False},
+    GAE: {"returns": "gae", "gae_lambda": 0.95, "normalize_advantage": True},
+}
+PPO = {
+    "lr": 2e-3,
+    "clip_eps": 0.2,
+    "gamma": 0.99,
+    "vf_coef": 0.5,
+    "ent_coef": 0.01,
+    "max_grad_norm": 0.5,
+    "reward.heads": False,
+    "lr_schedule": "constant",
+    "clip_schedule": "constant",
+    "ent_schedule": "constant",
+}
+SAC = {
+    "lr": 3e-4,
+    "tau": 0.005,
+    "gamma": 0.99,
+    "alpha": 0.2,
+    "learn_alpha": False,
+    "buffer_size": 100_000,
+    "batch_size": 256,
+    "update_ratio": 1.0,
+    "learning_starts": 1000,
+}
+SHARED = {"network.hidden": (64, 64), "network.activation": "tanh"}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One strategy with one form of returns."""
+
+    strategy: str
+    form: str
+    regimen: Regimen
+    algorithm: str = "ppo"
+    share: float = 1.0  # of the budget
+    cost: float = 1.0  # of an env step, in about: only for the time left
+    steps: int = 0  # env steps of an update, in about
+
+    @property
+    def name(self) -> str:
+        return self.strategy if self.form == REPLAY else f"{self.strategy}, {self.form}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is measured. The defaults are those of a full study, `QUICK` those of a quick one."""
+
+    parts: tuple[str, ...] = PARTS
+    strategies: tuple[str, ...] = (*STRATEGIES, REPLAY)
+    targets: tuple[float, ...] = ()
+    seeds: int = 5
+    seed: int = 0
+    budget: int = 1_000_000  # env steps of each training
+    replay_share: float = 0.03  # of the budget, for the replay: it takes a gradient step for every env step
+    repeats: int = 64  # rollouts for each estimate of noise and of overfitting
+    eval_episodes: int = 100
+    checks: int = 40  # evaluations during a training
+    gate: float = 0.95  # compliance whose lower bound must be reached
+    workflow: str = "critical_first"
+    arms: tuple[Arm, ...] = ()  # made from the strategies
+
+    def to_dict(self) -> dict[str, Any]:
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "arms"}
+        return found | {"arms": [arm.name for arm in self.arms]}
+
+
+QUICK: dict[str, Any] = {
+    "strategies": ("1 episode", "25 parallel", REPLAY),
+    "seeds": 2,
+    "budget": 50_000,
+    "repeats": 8,
+    "checks": 8,
+}
+
+
+def resolve_options(
+    env: str, env_args: Mapping[str, Any], device: str, given: Mapping[str, Any], quick: bool
+) -> Options:
+    """Python keywords or flags over the defaults; None stands for what was not given. A ConfigError for what cannot be
+    measured."""
+    given = {k: v for k, v in given.items() if v is not None}
+    names = [f.name for f in dataclasses.fields(Options) if f.name != "arms"]
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"unknown option '{name}'{nearest(name, names)}")
+    for name in ("parts", "strategies"):
+        if isinstance(given.get(name), str):
+            given[name] = [x.strip() for x in re.split(r";|,(?!\d{3})", given[name])]  # not the comma of 20,000
+    own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    o = Options(**((QUICK if quick else {}) | own))
+    for flag, found, known in (("parts", o.parts, PARTS), ("strategies", o.strategies, (*STRATEGIES, REPLAY))):
+        for x in found:
+            if x not in known:
+                raise ConfigError(f"--{flag}: '{x}' is not one of {'; '.join(known)}{nearest(x, known)}")
+        if not found:
+            raise ConfigError(f"--{flag}: nothing to measure; choose from {'; '.join(known)}")
+    for name, low in (("seeds", 1), ("budget", 1), ("repeats", 4), ("eval_episodes", 2), ("checks", 2)):
+        if getattr(o, name) < low:
+            value = getattr(o, name)
+            raise ConfigError(f"--{name.replace('_', '-')}: {value} is out of range; it must be at least {low}")
+    for name in ("gate", "replay_share"):
+        if not 0 < getattr(o, name) <= 1:
+            value = getattr(o, name)
+            raise ConfigError(f"--{name.replace('_', '-')}: {value} is out of range; it must be above 0 and at most 1")
+    devices.configure(device, registry.is_native(env))
+    handle = registry.resolve(env, env_args)
+    if handle.native is None:
+        raise ConfigError(f"{handle.id}: the study compiles its trainings and needs a native environment")
+    complies = hasattr(handle.native, "workflow")
+    if "compliance" in given.get("parts", ()) and not complies:
+        raise ConfigError(f"--parts: {handle.id} has no workflows to comply with; leave out compliance")
+    if complies and "compliance" in o.parts:
+        Workflow.parse(o.workflow)
+    if set(o.parts) & {"gradient", "overfit"} and set(o.strategies) == {REPLAY}:
+        raise ConfigError(
+            "--parts: gradient and overfit are measured on batches of the policy; name a strategy of them"
+        )
+    targets = o.targets or TARGETS.get(env, ())
+    if not targets and handle.return_threshold is not None:
+        targets = (handle.return_threshold,)
+    if not targets and "race" in o.parts:
+        raise ConfigError(f"--targets: {handle.id} has no return threshold; give evaluation returns to reach")
+    if any(not math.isfinite(t) for t in targets):
+        raise ConfigError(f"--targets: {list(targets)} must be finite")
+    parts = tuple(p for p in PARTS if p in o.parts and (p != "compliance" or complies))
+    limit = handle.max_episode_steps
+    return dataclasses.replace(o, parts=parts, targets=tuple(sorted(targets)), arms=arms_of(o, limit))
+
+
+def arms_of(o: Options, limit: int) -> tuple[Arm, ...]:
+    found = []
+    for name, (rollout, epochs) in STRATEGIES.items():
+        for form, algo in FORMS.items():
+            if name not in o.strategies:
+                continue
+            steps = rollout.steps or (rollout.episodes or 1) * limit
+            regimen = Regimen(f"{name}, {form}", rollout, epochs, WHOLE, algo=tuple(algo.items()))
+            found.append(Arm(name, form, regimen, steps=steps))
+    if REPLAY in o.strategies:
+        regimen = Regimen(REPLAY, RolloutConfig(steps=25, num_envs=25), None, None)
+        found.append(Arm(REPLAY, REPLAY, regimen, "sac", o.replay_share, 50.0, 25))
+    return tuple(found)
+
+
+def base_config(env: str, algorithm: str, env_args: dict[str, Any], device: str) -> TrainConfig:
+    """What all arms of an algorithm share. Schedules are constant and there is no curriculum."""
+    own = PPO if algorithm == "ppo" else SAC
+    given = {f"algo.{name}": value for name, value in own.items()} | SHARED | {"env_args": env_args, "device": device}
+    return layers.build_config(env, algo=algorithm, overrides=given).replace(curriculum={})
+
+
+def default_path(env: str) -> Path:
+    name = "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
+    return Path("studies") / f"updates-{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"

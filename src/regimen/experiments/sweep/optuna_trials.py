@@ -1,0 +1,157 @@
+"""The Optuna study of a sweep: an SQLite file that numbers the trials, keeps their settings and prunes hopeless ones.
+
+Trial n of the study is trial n of the sweep. A trial that a kill left in the state RUNNING is taken up again under its
+own number; none is ever added in its place.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regimen.errors import ConfigError
+from regimen.experiments.sweep.space import DATABASE, Draw, Plan
+
+NAME = "sweep"
+STARTUP = 5  # trials that are never pruned
+
+
+def require_optuna() -> None:
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError(
+            "sweep: Optuna is not installed; `pip install 'regimen[sweep]'`, or sweep numbers of algo on a native "
+            "environment only, which needs nothing"
+        )
+
+
+class Study:
+    """Optuna behind a small face."""
+
+    def __init__(self, folder: Path, plan: Plan):
+        require_optuna()
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.optuna, self.plan, path = optuna, plan, folder / DATABASE
+        direction = "minimize" if plan.lower else "maximize"
+        if not path.exists():  # made completely or not at all
+            fresh = path.with_name(f".{DATABASE}.{os.getpid()}.tmp")
+            fresh.unlink(missing_ok=True)
+            optuna.create_study(storage=url(fresh), study_name=NAME, direction=direction)
+            os.replace(fresh, path)
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP) if plan.prune else optuna.pruners.NopPruner()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sampler = make_sampler(plan)
+        self.study = optuna.load_study(study_name=NAME, storage=url(path), sampler=sampler, pruner=pruner)
+
+    def known(self) -> dict[int, Any]:
+        """Number -> frozen trial, of all that were begun."""
+        return {t.number: t for t in self.study.get_trials(deepcopy=False)}
+
+    def running(self, n: int) -> bool:
+        return self.known()[n].state == self.optuna.trial.TrialState.RUNNING
+
+    def ask(self) -> Any:
+        """A new trial; its number is the next."""
+        return self.study.ask()
+
+    def take_up(self, n: int) -> Any:
+        """A trial that was begun and not told."""
+        return self.optuna.trial.Trial(self.study, self.known()[n]._trial_id)
+
+    def point(self, trial: Any) -> dict[str, Any]:
+        """Its settings; those of a trial taken up are the ones it had."""
+        out: dict[str, Any] = {}
+        for key, values in self.plan.grid.items():
+            out[key] = values[trial.suggest_categorical(key, list(range(len(values))))]
+        for key, draw in self.plan.random.items():
+            out[key] = suggest(trial, key, draw)
+        return out
+
+    def tell(self, n: int, result: dict[str, Any]) -> None:
+        """The result of a trial, once."""
+        if not self.running(n):
+            return
+        states, value = self.optuna.trial.TrialState, result.get("value")
+        if result["state"] == "finished" and value is not None:
+            self.study.tell(n, value)
+        else:
+            self.study.tell(n, state=states.PRUNED if result["state"] == "pruned" else states.FAIL)
+
+    def pruning(self, trial: Any, together: int) -> Callable[[dict[str, Any]], bool] | None:
+        """A callback that reports evaluations and stops a trial that does worse than the median of the others.
+        `together` seeds train side by side and are reported as their mean; of others, the first is."""
+        return Pruning(trial, self.plan.metric, together) if self.plan.prune else None
+
+
+class Pruning:
+    """Called after every evaluation; True ends the run."""
+
+    evaluations_only = True
+
+    def __init__(self, trial: Any, metric: str, together: int):
+        self.trial, self.metric, self.together = trial, metric, together
+        self.seen: dict[int, dict[int, float]] = {}  # update -> seed -> value
+        self.first: int | None = None
+        self.pruned = False
+
+    def __call__(self, info: dict[str, Any]) -> bool:
+        value = (info["eval_metrics"] or {}).get(self.metric)
+        self.first = info["seed"] if self.first is None else self.first
+        if self.pruned or value is None or (self.together == 1 and info["seed"] != self.first):
+            return self.pruned
+        values = self.seen.setdefault(info["update"], {})
+        values[info["seed"]] = value
+        if len(values) == self.together:
+            self.trial.report(sum(values.values()) / len(values), info["update"])
+            self.pruned = bool(self.trial.should_prune())
+        return self.pruned
+
+
+def make_sampler(plan: Plan) -> Any:
+    """Points of the plan by the trial's number; with `tpe`, what is drawn is chosen by the results so far."""
+    import optuna
+
+    class Planned(optuna.samplers.BaseSampler):
+        def infer_relative_search_space(self, study, trial):
+            return {}
+
+        def sample_relative(self, study, trial, search_space):
+            return {}
+
+        def sample_independent(self, study, trial, param_name, param_distribution):
+            return planned(plan, trial.number, param_name)
+
+    class Chosen(optuna.samplers.TPESampler):
+        def infer_relative_search_space(self, study, trial):
+            found = super().infer_relative_search_space(study, trial)
+            return {k: v for k, v in found.items() if k not in plan.grid}
+
+        def sample_independent(self, study, trial, param_name, param_distribution):
+            if param_name in plan.grid:
+                return planned(plan, trial.number, param_name)
+            return super().sample_independent(study, trial, param_name, param_distribution)
+
+    return Chosen(seed=plan.draw_seed) if plan.sampler == "tpe" else Planned()
+
+
+def planned(plan: Plan, n: int, key: str) -> Any:
+    value = plan.draw(n)[key]
+    return plan.grid[key].index(value) if key in plan.grid else value
+
+
+def suggest(trial: Any, key: str, draw: Draw) -> Any:
+    if draw.kind == "choice":
+        return trial.suggest_categorical(key, list(draw.choices))
+    if draw.kind in ("int", "logint"):
+        return trial.suggest_int(key, int(-(-draw.low // 1)), int(draw.high), log=draw.logarithmic)
+    return trial.suggest_float(key, draw.low, draw.high, log=draw.logarithmic)
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path.resolve()}"

@@ -1,0 +1,299 @@
+"""What came of a sweep: a table of its trials, how much each setting matters, and pictures. Reads the folder only.
+
+The importance of a setting is the share of the variance of the trials' values that its value explains: trials are
+grouped by it (a drawn number by quartiles), and epsilon squared is eta squared less what as many groups would explain
+by chance. 1: it decides everything; 0: no more than noise. Interactions count for none of them. `rho`, Spearman's rank
+correlation, says which way a number points.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.errors import ConfigError
+from regimen.experiments.sweep.trials import SweepFiles
+from regimen.files.console import aligned, clock, score
+from regimen.files.storage import write_atomic, write_json
+from regimen.reports.plots import BLUE, GREY, ORANGE, _matplotlib, _save
+
+BINS = 4  # groups of a number with many values
+LEAST = 4  # trials that importance is told from
+SHOWN = 10  # trials of the table on the console
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def comparable(results: Rows) -> list[Mapping[str, Any]]:
+    """Trials that were trained to the end and have a value."""
+    return [r for r in results if r["state"] == "finished" and r.get("value") is not None]
+
+
+def ranked(results: Rows, lower: bool) -> list[Mapping[str, Any]]:
+    return sorted(comparable(results), key=lambda r: r["value"] if lower else -r["value"])
+
+
+def best_of(results: Rows, lower: bool) -> Mapping[str, Any] | None:
+    return next(iter(ranked(results, lower)), None)
+
+
+# --- importance ------------------------------------------------------------------------------------------------------
+
+
+def groups_of(values: Sequence[Any]) -> np.ndarray:
+    """The group of each trial by its value: equal values, or quartiles where there are many numbers."""
+    numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+    names = sorted({str(v) for v in values})
+    if numeric and len(names) > BINS:
+        ranks = np.argsort(np.argsort(np.asarray(values, float), kind="stable"), kind="stable")
+        return ranks * BINS // len(values)
+    return np.array([names.index(str(v)) for v in values])
+
+
+def explained(groups: np.ndarray, y: np.ndarray) -> float:
+    """Epsilon squared of `y` by group; 0 where that cannot be told."""
+    n, k = len(y), len(np.unique(groups))
+    total = float(((y - y.mean()) ** 2).sum())
+    if k < 2 or n <= k or total <= 1e-24 * max(1.0, float((y**2).sum())):
+        return 0.0
+    within = sum(float(((y[groups == g] - y[groups == g].mean()) ** 2).sum()) for g in np.unique(groups))
+    return float(np.clip(1.0 - (within / (n - k)) / (total / (n - 1)), 0.0, 1.0))
+
+
+def rank_correlation(x: Sequence[Any], y: np.ndarray) -> float | None:
+    """Spearman's correlation; None where `x` is not numbers or one of the two never changes."""
+    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in x) or len(set(x)) < 2:
+        return None
+    if len(np.unique(y)) < 2:
+        return None
+    from scipy.stats import spearmanr  # takes a second to import: only for a report
+
+    return float(np.asarray(spearmanr(np.asarray(x, float), y))[0])
+
+
+def importance(results: Rows, keys: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Setting -> {share of variance explained, rank correlation}; nothing from too few trials."""
+    rows = comparable(results)
+    if len(rows) < LEAST:
+        return {}
+    y = np.array([r["value"] for r in rows], float)
+    out = {}
+    for key in keys:
+        values = [r["params"].get(key) for r in rows]
+        out[key] = {"explained": explained(groups_of(values), y), "rho": rank_correlation(values, y)}
+    return out
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_all(files: SweepFiles) -> list[str]:
+    """sweep.csv, sweep.json, sweep.md and the plots; returns lines that say what came of it."""
+    plan, results = files.plan, files.results()
+    if not results:
+        return ["no trial is done yet"]
+    found, order = importance(results, plan.keys), ranked(results, plan.lower)
+    write_csv(files, results)
+    summary = {
+        "env": plan.env,
+        "metric": plan.metric,
+        "lower": plan.lower,
+        "trials": plan.trials,
+        "done": len(results),
+        "seeds": plan.seeds,
+        "best": order[0] if order else None,
+        "importance": found,
+        "results": results,
+    }
+    write_json(files.folder / "sweep.json", summary)
+    head, rows = table(files, [*order, *(r for r in results if r not in order)])
+    write_atomic(files.folder / "sweep.md", markdown(files, head, rows, found))
+    lines = ["", *aligned(head, rows[:SHOWN])]
+    lines += [f"and {len(rows) - SHOWN} more in {files.folder / 'sweep.csv'}"] if len(rows) > SHOWN else []
+    lines += importance_lines(found)
+    try:
+        pictures = draw(files, results, found)
+        lines += [f"plots    {pictures[0].parent}"] if pictures else []
+    except ConfigError as error:  # no matplotlib
+        lines.append(f"plots    none: {error}")
+    if order:
+        best = files.trial(order[0]["trial"])
+        lines.append(f"best     {best}   (regimen compare {files.folder} --by {','.join(plan.grid or plan.keys)})")
+    return lines
+
+
+def importance_lines(found: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+    if not found:
+        return [f"importance: told from {LEAST} trials on"]
+    parts = []
+    for key, one in sorted(found.items(), key=lambda item: -(item[1]["explained"] or 0)):
+        rho = "" if one["rho"] is None else f" (rho {one['rho']:+.2f})"
+        parts.append(f"{key} {one['explained']:.0%}{rho}")
+    return ["variance explained: " + ", ".join(parts)]
+
+
+def table(files: SweepFiles, results: Rows) -> tuple[list[str], list[list[str]]]:
+    keys = files.plan.keys
+    head = ["trial", *keys, files.plan.metric, "state", "steps", "time"]
+    rows = [
+        [
+            str(r["trial"]),
+            *(brief(r["params"].get(k)) for k in keys),
+            score(r["value"]) if r.get("value") is not None else "",
+            r["state"],
+            f"{r.get('env_steps') or 0:,}",
+            clock(r.get("wall_seconds") or 0.0),
+        ]
+        for r in results
+    ]
+    return head, rows
+
+
+def brief(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def write_csv(files: SweepFiles, results: Rows) -> None:
+    keys = files.plan.keys
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(["trial", "state", *keys, files.plan.metric, "seeds", "env_steps", "wall_seconds", "run", "error"])
+    for r in results:
+        cells = [r["trial"], r["state"], *(r["params"].get(k) for k in keys), r.get("value"), r.get("seeds")]
+        cells += [r.get("env_steps"), r.get("wall_seconds"), files.trial(r["trial"]).name, r.get("error")]
+        out.writerow(["" if c is None else c for c in cells])
+    write_atomic(files.folder / "sweep.csv", text.getvalue())
+
+
+def markdown(files: SweepFiles, head: list[str], rows: list[list[str]], found: Mapping[str, Any]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    parts = [f"# Sweep of {files.plan.env or files.folder.name}", ""]
+    parts += [line(head), line(["---"] * len(head)), *map(line, rows), ""]
+    if found:
+        parts += ["## Importance", "", line(["setting", "variance explained", "rho"]), line(["---"] * 3)]
+        for key, one in found.items():
+            rho = "" if one["rho"] is None else f"{one['rho']:+.2f}"
+            parts.append(line([f"`{key}`", f"{one['explained']:.1%}", rho]))
+        parts.append("")
+    for name in ("importance", "parallel", "trials"):
+        if (files.folder / "plots" / f"{name}.png").exists() or found:
+            parts += [f"![{name}](plots/{name}.png)", ""]
+    return "\n".join(parts)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def draw(files: SweepFiles, results: Rows, found: Mapping[str, Any]) -> list[Path]:
+    """trials.png, and from enough trials importance.png and parallel.png."""
+    folder, plan = files.folder / "plots", files.plan
+    rows = comparable(results)
+    if not rows:
+        return []
+    with _matplotlib() as Figure:
+        figure = Figure(figsize=(8, 3.8), layout="constrained")
+        draw_trials(figure.subplots(), rows, plan.metric, plan.lower)
+        paths = [_save(figure, folder / "trials.png")]
+        if found:
+            figure = Figure(figsize=(8, 0.45 * len(found) + 1.3), layout="constrained")
+            draw_importance(figure.subplots(), found, len(rows))
+            paths.append(_save(figure, folder / "importance.png"))
+        if len(rows) > 1:
+            figure = Figure(figsize=(max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6), layout="constrained")
+            draw_parallel(
+                figure, rows, plan.keys, plan.metric, plan.lower, {k for k, d in plan.random.items() if d.logarithmic}
+            )
+            paths.append(_save(figure, folder / "parallel.png"))
+    return paths
+
+
+def draw_trials(ax: Any, rows: Rows, metric: str, lower: bool) -> None:
+    x, y = [r["trial"] for r in rows], np.array([r["value"] for r in rows], float)
+    best = np.minimum.accumulate(y) if lower else np.maximum.accumulate(y)
+    for r in rows:
+        if len(r.get("values", ())) > 1:
+            ax.plot([r["trial"]] * 2, [min(r["values"]), max(r["values"])], color=BLUE, alpha=0.35, linewidth=2)
+    ax.scatter(x, y, s=22, color=BLUE, zorder=3, label="trial")
+    ax.step(x, best, where="post", color=ORANGE, linewidth=2, label="best so far")
+    ax.set_title("Trials")
+    ax.set_xlabel("trial")
+    ax.set_ylabel(metric)
+    ax.legend()
+
+
+def draw_importance(ax: Any, found: Mapping[str, Any], n: int) -> None:
+    order = sorted(found, key=lambda k: found[k]["explained"])
+    ax.barh(order, [found[k]["explained"] for k in order], color=BLUE, height=0.6)
+    for i, key in enumerate(order):
+        rho = found[key]["rho"]
+        text = f" {found[key]['explained']:.0%}" + ("" if rho is None else f", rho {rho:+.2f}")
+        ax.text(found[key]["explained"], i, text, va="center", fontsize=9, color="#4a5568")
+    ax.set_xlim(0, 1.18)
+    ax.grid(axis="y", visible=False)
+    ax.set_title("What matters")
+    ax.set_xlabel(f"share of the variance of {n} trials that a setting explains")
+
+
+def draw_parallel(
+    figure: Any, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]
+) -> None:
+    """One line per trial across its settings to its value; darker is better."""
+    from matplotlib import colormaps
+
+    names = [*keys, metric]
+    ax = figure.subplots()
+    columns, ticks = [], []
+    for name in names:
+        values = [r["value"] if name == metric else r["params"].get(name) for r in rows]
+        position, marks = scaled(values, name in logarithmic)
+        columns.append(position)
+        ticks.append(marks)
+    y = np.array(columns)  # [axes, trials]
+    goodness = 1 - y[-1] if lower else y[-1]
+    for i in np.argsort(goodness):
+        colour = colormaps["viridis_r"](0.05 + 0.9 * goodness[i])
+        ax.plot(range(len(names)), y[:, i], color=colour, linewidth=1.6, alpha=0.85)
+    for i, marks in enumerate(ticks):
+        ax.axvline(i, color=GREY, linewidth=1)
+        for at, text in marks:
+            ax.text(
+                i + 0.02,
+                at,
+                text,
+                fontsize=8,
+                color="#2d3748",
+                va="center",
+                bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
+            )
+    ax.set_xticks(range(len(names)), names)
+    ax.set_yticks([])
+    ax.grid(visible=False)
+    ax.spines["left"].set_visible(False)
+    ax.set_xlim(-0.1, len(names) - 0.65)
+    ax.set_title("Trials across settings (dark: better)")
+
+
+def scaled(values: Sequence[Any], logarithmic: bool) -> tuple[np.ndarray, list[tuple[float, str]]]:
+    """Positions in 0..1 and labels of an axis; names are spaced evenly, numbers of a wide range by their logarithm."""
+    numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+    if not numeric:
+        names = list(dict.fromkeys(str(v) for v in values))
+        at = {n: i / max(len(names) - 1, 1) for i, n in enumerate(names)}
+        return np.array([at[str(v)] for v in values]), [(p, n) for n, p in at.items()]
+    x = np.asarray(values, float)
+    wide = (x > 0).all() and x.max() / max(x.min(), 1e-300) >= 10
+    z = np.log(x) if wide or (logarithmic and (x > 0).all()) else x
+    span = np.ptp(z)
+    position = (z - z.min()) / span if span > 0 else np.full(len(z), 0.5)
+    known = sorted(set(zip(position.tolist(), x.tolist())))
+    if len(known) > 5:
+        at = np.array([p for p, _ in known])
+        known = [known[i] for i in sorted({int(np.argmin(np.abs(at - share))) for share in np.linspace(0, 1, 5)})]
+    return position, [(p, f"{v:.3g}") for p, v in known]

@@ -1,0 +1,269 @@
+"""Training the trials of a sweep: as one program, one by one, in several processes, or by Ray workers.
+
+Every way ends a trial with the same file in `results/`. Started again, done trials are kept, interrupted ones go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regimen.config.schema import TrainConfig
+from regimen.engines.signals import INTERRUPTED, Leaving, code_of
+from regimen.errors import DivergedError, RegimenError
+from regimen.experiments.sweep.report import best_of, write_all
+from regimen.experiments.sweep.space import Plan
+from regimen.experiments.sweep.trials import SweepFiles
+from regimen.files.console import Console, score
+
+BATCH = 64  # runs of one compiled program, unless --batch says otherwise
+
+
+def run_sweep(
+    files: SweepFiles,
+    command: str = "",
+    console: Console | None = None,
+    workers: int = 1,
+    engine: str = "local",
+    batch: int | None = None,
+) -> int:
+    """Do what is missing of a sweep, then write its tables and plots; returns an exit code."""
+    console = console or Console(quiet=True)
+    plan, reason = files.plan, files.plan.in_one_program()
+    if workers > 1 or engine == "ray":
+        reason = reason or "workers train one trial each"
+    done = plan.trials - len(files.missing())
+    way = "in one compiled program" if reason is None else f"one by one ({reason})"
+    console.event(f"{plan.trials} trials, {plan.seeds} seed{'s' * (plan.seeds > 1)} each, {way}: {files.folder}")
+    if done:
+        console.event(f"{done} trials were done before")
+    try:
+        if reason is None:
+            code = in_batches(files, console, command, batch or max(1, BATCH // plan.seeds))
+        elif workers > 1 or engine == "ray":
+            code = in_workers(files, workers, engine, console)
+        else:
+            code = work(files.folder, tell=console.event)
+    except KeyboardInterrupt as error:  # between two trials
+        code = code_of(error)
+    for line in write_all(files):
+        console.event(line)
+    if code in INTERRUPTED:
+        console.event(f"interrupted; `regimen sweep --out {files.folder}` goes on from here")
+    return code
+
+
+# --- one program -----------------------------------------------------------------------------------------------------
+
+
+def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> int:
+    from regimen.experiments.sweep.batch import train_together
+
+    with files.claim("sweep") as mine:
+        if not mine:
+            raise RegimenError(f"{files.folder} is being swept by another process")
+        todo = files.missing()
+        for chosen in (todo[i : i + size] for i in range(0, len(todo), size)):
+            code = train_together(files, chosen, console, command)
+            if code:
+                return code
+            for n in chosen:
+                point = files.plan.draw(n)
+                finish(files, n, point, files.plan.config(point).seed, console.event)
+    return 0
+
+
+def finish(files: SweepFiles, n: int, point: dict[str, Any], seed: int, tell: Callable[[str], None], **extra: Any):
+    """Write down what came of a trial, and say it."""
+    result = files.record(n, {"params": point} | files.measured(n, seed) | extra)
+    best = best_of(files.results(), files.plan.lower)
+    done = files.plan.trials - len(files.missing())
+    shown = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
+    what = score(result["value"]) if "value" in result else result["state"]
+    pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
+    top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
+    text = f"[{done}/{files.plan.trials}] trial {n}: {shown}: {files.plan.metric} {what}{pruned}{top}"
+    files.event(text)
+    tell(text)
+    return result
+
+
+def brief(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# --- one by one ------------------------------------------------------------------------------------------------------
+
+
+def work(folder: Path | str, tell: Callable[[str], None] = lambda text: None) -> int:
+    """Take trials until none is left. Any number of processes may do this at once."""
+    from regimen.experiments.sweep.optuna_trials import Study
+
+    folder = Path(folder)
+    files = SweepFiles(folder, Plan.load(folder))
+    with files.claim("study", wait=True):
+        study = Study(folder, files.plan)
+    while True:
+        taken = next_trial(files, study)
+        if taken is None:
+            return 0
+        n, claim = taken
+        try:
+            code = do_trial(files, study, n, tell)
+        finally:
+            claim.__exit__(None, None, None)
+        if code:
+            return code
+
+
+def next_trial(files: SweepFiles, study: Any) -> tuple[int, Any] | None:
+    """A trial that nobody works on, claimed: one left behind, else the next. None when all are done or taken."""
+    with files.claim("study", wait=True):
+        known = study.known()
+        for n in known:
+            if study.running(n) and n < files.plan.trials:
+                claim = files.claim(f"{n:04d}")
+                if claim.__enter__():
+                    return n, claim
+                claim.__exit__(None, None, None)
+        if len(known) >= files.plan.trials:
+            return None
+        n = study.ask().number
+        claim = files.claim(f"{n:04d}")
+        claim.__enter__()
+        return n, claim
+
+
+def do_trial(files: SweepFiles, study: Any, n: int, tell: Callable[[str], None]) -> int:
+    """One trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
+    from regimen.experiments import many
+
+    done = files.result(n)
+    if done is not None:  # killed between the file and the study
+        study.tell(n, done)
+        return 0
+    trial = study.take_up(n)
+    point = study.point(trial)
+    config = files.plan.config(point)
+    files.discard_torn(n, config.seed)
+    extra: dict[str, Any] = {}
+    job = many.Job(files.trial(n).name, config)
+    if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
+        try:
+            callback = study.pruning(trial, side_by_side(config))
+            result = many.train_one(job, files.folder, {}, f"trial {n} of {files.folder.name}", Console(True), callback)
+            if result.exit_code in INTERRUPTED:
+                return result.exit_code
+        except DivergedError as error:
+            extra = {"state": "diverged", "error": str(error)}
+        except RegimenError as error:
+            extra = {"state": "failed", "error": " ".join(str(error).split())}
+    study.tell(n, finish(files, n, point, config.seed, tell, **extra))
+    return 0
+
+
+def side_by_side(config: TrainConfig) -> int:
+    """How many seeds of a trial train at the same time."""
+    from regimen.envs import registry
+
+    native = registry.is_native(config.env) and not config.engine.distributed
+    return (config.seeds or 1) if native else 1
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -> int:
+    """Workers that each take trials; this process only tells what they have done."""
+    from regimen.experiments.sweep.optuna_trials import require_optuna
+
+    require_optuna()
+    started, told = (start_ray if engine == "ray" else start_processes)(files.folder, workers), set(files.missing())
+    alive, codes, stop = started
+    try:
+        while True:
+            ended = not alive()
+            for n in sorted(told - set(files.missing())):
+                told.discard(n)
+                result = files.result(n) or {}
+                best = best_of(files.results(), files.plan.lower)
+                top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
+                what = score(result["value"]) if "value" in result else result.get("state")
+                console.event(f"[{files.plan.trials - len(told)}/{files.plan.trials}] trial {n}: {what}{top}")
+            if ended:
+                break
+            time.sleep(0.2)
+    finally:
+        stop()
+    bad = [code for code in codes() if code]
+    return bad[0] if bad else 0
+
+
+def start_processes(folder: Path, workers: int):
+    """Processes of this machine. They end when this one does, however it does."""
+    context = multiprocessing.get_context("spawn")
+    running = [context.Process(target=child, args=(str(folder), os.getpid())) for _ in range(workers)]
+    for process in running:
+        process.start()
+
+    def stop() -> None:
+        for process in running:
+            if process.is_alive():
+                process.terminate()
+        for process in running:
+            process.join(30)
+
+    return (
+        lambda: any(p.is_alive() for p in running),
+        lambda: [130 if p.exitcode in (-15, -2) else abs(p.exitcode or 0) for p in running],
+        stop,
+    )
+
+
+def child(folder: str, parent: int) -> None:
+    """A worker process."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)  # the sweep was killed; what is on disk is enough to go on
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        with Leaving():
+            code = work(folder)
+    except KeyboardInterrupt as error:
+        code = code_of(error)
+    raise SystemExit(code)
+
+
+def start_ray(folder: Path, workers: int):
+    """Tasks of a Ray cluster; the folder has to be on a disk that all of its machines see."""
+    from regimen.engines.ray.cluster import Cluster, require_ray
+
+    require_ray()
+    import ray
+
+    base = Plan.load(folder)
+    config = base.config(base.draw(0)).engine
+    cluster = Cluster(config, 0)
+    cluster.start()
+    task = ray.remote(num_cpus=max(config.cpus, 1), max_retries=0)(work)
+    waiting: list[Any] = [task.remote(str(folder.resolve())) for _ in range(workers)]
+    codes: list[int] = []
+
+    def alive() -> bool:
+        ready, waiting[:] = ray.wait(waiting, num_returns=len(waiting), timeout=0) if waiting else ([], [])
+        for one in ready:
+            try:
+                codes.append(ray.get(one))
+            except Exception:  # of the worker, or of Ray: what it was doing is taken up again by the next start
+                codes.append(1)
+        return bool(waiting)
+
+    return alive, lambda: codes, cluster.stop

@@ -1,0 +1,245 @@
+"""What a sweep tries: points of a grid and random draws, numbered, so that trial n is always the same.
+
+Jax-free. `Plan` is written to the sweep's folder; how its trials are trained is in `sweep_run`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.config import layers
+from regimen.config.schema import ALGORITHMS, TrainConfig
+from regimen.config.validation import field_types, optional
+from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.storage import read_json, write_json
+from regimen.reports.comparison import LOWER
+
+SCHEMA = 1
+DRAWS = 20  # trials of a random sweep that does not say how many
+KINDS = ("uniform", "log", "int", "logint", "choice")
+PLAN, DATABASE = "plan.json", "study.db"
+TOGETHER = ("ppo", "sac", "impala", "appo")  # algorithms that are known, by test, to be the same in one program
+SHAPING = ("kl_coef",)  # numbers whose being 0 or not is part of the program
+COUNTING = ("update_ratio",)  # numbers that say how often a loop turns, which learners of one program do together
+SAMPLERS = ("random", "tpe")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A distribution of one setting."""
+
+    kind: str
+    low: float = 0.0
+    high: float = 1.0
+    choices: tuple[Any, ...] = ()
+
+    @classmethod
+    def parse(cls, key: str, text: str) -> Draw:
+        """`log:1e-4:1e-1`, `uniform:0:1`, `int:1:8`, `logint:16:1024` or `choice:relu:tanh`."""
+        kind, *rest = text.split(":")
+        if kind not in KINDS:
+            raise ConfigError(f"--random {key}: unknown distribution '{kind}'{nearest(kind, KINDS)}")
+        if kind == "choice":
+            if len(rest) < 2:
+                raise ConfigError(f"--random {key}: a choice needs at least two options, as in choice:relu:tanh")
+            return cls(kind, choices=tuple(scalar(item) for item in rest))
+        try:
+            low, high = (float(item) for item in rest)
+        except ValueError:
+            raise ConfigError(f"--random {key}: '{text}' is not {kind}:LOW:HIGH, as in {kind}:1:10") from None
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigError(f"--random {key}: {low:g} to {high:g} is not a range; the lower end comes first")
+        if kind in ("log", "logint") and low <= 0:
+            raise ConfigError(f"--random {key}: a logarithmic range begins above 0, not at {low:g}; use uniform")
+        return cls(kind, low, high)
+
+    def at(self, u: float) -> Any:
+        """The value at a share `u` in [0, 1) of the distribution."""
+        if self.kind == "choice":
+            return self.choices[int(u * len(self.choices))]
+        if self.kind == "uniform":
+            return self.low + u * (self.high - self.low)
+        if self.kind == "log":
+            return self.low * (self.high / self.low) ** u
+        low, high = math.ceil(self.low), math.floor(self.high)
+        if self.kind == "int":
+            return low + int(u * (high - low + 1))
+        return min(high, math.floor(low * ((high + 1) / low) ** u))
+
+    @property
+    def logarithmic(self) -> bool:
+        return self.kind in ("log", "logint")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides a sweep's trials."""
+
+    env: str | None
+    overrides: dict[str, Any]  # settings that all trials share
+    grid: dict[str, tuple[Any, ...]]
+    random: dict[str, Draw]
+    trials: int
+    seeds: int = 1
+    config_file: str | None = None
+    metric: str = "return_mean"
+    lower: bool = False
+    sampler: str = "random"
+    prune: bool = True
+    together: bool = True  # one compiled program where that is possible
+    draw_seed: int = 0
+    schema: int = SCHEMA
+
+    # --- trials --------------------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.grid, *self.random)
+
+    def draw(self, n: int) -> dict[str, Any]:
+        """The settings of trial n: the grid's points in turn, and draws that depend on nothing but n."""
+        points = list(itertools.product(*self.grid.values()))
+        out = dict(zip(self.grid, points[n % len(points)]))
+        for key, one in self.random.items():
+            u = np.random.default_rng([self.draw_seed, n, zlib.crc32(key.encode())]).random()
+            out[key] = one.at(float(u))
+        return out
+
+    def config(self, point: Mapping[str, Any]) -> TrainConfig:
+        """The configuration of a trial, without a place to write to."""
+        given = self.overrides | dict(point)
+        given |= {} if self.seeds == 1 else {"seeds": self.seeds}
+        shown = ", ".join(f"{k} {v}" for k, v in point.items())
+        try:
+            return layers.build_config(self.env, config_file=self.config_file, overrides=given)
+        except layers.UnknownSettingError:
+            raise
+        except ConfigError as error:
+            raise ConfigError(f"{error} (trial with {shown})") from error
+
+    def in_one_program(self) -> str | None:
+        """None where the trials differ only in numbers of one program on a native environment, else why they do not."""
+        from regimen.config.catalogue import ENVS
+
+        if not self.together:
+            return "--one-by-one"
+        if self.sampler != "random":
+            return f"--sampler {self.sampler} learns from one trial what to try next"
+        first = self.config(self.draw(0))
+        native = first.env in ENVS or first.env.startswith("gymnax:")
+        if not native:
+            return f"{first.env} is not a native environment"
+        if first.data is not None or first.algorithm not in TOGETHER:
+            return f"{first.algorithm} is trained one by one"
+        if first.engine.distributed or first.policy_map != "shared" or first.frozen:
+            return "workers and several policies are trained one by one"
+        types = field_types(type(first.algo))
+        for key in self.keys:
+            section, _, name = key.rpartition(".")
+            if section != "algo" or optional(types.get(name))[0] is not float:
+                return f"{key} is not a number that one compiled program can vary"
+            if name in COUNTING:
+                return f"{key} changes how many gradient steps there are"
+            values = [self.draw(n)[key] for n in range(self.trials)]
+            if any(v is None for v in values):
+                return f"{key} is switched off in some trials"
+            if name in SHAPING and len({v == 0 for v in values}) > 1:
+                return f"{key} is switched off in some trials"
+        return None
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / PLAN, self.to_dict())
+
+    @classmethod
+    def load(cls, folder: Path) -> Plan:
+        data = read_json(folder / PLAN)
+        if not data:
+            raise StorageError(f"{folder} is not a sweep: it has no {PLAN}; name an environment to begin one")
+        if data.get("schema", 0) > SCHEMA:
+            raise StorageError(f"{folder} was written by a newer version (schema {data['schema']} > {SCHEMA})")
+        data["grid"] = {k: tuple(v) for k, v in data["grid"].items()}
+        data["random"] = {k: Draw(**(v | {"choices": tuple(v["choices"])})) for k, v in data["random"].items()}
+        return cls(**data)
+
+
+def make_plan(
+    env: str | None,
+    grid: Sequence[str] = (),
+    random: Sequence[str] = (),
+    trials: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    lower: bool | None = None,
+    **options: Any,
+) -> Plan:
+    """A plan from texts such as `algo.lr=1e-4,3e-4`; every trial that is known now is checked."""
+    given = {k: v for k, v in (overrides or {}).items() if k != "out"}
+    algorithm = str(given.get("algorithm") or "ppo")
+    lists = {k: tuple(scalar(v) for v in split(text)) for k, text in read_pairs(grid, "--grid", algorithm).items()}
+    draws = {k: Draw.parse(k, text) for k, text in read_pairs(random, "--random", algorithm).items()}
+    if not lists and not draws:
+        raise ConfigError("nothing to try: give --grid KEY=A,B,... or --random KEY=log:LOW:HIGH")
+    for key in lists:
+        if key in draws:
+            raise ConfigError(f"{key}: named by --grid and by --random; choose one")
+        if len(set(map(str, lists[key]))) < len(lists[key]):
+            raise ConfigError(f"--grid {key}: a value is named twice")
+    points = math.prod(len(v) for v in lists.values())
+    wanted = trials if trials is not None else (points if not draws else max(points, DRAWS))
+    if wanted < points:
+        raise ConfigError(f"--trials: the grid has {points} points; {wanted} trials would leave some of them out")
+    if wanted > points and not draws:
+        raise ConfigError(f"--trials: the grid has {points} points, and nothing else differs; use --seeds for repeats")
+    metric = options.pop("metric", "return_mean").removeprefix("eval/")
+    lower = metric in LOWER if lower is None else lower
+    seeds = int(options.pop("seeds", None) or 1)
+    plan = Plan(env, given, lists, draws, wanted, seeds, metric=metric, lower=lower, **options)
+    for n in range(wanted):
+        config = plan.config(plan.draw(n))
+        layers.resolve_rollout(config.rollout, native=True)
+    return plan
+
+
+def read_pairs(texts: Sequence[str], flag: str, algorithm: str) -> dict[str, str]:
+    """`KEY=TEXT` by the full name of the setting."""
+    out: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise ConfigError(f"{flag}: '{text}' is not KEY=VALUES")
+        key = layers.normalize_key(name)
+        key = layers.SCALARS.get(key, key)
+        known = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
+        found = next((k for a in known if (k := layers.resolve_key(key, a)) is not None), None)
+        if found is None:
+            raise layers.UnknownSettingError(key, layers.suggest(key, known[0]), f"{flag}: ")
+        if found in ("seed", "seeds", "out", "env", "preset"):
+            raise ConfigError(f"{flag} {found}: not a setting to sweep over; seeds are given by --seeds")
+        if found in out:
+            raise ConfigError(f"{flag} {found}: given twice")
+        out[found] = value
+    return out
+
+
+def split(text: str) -> list[str]:
+    """Values separated by commas, those within brackets apart: `[64,64],[128]` are two."""
+    return [item.strip() for item in re.split(r",(?![^\[]*\])", text) if item.strip()]
+
+
+def scalar(text: str) -> Any:
+    from regimen.config.flags import parse_scalar
+
+    return parse_scalar(text)

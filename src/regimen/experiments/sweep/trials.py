@@ -1,0 +1,143 @@
+"""The folder of a sweep: one run directory per trial (or a group of seeds), and one small file per finished trial.
+
+    plan.json  command.txt  log.txt  study.db (Optuna)  trial-0000/ ...  results/0000.json ...
+    sweep.csv  sweep.json  sweep.md  plots/
+
+A trial is done when its file in `results/` is there. That file is written by one rename, after everything else of the
+trial, and is never written again: so a process can be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from regimen.errors import StorageError
+from regimen.experiments.sweep.space import PLAN, Plan
+from regimen.files.storage import Appender, plain, read_json, utc_now, write_json
+from regimen.reports.comparison import Measured, resolve_metric
+
+GOOD = ("finished", "pruned")  # states of trials that have a value to compare, the latter if they have one
+
+
+class SweepFiles:
+    """What is on disk of one sweep."""
+
+    def __init__(self, folder: Path, plan: Plan):
+        self.folder, self.plan = Path(folder), plan
+
+    def trial(self, n: int) -> Path:
+        return self.folder / f"trial-{n:04d}"
+
+    def result_path(self, n: int) -> Path:
+        return self.folder / "results" / f"{n:04d}.json"
+
+    def runs(self, n: int, first_seed: int) -> list[Path]:
+        """Run directories of a trial, made or not."""
+        path, seeds = self.trial(n), self.plan.seeds
+        return [path] if seeds == 1 else [path / f"seed-{seed}" for seed in range(first_seed, first_seed + seeds)]
+
+    def result(self, n: int) -> dict[str, Any] | None:
+        path = self.result_path(n)
+        return read_json(path) if path.is_file() else None
+
+    def results(self) -> list[dict[str, Any]]:
+        """Of the trials that are done, by number."""
+        found = (self.result(n) for n in range(self.plan.trials))
+        return [result for result in found if result]
+
+    def missing(self) -> list[int]:
+        return [n for n in range(self.plan.trials) if not self.result_path(n).is_file()]
+
+    def event(self, text: str) -> None:
+        log = Appender(self.folder / "log.txt")
+        log.write(f"{utc_now()} {' '.join(text.split())}\n".encode())
+        log.close()
+
+    def record(self, n: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The last act of a trial."""
+        path = self.result_path(n)
+        if path.exists():
+            raise StorageError(f"{path} exists: trial {n} was done before")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        result = {"trial": n, **values, "finished": utc_now()}
+        write_json(path, result)
+        return result
+
+    @contextlib.contextmanager
+    def claim(self, name: str, wait: bool = False) -> Iterator[bool]:
+        """Whether this process has the trial (or `sweep`) for itself; given back when it ends, however it ends."""
+        import fcntl
+
+        folder = self.folder / "claims"
+        folder.mkdir(exist_ok=True)
+        with open(folder / f"{name}.lock", "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError:
+                yield False
+                return
+            yield True
+
+    def discard_torn(self, n: int, first_seed: int) -> None:
+        """Remove what a kill left of a run directory before its configuration was written: it cannot be resumed."""
+        for path in self.runs(n, first_seed):
+            if path.is_dir() and (not (path / "config.yaml").is_file() or not read_json(path / "status.json")):
+                shutil.rmtree(path)
+
+    def measured(self, n: int, first_seed: int) -> dict[str, Any]:
+        """What the runs of a trial say: its value is the mean of the metric over seeds."""
+        paths = self.runs(n, first_seed)
+        states = [read_json(path / "status.json").get("state", "missing") for path in paths]
+        summaries = [read_json(path / "summary.json") for path in paths]
+        found = [Measured(path) for path in paths if (path / "config.yaml").is_file()]
+        evaluated = [run for run in found if run.values]
+        metric = (
+            resolve_metric(self.plan.metric, evaluated) if evaluated else self.plan.metric
+        )  # or says which there are
+        values = [run.values[metric] for run in evaluated if metric in run.values]
+        state = "diverged" if "diverged" in states else states[0] if len(set(states)) == 1 else "failed"
+        out: dict[str, Any] = {"state": state, "seeds": len(states)}
+        if state == "finished" and any(s.get("stop_reason") == "callback" for s in summaries):
+            out["state"] = "pruned"
+        if len(values) == len(states):
+            out |= {"value": sum(values) / len(values), "values": values}
+        out["env_steps"] = sum(s.get("env_steps") or 0 for s in summaries)
+        out["wall_seconds"] = max(s.get("wall_seconds") or 0.0 for s in summaries)  # seeds train side by side
+        return out
+
+
+def begin(folder: Path, plan: Plan, command: str) -> SweepFiles:
+    """The folder of a plan: a new one, or that of the same plan begun earlier, whose trials may become more."""
+    if (folder / PLAN).is_file():
+        return go_on(folder, plan)
+    if folder.is_dir() and any(p for p in folder.iterdir() if not p.name.startswith(".")):
+        raise StorageError(f"--out: {folder} already exists and is not empty; choose another --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plan.save(folder)
+        (folder / "command.txt").write_text(command.rstrip("\n") + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"--out: cannot write to {folder}: {error.strerror or error}") from error
+    return SweepFiles(folder, plan)
+
+
+def go_on(folder: Path, plan: Plan) -> SweepFiles:
+    """The same sweep again. Another one in its folder is refused, naming the difference."""
+    old = Plan.load(folder)
+    mine, theirs = (json.loads(json.dumps(plain(p.to_dict()))) for p in (plan, old))
+    for name, value in theirs.items():
+        if name != "trials" and mine[name] != value:
+            raise StorageError(
+                f"--out: {folder} holds another sweep: its {name} is {value}, this one's is {mine[name]}; "
+                f"`regimen sweep --out {folder}` continues it as it was"
+            )
+    if plan.trials < old.trials:
+        raise StorageError(f"--out: {folder} was begun with {old.trials} trials; --trials can only grow")
+    if plan.trials > old.trials:
+        plan.save(folder)
+    return SweepFiles(folder, plan)

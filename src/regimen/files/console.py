@@ -1,0 +1,409 @@
+"""What a person sees while a run trains: a live panel on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from regimen.domains.empowerment.hyperparameters import STAGES
+
+LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
+WORKERS_SECONDS = 30.0  # and one line about its workers in this
+MANY_WORKERS = 16  # the panel shows so many, those in trouble first
+_WEIGHT, _SUM = "train/weight/", "rollout/reward/"
+_COUNTER = {"steps": "env_steps", "episodes": "episodes", "updates": "updates"}
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Fixed digits, but never a small number as 0.000."""
+    return f"{value:.1e}" if value and abs(value) < 10.0**-digits else f"{value:.{digits}f}"
+
+
+def score(value: float) -> str:
+    """A return: one digit after the point, three below 1."""
+    return f"{value:.1f}" if value == 0 or abs(value) >= 1 else number(value)
+
+
+def count(value: float) -> str:
+    """12,345 as `12.3k`."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}" if value != int(value) else str(int(value))
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines of equal columns."""
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
+
+
+def focus(point: Mapping[str, Any]) -> str | None:
+    """The reward component that weighs most: `goal(0.43)`; `all(0.25)` where they weigh alike."""
+    weights = {name: w for name, w in point.items() if name.startswith(_WEIGHT)}
+    if not weights:
+        return None
+    if len(weights) > 1 and max(weights.values()) - min(weights.values()) < 1e-6:
+        return f"all({max(weights.values()):.2f})"
+    name = max(weights, key=lambda n: weights[n])
+    return f"{name.removeprefix(_WEIGHT)}({weights[name]:.2f})"
+
+
+def component_sums(point: Mapping[str, Any]) -> dict[str, float]:
+    """Mean episode sum of every reward component, by its name."""
+    found = {name.removeprefix(_SUM): x for name, x in point.items() if name.startswith(_SUM)}
+    bands = {f"{name}{end}" for name in found for end in ("_min", "_max")}
+    return {name: x for name, x in found.items() if name not in bands}
+
+
+def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -> str:
+    """`Batch 12 | R 187.4 (MA 150.2, best 201.0) | loss 0.123 | entropy 0.56 | episodes 10 | success 0.60`, and
+    `| focus goal(0.43)` where the reward has components.
+
+    `ma` and `best` are the moving average and the best of R so far. What the point lacks is left out.
+    """
+    parts = [f"Batch {point.get('updates', 0)}"]
+    if "rollout/return_mean" in point:
+        R = point["rollout/return_mean"]
+        parts.append(f"R {score(R)} (MA {score(R if ma is None else ma)}, best {score(R if best is None else best)})")
+    if "train/loss" in point:
+        parts.append(f"loss {number(point['train/loss'])}")
+    if "train/entropy" in point:
+        parts.append(f"entropy {point['train/entropy']:.2f}")
+    if (now := stage(point)) is not None:
+        parts.append(f"stage {now}")
+    if "train/beta_r" in point:
+        parts.append(f"beta_r {number(point['train/beta_r'])}")
+    if "rollout/episodes" in point:
+        parts.append(f"episodes {int(point['rollout/episodes'])}")
+    if "rollout/success_rate" in point:
+        parts.append(f"success {point['rollout/success_rate']:.2f}")
+    if (most := focus(point)) is not None:
+        parts.append(f"focus {most}")
+    return " | ".join(parts)
+
+
+def stage(point: Mapping[str, Any]) -> str | None:
+    """`5 (ramp)`: the stage of an algorithm that learns in stages; its name where they are those of empowerment, which
+    logs `beta_r` beside it."""
+    if "train/stage" not in point:
+        return None
+    now = int(point["train/stage"])
+    return f"{now} ({STAGES[now]})" if "train/beta_r" in point else str(now)
+
+
+def eval_line(point: Mapping[str, Any]) -> str:
+    """`Eval 12 | R 480.1 ± 5.2 | length 480 | episodes 10`, and the success rate when there is one."""
+    spread = f" ± {score(point['eval/return_std'])}" if "eval/return_std" in point else ""
+    parts = [f"Eval {point.get('updates', 0)}", f"R {score(point['eval/return_mean'])}{spread}"]
+    if "eval/length_mean" in point:
+        parts.append(f"length {point['eval/length_mean']:.0f}")
+    if "eval/episodes" in point:
+        parts.append(f"episodes {int(point['eval/episodes'])}")
+    if "eval/success_rate" in point:
+        parts.append(f"success {point['eval/success_rate']:.2f}")
+    counted = {"zero_conflict_streak": "no conflict", "perfect_streak": "perfect", "good_bands": "good bands"}
+    parts += [f"{words} {point[name]:g} in a row" for name, words in counted.items() if name in point]
+    return " | ".join(parts)
+
+
+def worker_text(row: Mapping[str, Any]) -> str:
+    """`0 collecting 1.2k/s`, its restarts where there were any, and how long it has been silent."""
+    parts = [f"{row['worker']} {row['state']} {count(round(row['steps_per_second']))}/s"]
+    if row["restarts"]:
+        parts.append(f"{row['restarts']} restart{'s' if row['restarts'] > 1 else ''}")
+    if row["heartbeat_age"] >= 5:
+        parts.append(f"silent {row['heartbeat_age']:.0f} s")
+    return ", ".join(parts)
+
+
+def memory_mb() -> float | None:
+    """Memory this process holds now (its peak where there is no /proc)."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    except ImportError:
+        return None
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):
+        return False
+
+
+class Console:
+    """`quiet` prints nothing; `live` forces the panel on or off (by default: on a terminal); `trace` prints every batch
+    line; `ma` is how many R's the moving average covers."""
+
+    def __init__(
+        self,
+        quiet: bool = False,
+        live: bool | None = None,
+        trace: bool = False,
+        ma: int = 20,
+        file: TextIO | None = None,
+    ):
+        self._file = file
+        self.quiet = quiet
+        self.trace = trace
+        self.live = is_terminal(self._stream()) if live is None else live
+        self._returns: deque[float] = deque(maxlen=max(1, ma))
+        self._best: float | None = None
+        self._ma: float | None = None  # as of the last row in which an episode ended
+        self._pending: str | None = None  # the last batch line that the pipe's pace held back
+        self._last_line = float("-inf")
+        self._last_workers = time.monotonic()
+        self._panel: _Panel | None = None
+        self._display: Any = None  # rich.live.Live
+
+    def _stream(self) -> TextIO:
+        return self._file or sys.stdout
+
+    def header(self, lines: list[str]) -> None:
+        for line in lines:
+            self._print(line)
+
+    def start(self, total: int | None, unit: str) -> None:
+        """The run begins; `total` counts `steps`, `episodes` or `updates`, None when there is no such budget."""
+        if not self.live or self.quiet:
+            return
+        try:
+            from rich.console import Console as RichConsole
+            from rich.live import Live
+
+            self._panel = _Panel(total, unit)
+            self._display = Live(
+                self._panel,
+                console=RichConsole(file=self._file, highlight=False),
+                refresh_per_second=4,
+                transient=False,
+            )
+            self._display.start()
+        except (OSError, ValueError):
+            self._broken()
+
+    def update(self, point: Mapping[str, Any]) -> None:
+        """A logged point: its batch line, and its evaluation line when it has one."""
+        if self.quiet:
+            return
+        if "rollout/return_mean" in point:
+            R = float(point["rollout/return_mean"])
+            self._returns.append(R)
+            self._best = R if self._best is None else max(R, self._best)
+            self._ma = point.get("rollout/return_ma", sum(self._returns) / len(self._returns))
+        ma = self._ma
+        if self._panel is not None:
+            self._panel.update(point, ma, self._best)
+        if self._panel is None or self.trace:
+            self._pending = batch_line(point, ma, self._best)
+            if self.trace or time.monotonic() - self._last_line >= LINE_SECONDS:
+                self._flush()
+        if "eval/return_mean" in point:
+            self._print(eval_line(point))
+
+    def workers(self, rows: list[dict[str, Any]]) -> None:
+        """The state of each worker: rows of the panel, or a line from time to time."""
+        now = time.monotonic()
+        if self._panel is not None:
+            self._panel.workers = rows
+        elif now - self._last_workers >= WORKERS_SECONDS:
+            self._last_workers = now
+            self._print("Workers | " + " | ".join(map(worker_text, rows)))
+
+    def event(self, text: str) -> None:
+        self._print(text)
+
+    def stop(self) -> None:
+        """The run is over: the panel stays with its last values, a line held back is printed."""
+        self._flush()
+        display, self._display, self._panel = self._display, None, None
+        if display is not None:
+            with contextlib.suppress(OSError, ValueError):
+                display.stop()
+
+    def _flush(self) -> None:
+        line, self._pending = self._pending, None
+        if line is not None:
+            self._last_line = time.monotonic()
+            self._print(line)
+
+    def _print(self, text: str) -> None:
+        if self.quiet:
+            return
+        try:
+            if self._display is not None:
+                self._display.console.print(text, markup=False, highlight=False)
+                return
+            stream = self._stream()
+            try:
+                stream.write(text + "\n")
+            except UnicodeEncodeError:
+                stream.write(text.replace("±", "+/-").encode("ascii", "replace").decode() + "\n")
+            stream.flush()
+        except (OSError, ValueError):  # the reader has gone (`| head`), or the stream was closed
+            self._broken()
+
+    def _broken(self) -> None:
+        """Print no more; training goes on. What Python would flush at exit goes nowhere instead of failing."""
+        self.quiet = True
+        display, self._display, self._panel = self._display, None, None
+        with contextlib.suppress(OSError, ValueError):
+            if self._file is None:
+                devnull = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(devnull, sys.stdout.fileno())
+                os.close(devnull)
+            if display is not None:
+                display.stop()
+
+
+class _Panel:
+    """The live panel; rich renders it four times a second, so its clock moves also while an update compiles."""
+
+    def __init__(self, total: int | None, unit: str):
+        self.total = total
+        self.unit = unit
+        self.started = time.monotonic()
+        self.point: dict[str, Any] = {}  # the last value of everything logged
+        self.ma: float | None = None
+        self.best: float | None = None
+        self.evaluated = 0  # the update of the last evaluation
+        self.returns: deque[float] = deque(maxlen=40)
+        self.workers: list[dict[str, Any]] = []
+        self._marks: deque[tuple[float, float]] = deque(maxlen=60)  # (time, done) of recent points, for the time left
+
+    def update(self, point: Mapping[str, Any], ma: float | None, best: float | None) -> None:
+        self.ma, self.best = ma, best
+        self.point = {**self.point, **point}
+        if "eval/return_mean" in point:
+            self.evaluated = point.get("updates", 0)
+        if "rollout/return_mean" in point:
+            self.returns.append(float(point["rollout/return_mean"]))
+        now = time.monotonic()
+        if not self._marks or now - self._marks[-1][0] >= 1:
+            self._marks.append((now, self.done()))
+
+    def done(self) -> float:
+        return float(self.point.get(_COUNTER.get(self.unit, self.unit), 0))
+
+    def left(self) -> float | None:
+        if self.total is None or not self._marks:
+            return None
+        since, first = self._marks[0]
+        rate = (self.done() - first) / max(time.monotonic() - since, 1e-9)
+        return (self.total - self.done()) / rate if rate > 0 else None
+
+    def figures(self) -> list[tuple[str, str]]:
+        """Label and value, four to a row; what was never logged is not shown."""
+
+        def value(name: str, show) -> str | None:
+            return show(self.point[name]) if name in self.point else None
+
+        memory = self.point.get("time/memory_mb") or memory_mb()
+        found = [
+            ("return", value("rollout/return_mean", score)),
+            ("average", None if self.ma is None else score(self.ma)),
+            ("best", None if self.best is None else score(self.best)),
+            ("success", value("rollout/success_rate", "{:.2f}".format)),
+            ("loss", value("train/loss", number)),
+            ("entropy", value("train/entropy", "{:.2f}".format)),
+            ("stage", stage(self.point)),
+            ("beta_r", value("train/beta_r", number)),
+            ("KL", value("train/approx_kl", lambda x: number(x, 4))),
+            ("expl. var.", value("train/explained_variance", "{:.2f}".format)),
+            ("steps/s", value("time/steps_per_second", count)),
+            ("updates", value("updates", count)),
+            ("episodes", value("episodes", count)),
+            ("memory", None if memory is None else f"{memory:,.0f} MB"),
+            ("focus", focus(self.point)),
+        ]
+        return [(label, text) for label, text in found if text is not None]
+
+    def progress(self) -> str:
+        done, left = self.done(), self.left()
+        text = f"{count(done)} {self.unit}"
+        if self.total:
+            text = f"{min(1.0, done / self.total):.0%}  {count(done)} / {count(self.total)} {self.unit}"
+        text += f"  {clock(time.monotonic() - self.started)}"
+        if not self.point:
+            return text + "  compiling"
+        return text if left is None else f"{text}  {clock(left)} left"
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        done = self.done()
+        progress = Table.grid(padding=(0, 2), expand=True)
+        progress.add_column(ratio=1)
+        progress.add_column(justify="right", no_wrap=True)
+        bar = ProgressBar(
+            total=self.total or 100, completed=min(done, self.total or 0), pulse=not (self.total and done)
+        )
+        progress.add_row(bar, self.progress())
+        across = 4 if options.max_width >= 80 else 2
+        figures = Table.grid(padding=(0, 1))
+        for _ in range(across):
+            figures.add_column(style="dim", no_wrap=True)
+            figures.add_column(min_width=9, no_wrap=True)
+        cells = self.figures()
+        for i in range(0, len(cells), across):
+            figures.add_row(*(text for pair in cells[i : i + across] for text in pair))
+        parts: list[Any] = [progress, figures]
+        if "eval/return_mean" in self.point:
+            evaluation = eval_line({**self.point, "updates": self.evaluated}).removeprefix("Eval ")
+            parts.append(Text.assemble(("evaluation at update ", "dim"), evaluation))
+        if sums := component_sums(self.point):
+            text = Text.assemble(("components ", "dim"), ", ".join(f"{name} {score(x)}" for name, x in sums.items()))
+            text.no_wrap, text.overflow = True, "ellipsis"
+            parts.append(text)
+        if len(self.returns) > 1:
+            parts.append(Text.assemble(("returns ", "dim"), (sparkline(self.returns), "green")))
+        if self.workers:
+            parts.append(self.worker_table())
+        yield Panel(Group(*parts), title="training", title_align="left", border_style="dim")
+
+    def worker_table(self) -> Any:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        names = ("worker", "state", "steps", "steps/s", "heartbeat", "restarts", "waiting for")
+        for name in names:
+            table.add_column(justify="left" if name in ("state", "waiting for") else "right", no_wrap=True)
+        table.add_row(*names, style="dim")
+        rows = sorted(self.workers, key=lambda r: (-r["heartbeat_age"] // 5, -r["restarts"], r["worker"]))
+        for row in sorted(rows[:MANY_WORKERS], key=lambda r: r["worker"]):
+            steps, speed = count(row["env_steps"]), count(round(row["steps_per_second"]))
+            age = f"{row['heartbeat_age']:.0f} s ago"
+            waiting = row["waiting_for"]
+            table.add_row(str(row["worker"]), row["state"], steps, speed, age, str(row["restarts"]), waiting)
+        return table
+
+
+def sparkline(values) -> str:
+    """Values as a row of block characters, lowest to highest."""
+    values = list(values)
+    low, high = min(values), max(values)
+    scale = 7 / (high - low) if high > low else 0.0
+    return "".join("▁▂▃▄▅▆▇█"[round((v - low) * scale)] for v in values)

@@ -1,0 +1,253 @@
+"""Run directories of a folder: what each is and how far it came, and removing them. Jax-free; reads little."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.console import aligned, clock, count, score
+from regimen.files.run_dir import read_config
+from regimen.files.storage import read_json
+
+DEEPEST = 4  # folders below the one asked for
+SIGNS = ("status.json", "metrics.jsonl", "command.txt", "checkpoints")  # with config.yaml, one of them makes a run
+SORTS = ("started", "return", "size", "env", "name")
+TAIL = 1 << 16  # bytes of metrics.jsonl that are read for its last row
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One run in a list."""
+
+    path: str
+    env: str
+    algo: str
+    seed: int
+    state: str  # of status.json; `killed` where it says running and no process is
+    progress: float | None  # share of the budget
+    env_steps: int
+    episode_return: float | None  # of the final evaluation, else the last logged
+    wall_seconds: float
+    size: int  # bytes
+    started: str
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """Run directories in a folder, itself included; what lies within a run is not looked at. The artifacts that MLflow
+    keeps of a run have its config.yaml and nothing of its life: they are no run."""
+
+    def walk(path: Path, depth: int) -> Iterator[Path]:
+        if (path / "config.yaml").is_file() and any((path / name).exists() for name in SIGNS):
+            yield path
+        elif depth:
+            for child in sorted(path.iterdir()):
+                if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
+                    yield from walk(child, depth - 1)
+
+    if not folder.is_dir():
+        raise StorageError(f"no such folder: {folder}")
+    yield from walk(folder, DEEPEST)
+
+
+def is_running(path: Path) -> bool:
+    """Whether a process holds the run. On another machine its own word is taken."""
+    status = read_json(path / "status.json")
+    elsewhere = status.get("host") not in (None, socket.gethostname())
+    return (status.get("state") == "running" and elsewhere) or locked(path)
+
+
+def locked(path: Path) -> bool:
+    import fcntl
+
+    try:
+        with open(path / ".lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The last whole line of metrics.jsonl."""
+    try:
+        with open(path / "metrics.jsonl", "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return {}
+    for line in reversed(lines[:-1]):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            return row
+    return {}
+
+
+def size_of(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def describe(path: Path) -> Listed:
+    """A run as a row; a damaged one as far as it can be read."""
+    try:
+        config = read_config(path)
+    except StorageError:
+        config = {}
+    status, summary, row = read_json(path / "status.json"), read_json(path / "summary.json"), last_row(path)
+    state = str(status.get("state") or "unknown")
+    if state == "running" and not is_running(path):
+        state = "killed"
+    done = None
+    for total, name in ((config.get("total_steps"), "env_steps"), (config.get("total_episodes"), "episodes")):
+        if isinstance(total, (int, float)) and total:
+            done = max(done or 0.0, min(1.0, float(row.get(name) or 0) / total))
+    shown = (summary.get("eval_return_mean"), row.get("eval/return_mean"), row.get("rollout/return_mean"))
+    seed = config.get("seed")
+    return Listed(
+        path=str(path),
+        env=str(config.get("env") or "?"),
+        algo=str(config.get("algorithm") or "?"),
+        seed=seed if isinstance(seed, int) else 0,
+        state=state,
+        progress=done,
+        env_steps=int(row.get("env_steps") or summary.get("env_steps") or 0),
+        episode_return=next((float(v) for v in shown if isinstance(v, (int, float))), None),
+        wall_seconds=float(row.get("wall_seconds") or summary.get("wall_seconds") or 0.0),
+        size=size_of(path),
+        started=str(status.get("started") or ""),
+    )
+
+
+def listed(
+    folders: Sequence[str | Path],
+    state: str | None = None,
+    env: str | None = None,
+    algo: str | None = None,
+    sort: str = "started",
+) -> list[Listed]:
+    """Runs that match, newest (best, largest) first."""
+    if sort not in SORTS:
+        raise ConfigError(f"--sort: unknown column '{sort}'{nearest(sort, SORTS)}")
+    found = {path.resolve(): path for folder in folders for path in find_runs(Path(folder))}
+    rows = [describe(path) for path in found.values()]
+    rows = [
+        r for r in rows if (state in (None, r.state)) and (env is None or env in r.env) and (algo in (None, r.algo))
+    ]
+    lowest = float("-inf")
+    keys: dict[str, Any] = {
+        "started": lambda r: r.started,
+        "return": lambda r: lowest if r.episode_return is None else r.episode_return,
+        "size": lambda r: r.size,
+        "env": lambda r: r.env,
+        "name": lambda r: r.path,
+    }
+    return sorted(rows, key=keys[sort], reverse=sort in ("started", "return", "size"))
+
+
+def table(rows: Sequence[Listed]) -> list[str]:
+    cells = [
+        [
+            r.path,
+            r.env,
+            r.algo,
+            str(r.seed),
+            r.state,
+            "" if r.progress is None else f"{r.progress:.0%}",
+            count(r.env_steps),
+            "" if r.episode_return is None else score(r.episode_return),
+            clock(r.wall_seconds),
+            bytes_of(r.size),
+        ]
+        for r in rows
+    ]
+    return aligned(["run", "env", "algo", "seed", "state", "done", "steps", "return", "time", "size"], cells)
+
+
+def bytes_of(n: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"
+
+
+def show(path: Path) -> list[str]:
+    """Everything short about one run."""
+    if not (path / "config.yaml").is_file():
+        raise StorageError(f"{path} is not a run directory: it has no config.yaml")
+    row, status, summary = describe(path), read_json(path / "status.json"), read_json(path / "summary.json")
+    facts = asdict(row) | {"size": bytes_of(row.size), "wall_seconds": clock(row.wall_seconds)}
+    facts["progress"] = None if row.progress is None else f"{row.progress:.0%}"
+    names = (
+        "updates",
+        "episodes",
+        "solved",
+        "solved_at",
+        "success_rate",
+        "best_checkpoint",
+        "stop_reason",
+        "stop_detail",
+    )
+    facts |= {name: summary.get(name, status.get(name)) for name in names}
+    facts |= {name: status.get(name) for name in ("device", "host", "pid", "git_revision", "error")}
+    kept = [p.name for p in sorted((path / "checkpoints").glob("*")) if p.name.isdigit()]
+    facts["checkpoints"] = ", ".join(kept) or None
+    try:
+        facts["command"] = (path / "command.txt").read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        facts["command"] = None
+    return [f"{name.replace('_', ' '):<16} {value}" for name, value in facts.items() if value is not None]
+
+
+# --- removing --------------------------------------------------------------------------------------------------------
+
+
+def removable(path: Path) -> list[Path]:
+    """The runs that removing `path` removes: itself, or the seeds of a group. Anything else is refused."""
+    if path.is_symlink():
+        raise StorageError(f"{path} is a link, not a run directory; remove the run it leads to")
+    if not path.is_dir():
+        raise StorageError(f"{path} is not a run directory: {'it is a file' if path.exists() else 'no such directory'}")
+    if (path / "config.yaml").is_file() and (path / "status.json").is_file():
+        runs = [path]
+    else:
+        runs = [p for p in sorted(path.glob("seed-*")) if (p / "config.yaml").is_file()]
+        others = [p.name for p in path.iterdir() if p not in runs and p.name not in ("summary.json", "plots")]
+        if not runs or others:
+            raise StorageError(
+                f"{path} is not a run directory (it has no config.yaml and status.json); nothing is removed"
+            )
+    for run in runs:
+        if is_running(run):
+            pid = read_json(run / "status.json").get("pid", "unknown")
+            raise StorageError(f"{run} is running (process {pid}); stop it first")
+    return runs
+
+
+def remove(path: Path) -> None:
+    """Remove a run or a group: out of sight by one rename first, so that it is never half there."""
+    removable(path)
+    away = path.with_name(f".removing-{path.name}-{os.getpid()}")
+    try:
+        os.rename(path, away)
+        shutil.rmtree(away)
+    except OSError as error:
+        raise StorageError(f"cannot remove {path}: {error.strerror or error}") from error

@@ -1,0 +1,346 @@
+"""The run directory. Its files are the truth of a run; the console, MLflow, plots and the live page only read them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import io
+import json
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import yaml
+
+from regimen.errors import StorageError
+from regimen.files.storage import (
+    Appender,
+    Table,
+    cell,
+    cells_of,
+    json_lines,
+    plain,
+    read_json,
+    rows_up_to,
+    utc_now,
+    write_atomic,
+    write_json,
+    writing,
+)
+
+STATES = ("running", "finished", "interrupted", "failed", "diverged")
+
+# progress.csv: contract columns that have another name in metrics.jsonl
+PROGRESS_NAMES = {
+    "rollout/return_mean": "episode_return_mean",
+    "rollout/return_min": "episode_return_min",
+    "rollout/return_max": "episode_return_max",
+    "rollout/length_mean": "episode_length_mean",
+    "rollout/success_rate": "success_rate",
+    "time/steps_per_second": "steps_per_second",
+    "time/unix_time": "unix_time",
+}
+COUNTERS = ("env_steps", "agent_steps", "updates", "episodes", "wall_seconds")
+PROGRESS_COLUMNS = COUNTERS + tuple(PROGRESS_NAMES.values())
+EPISODE_COLUMNS = ("episode", "update", "env_steps", "return", "length", "terminated", "truncated", "success")
+_INTEGERS = ("episode", "update", "env_steps", "length")
+_FLAGS = ("terminated", "truncated")
+_PACKAGES = ("regimen", "jax", "jaxlib", "flax", "optax", "safetensors", "numpy", "gymnasium", "mlflow")
+
+
+class RunFiles:
+    """One run directory: see the contract in docs/architecture.md."""
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        self._lock = None
+        self._attach()
+
+    def _attach(self) -> None:
+        self._status: dict[str, Any] | None = None
+        self._metrics = Appender(self.path / "metrics.jsonl")
+        self._log = Appender(self.path / "log.txt")
+        self._progress = Table(self.path / "progress.csv", PROGRESS_COLUMNS)
+        self._episodes = Table(self.path / "episodes.csv")
+        self._workers = Table(self.path / "workers.csv")
+
+    @classmethod
+    def create(cls, path: Path, config: dict[str, Any], command: str) -> Self:
+        """A new run directory. An existing one with anything in it is refused and left as it is."""
+        path = Path(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise _in_use(path)
+            # 'x': of two processes that create the same directory at once, one is refused
+            with open(path / "command.txt", "x", encoding="utf-8") as file:
+                file.write(command.rstrip("\n") + "\n")
+        except FileExistsError as error:
+            if path.is_dir():
+                raise _in_use(path) from None
+            raise StorageError(f"--out: {path} is a file, not a directory; choose another --out") from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(f"--out: cannot write to {path}: {reason}; choose another --out") from error
+        write_atomic(
+            path / "config.yaml", yaml.safe_dump(plain(config, finite=False), sort_keys=False, allow_unicode=True)
+        )
+        files = cls(path)
+        files.status(
+            state="running",
+            stop_reason=None,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            versions=versions(),
+            git_revision=git_revision(),
+            started=utc_now(),
+        )
+        return files
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing run directory, to read or to continue."""
+        path = Path(path)
+        if not path.is_dir():
+            raise StorageError(
+                f"{path} is not a run directory: {'it is a file' if path.exists() else 'no such directory'}"
+            )
+        if not (path / "config.yaml").is_file():
+            hint = "; its runs are in its sub-directories" if any(path.glob("*/config.yaml")) else ""
+            raise StorageError(f"{path} is not a run directory: it has no config.yaml{hint}")
+        return cls(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return read_config(self.path)
+
+    def lock(self) -> None:
+        """Claim the directory for this process until `unlock`, or until the process dies however it dies."""
+        import fcntl
+
+        if self._lock is not None:
+            return
+        path = self.path / ".lock"
+        with writing(path):
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closing it gives the lock back
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                pid, _, host = file.read().strip().partition(" ")
+                file.close()
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                        self.event("this file system has no locks: make sure that only one process uses this run")
+                        return
+                    raise
+                where = f" on {host}" if host and host != socket.gethostname() else ""
+                raise StorageError(
+                    f"{self.path} is in use by process {pid or 'unknown'}{where}; stop it or choose another --out"
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()} {socket.gethostname()}\n")
+            file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        file, self._lock = self._lock, None
+        if file is not None:
+            file.close()  # the file itself stays: removing it would let two processes lock two files of one name
+
+    def status(self, **fields: Any) -> dict[str, Any]:
+        """Merge `fields` into status.json and return the whole."""
+        if fields.get("state", "running") not in STATES:
+            raise ValueError(f"state: '{fields['state']}' is none of {', '.join(STATES)}")
+        path = self.path / "status.json"
+        if self._status is None:
+            self._status = read_json(path)
+        self._status |= {**plain(fields), "updated": utc_now()}
+        write_json(path, self._status, sync="state" in fields)
+        return dict(self._status)
+
+    def log(self, point: Mapping[str, Any]) -> None:
+        """One point: a line of metrics.jsonl and a row of progress.csv. What is not finite is left out."""
+        self.log_many([point])
+
+    def log_many(self, points: Iterable[Mapping[str, Any]]) -> None:
+        """Several points in one write: what a compiled chunk of updates hands over."""
+        rows = [{k: v for k, raw in point.items() if (v := plain(raw)) is not None} for point in points]
+        if not rows:
+            return
+        self._metrics.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        cells = {
+            PROGRESS_NAMES.get(name, name): [cell(row[name]) if name in row else "" for row in rows] for name in names
+        }
+        self._progress.append(cells)
+
+    def episodes(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Finished episodes, one array per column. `update` counts from 1, as `updates` of the point that has them."""
+        known = [name for name in EPISODE_COLUMNS if name in rows]
+        rewards = [name for name in rows if name.startswith("reward/")]
+        rest = [name for name in rows if name not in known and name not in rewards]
+        self._episodes.append({name: cells_of(rows[name]) for name in (*known, *rewards, *rest)})
+
+    def workers(self, updates: int, seconds: float, rows: list[dict[str, Any]]) -> None:
+        """The state of each worker at one moment."""
+        stamped = [{"updates": updates, "wall_seconds": round(seconds, 2)} | row for row in rows]
+        self._workers.append({name: [cell(row[name]) for row in stamped] for name in stamped[0]} if rows else {})
+
+    def event(self, text: str) -> None:
+        self._log.write(f"{utc_now()} {' '.join(text.splitlines())}\n".encode())
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        write_json(self.path / "summary.json", values)
+
+    def rewind(self, updates: int) -> None:
+        """Forget everything after that many updates, to continue from a checkpoint taken then."""
+
+        def keep(row: Mapping[str, Any], counter: str) -> bool:
+            count = row.get(counter)
+            return not isinstance(count, (int, float)) or count <= updates
+
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            with writing(path):
+                lines = [line for line, row in json_lines(path) if keep(row, "updates")]
+            self._metrics.close()
+            write_atomic(path, b"".join(lines))
+        tables = (self._progress, "updates"), (self._episodes, "update"), (self._workers, "updates")
+        for table, counter in tables:
+            if not table.path.exists():
+                continue
+            table.close()
+            with writing(table.path):
+                data = table.path.read_bytes()
+            write_atomic(table.path, rows_up_to(data, counter, updates))
+        self._attach()
+
+    def close(self) -> None:
+        for file in (self._metrics, self._log, self._progress, self._episodes, self._workers):
+            file.close()
+        self.unlock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _in_use(path: Path) -> StorageError:
+    resume = f" or continue it with `regimen resume {path}`" if (path / "config.yaml").exists() else ""
+    return StorageError(f"--out: {path} already exists and is not empty; choose another --out{resume}")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The points of a run directory (or of a metrics.jsonl); empty when none was logged yet."""
+    path = Path(path)
+    path = path / "metrics.jsonl" if path.is_dir() else path
+    if not path.exists():
+        return []
+    try:
+        return [row for _, row in json_lines(path)]
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_episodes(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a run directory's (or one) episodes.csv; an empty cell is NaN, flags are bool, counters int."""
+    path = Path(path)
+    path = path / "episodes.csv" if path.is_dir() else path
+    if not path.exists():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    text = text[: text.rfind("\n") + 1]
+    header, _, body = text.partition("\n")
+    columns = next(csv.reader([header]), [])
+    if not columns:
+        return {}
+    for _ in range(2):  # ',,,' needs two passes
+        body = body.replace(",,", ",nan,")
+    body = ("\n" + body).replace(",\n", ",nan\n").replace("\n,", "\nnan,")[1:]
+    try:
+        table = _numbers(body, len(columns))
+    except ValueError:  # a damaged line somewhere: keep the lines that can be read
+        table = _numbers(
+            "".join(line + "\n" for line in body.splitlines() if _readable(line, len(columns))), len(columns)
+        )
+    out: dict[str, np.ndarray] = {}
+    for i, name in enumerate(columns):
+        column = table[:, i]
+        if name in _INTEGERS and np.isfinite(column).all():
+            column = column.astype(np.int64)
+        elif name in _FLAGS and np.isfinite(column).all():
+            column = column.astype(bool)
+        out[name] = column
+    return out
+
+
+def _numbers(body: str, width: int) -> np.ndarray:
+    if not body.strip():
+        return np.zeros((0, width))
+    table = np.loadtxt(io.StringIO(body), delimiter=",", ndmin=2, comments=None)
+    if table.shape[1] != width:
+        raise ValueError("a row does not fit the header")
+    return table
+
+
+def _readable(line: str, width: int) -> bool:
+    cells = line.split(",")
+    try:
+        return len(cells) == width and all(float(c) is not None for c in cells)
+    except ValueError:
+        return False
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """config.yaml of a run directory."""
+    path = Path(path) / "config.yaml"
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise StorageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(value, dict):
+        raise StorageError(f"{path} does not hold a configuration")
+    return value
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that decide a run's numbers, without importing them."""
+    import platform
+
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def git_revision(path: Path | None = None) -> str | None:
+    """Commit of the repository around `path` (the working directory), `-dirty` when changed; None outside one."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=path,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            timeout=2,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

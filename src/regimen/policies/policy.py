@@ -1,0 +1,267 @@
+"""A trained policy on its own: safetensors and a JSON file with all that inference needs. No pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces as gym
+from safetensors.numpy import load_file, save_file
+
+from regimen import spaces
+from regimen.algorithms import policy_map
+from regimen.config.layers import resolve_rollout
+from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
+from regimen.config.validation import field_types
+from regimen.envs import registry
+from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.checkpoint import Checkpoints, digest, verify
+from regimen.trees import flatten, unflatten
+from regimen.types import PyTree, Spec
+
+SCHEMA = 1
+ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
+
+
+def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
+    """The algorithm registered as `name`, with its hyper-parameters."""
+    return ALGORITHMS[name].load()(config, network)
+
+
+def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int = 1) -> Any:
+    """The algorithm of a run, for its environment."""
+    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
+    spec = Spec(
+        handle.observation_space,
+        handle.action_space,
+        handle.reward_components,
+        agents=handle.agents,
+        num_envs=num_envs,
+        workers=workers,
+        rollout_rows=n // num_envs if kind == "steps" else 0,
+        max_episode_steps=handle.max_episode_steps,
+        env=handle.native,
+        action_conditions=handle.action_conditions,
+    )
+    algo = make_algorithm(config.algorithm, config.algo, config.network)
+    chosen = policy_map.parse(config.policy_map, handle.agents)
+    frozen = {name: load_policy(run) for name, run in policy_map.parse_frozen(config.frozen, chosen).items()}
+    if len(chosen) == 1 and not frozen:
+        return algo.bind(spec)
+    for name, policy in frozen.items():
+        for what in ("observation_space", "action_space"):
+            theirs, ours = getattr(policy, what), getattr(handle, what)
+            if not spaces.same(theirs, ours):
+                raise ConfigError(f"frozen: the {what} of '{name}' is {theirs}; {handle.id} has {ours}")
+    return policy_map.PolicyMap.bind(algo, spec, chosen, {k: (p.algo, p.params) for k, p in frozen.items()})
+
+
+class Policy:
+    """Acts on observations, greedily by default. Made by `regimen.load_policy`. A recurrent policy remembers what it
+    has seen: call `reset` where an episode begins. With several agents `act` takes and gives dictionaries by agent."""
+
+    def __init__(self, algo: Any, params: PyTree, meta: dict[str, Any]):
+        self.algo, self.params, self.meta = algo, params, meta
+        self.observation_space = algo.bound.spec.observation_space
+        self.action_space = algo.bound.spec.action_space
+        self.agents: tuple[str, ...] = algo.bound.spec.agents
+        self.key = jax.random.key(0)
+
+        self.memory: PyTree = None  # [N, ...] of the observations acted on last
+
+        def act(params: PyTree, obs: PyTree, mask: PyTree, memory: PyTree, noise: PyTree) -> tuple[PyTree, PyTree]:
+            action, memory, _ = algo.act(params, obs, memory, noise, mask=mask, greedy=noise is None)
+            return algo.to_space(action), memory
+
+        self._act = jax.jit(act)
+
+    def reset(self) -> None:
+        """Forget: the next observations are the first of their episodes. Without effect on a feed-forward policy."""
+        self.memory = None
+
+    def act(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
+        """The action for one observation, in the environment's own form (an int, or an array). With several agents
+        `obs` may be a dictionary of those that act, and so may `mask`; then so is the action."""
+        if self.is_by_agent(obs):
+            return self.act_together(obs, greedy, mask or {})
+        if isinstance(self.algo, policy_map.PolicyMap):
+            raise ConfigError(f"agents have policies of their own; act on a dictionary of {', '.join(self.agents)}")
+        batch = jax.tree.map(lambda x: np.asarray(x)[None], spaces.cast(self.observation_space, obs))
+        if mask is not None:
+            mask = spaces.mask_row(self.action_space, mask)[None]
+        actions = self.act_batch(batch, greedy=greedy, mask=mask)
+        return jax.tree.map(lambda x: x[0].item() if x.ndim == 1 else x[0], actions)
+
+    def is_by_agent(self, obs: Any) -> bool:
+        """Whether it is a dictionary of observations, not one observation that is a dictionary itself."""
+        if not self.agents or not isinstance(obs, Mapping):
+            return False
+        if not isinstance(self.observation_space, gym.Dict):
+            return True
+        parts = set(self.observation_space.spaces)
+        return all(isinstance(one, Mapping) and set(one) == parts for one in obs.values())
+
+    def act_together(self, obs: dict[str, Any], greedy: bool, mask: dict[str, Any]) -> dict[str, Any]:
+        """Actions by agent. Every agent has its place, whether it acts or not; one policy for all may also be asked
+        for agents of other names."""
+        known = isinstance(self.algo, policy_map.PolicyMap) or set(obs) <= set(self.agents)
+        names = self.agents if known else tuple(obs)
+        for name in obs:
+            if name not in names:
+                raise ConfigError(f"there is no agent '{name}'{nearest(name, names)}")
+        blank = spaces.zeros(self.observation_space)
+        rows = [spaces.cast(self.observation_space, obs[n]) if n in obs else blank for n in names]
+        batch = jax.tree.map(lambda *x: np.stack(x), *rows)
+        masks = None
+        if mask:
+            free = np.ones(sum(spaces.logits(s) for s in spaces.leaves(self.action_space).values()), bool)
+            masks = np.stack([spaces.mask_row(self.action_space, mask[n]) if n in mask else free for n in names])
+        actions = self.act_batch(batch, greedy=greedy, mask=masks)
+
+        def of(i: int) -> Any:
+            return jax.tree.map(lambda x: x[i].item() if x.ndim == 1 else x[i], actions)
+
+        return {name: of(names.index(name)) for name in obs}
+
+    def act_batch(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
+        """Actions [N, ...] for a batch of observations [N, ...]; of a hybrid space, a dict or tuple of them. `mask`
+        [N, L] has a row over the options of every discrete part."""
+        obs = spaces.cast(self.observation_space, obs)
+        mask = None if mask is None else jnp.asarray(mask, bool)
+        noise, lead = None, (jax.tree.leaves(obs)[0].shape[0],)
+        if not greedy:
+            self.key, key = jax.random.split(self.key)
+            noise = self.algo.noise(key, lead)
+        memory = self.algo.initial_carry(lead) if self.memory is None else self.memory
+        if any(x.shape[0] != lead[0] for x in jax.tree.leaves(memory)):
+            raise ConfigError(f"{lead[0]} observations after another number of them; call reset() where episodes begin")
+        actions, self.memory = self._act(self.params, obs, mask, memory, noise)
+        out = spaces.split(self.action_space, actions)
+        leaves = spaces.leaves(self.action_space)
+        return spaces.build(self.action_space, {k: np.asarray(v).astype(leaves[k].dtype) for k, v in out.items()})
+
+    def save(self, path: Path) -> None:
+        """Write it to a folder, with what it says of its origin."""
+        origin = {name: self.meta[name] for name in ORIGIN if name in self.meta}
+        save_policy(path, self.meta["algorithm"], self.algo, self.params, origin)
+
+
+def save_policy(path: Path, algorithm: str, algo: Any, params: PyTree, meta: dict[str, Any]) -> None:
+    """Write the policy folder: completely, or not at all."""
+    spec = algo.bound.spec
+    tmp, old = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".old")
+    try:
+        shutil.rmtree(tmp, ignore_errors=True)
+        tmp.mkdir(parents=True)
+        save_file(flatten(params), tmp / "policy.safetensors")
+        config = {
+            "schema": SCHEMA,
+            "algorithm": algorithm,
+            "algo": dataclasses.asdict(algo.config),
+            "network": dataclasses.asdict(algo.network),
+            "observation_space": spaces.to_json(spec.observation_space),
+            "action_space": spaces.to_json(spec.action_space),
+            "reward_components": list(spec.reward_components),
+            "agents": list(spec.agents),
+            "sha256": digest(tmp / "policy.safetensors"),
+            **meta,
+        }
+        if isinstance(algo, policy_map.PolicyMap):
+            config["policies"] = {m.name: member_config(m, algorithm, spec) for m in algo.members}
+        (tmp / "config.json").write_text(json.dumps(config, indent=2, default=float) + "\n")
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(path, old)
+        os.rename(tmp, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as e:
+        raise StorageError(f"cannot write the policy {path}: {e.strerror or e}") from e
+
+
+def load_policy(source: str | Path, checkpoint: str = "best") -> Policy:
+    """The policy of a run directory (or of a policy folder). `checkpoint`: `best`, `final` or an env step."""
+    path = Path(source)
+    if (path / "config.json").exists():
+        return read_policy(path)
+    if checkpoint == "best":
+        return read_policy(path / "policy")
+    folder = Checkpoints(path / "checkpoints").find(checkpoint)
+    verify(folder)
+    return read_policy(folder / "policy")
+
+
+def read_policy(path: Path) -> Policy:
+    """The policy in a folder of `save_policy`."""
+    meta, arrays = read_files(path)
+    components = tuple(meta.get("reward_components", ("total",)))
+    observed, acted = (spaces.from_json(meta[name]) for name in ("observation_space", "action_space"))
+    needs_env = "policies" not in meta and getattr(ALGORITHMS[meta["algorithm"]].load(), "needs_env", False)
+    env = registry.resolve(meta["env"], meta.get("env_args", {})).native if needs_env else None
+    spec = Spec(observed, acted, components, tuple(meta.get("agents", ())), env=env)
+    if "policies" in meta:
+        algos = {name: saved_algorithm(one, path) for name, one in meta["policies"].items()}
+        members = tuple(
+            policy_map.Member(name, algos[name].bind(spec), tuple(spec.agents.index(a) for a in one["agents"]))
+            for name, one in meta["policies"].items()
+        )
+        algo: Any = policy_map.PolicyMap(members, policy_map.Parts(spec, members))
+    else:
+        algo = saved_algorithm(meta, path).bind(spec)
+    like = algo.actor_params(algo.init(jax.random.key(0)))
+    return Policy(algo, unflatten(like, arrays, f"the policy in {path}"), meta)
+
+
+def member_config(member: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
+    """What makes one policy of several again."""
+    return {
+        "algorithm": algorithm if member.learns else name_of(member.algo),
+        "algo": dataclasses.asdict(member.algo.config),
+        "network": dataclasses.asdict(member.algo.network),
+        "agents": [spec.agents[place] for place in member.agents],
+    }
+
+
+def name_of(algo: Any) -> str:
+    return next(name for name, entry in ALGORITHMS.items() if entry.load() is type(algo))
+
+
+def saved_algorithm(meta: dict[str, Any], path: Path) -> Any:
+    """The algorithm that a policy's config.json describes, not bound yet."""
+    name = meta["algorithm"]
+    if name not in ALGORITHMS:
+        raise StorageError(f"the policy in {path} is of algorithm '{name}', unknown here{nearest(name, ALGORITHMS)}")
+    network = NetworkConfig(**(meta["network"] | {"hidden": tuple(meta["network"]["hidden"])}))
+    return make_algorithm(name, config_of(ALGORITHMS[name].config, meta["algo"]), network)
+
+
+def config_of(cls: type, values: dict[str, Any]) -> Any:
+    """A configuration from plain data, sections within it included."""
+    types = field_types(cls)
+    nested = {k: config_of(types[k], v) for k, v in values.items() if isinstance(v, dict)}
+    return cls(**(values | nested))
+
+
+def read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """config.json and the arrays of a policy folder, verified."""
+    try:
+        meta = json.loads((path / "config.json").read_text())
+        schema, weights = meta["schema"], path / "policy.safetensors"
+        if schema > SCHEMA:
+            raise StorageError(f"the policy in {path} was written by a newer version (schema {schema} > {SCHEMA})")
+        if meta.get("sha256") not in (None, digest(weights)):
+            raise StorageError(f"the policy in {path} is damaged: policy.safetensors has changed")
+        return meta, load_file(weights)
+    except StorageError:
+        raise
+    except FileNotFoundError as e:
+        raise StorageError(f"no policy in {path}: {Path(str(e.filename)).name} is missing") from e
+    except Exception as e:  # safetensors has errors of its own
+        raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e

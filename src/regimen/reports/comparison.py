@@ -1,0 +1,446 @@
+"""`regimen compare`: which settings do better, by how much, and how sure that is.
+
+The statistics are those of Agarwal et al. 2021 (arXiv 2108.13264). Runs are grouped by configuration keys within each
+task (environment); seeds are the sample. Nothing here draws or prints: see `comparison_report.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.run_dir import RunFiles
+from regimen.reports import plots
+from regimen.statistics import bootstrap_interval, improvement, improvement_interval, iqm, stratified_bootstrap, wilson
+
+FRACTIONS = (0.5, 0.9)  # of the way from the first evaluation to the goal
+BY = ("env", "algorithm")
+ALIASES = {"algo": "algorithm", "return": "return_mean", "success": "success_rate", "length": "length_mean"}
+RATES = ("success_rate", "los", "reached")  # shares of episodes, or of what is in them
+LOWER = ("los", "los_steps", "conflicts", "path_ratio", "interventions")  # smaller is better
+SPREAD = ("return_std", "return_min", "return_max", "best_return", "episodes")  # evaluation columns that are no metric
+SAME = ("seed", "seeds", "out", "device", "devices", "init_from", "data")  # a group's runs may differ in these
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95% interval; None where one run cannot tell."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, value: Any, bounds: Sequence[float] | None) -> Estimate:
+        known = bounds is not None and bool(np.isfinite(np.asarray(bounds, float)).all())
+        return cls(float(value), *(map(float, bounds) if known and bounds is not None else (None, None)))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "ci95": None if self.low is None else [self.low, self.high]}
+
+
+class Measured(plots.Run):
+    """A run, and what its evaluations say."""
+
+    @cached_property
+    def flat(self) -> dict[str, Any]:
+        """The configuration as dotted keys."""
+
+        def walk(items: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+            for name, value in items.items():
+                if isinstance(value, Mapping):
+                    yield from walk(value, f"{prefix}{name}.")
+                else:
+                    yield prefix + str(name), value
+
+        return dict(walk(self.config, ""))
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """Every evaluation metric: of the best policy at the end of the run, else of the last evaluation so far."""
+        last = next((p for p in reversed(self.points) if "eval/return_mean" in p), {})
+        found = {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")}
+        if "eval_return_mean" in self.summary:
+            found |= {"return_mean": self.summary["eval_return_mean"]} | self.summary.get("eval_metrics", {})
+        return {k: float(v) for k, v in found.items() if k not in SPREAD and plots._is_number(v)}
+
+    @property
+    def intervals(self) -> dict[str, list[float] | None]:
+        """Over the episodes of that evaluation, where they are known."""
+        return self.summary.get("eval_metrics_ci95", {})
+
+    @property
+    def episodes_evaluated(self) -> int:
+        return int(self.summary.get("eval_episodes") or self.config.get("eval", {}).get("episodes") or 0)
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        return self.points[-1] if self.points else {}
+
+    def counted(self, name: str) -> float:
+        return float(self.summary.get(name) or self.last.get(name) or 0.0)
+
+
+@dataclass
+class Group:
+    """The runs of one setting on one task."""
+
+    key: tuple[Any, ...]
+    label: str
+    runs: list[Measured]
+    scores: np.ndarray  # [runs] of the metric compared
+    iqm: Estimate
+    metrics: dict[str, Estimate]
+    area: Estimate | None = None
+    """Mean share of the way to the goal over all steps: 1 is there from the start."""
+    steps_to: dict[float, np.ndarray] = field(default_factory=dict)  # fraction -> [runs] env steps, inf: never
+    seconds_to: dict[float, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def wall_seconds(self) -> float:
+        return float(np.mean([run.counted("wall_seconds") for run in self.runs]))
+
+    @property
+    def env_steps(self) -> float:
+        return float(np.mean([run.counted("env_steps") for run in self.runs]))
+
+    def to_dict(self) -> dict[str, Any]:
+        def finite(x: np.ndarray) -> float | None:
+            middle = float(np.median(x))
+            return middle if math.isfinite(middle) else None
+
+        return {
+            "group": self.label,
+            "runs": [str(run.path) for run in self.runs],
+            "seeds": [run.flat.get("seed") for run in self.runs],
+            "scores": self.scores.tolist(),
+            "iqm": self.iqm.to_dict(),
+            "mean": float(self.scores.mean()),
+            "std": float(self.scores.std()),
+            "min": float(self.scores.min()),
+            "max": float(self.scores.max()),
+            "metrics": {name: e.to_dict() for name, e in self.metrics.items()},
+            "area": None if self.area is None else self.area.to_dict(),
+            "steps_to": {f"{f:g}": finite(x) for f, x in self.steps_to.items()},
+            "seconds_to": {f"{f:g}": finite(x) for f, x in self.seconds_to.items()},
+            "reached": {f"{f:g}": int(np.isfinite(x).sum()) for f, x in self.steps_to.items()},
+            "wall_seconds": self.wall_seconds,
+            "env_steps": self.env_steps,
+        }
+
+
+@dataclass
+class Task:
+    """One environment and its groups, the best first."""
+
+    env: str
+    groups: list[Group]
+    better: list[list[Estimate | None]]  # probability that a run of the row's group beats one of the column's
+    start: float | None = None  # mean of the first evaluations
+    goal: float | None = None  # what efficiency is measured against
+    goal_is: str = "best"  # or the environment's return threshold
+
+    def rank(self, group: Group) -> int:
+        """1 is best; equal groups have the same."""
+        return 1 + [g.iqm.value for g in self.groups].index(group.iqm.value)
+
+    def to_dict(self) -> dict[str, Any]:
+        better = [[None if e is None else e.to_dict() for e in row] for row in self.better]
+        out = {"env": self.env, "start": self.start, "goal": self.goal, "goal_is": self.goal_is}
+        return out | {"groups": [g.to_dict() for g in self.groups], "probability_of_improvement": better}
+
+
+@dataclass
+class Overall:
+    """A group over all tasks: scores are scaled so that each task's worst run is 0 and its best 1."""
+
+    label: str
+    iqm: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"group": self.label, "iqm": self.iqm.to_dict()}
+
+
+@dataclass
+class Comparison:
+    """What `compare` found. `save(folder)` writes CSV, Markdown, HTML and the plot."""
+
+    metric: str
+    lower: bool  # smaller is better
+    by: tuple[str, ...]
+    tasks: list[Task]
+    overall: list[Overall] = field(default_factory=list)
+    overall_better: list[list[Estimate | None]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        better = [[None if e is None else e.to_dict() for e in row] for row in self.overall_better]
+        return {
+            "metric": self.metric,
+            "lower_is_better": self.lower,
+            "by": list(self.by),
+            "environments": [task.to_dict() for task in self.tasks],
+            "overall": [o.to_dict() for o in self.overall],
+            "overall_probability_of_improvement": better,
+            "notes": self.notes,
+        }
+
+    def lines(self) -> list[str]:
+        """The tables as text."""
+        from regimen.reports.comparison_report import lines
+
+        return lines(self)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """`compare.csv`, `compare.md`, `compare.html`, `compare.json` and, with matplotlib, `compare.png`."""
+        from regimen.reports.comparison_report import save
+
+        return save(self, Path(folder))
+
+
+def compare(
+    runs: str | Path | Sequence[str | Path],
+    by: str | Sequence[str] | None = None,
+    metric: str = "return_mean",
+    lower: bool | None = None,
+) -> Comparison:
+    """Compare run directories, or folders of them (`--seeds` groups, `regimen train NAME/all`).
+
+    `by` are configuration keys that make the groups (`algo.lr`; default: environment and algorithm), `metric` is any
+    evaluation metric, `lower` says that smaller is better (known for conflicts).
+    """
+    found = [Measured(path) for path in expand([runs] if isinstance(runs, (str, Path)) else runs)]
+    notes: list[str] = []
+    evaluated = [run for run in found if run.values]
+    if not evaluated:
+        which = f"{found[0].path} has" if len(found) == 1 else f"none of the {len(found)} runs has"
+        raise StorageError(f"nothing to compare: {which} no evaluation yet; see eval.every")
+    notes += [f"left out: {run.path} has no evaluation yet" for run in found if not run.values]
+    metric = resolve_metric(metric, evaluated)
+    notes += [f"left out: {run.path} has no metric '{metric}'" for run in evaluated if metric not in run.values]
+    kept = [run for run in evaluated if metric in run.values]
+    keys = resolve_keys(by, kept)
+    lower = metric in LOWER if lower is None else lower
+    tasks = by_task(kept, keys)
+    result = Comparison(metric, lower, keys, [], notes=notes)
+    for env, members in tasks.items():
+        result.tasks.append(make_task(env, members, keys, metric, lower, notes))
+    if len(tasks) > 1:
+        notes.append(f"{len(tasks)} environments: each is compared by itself")
+        add_overall(result)
+    if not any(len(g.runs) > 1 for t in result.tasks for g in t.groups):
+        notes.append("one run in each group: no interval over seeds; train several with --seeds")
+    return result
+
+
+# --- which runs ------------------------------------------------------------------------------------------------------
+
+
+def expand(paths: Sequence[str | Path]) -> list[Path]:
+    """Run directories, each once; a folder stands for the runs in it, two levels deep."""
+    if not paths:
+        raise ConfigError("nothing to compare: name run directories, or folders of them")
+    out: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if (path / "config.yaml").is_file():
+            below = [path]
+        else:
+            below = [p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in sorted(path.glob(pattern))]
+            below = [p for p in below if not p.name.endswith("-behaviour")]  # made only to collect data
+        if not below:
+            RunFiles.open(path)  # says what is wrong
+        for run in below:
+            out.setdefault(run.resolve(), run)
+    return list(out.values())
+
+
+def resolve_metric(name: str, runs: Sequence[Measured]) -> str:
+    known = dict.fromkeys(metric for run in runs for metric in run.values)
+    short = name.removeprefix("eval/")
+    found = next((n for n in (short, ALIASES.get(short)) if n in known), None)
+    if found is None:
+        raise ConfigError(f"metric: no evaluation of these runs has '{name}'{nearest(short, known)}")
+    return found
+
+
+def resolve_keys(by: str | Sequence[str] | None, runs: Sequence[Measured]) -> tuple[str, ...]:
+    """Dotted keys of the configuration; a name that occurs once may go without its section."""
+    if by is None:
+        return BY
+    names = by.split(",") if isinstance(by, str) else list(by)
+    known = dict.fromkeys(key for run in runs for key in run.flat)
+    out = []
+    for name in (n.strip().replace("-", "_") for n in names):
+        name = ALIASES.get(name, name)
+        name = "env_args." + name.removeprefix("env.") if name.startswith("env.") else name
+        tails = [key for key in known if key.rsplit(".", 1)[-1] == name]
+        if name not in known and len(tails) != 1:
+            hint = f"; write one of: {', '.join(tails)}" if tails else nearest(name, known)
+            raise ConfigError(f"by: '{name}' is no key of these runs' configurations{hint}")
+        out.append(name if name in known else tails[0])
+    return tuple(out)
+
+
+def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Measured]]:
+    """Runs by environment; one whose arguments differ is another task, unless it is they that are compared."""
+    out: dict[str, list[Measured]] = {}
+    for run in runs:
+        args = [key for key in run.flat if key.startswith("env_args.")]
+        peers = [other for other in runs if other.flat.get("env") == run.flat.get("env")]
+        names = dict.fromkeys(key for other in peers for key in other.flat if key.startswith("env_args."))
+        told = [k for k in names if k not in keys and len({str(other.flat.get(k)) for other in peers}) > 1]
+        text = ", ".join(f"{k.removeprefix('env_args.')} {shown(run.flat[k])}" for k in told if k in args)
+        out.setdefault(f"{run.flat.get('env')}" + (f" ({text})" if text else ""), []).append(run)
+    return out
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, lower: bool, notes: list[str]) -> Task:
+    """Groups of one environment with everything that is said of them."""
+    own = [key for key in keys if key != "env"] or ["algorithm"]
+    members: dict[tuple[Any, ...], list[Measured]] = {}
+    for run in runs:
+        members.setdefault(tuple(plain(run.flat.get(key)) for key in own), []).append(run)
+    names = dict.fromkeys(name for run in runs for name in run.values)
+    groups = []
+    for key, group in members.items():
+        scores = np.array([run.values[metric] for run in group])
+        label = ", ".join(str(v) if k == "algorithm" else f"{k} {shown(v)}" for k, v in zip(own, key))
+        middle = Estimate.of(iqm(scores), bootstrap_interval(scores))
+        every = {name: measure(name, group) for name in names if any(name in run.values for run in group)}
+        groups.append(Group(key, label, group, scores, middle, every))
+        mixed = differing(group, own)
+        if mixed:
+            notes.append(f"{env}, {label}: its runs differ in {', '.join(mixed[:3])}; --by {mixed[0]} separates them")
+    groups.sort(key=lambda g: (g.iqm.value if lower else -g.iqm.value, g.label))
+    sign = -1.0 if lower else 1.0
+    task = Task(env, groups, matrix([[sign * g.scores] for g in groups]))
+    measure_efficiency(task, metric, sign, lower)
+    offline = [g.label for g in groups if all(run.config.get("data") for run in g.runs)]
+    if offline and len(offline) < len(groups):
+        notes.append(f"{env}: {', '.join(offline)} learned from data; its steps are gradient steps, not env steps")
+    return task
+
+
+def plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def shown(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def differing(runs: Sequence[Measured], keys: Sequence[str]) -> list[str]:
+    """Settings that are not the same in all runs of a group, though nothing was grouped by them."""
+    names = dict.fromkeys(key for run in runs for key in run.flat)
+    names = [k for k in names if k not in keys and k.split(".")[0] not in (*SAME, "track", "log", "checkpoint")]
+    return [k for k in names if len({str(run.flat.get(k)) for run in runs}) > 1]
+
+
+def measure(name: str, runs: Sequence[Measured]) -> Estimate:
+    """Mean of an evaluation metric over runs. With one run the interval is over its episodes; with several over runs,
+    and for a rate at least as wide as all episodes together allow: five runs without a conflict do not prove none."""
+    having = [run for run in runs if name in run.values]
+    values = np.array([run.values[name] for run in having])
+    if len(having) == 1:
+        return Estimate.of(values[0], having[0].intervals.get(name))
+    low, high = bootstrap_interval(values, np.mean)
+    episodes = sum(run.episodes_evaluated for run in having)
+    if name in RATES and episodes:
+        least, most = wilson(float(values.mean()) * episodes, episodes)
+        low, high = min(low, least), max(high, most)
+    return Estimate.of(values.mean(), (low, high))
+
+
+def matrix(scores: Sequence[Sequence[np.ndarray]]) -> list[list[Estimate | None]]:
+    """Probability of improvement of every group over every other; `scores[group][task]`, larger is better."""
+
+    def beats(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> Estimate:
+        pairs = list(zip(a, b))
+        return Estimate.of(np.mean([improvement(x, y) for x, y in pairs]), improvement_interval(pairs))
+
+    return [[None if a is b else beats(a, b) for b in scores] for a in scores]
+
+
+# --- sample efficiency -----------------------------------------------------------------------------------------------
+
+
+def measure_efficiency(task: Task, metric: str, sign: float, lower: bool) -> None:
+    """How fast each run gets how far. The way goes from the mean of the first evaluations to the environment's return
+    threshold, or where there is none to the best evaluation of any run. A run that ended keeps its last value."""
+    name = f"eval/{metric}"
+    curves = {id(run): run.series(name) for g in task.groups for run in g.runs}
+    curves = {k: c for k, c in curves.items() if len(c[0])}
+    if not curves:
+        return
+    start = float(np.mean([y[0] for _, y in curves.values()]))
+    best = sign * max(float((sign * y).max()) for _, y in curves.values())
+    thresholds = {run.summary.get("return_threshold") for g in task.groups for run in g.runs} - {None}
+    threshold = thresholds.pop() if metric == "return_mean" and len(thresholds) == 1 and not lower else None
+    if threshold is not None and threshold > start:
+        goal, task.goal_is = float(threshold), "threshold"
+    else:
+        goal = best
+    task.start, task.goal = start, goal
+    if goal == start:
+        return
+    end = max(float(x[-1]) for x, _ in curves.values())
+    for group in task.groups:
+        having = [run for run in group.runs if id(run) in curves]
+        if not having:
+            continue
+        way = [(curves[id(run)][0], (curves[id(run)][1] - start) / (goal - start)) for run in having]
+        areas = np.array([area(x, y, end) for x, y in way])
+        group.area = Estimate.of(areas.mean(), bootstrap_interval(areas, np.mean))
+        for fraction in FRACTIONS:
+            group.steps_to[fraction] = np.array([first(x, y, fraction) for x, y in way])
+            clocks = [run.series(name, "wall_seconds")[0] for run in having]
+            both = [(t, y) for t, (_, y) in zip(clocks, way) if len(t) == len(y)]
+            group.seconds_to[fraction] = np.array([first(t, y, fraction) for t, y in both] or [math.inf])
+
+
+def first(x: np.ndarray, y: np.ndarray, level: float) -> float:
+    """Where a curve first is at least `level`; inf if never."""
+    there = np.flatnonzero(y >= level - 1e-9)
+    return float(x[there[0]]) if len(there) else math.inf
+
+
+def area(x: np.ndarray, y: np.ndarray, end: float) -> float:
+    """Mean height over [0, end] of the curve through the points, level before the first and after the last."""
+    if end <= 0:
+        return float(y[-1])
+    x, y = np.concatenate([[0.0], x, [max(end, float(x[-1]))]]), np.concatenate([y[:1], y, y[-1:]])
+    return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / x[-1])
+
+
+# --- all environments together ---------------------------------------------------------------------------------------
+
+
+def add_overall(result: Comparison) -> None:
+    """The groups that every environment has, over all of them, where there are at least two."""
+    common = [g.label for g in result.tasks[0].groups]
+    common = [label for label in common if all(label in [g.label for g in t.groups] for t in result.tasks)]
+    if len(common) < 2:
+        return
+    scaled: dict[str, list[np.ndarray]] = {label: [] for label in common}
+    for task in result.tasks:
+        every = np.concatenate([g.scores for g in task.groups])
+        low, high = float(every.min()), float(every.max())
+        for g in task.groups:
+            if g.label in scaled:
+                share = (g.scores - low) / (high - low) if high > low else np.full(len(g.scores), 0.5)
+                scaled[g.label].append(1.0 - share if result.lower else share)
+    rows = []
+    for label, scores in scaled.items():
+        rows.append(Overall(label, Estimate.of(iqm(np.concatenate(scores)), stratified_bootstrap(scores))))
+    result.overall = sorted(rows, key=lambda row: -row.iqm.value)
+    result.overall_better = matrix([scaled[row.label] for row in result.overall])

@@ -1,0 +1,453 @@
+"""PNG curves of a run, read from its files: `plot_run` for one run, `plot_group` for the seeds of one setting."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.errors import ConfigError, RegimenError, StorageError
+from regimen.files.console import component_sums, count, score
+from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
+from regimen.files.storage import read_json, replacing, storage_error
+from regimen.statistics import bootstrap_band
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#718096"
+CYCLE = [BLUE, ORANGE, GREEN, PURPLE, "#c53030", "#0987a0", "#b7791f", "#97266d"]
+DOTS, LINE = 4000, 1500  # most points drawn per scatter and per line: more cannot be seen
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": "#4a5568",
+    "axes.edgecolor": "#a0aec0",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#e2e8f0",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#4a5568",
+    "ytick.color": "#4a5568",
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "savefig.dpi": 130,
+}
+
+
+@dataclass
+class Run:
+    """What the plots read of one run directory."""
+
+    path: Path
+
+    def __post_init__(self):
+        self.config = RunFiles.open(self.path).config
+        self.points = read_metrics(self.path)
+        self.summary = read_json(self.path / "summary.json")
+
+    @cached_property
+    def episodes(self) -> dict[str, np.ndarray]:
+        return read_episodes(self.path)
+
+    def series(self, name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
+        """x and y of every point that has the metric."""
+        rows = [(p[x], p[name]) for p in self.points if _is_number(p.get(name)) and _is_number(p.get(x))]
+        table = np.array(rows, np.float64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+    def named(self, prefix: str) -> list[str]:
+        """What follows `prefix` in the names of the metrics, in the order in which they were first logged."""
+        names = dict.fromkeys(k for p in self.points for k in p if k.startswith(prefix))
+        return [name.removeprefix(prefix) for name in names]
+
+    @property
+    def title(self) -> str:
+        parts = [self.config.get("env"), str(self.config.get("algorithm") or "").upper()]
+        return " · ".join([str(p) for p in parts if p] + [f"seed {self.config.get('seed', 0)}"])
+
+    @property
+    def target(self) -> float | None:
+        value: Any = (self.config.get("stop") or {}).get("target_return", self.summary.get("target_return"))
+        return float(value) if _is_number(value) else None
+
+    @property
+    def window(self) -> int:
+        value = (self.config.get("stop") or {}).get("convergence_window")
+        return int(value) if isinstance(value, int) and value > 0 else 100
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and bool(np.isfinite(value))
+
+
+def moving_average(y: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the last `window` values at each position, of all of them where there are fewer."""
+    if not len(y):
+        return y
+    total = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)])
+    end = np.arange(1, len(y) + 1)
+    start = np.maximum(0, end - window)
+    return (total[end] - total[start]) / (end - start)
+
+
+def centred_average(y: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the values within half a window on both sides, so that a smooth curve does not lag."""
+    total = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)])
+    at = np.arange(len(y))
+    start, end = np.maximum(0, at - window // 2), np.minimum(len(y), at + window // 2 + 1)
+    return (total[end] - total[start]) / (end - start)
+
+
+def thin(limit: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    """At most about `limit` evenly spaced positions of every array, the last one always among them."""
+    n = len(arrays[0])
+    if n <= limit:
+        return list(arrays)
+    keep = np.unique(np.linspace(0, n - 1, limit).round().astype(int))
+    return [a[keep] for a in arrays]
+
+
+# each draws one plot on `ax` and says whether there was anything to draw
+
+
+def draw_return(ax: Any, run: Run) -> bool:
+    x, y = run.series("rollout/return_mean")
+    window, kind = min(10, max(1, len(y) // 10)), "updates"
+    episodes = run.episodes
+    if len(episodes.get("return", ())) and "env_steps" in episodes:
+        known = np.isfinite(episodes["return"])
+        x, y = episodes["env_steps"][known].astype(float), episodes["return"][known]
+        window, kind = min(run.window, max(1, len(y) // 5)), "episodes"
+    ex, ey = run.series("eval/return_mean")
+    if not len(y) and not len(ey):
+        return False
+    if len(y):
+        dots = thin(DOTS, x, y)
+        size = 7 if len(dots[0]) < 1000 else 3
+        ax.scatter(*dots, s=size, color=BLUE, alpha=0.25 if len(dots[0]) < 1000 else 0.15, linewidths=0)
+        label = f"training ({window} {kind})" if window > 1 else "training"
+        ax.plot(*thin(LINE, x, moving_average(y, window)), color=BLUE, linewidth=2, label=label)
+    if len(ey):
+        sx, std = run.series("eval/return_std")
+        if np.array_equal(sx, ex):
+            ax.fill_between(ex, ey - std, ey + std, color=ORANGE, alpha=0.18, linewidth=0)
+        ax.plot(ex, ey, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="evaluation ± std")
+    _target(ax, run)
+    _finish(ax, "Return", "episode return", legend=True)
+    return True
+
+
+def draw_evaluation(ax: Any, run: Run) -> bool:
+    x, mean = run.series("eval/return_mean")
+    if not len(mean):
+        return False
+    for low, high, alpha in (("eval/return_min", "eval/return_max", 0.1), ("-", "+", 0.22)):
+        if low == "-":
+            bx, std = run.series("eval/return_std")
+            below, above = (mean - std, mean + std) if len(std) == len(mean) else (mean, mean)
+            label = "± std"
+        else:
+            (bx, below), (_, above) = run.series(low), run.series(high)
+            label = "min to max"
+        if np.array_equal(bx, x) and len(above) == len(x):
+            ax.fill_between(x, below, above, color=ORANGE, alpha=alpha, linewidth=0, label=label)
+    ax.plot(x, mean, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="mean")
+    best = int(np.argmax(mean))
+    ax.plot(x[best], mean[best], marker="*", markersize=13, color=ORANGE, markeredgecolor="white", linestyle="none")
+    episodes = run.series("eval/episodes")[1]
+    of = f" of {int(episodes[-1])} greedy episodes" if len(episodes) else ""
+    _target(ax, run)
+    _finish(ax, f"Evaluation: best {score(mean[best])}", f"return{of}", legend=True)
+    return True
+
+
+def draw_losses(ax: Any, run: Run) -> bool:
+    return _pair(
+        ax, run, "Losses", ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
+    )
+
+
+def draw_entropy(ax: Any, run: Run) -> bool:
+    return _pair(ax, run, "Policy entropy", ("train/entropy", "entropy (nats)", GREEN))
+
+
+def draw_kl(ax: Any, run: Run) -> bool:
+    kl, clip = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", ORANGE)
+    return _pair(ax, run, "Policy change per update", kl, clip)
+
+
+def draw_explained_variance(ax: Any, run: Run) -> bool:
+    x, y = run.series("train/explained_variance")
+    if not len(y):
+        return False
+    ax.axhline(1.0, color=GREY, linewidth=1, linestyle=":")
+    heads = run.named("train/explained_variance/")
+    for name, color in _colored(run, heads):
+        at, fit = run.series(f"train/explained_variance/{name}")
+        smooth = centred_average(fit, _window(fit))
+        ax.plot(*thin(LINE, at, smooth), color=color, linewidth=1, alpha=0.6, label=name)
+    _line(ax, x, y, "#2d3748" if heads else GREEN, "total" if heads else None)
+    low = float(np.quantile(y, 0.02))
+    ax.set_ylim(min(-0.05, max(low, -2.0)), 1.05)  # a bad first update may be far below; it would flatten the rest
+    _finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean", legend=bool(heads))
+    return True
+
+
+def draw_components(ax: Any, run: Run) -> bool:
+    """Mean episode sum of each reward component; nothing when there is only one."""
+    names = _components(run)
+    for name, color in _colored(run, names):
+        _line(ax, *run.series(f"rollout/reward/{name}"), color, name)
+    if names:
+        ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
+        _finish(ax, "Reward components", "sum per episode", legend=True)
+    return bool(names)
+
+
+def draw_component(ax: Any, run: Run, name: str, color: str) -> None:
+    """One component in its own scale: the mean of the episodes, and their lowest and highest."""
+    x, mean = run.series(f"rollout/reward/{name}")
+    (bx, low), (_, high) = run.series(f"rollout/reward/{name}_min"), run.series(f"rollout/reward/{name}_max")
+    if np.array_equal(bx, x) and len(high) == len(x):
+        ax.fill_between(*thin(LINE, x, low, high), color=color, alpha=0.15, linewidth=0, label="min to max")
+    _line(ax, x, mean, color, "mean")
+    _finish(ax, name, "sum per episode")
+
+
+def draw_weights(ax: Any, run: Run) -> bool:
+    """The weight of each component's advantage."""
+    names = run.named("train/weight/")
+    for name, color in _colored(run, names):
+        _line(ax, *run.series(f"train/weight/{name}"), color, name)
+    if names:
+        ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
+        _finish(ax, "Component weights", "weight (sum 1)", legend=True)
+    return bool(names)
+
+
+def draw_entropy_parts(ax: Any, run: Run) -> bool:
+    names = run.named("train/entropy/")
+    for name, color in _colored(run, names):
+        _line(ax, *run.series(f"train/entropy/{name}"), color, name)
+    if names:
+        _finish(ax, "Entropy by part of the action", "nats per element", legend=True)
+    return bool(names)
+
+
+def draw_curriculum(ax: Any, run: Run) -> bool:
+    names = run.named("train/curriculum/")
+    for name, color in _colored(run, names):
+        x, y = run.series(f"train/curriculum/{name}")
+        ax.step(*thin(LINE, x, y), color=color, linewidth=1.8, where="post", label=name)
+    if names:
+        _finish(ax, "Curriculum", "value in use", legend=True)
+    return bool(names)
+
+
+def _components(run: Run) -> list[str]:
+    """Reward components with episode sums; none when there is only one."""
+    names = list(component_sums({f"rollout/reward/{name}": 0.0 for name in run.named("rollout/reward/")}))
+    return names if len(names) > 1 else []
+
+
+def _colored(run: Run, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Names with colours; a reward component has the same one in every plot."""
+    order = [name for name in _components(run) if name in names]
+    order += [name for name in names if name not in order]
+    return list(zip(order, CYCLE * len(order)))
+
+
+PLOTS: dict[str, Callable[[Any, Run], bool]] = {
+    "return": draw_return,
+    "evaluation": draw_evaluation,
+    "losses": draw_losses,
+    "entropy": draw_entropy,
+    "kl": draw_kl,
+    "explained_variance": draw_explained_variance,
+    "components": draw_components,
+    "weights": draw_weights,
+    "entropy_parts": draw_entropy_parts,
+    "curriculum": draw_curriculum,
+}
+
+
+def _window(y: np.ndarray) -> int:
+    return max(1, min(len(y) // 20, 200))
+
+
+def _line(ax: Any, x: np.ndarray, y: np.ndarray, color: str, label: str | None = None) -> None:
+    """The values faint, their average over neighbours strong."""
+    window = _window(y)
+    if window > 1:
+        ax.plot(*thin(LINE, x, y), color=color, linewidth=0.8, alpha=0.25)
+    marker = "o" if len(y) == 1 else None
+    ax.plot(*thin(LINE, x, centred_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
+
+
+def _pair(ax: Any, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
+    """One metric on the left axis and, if there is a second, that one on the right."""
+    found = [(run.series(name), label, color) for name, label, color in lines]
+    found = [line for line in found if len(line[0][1])]
+    for i, ((x, y), label, color) in enumerate(found):
+        axis = ax if i == 0 else ax.twinx()
+        _line(axis, x, y, color)
+        axis.set_ylabel(label, color=color)
+        axis.tick_params(axis="y", labelcolor=color)
+        if i:
+            axis.grid(False)
+            axis.spines["right"].set_visible(True)
+        low, high = np.quantile(y, [0.005, 0.995])  # one spike must not hide the rest
+        if len(y) >= 50 and high > low:
+            margin = 0.08 * (high - low)
+            axis.set_ylim(low - margin, high + margin)
+    if found:
+        _finish(ax, title)
+    return bool(found)
+
+
+def _target(ax: Any, run: Run) -> None:
+    if run.target is not None:
+        ax.axhline(run.target, color=GREY, linewidth=1.2, linestyle="--", label=f"target {run.target:g}")
+
+
+def _finish(ax: Any, title: str, ylabel: str | None = None, legend: bool = False) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ax.set_title(title)
+    ax.set_xlabel("env steps")
+    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    ax.set_xlim(left=0)
+    ax.margins(x=0.02)
+    if ylabel:
+        ax.set_ylabel(ylabel)
+    if legend:
+        ax.legend(loc="best")
+
+
+@contextlib.contextmanager
+def _matplotlib() -> Iterator[Any]:
+    """`Figure` with our style and without pyplot's global state."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("plots need matplotlib: pip install 'regimen[plots]'") from error
+    with matplotlib.rc_context(STYLE):
+        yield Figure
+
+
+def _save(figure: Any, path: Path) -> Path:
+    """Written whole or not at all, so that a reader never sees half a picture."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as tmp:
+            figure.savefig(tmp, format="png", metadata={"Software": "regimen"})
+    except OSError as error:
+        raise storage_error(path, error) from error
+    return path
+
+
+def plot_run(run_dir: Path) -> list[Path]:
+    """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
+    run = Run(Path(run_dir))
+    folder = run.path / "plots"
+    paths: list[Path] = []
+    with _matplotlib() as Figure:
+        for name, draw in PLOTS.items():
+            figure = Figure(figsize=(7, 4), layout="constrained")
+            if draw(figure.subplots(), run):
+                if name == "components":  # each in its own scale; the overview has them side by side
+                    figure = component_grid(Figure, run)
+                figure.suptitle(run.title, x=0.99, ha="right", fontsize=9, color=GREY)
+                paths.append(_save(figure, folder / f"{name}.png"))
+        if paths:
+            drawn = [name for name in PLOTS if folder / f"{name}.png" in paths]
+            rows = max(2, -(-len(drawn) // 3))
+            figure = Figure(figsize=(14, 3.6 * rows), layout="constrained")
+            figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
+            axes = list(figure.subplots(rows, 3).flat)
+            for name, ax in zip(drawn, axes):
+                PLOTS[name](ax, run)
+                if ax.get_legend() is not None:
+                    ax.legend(loc="best", fontsize=8)
+            for ax in axes[len(drawn) :]:
+                ax.set_axis_off()
+            figure.suptitle(_headline(run), x=0.01, ha="left", fontsize=13, color="#2d3748")
+            paths.append(_save(figure, folder / "overview.png"))
+    return paths
+
+
+def component_grid(Figure: Any, run: Run) -> Any:
+    names = _components(run)
+    across = min(3, len(names)) if len(names) != 4 else 2
+    rows = -(-len(names) // across)
+    figure = Figure(figsize=(max(7, 3.6 * across), 0.4 + 2.6 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, across, squeeze=False).flat)
+    for ax, (name, color) in zip(axes, _colored(run, names)):
+        draw_component(ax, run, name, color)
+    for ax in axes[len(names) :]:
+        ax.set_axis_off()
+    axes[0].legend(loc="best", fontsize=8)
+    return figure
+
+
+def _headline(run: Run) -> str:
+    text, summary = run.title, run.summary
+    mean: Any
+    std: Any
+    mean, std = summary.get("eval_return_mean"), summary.get("eval_return_std")
+    if _is_number(mean):
+        text += f":  evaluation {score(mean)}" + (f" ± {score(std)}" if _is_number(std) else "")
+        if _is_number(summary.get("eval_episodes")):
+            text += f" over {int(summary['eval_episodes'])} episodes"
+    if _is_number(summary.get("env_steps")) and _is_number(summary.get("wall_seconds")):
+        text += f",  {count(summary['env_steps'])} steps in {summary['wall_seconds']:.0f} s"
+    return text
+
+
+def plot_group(dirs: Sequence[Path], out: Path) -> Path:
+    """Mean return over the runs (seeds) with its 95% bootstrap band, as a PNG file `out` (or `return.png` in it).
+
+    The curves are the evaluations, or the training returns where a run has none. A run that stopped early keeps its
+    last value, because a converged run is finished, not failed.
+    """
+    runs = [Run(Path(d)) for d in dirs]
+    name = "eval/return_mean" if all(len(r.series("eval/return_mean")[0]) for r in runs) else "rollout/return_mean"
+    curves = [curve for r in runs if len((curve := r.series(name))[0])]
+    if not curves:
+        raise StorageError(f"nothing to plot: none of the {len(runs)} runs has logged a return")
+    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), 200)
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])  # [runs, grid]
+    out = Path(out)
+    out = out if out.suffix.lower() == ".png" else out / "return.png"
+    with _matplotlib() as Figure:
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        ax = figure.subplots()
+        for x, y in curves:
+            ax.plot(*thin(LINE, x, y), color=BLUE, linewidth=0.9, alpha=0.25)
+        if len(curves) > 1:
+            low, high = bootstrap_band(values, n=1000)
+            ax.fill_between(grid, low, high, color=BLUE, alpha=0.2, linewidth=0, label="95% bootstrap interval")
+        ax.plot(grid, values.mean(0), color=BLUE, linewidth=2.2, label=f"mean of {len(curves)} seeds")
+        _target(ax, runs[0])
+        kind = "evaluation return" if name.startswith("eval/") else "training return"
+        _finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)
+        return _save(figure, out)
+
+
+def try_plot_run(run_dir: Path) -> tuple[list[Path], str | None]:
+    """`plot_run` for the end of a training run: a failure is a line to show, not the end of the run."""
+    try:
+        return plot_run(run_dir), None
+    except RegimenError as error:
+        return [], str(error)

@@ -1,0 +1,465 @@
+"""What the command line and Python call: `train`, `resume`, `evaluate`. No learning code here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regimen.config import datasets, layers
+from regimen import spaces
+from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
+from regimen.envs import registry
+from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
+from regimen.config.fields import Count
+from regimen.sources.host import Interrupted
+from regimen.files.console import Console
+from regimen.files.run_dir import RunFiles, read_config
+from regimen.files.mlflow import resolve_model_uri
+from regimen.files.storage import plain, read_json, write_atomic
+from regimen.runs import curriculum
+from regimen.engines import device, multihost
+from regimen.experiments import many
+from regimen.policies.evaluate import Evaluation, baseline_evaluator, make_evaluator
+from regimen.runs.learner import Learner, compare, initial_from
+from regimen.policies.policy import Policy, load_policy, read_policy
+from regimen.runs.result import Result, announce, deliver, group_result, settle
+from regimen.engines.signals import Signals
+from regimen.runs.stopping import check_rules
+from regimen.runs.session import Callback, Session, make_engine
+from regimen.config.validation import validate
+
+OBJECT = "python:"  # begins the id of an environment object that only the user's program can make again
+BEHAVIOUR = 10_000  # env steps of the run that collects data for an algorithm that does not say how many
+SCHEDULES = ("lr_schedule", "clip_schedule", "ent_schedule")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What one call of `train` or `resume` shares between its sessions."""
+
+    handle: registry.EnvHandle
+    path: Path  # the run directory, or the group's
+    where: str  # the device, in words
+    command: str
+    callback: Callback | None
+    console: Console
+
+
+# --- train -----------------------------------------------------------------------------------------------------------
+
+
+@multihost.together
+def train(
+    config: TrainConfig,
+    command: str = "",
+    callback: Callback | None = None,
+    console: Console | None = None,
+    handle: registry.EnvHandle | None = None,
+) -> Result:
+    """Train as configured. With `seeds`, one run directory per seed under a group."""
+    begun = time.monotonic()
+    config = resolve_horizon(config)
+    path = Path(config.out) if config.out else default_path(config)
+    check_free(path)
+    where = device.configure(config.device, handle.native is not None if handle else registry.is_native(config.env))
+    handle = handle or registry.resolve(config.env, config.env_args)
+    layers.resolve_rollout(config.rollout, handle.native is not None)
+    config = layers.share_rollout(config, handle.native is not None)
+    config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
+    check_rules(config.stop, handle.id, handle.metric_reductions)
+    console = console or Console(quiet=True)
+    config, interrupted = provide_data(config, handle, path, console)
+    if interrupted is not None:
+        return interrupted
+    job = Job(handle, path, where, command, callback, console)
+    if config.seeds is None:
+        return accepted(train_runs(job, config, [path], [config.seed], begun)[0])
+    return accepted(group_result(path, train_seeds(job, config, begun), job.console))
+
+
+def train_seeds(job: Job, config: TrainConfig, begun: float) -> list[Result]:
+    """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
+    seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
+    paths = [job.path / f"seed-{seed}" for seed in seeds]
+    offline = config.data is not None and not getattr(config.algo, "online_steps", 0)
+    if offline or (job.handle.native is not None and not config.engine.distributed):
+        return train_runs(job, config, paths, seeds, begun)
+    results: list[Result] = []
+    for path, seed in zip(paths, seeds):
+        results += train_runs(dataclasses.replace(job, path=path), config, [path], [seed], begun)
+        if results[-1].exit_code:
+            break
+        begun = time.monotonic()
+    return results
+
+
+def train_runs(job: Job, config: TrainConfig, paths: list[Path], seeds: list[int], begun: float) -> list[Result]:
+    """One session, from nothing. What can be refused is refused before a directory is made."""
+    with Signals() as signals:
+        adopt = {}
+        if config.init_from:
+            adopt["adopt"] = initial_from(Path(config.init_from), config, job.handle, job.console.event)
+        multihost.begin(config, seeds)
+        engine = make_engine(config, job.handle, seeds, signals.is_requested, **adopt)
+        files = []
+        for path, seed in zip(paths, seeds):
+            data = layers.to_dict(config.replace(seed=seed, seeds=None))
+            files.append(RunFiles.create(path, data, job.command))
+            files[-1].lock()
+        with closing(files):
+            session = Session(config, job.handle, engine, files, seeds, job.path, job.console, job.callback, signals)
+            for learner in session.learners:
+                learner.run.started = begun
+                if config.init_from:
+                    learner.files.event(f"starts from the policy of {config.init_from}")
+            return run(session, job.where)
+
+
+def run(session: Session, where: str) -> list[Result]:
+    """The loop, then evaluation, summary, plots and mirror; says where everything is."""
+    console, learners = session.console, session.learners
+    try:
+        session.header(where)
+        session.loop()
+        if not session.signals.requested:
+            session.final_evaluation()
+    except Interrupted:
+        pass
+    finally:
+        session.close()
+    code = session.interrupted() if session.signals.requested else 0
+    results = [settle(learner, session.compile_seconds, code) for learner in learners]
+    if code:
+        return results
+    session.ending = True
+    if not session.group and not learners[0].diverged:
+        announce(results[0].summary, session.handle.return_threshold, console)
+    for learner, result in zip(learners, results):
+        lines = deliver(learner, result.summary, plots=not session.group)  # a group has one picture of all its seeds
+        for line in lines if not session.group else ():
+            console.event(line)
+    if not session.group:
+        console.event(f"stopped: {results[0].summary['stop_detail']}")
+    return results
+
+
+def provide_data(
+    config: TrainConfig, handle: registry.EnvHandle, path: Path, console: Console
+) -> tuple[TrainConfig, Result | None]:
+    """The configuration with a dataset to learn from, where the algorithm needs one: collected from the run that `data`
+    names, or from a short run of SAC on the environment. It stays beside the run, as `<run>-data`. A signal during
+    that run ends everything: its result is the second; the same command with the same `out` goes on from there."""
+    algo, found = config.algo, None if config.data is None else datasets.locate(config.data)
+    if config.data is None and ALGORITHMS[config.algorithm].online:
+        return config, None
+    if found is not None:
+        named = str(config.data).startswith(datasets.PREFIX)  # else the path as it is from anywhere
+        return config if named else config.replace(data=str(found.resolve())), None
+    from regimen.policies.collect import gather
+
+    out = path.with_name(f"{path.name}-data")
+    if config.data is None:
+        steps, source = getattr(algo, "behaviour_steps", BEHAVIOUR), path.with_name(f"{path.name}-behaviour")
+        console.event(f"no data given: SAC acts on {handle.id} for {steps:,} env steps first ({source})")
+        shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(source)}
+        quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
+        behaviour = layers.build_config(config.env, algo="sac", overrides=shared | quiet | {"total_steps": steps})
+        result = act_first(behaviour.replace(stop=StopConfig()), source, handle)
+        if result.exit_code:
+            console.event(f"interrupted; the same command with --out {path} goes on from here")
+            return config, dataclasses.replace(result, run_dir=path)
+        if datasets.locate(out) is not None:  # collected before
+            return validate(config.replace(data=str(out.resolve()))), None
+    else:
+        source = RunFiles.open(Path(config.data)).path
+        console.event(f"collecting what {source} has seen into {out}")
+    data = gather(handle, source, out, policy="replay", report=lambda text: None)
+    console.event(data.summary())
+    return validate(config.replace(data=str(out.resolve()))), None
+
+
+def act_first(config: TrainConfig, path: Path, handle: registry.EnvHandle) -> Result:
+    """The run that collects data: from nothing, from where a signal left it, or as it was finished."""
+    status = read_json(path / "status.json")
+    if not status:
+        return train(config, handle=handle)
+    stored, names = read_config(path), ("env", "env_args", "algorithm", "seed", "total_steps")
+    if any(stored.get(name) != getattr(config, name) for name in names):
+        raise StorageError(f"--out: {path} holds another run; choose another --out")
+    if status.get("state") == "finished":
+        return Result(path, read_json(path / "summary.json"))
+    return resume(path, env=(handle.native or handle.make_host) if config.env.startswith(OBJECT) else None)
+
+
+def accepted(result: Result) -> Result:
+    """The result, or the error of the seed that diverged: everything else has been written by now."""
+    for one in result.runs or [result]:
+        if one.stop_reason == "diverged":
+            seed = f"seed {one.summary['seed']}: " if result.runs else ""
+            raise DivergedError(seed + one.summary["stop_detail"])
+    return result
+
+
+def resolve_horizon(config: TrainConfig) -> TrainConfig:
+    """Give the schedules their length once; it is saved with the run and a resume does not touch it."""
+    if getattr(config.algo, "horizon", "") is not None:
+        return config
+    if config.total_steps is not None:
+        horizon = Count(config.total_steps, "steps")
+    elif config.total_episodes is not None:
+        horizon = Count(config.total_episodes, "episodes")
+    else:
+        for name in SCHEDULES:
+            if getattr(config.algo, name, "constant") != "constant":
+                shape = getattr(config.algo, name)
+                raise ConfigError(f"algo.{name}: '{shape}' has no length; set algo.horizon or a budget")
+        return config
+    return config.replace(algo=dataclasses.replace(config.algo, horizon=str(horizon)))
+
+
+# --- run directories -------------------------------------------------------------------------------------------------
+
+
+def default_path(config: TrainConfig, title: str | None = None) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    name = title or f"{many.short(config.env)}-{config.algorithm}"
+    seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
+    base = Path("runs") / f"{name}-{seeds}-{stamp}"
+    path, n = base, 1
+    while path.exists():
+        n += 1
+        path = base.with_name(f"{base.name}-{n}")
+    return path
+
+
+def check_free(path: Path) -> None:
+    try:
+        taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except OSError as e:
+        raise StorageError(f"--out: cannot read {path}: {e.strerror or e}") from e
+    if taken:
+        hint = f", or continue it with `regimen resume {path}`" if (path / "config.yaml").exists() else ""
+        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out{hint}")
+
+
+@contextlib.contextmanager
+def closing(files: list[RunFiles]) -> Iterator[None]:
+    """A run that ends with an error never says `running`."""
+    try:
+        yield
+    except BaseException as error:
+        for f in files:
+            with contextlib.suppress(StorageError, OSError):
+                if state_of(f) == "running":
+                    state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                    f.status(state=state, stop_reason=state, error=str(error))
+        raise
+    finally:
+        for f in files:
+            f.close()
+
+
+def state_of(files: RunFiles) -> str | None:
+    return read_json(files.path / "status.json").get("state")
+
+
+def copy_run(source: RunFiles, target: Path) -> RunFiles:
+    """A run directory to continue in, with RUN's history; RUN itself stays as it is."""
+    check_free(target)
+    leave = shutil.ignore_patterns(".lock", ".*.tmp", "mlflow.json", "report.html", "plots", "summary.json")
+    try:
+        shutil.copytree(source.path, target, symlinks=True, ignore=leave, dirs_exist_ok=True)
+    except OSError as e:
+        raise StorageError(f"--out: cannot write to {target}: {e.strerror or e}") from e
+    return RunFiles.open(target)
+
+
+# --- resume ----------------------------------------------------------------------------------------------------------
+
+
+@multihost.together
+def resume(
+    run_dir: str | Path,
+    checkpoint: str = "latest",
+    total_steps: int | None = None,
+    total_episodes: int | None = None,
+    out: str | Path | None = None,
+    device_name: str | None = None,
+    devices: int | None = None,
+    env_args: dict[str, Any] | None = None,
+    command: str = "",
+    console: Console | None = None,
+    callback: Callback | None = None,
+    env: Any = None,
+) -> Result:
+    """Continue a run exactly where a checkpoint left it; with `out`, in a new directory. `env` is the environment
+    itself, where the run was trained on an object."""
+    begun = time.monotonic()
+    source = RunFiles.open(Path(run_dir))
+    config = layers.from_dict(read_config(source.path))
+    if total_steps is not None or total_episodes is not None:
+        config = config.replace(total_steps=total_steps, total_episodes=total_episodes)
+    config = config.replace(device=device_name or config.device, devices=devices or config.devices)
+    config = config.replace(env_args=config.env_args | (env_args or {}))
+    config = validate(config)
+    refuse_object(config.env, env, f"regimen.resume('{run_dir}', env=...)")
+    where = device.configure(config.device, registry.is_native(config.env if env is None else env))
+    handle = stored_env(config.env, config.env_args, env)
+    check_rules(config.stop, handle.id, handle.metric_reductions)
+    files = source if out is None else copy_run(source, Path(out))
+    files.lock()
+    job = Job(handle, files.path, where, command, callback, console or Console(quiet=True))
+    return accepted(resume_run(job, config, files, checkpoint, begun, copied=out is not None))
+
+
+def resume_run(job: Job, config: TrainConfig, files: RunFiles, checkpoint: str, begun: float, copied: bool) -> Result:
+    """One session, from a checkpoint. A copy that cannot be continued is removed again."""
+    with Signals() as signals, closing([files]):
+        try:
+            multihost.begin(config, [config.seed])
+            engine = make_engine(config, job.handle, [config.seed], signals.is_requested)
+            args = (config, job.handle, engine, [files], [config.seed], job.path, job.console, job.callback, signals)
+            session = Session(*args)
+            learner = session.learners[0]
+            learner.run.started = begun
+            take_up(session, learner, checkpoint)
+        except BaseException:
+            if copied:
+                shutil.rmtree(files.path, ignore_errors=True)
+            raise
+        data = yaml.safe_dump(plain(layers.to_dict(config), finite=False), sort_keys=False, allow_unicode=True)
+        write_atomic(files.path / "config.yaml", data)
+        files.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
+        if job.command:
+            files.event(f"command: {job.command}")
+        return run(session, job.where)[0]
+
+
+def take_up(session: Session, learner: Learner, checkpoint: str) -> None:
+    """Load the checkpoint, see that there is something left to do, and only then rewind the files to it."""
+    warnings: list[str] = []
+    if checkpoint == "latest" and not learner.checkpoints.steps():
+        if learner.config.init_from:
+            raise StorageError(f"{learner.path} has no checkpoint; start it again with `regimen train`")
+        warnings.append("there is no checkpoint yet: starting from the beginning")
+    else:
+        learner.load(checkpoint, warnings.append)
+    c = learner.run.counters
+    spent = learner.run.rules.budget.check(c.steps, c.episodes)
+    if spent is not None and state_of(learner.files) == "finished":
+        raise ConfigError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
+    ended = [name for name in SCHEDULES if schedule_over(learner, name)]
+    if ended:
+        warnings.append(
+            f"algo.{ended[0]} ended at algo.horizon ({learner.config.algo.horizon}) and stays at its end value"
+        )
+    learner.run.stop = learner.run.stop or spent  # what remains is the last evaluation
+    learner.rewind()
+    for text in warnings:
+        session.tell(learner, f"warning: {text}")
+
+
+def schedule_over(learner: Learner, name: str) -> bool:
+    """Whether a schedule of the algorithm has come to its end: what follows trains at its last value."""
+    algo = learner.config.algo
+    horizon = Count.parse(getattr(algo, "horizon", None))
+    moving = getattr(algo, name, "constant") != "constant"
+    return moving and horizon is not None and getattr(learner.run.counters, horizon.unit) >= horizon.n
+
+
+def refuse_object(stored: str, env: Any, instead: str) -> None:
+    if env is None and stored.startswith(OBJECT):
+        raise ConfigError(
+            f"this run was trained on the Python object '{stored.removeprefix(OBJECT)}', which cannot be made from its "
+            f"name; call {instead} with it"
+        )
+
+
+def stored_env(stored: str, args: dict[str, Any], env: Any) -> registry.EnvHandle:
+    """The environment of a run: `env` itself where it is given, under the name the run knows."""
+    if env is None:
+        return registry.resolve(stored, args)
+    return dataclasses.replace(registry.resolve(env, {}), id=stored)
+
+
+# --- evaluate --------------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    target: Any,
+    policy: str | Policy | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    env_args: dict[str, Any] | None = None,
+    checkpoint: str = "best",
+    tracking_uri: str | None = None,
+    env: Any = None,
+) -> Evaluation:
+    """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
+    environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy."""
+    learned, origin = policy if isinstance(policy, Policy) else None, {}
+    if isinstance(target, str) and target.startswith("models:/"):
+        found = read_policy(resolve_model_uri(target, tracking_uri))
+        learned, origin = (found if policy is None else learned), found.meta
+    elif is_run(target):
+        learned = load_policy(target, checkpoint) if policy is None else learned
+        has_config = (Path(target) / "config.yaml").exists()
+        origin = read_config(Path(target)) if has_config else read_policy(Path(target)).meta
+    stored, args = origin.get("env", target), dict(origin.get("env_args", {})) | (env_args or {})
+    if isinstance(stored, str):
+        refuse_object(stored, env, f"regimen.evaluate('{target}', env=...)")
+    native = registry.is_native(stored if env is None else env)
+    device.configure("auto" if native else "cpu", native)
+    handle = registry.resolve(stored, args) if env is None else registry.resolve(env, env_args or {})
+    if learned is not None:
+        which = checkpoint if policy is None and is_run(target) and (Path(target) / "config.yaml").exists() else None
+        return evaluate_policy(handle, learned, episodes, seed, which)
+    if not isinstance(policy, str):
+        names = ", ".join(["random", *handle.baselines])
+        raise ConfigError(
+            f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
+        )
+    with contextlib.closing(baseline_evaluator(handle, policy)) as play:
+        return play((), seed, episodes, policy=policy)
+
+
+def evaluate_policy(
+    handle: registry.EnvHandle, policy: Policy, episodes: int, seed: int, checkpoint: str | None = None
+) -> Evaluation:
+    """Greedy episodes of a trained policy on an environment with its spaces."""
+    theirs, mine = (
+        {"observation space": spaces.describe(x.observation_space), "action space": spaces.describe(x.action_space)}
+        for x in (policy, handle)
+    )
+    try:
+        compare(theirs, mine, f"the policy on {handle.id}")
+    except StorageError as e:
+        raise EnvError(str(e).replace("this run's is", "the environment's is")) from e
+    with contextlib.closing(make_evaluator(handle, policy.algo)) as play:
+        result = play(policy.params, seed, episodes, policy=policy.meta.get("algorithm", "policy"))
+    if checkpoint is not None and "env_steps" in policy.meta:
+        result.checkpoint = f"{checkpoint}, step {policy.meta['env_steps']}"
+    return result
+
+
+def is_run(target: Any) -> bool:
+    """A path that exists and holds a run or a policy."""
+    if not isinstance(target, (str, Path)):
+        return False
+    path = Path(target)
+    if path.is_dir() and ((path / "config.yaml").exists() or (path / "config.json").exists()):
+        return True
+    if path.is_dir() and any(path.glob("seed-*/config.yaml")):
+        raise ConfigError(f"{path} holds several seeds; name one of them, for example {path}/seed-0")
+    if path.exists() and target not in registry.ENVS:
+        raise StorageError(f"{path} is not a run directory: it has no config.yaml")
+    return False

@@ -1,0 +1,102 @@
+"""One run on a Ray cluster: Ray Train's `JaxTrainer` starts N workers and joins them with `jax.distributed`; in each of
+them runs what `--distributed` runs (`multihost.py`), so worker 0 is in charge."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from regimen import errors
+from regimen.config import layers
+from regimen.config.schema import TrainConfig
+from regimen.errors import ConfigError, LostProcessError, RegimenError
+from regimen.files.storage import plain
+from regimen.runs.api import default_path, resume, train
+from regimen.runs.result import Result
+
+LOOPBACK = "127.0.0.1"
+
+
+def train_on_hosts(
+    config: TrainConfig, hosts: int, address: str | None = None, command: str = "", quiet: bool = False
+) -> Result:
+    """`train` by that many workers of the Ray cluster at `address` (`auto`, HOST:PORT), or of one on this machine.
+    Worker 0 writes the run directory, at the path it would have here."""
+    out = str((Path(config.out) if config.out else default_path(config)).absolute())
+    job = {"config": plain(layers.to_dict(config), finite=False), "out": out, "command": command, "quiet": quiet}
+    return launch(job, hosts, address, config.device)
+
+
+def resume_on_hosts(
+    run_dir: str, hosts: int, address: str | None = None, quiet: bool = False, **arguments: Any
+) -> Result:
+    """`resume` by that many workers; `arguments` are its own."""
+    if arguments.get("out") is not None:
+        arguments["out"] = str(Path(arguments["out"]).absolute())
+    job = {"resume": str(Path(run_dir).absolute()), "arguments": arguments, "quiet": quiet}
+    return launch(job, hosts, address, arguments.get("device_name") or "auto")
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """In every worker: the run, and what came of it."""
+    from regimen.files.console import Console
+
+    console = Console(quiet=job["quiet"])
+    try:
+        if "resume" in job:
+            result = resume(job["resume"], console=console, **job["arguments"])
+        else:
+            config = layers.from_dict(job["config"]).replace(out=job["out"])
+            result = train(config, command=job["command"], console=console)
+    except RegimenError as error:
+        return {"error": str(error), "kind": type(error).__name__}
+    return {"run_dir": str(result.run_dir), "summary": plain(result.summary), "exit_code": result.exit_code}
+
+
+def launch(job: dict[str, Any], hosts: int, address: str | None, device: str) -> Result:
+    try:
+        import ray
+        from ray.train import RunConfig, ScalingConfig, TrainingFailedError
+        from ray.train.v2.jax import JaxConfig, JaxTrainer
+    except ImportError as error:
+        raise ConfigError(f"--hosts: Ray Train is not installed ({error}); pip install 'ray[train]'") from error
+
+    if hosts < 1:
+        raise ConfigError(f"--hosts: {hosts} is out of range; it must be at least 1")
+    options: dict[str, Any] = {"address": address}
+    if address is None:
+        options = {"address": "local", "num_cpus": max(hosts, os.cpu_count() or 1), "include_dashboard": False}
+        options["_node_ip_address"] = LOOPBACK
+    ray.init(log_to_driver=not job["quiet"], logging_level=logging.ERROR, **options)
+    try:
+        gpus = 0 if device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
+        if 0 < gpus < hosts or (device == "gpu" and not gpus):
+            raise ConfigError(
+                f"--hosts: {hosts} workers, and the cluster has {gpus} GPUs; choose fewer or --device cpu"
+            )
+        each = {"CPU": 1, "GPU": gpus // hosts} if gpus else {"CPU": 1}
+        variables = {"JAX_PLATFORMS": "cuda" if gpus else "cpu"}
+        variables |= {name: os.environ[name] for name in ("PYTHONPATH", "XLA_FLAGS") if name in os.environ}
+        shared = Path(job.get("out") or job["resume"]).parent  # Ray wants a folder that every worker can see
+        shared.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=shared, prefix=".ray-", ignore_cleanup_errors=True) as folder:
+            trainer = JaxTrainer(
+                work,
+                train_loop_config=job,
+                jax_config=JaxConfig(use_gpu=True),  # or it joins nobody; JAX_PLATFORMS decides what it joins
+                scaling_config=ScalingConfig(
+                    num_workers=hosts, use_gpu=bool(gpus), resources_per_worker=each, placement_strategy="SPREAD"
+                ),
+                run_config=RunConfig(storage_path=folder, worker_runtime_env={"env_vars": variables}),
+            )
+            told: Any = trainer.fit().return_value
+    except TrainingFailedError as error:
+        raise LostProcessError(f"--hosts: {' '.join(str(error).split())[:300]}") from error
+    finally:
+        ray.shutdown()
+    if "error" in told:
+        raise getattr(errors, told["kind"], RegimenError)(told["error"])
+    return Result(Path(told["run_dir"]), told["summary"], told["exit_code"])

@@ -1,0 +1,253 @@
+"""One seed of a session: its bookkeeping, its files, its checkpoints, its mirror, and the policy to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from regimen import spaces
+from regimen.statistics import mean_interval, sample_interval
+from regimen.config.schema import TrainConfig
+from regimen.errors import StorageError
+from regimen.config.layers import resolve_rollout, to_dict
+from regimen.files.run_dir import RunFiles
+from regimen.files.mlflow import Mirror
+from regimen.files.storage import read_json
+from regimen.runs import curriculum
+from regimen import trees
+from regimen.files.checkpoint import Checkpoints
+from regimen.engines.base import Engine, Progress
+from regimen.policies.evaluate import Evaluation, interval
+from regimen.policies.policy import read_policy, save_policy
+from regimen.runs.run import Row, Run
+from regimen.runs.stopping import Stop
+from regimen.types import PyTree, State
+
+
+class Learner:
+    """Learner k of an engine, and everything that is kept of it."""
+
+    def __init__(self, config: TrainConfig, handle: Any, engine: Engine, k: int, seed: int, files: RunFiles):
+        self.config, self.handle, self.engine, self.k, self.seed, self.files = config, handle, engine, k, seed, files
+        self.run = Run(config, handle, seed)
+        c = config.checkpoint
+        self.checkpoints = Checkpoints(files.path / "checkpoints", c.keep, c.keep_best)
+        self.best_params: PyTree = None  # on the host
+        self.lesson: dict[str, float] | None = None  # values of the curriculum in the last update
+        self.stage: int | None = None  # of an algorithm that learns in stages
+        self.mirror: Mirror | None = None
+        self.evaluations: dict[str, Evaluation] = {}  # at the end: of the best and of the final policy
+
+    @property
+    def path(self) -> Path:
+        return self.files.path
+
+    @property
+    def stop(self) -> Stop | None:
+        return self.run.stop
+
+    @property
+    def diverged(self) -> bool:
+        return self.stop is not None and self.stop.code == "diverged"
+
+    def actor_params(self) -> PyTree:
+        return self.engine.actor_params(self.k)
+
+    def start_mirror(self, name: str, warn: Callable[[str], None]) -> None:
+        track = self.config.track
+        params = to_dict(self.config) | {"seed": self.seed}
+        self.mirror = Mirror(track.uri, track.experiment or self.handle.id, name, self.path, params, warn=warn)
+
+    def log(self, rows: list[Row]) -> None:
+        self.files.log_many(rows)
+        if self.mirror is not None:
+            for row in rows:
+                self.mirror.log(row["env_steps"], row)
+
+    def moves(self, progress: Progress) -> list[str]:
+        """What the curriculum changed in an advance that is not recorded yet, and stages that began, in words."""
+        course, begun = self.engine.curriculum, self.stages(progress)
+        if course is None:
+            return begun
+        lines, self.lesson = course.moves(self.lesson, progress, self.run.counters.steps)
+        return [*lines, *begun]
+
+    def stages(self, progress: Progress) -> list[str]:
+        """Stages of the algorithm that an advance came to."""
+        names, lines, steps = getattr(self.engine.algo, "stages", ()), [], self.run.counters.steps
+        found = progress.metrics.get("stage", np.zeros(0)) if names else ()
+        for number, taken in zip(found, np.cumsum(progress.steps)):
+            if int(number) != self.stage:
+                self.stage = int(number)
+                lines.append(f"stage {self.stage} ({names[self.stage]}) at step {steps + int(taken):,}")
+        return lines
+
+    def note_best(self, point: Row) -> bool:
+        """Whether an evaluation is a new best, whose policy is then kept."""
+        score = point.get("eval/return_mean")
+        if score is None or (self.run.best is not None and score <= self.run.best):
+            return False
+        self.run.best, self.run.best_step = score, self.run.counters.steps
+        self.best_params = jax.device_get(self.actor_params())
+        return True
+
+    def save(self) -> None:
+        """A checkpoint of this moment. `policy/` is the best by evaluation, or the newest while there is none."""
+        run, params = self.run, self.actor_params()
+        new_best = run.best_step == run.counters.steps
+        meta = {"wall_seconds": run.seconds, "identity": identity(self.config, self.handle), "run": run.state()}
+        if self.lesson is not None:
+            meta["lesson"] = self.lesson
+
+        def write_policy(path: Path) -> None:
+            info = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed}
+            info["env_steps"] = run.counters.steps
+            save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, info)
+
+        best = run.best if new_best else None
+        snapshot, final = self.engine.snapshot(self.k), run.stop is not None
+        self.checkpoints.save(run.counters.steps, snapshot, meta, write_policy, best=best, final=final)
+        if new_best or run.best is None:
+            write_policy(self.path / "policy")
+
+    def load(self, which: str, warn: Callable[[str], None]) -> None:
+        """Continue from a checkpoint. Nothing is written: see `rewind`."""
+        arrays, meta, path = self.checkpoints.load(which, warn)
+        theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
+        compare(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
+        self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
+        finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
+        self.run.restore(meta["run"], meta["wall_seconds"], finished)
+        self.lesson = meta.get("lesson")
+
+    def rewind(self) -> None:
+        """Make the files those of the moment that was loaded: what came later is about to be written anew."""
+        steps = self.run.counters.steps
+        self.checkpoints.forget_after(steps)
+        self.files.rewind(self.run.counters.updates)
+        self.restore_policy(steps)
+        self.files.event(f"resumed from step {steps:,}")
+
+    def restore_policy(self, steps: int) -> None:
+        """`policy/` as it was: the best by evaluation, or that of this moment where the best is no longer kept."""
+        folder, wanted = self.path / "policy", self.run.best_step if self.run.best is not None else steps
+        if read_json(folder / "config.json").get("env_steps") != wanted:
+            kept = [s for s in (wanted, steps) if (self.checkpoints.path / str(s) / "policy").is_dir()]
+            if not kept:  # nothing was saved yet
+                return
+            read_policy(self.checkpoints.path / str(kept[0]) / "policy").save(folder)
+        if self.run.best is not None:
+            self.best_params = jax.device_get(read_policy(folder).params)
+
+    def divergence(self, progress: Progress) -> Stop:
+        """What was seen in the update that was not finite, and where the state before it is: it was not applied."""
+        bad = {name: v[-1] for name, v in progress.metrics.items() if not np.isfinite(v[-1])}
+        bad.pop("explained_variance", None)  # has no value on a constant target
+        shown = sorted(bad, key=lambda name: name != "loss")[:3]
+        what = ", ".join(f"{name} {bad[name]}" for name in shown) or "the parameters are not finite"
+        c = self.run.counters
+        return Stop(
+            "diverged",
+            f"training diverged at update {c.updates + 1} (step {c.steps:,}): {what}; the last good state is saved in "
+            f"{self.checkpoints.path / str(c.steps)}. Try a lower algo.lr, or `regimen check-env {self.handle.id}`",
+        )
+
+    def summary(self, compile_seconds: float) -> dict[str, Any]:
+        run, c = self.run, self.run.counters
+        out: dict[str, Any] = {
+            "env": self.handle.id,
+            "env_args": self.config.env_args,
+            "algo": self.config.algorithm,
+            "seed": self.seed,
+            "agents": len(self.handle.agents) or 1,
+            "env_steps": c.steps,
+            "agent_steps": c.agent_steps,
+            "updates": c.updates,
+            "episodes": c.episodes,
+            "wall_seconds": round(run.seconds, 3),
+            "compile_seconds": round(compile_seconds, 3),
+            "steps_per_second": round(c.steps / max(run.seconds - compile_seconds, 1e-9), 1),
+            "best_checkpoint": run.best_step,
+            "stop_reason": run.stop.code if run.stop else None,
+            "stop_detail": run.stop.reason if run.stop else None,
+            "converged": bool(run.stop and run.stop.converged),
+            "solved_at": run.solved_at,
+            "return_threshold": self.handle.return_threshold,
+        }
+        out |= self.engine.summary() | run.rules.columns()
+        if not self.evaluations:
+            return out
+        best, final = self.evaluations["best"], self.evaluations["final"]
+        threshold, mean = self.handle.return_threshold, float(best.returns.mean())
+        out |= {
+            "eval_return_mean": mean,
+            "eval_return_std": float(best.returns.std()),
+            "eval_episodes": len(best.returns),
+            "final_return_mean": float(final.returns.mean()),
+            "final_return_std": float(final.returns.std()),
+            "solved": None if threshold is None else mean >= threshold,
+        } | final_metrics(best, self.handle.metric_reductions)
+        return out if best.success is None else out | {"success_rate": float(best.success.mean())}
+
+
+def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Everything an evaluation measured, named as its `eval/` metrics: means over its episodes, and their intervals."""
+    samples = {"return_mean": played.returns, "length_mean": played.lengths}
+    if len(played.components) > 1:
+        samples |= {f"reward/{name}": x for name, x in played.components.items()}
+    shares = {} if played.success is None else {"success_rate": played.success}
+    for name, x in played.metrics.items():
+        if name != "success":
+            (samples if reductions.get(name) == "sum" else shares)[name] = x  # a count is no rate
+    means = {name: float(np.mean(x)) for name, x in (samples | shares).items()}
+    between = {name: mean_interval(x) for name, x in samples.items()}
+    between |= {name: sample_interval(x) for name, x in shares.items()}
+    return {"eval_metrics": means, "eval_metrics_ci95": {name: interval(x) for name, x in between.items()}}
+
+
+def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
+    """What a state belongs to; a resume compares it."""
+    net = config.network
+    course = [f"{field} {text}" for field, text in curriculum.expand(config.curriculum, handle).items()]
+    return {
+        "algorithm": config.algorithm,
+        "observation space": spaces.describe(handle.observation_space),
+        "action space": spaces.describe(handle.action_space),
+        "network": f"{net.name} {list(net.hidden)} {net.activation}"
+        + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}"),
+        "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
+        "curriculum": "; ".join(course) or "none",
+    } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
+
+
+def compare(theirs: dict[str, str], mine: dict[str, str], what: str) -> None:
+    """Refuse what belongs to something else, naming both."""
+    for name, value in mine.items():
+        if theirs.get(name) != value:
+            raise StorageError(f"{what} does not fit: its {name} is {theirs.get(name)}, this run's is {value}")
+
+
+def initial_from(source: Path, config: TrainConfig, handle: Any, warn: Callable[[str], None]) -> Callable[..., State]:
+    """Replaces the networks and normalisers of a fresh state by those of another run's best checkpoint."""
+    arrays, meta, path = Checkpoints(RunFiles.open(source).path / "checkpoints").load("best", warn)
+    what = f"init_from: {path}"
+    mine = {name: value for name, value in identity(config, handle).items() if name not in ("num_envs", "curriculum")}
+    compare(meta["identity"], mine, what)
+
+    def adopt(fresh: State) -> State:
+        parts = {"models": {name: {"params": m.params} for name, m in fresh.models.items()}, "norm": fresh.norm}
+        prefixes = ("state/norm/", *(f"state/models/{name}/params/" for name in fresh.models))
+        wanted = {k: v for k, v in arrays.items() if k.startswith(prefixes)}
+        new = trees.unflatten({"state": parts}, wanted, what)["state"]
+        models = {}
+        for name, m in fresh.models.items():
+            params = new["models"][name]["params"]
+            models[name] = replace(m, params=params, target=() if m.target == () else params)
+        return replace(fresh, models=models, norm=new["norm"])
+
+    return adopt

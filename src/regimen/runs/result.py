@@ -1,0 +1,172 @@
+"""The end of a run: its summary, plots, report and mirror; the statistics of a group; what Python is handed back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.reports.plots import plot_group, try_plot_run
+from regimen.reports.page import write_report
+from regimen.statistics import bootstrap_interval, iqm
+from regimen.errors import RegimenError
+from regimen.files.console import Console
+from regimen.files.run_dir import read_episodes, read_metrics
+from regimen.files.mlflow import registry_name
+from regimen.files.storage import write_json
+from regimen.policies.evaluate import interval
+from regimen.runs.learner import Learner
+from regimen.policies.policy import Policy, load_policy
+
+
+@dataclasses.dataclass
+class Result:
+    """A finished (or interrupted) run."""
+
+    run_dir: Path
+    summary: dict[str, Any]
+    exit_code: int = 0
+    runs: list[Result] = dataclasses.field(default_factory=list)  # one per seed, with --seeds
+
+    @property
+    def stop_reason(self) -> str | None:
+        return self.summary.get("stop_reason")
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """Every logged point, in order."""
+        return read_metrics(self.run_dir)
+
+    @cached_property
+    def episodes(self) -> dict[str, np.ndarray]:
+        """One entry per finished episode: columns of episodes.csv."""
+        return read_episodes(self.run_dir)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The best policy by evaluation."""
+        return load_policy(self.run_dir)
+
+
+def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Result:
+    """Write the summary and the last word of status.json."""
+    summary = learner.summary(compile_seconds)
+    if exit_code == 0:
+        state = "diverged" if learner.diverged else "finished"
+        learner.files.summary(summary)
+        learner.files.status(state=state, stop_reason=summary["stop_reason"], stop_detail=summary["stop_detail"])
+    return Result(learner.path, summary, exit_code)
+
+
+def announce(summary: dict[str, Any], threshold: float | None, console: Console) -> None:
+    """What came of a run, in two lines."""
+    best, final = summary["eval_return_mean"], summary["final_return_mean"]
+    text = f"evaluation over {summary['eval_episodes']} new episodes: "
+    text += f"best policy {best:.1f} ± {summary['eval_return_std']:.1f}"
+    if summary["best_checkpoint"] not in (None, summary["env_steps"]):
+        text += f" (from step {summary['best_checkpoint']:,}), "
+        text += f"final policy {final:.1f} ± {summary['final_return_std']:.1f}"
+    if threshold is not None:
+        text += f"; {'solved' if summary['solved'] else 'not solved'} (threshold {threshold:g})"
+    console.event(text)
+    console.event(
+        f"{summary['env_steps']:,} steps, {summary['updates']:,} updates, {summary['episodes']:,} episodes in "
+        f"{summary['wall_seconds']:.1f} s ({summary['compile_seconds']:.1f} s compiling); "
+        f"{summary['steps_per_second']:,.0f} steps/s"
+    )
+
+
+def deliver(learner: Learner, summary: dict[str, Any], plots: bool) -> list[str]:
+    """Plots, report and MLflow: after the results are safe, and never a reason to fail. Says where everything is."""
+    path = learner.path
+    lines = [f"policy   {path / 'policy'}   (regimen evaluate {path})"]
+    artifacts = [path / "config.yaml", path / "summary.json"]
+    try:
+        if plots:
+            pictures, warning = try_plot_run(path)
+            artifacts += pictures
+            lines.append(f"curves   {warning or path / 'plots' / 'overview.png'}")
+        report = write_report(path)
+        artifacts.append(report)
+        lines.append(f"report   {report}")
+    except (RegimenError, OSError) as error:
+        lines.append(f"report   none: {error}")
+        learner.files.event(lines[-1])
+    return lines + mirrored(learner, summary, artifacts)
+
+
+def mirrored(learner: Learner, summary: dict[str, Any], artifacts: list[Path]) -> list[str]:
+    """Finish the MLflow run and register a converged policy."""
+    if learner.mirror is None:
+        return []
+    name = learner.config.track.model_name or f"{learner.handle.id}-{learner.config.algorithm}"
+    result = learner.mirror.finish(
+        summary | {"state": "diverged" if learner.diverged else "finished"},
+        artifacts,
+        learner.path / "policy",
+        register=name,
+        converged=summary["converged"],
+        eval_return=summary.get("eval_return_mean"),
+    )
+    lines = []
+    if result.run_id:
+        lines.append(f"MLflow   {result.uri}   (mlflow ui --backend-store-uri {result.uri})")
+    if result.model_version:
+        alias = ", now @champion" if result.alias_moved else ""
+        lines.append(f"model    models:/{registry_name(name)}/{result.model_version}{alias}")
+    return lines
+
+
+def group_result(path: Path, results: list[Result], console: Console) -> Result:
+    """Mean, interquartile mean and 95% bootstrap interval over seeds, in summary.json of the group."""
+    code = max(r.exit_code for r in results)
+    summary: dict[str, Any] = {
+        "env": results[0].summary["env"],
+        "algo": results[0].summary["algo"],
+        "seeds": [r.summary["seed"] for r in results],
+        "stop_reasons": [r.summary["stop_reason"] for r in results],
+        "env_steps": [r.summary["env_steps"] for r in results],
+    }
+    summary |= group_statistics([r for r in results if "eval_return_mean" in r.summary])
+    write_json(path / "summary.json", summary)
+    if "eval_return_iqm" in summary:
+        between = summary["eval_return_iqm_ci95"]
+        shown = f" (95% interval {between[0]:.1f} to {between[1]:.1f})" if between else ""
+        console.event(
+            f"{len(summary['eval_return_means'])} seeds: evaluation return mean {summary['eval_return_mean']:.1f}, "
+            f"IQM {summary['eval_return_iqm']:.1f}{shown}"
+            + ("" if summary["solved"] is None else f"; {summary['solved']} solved")
+        )
+        try:
+            plot_group([r.run_dir for r in results], path)
+        except RegimenError as e:  # no matplotlib, or no return in so short a run
+            console.event(str(e))
+        try:
+            console.event(f"report {write_report(path)}")
+        except (RegimenError, OSError) as e:
+            console.event(f"report none: {e}")
+    console.event(f"run directories {path}/seed-*")
+    if code == 0:
+        reasons = Counter(map(str, summary["stop_reasons"])).most_common()
+        console.event("stopped: " + ", ".join(f"{reason} ({count} seeds)" for reason, count in reasons))
+    return Result(path, summary, code, results)
+
+
+def group_statistics(results: list[Result]) -> dict[str, Any]:
+    if not results:
+        return {}
+    scores = np.array([r.summary["eval_return_mean"] for r in results])
+    solved = [r.summary["solved"] for r in results]
+    return {
+        "eval_return_means": scores.tolist(),
+        "eval_return_mean": float(scores.mean()),
+        "eval_return_mean_ci95": interval(bootstrap_interval(scores, np.mean)),
+        "eval_return_std": float(scores.std()),
+        "eval_return_iqm": float(iqm(scores)),
+        "eval_return_iqm_ci95": interval(bootstrap_interval(scores, iqm)),
+        "solved": None if solved[0] is None else sum(map(bool, solved)),
+    }

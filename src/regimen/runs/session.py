@@ -1,0 +1,450 @@
+"""The loop, written once: `advance -> log -> evaluate -> check -> checkpoint`.
+
+`Session` runs it for K seeds on one engine; each is a `Learner` with files of its own. What differs between native and
+Gymnasium environments is in the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from regimen.config.schema import TrainConfig
+from regimen.envs.check import check_env
+from regimen.errors import ConfigError, EnvError, OutOfMemoryError, RegimenError, StorageError, nearest
+from regimen.schedule import Episodes, Steps
+from regimen.config.layers import describe, describe_budget, resolve_rollout
+from regimen.sources.host import HostSource, Interrupted
+from regimen.sources.scan import ScanSource
+from regimen.files.console import Console, memory_mb
+from regimen.files.run_dir import COUNTERS, RunFiles
+from regimen.runs import curriculum
+from regimen.engines import device, offline
+from regimen.engines.ray.cluster import require_ray
+from regimen.engines.base import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
+from regimen.policies.evaluate import Evaluation, make_evaluator
+from regimen.runs.learner import Learner
+from regimen.engines.multihost import SharedEngine
+from regimen.policies.policy import bind_algorithm
+from regimen.runs.run import Row
+from regimen.engines.signals import Signals
+from regimen.runs.stopping import Stop, evaluation_rules
+from regimen.types import State
+
+Callback = Callable[[dict[str, Any]], Any]
+WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
+UNKNOWN_LENGTH = 1000  # steps of an episode, for the memory estimate of an environment without a limit
+NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
+
+
+def make_engine(
+    config: TrainConfig,
+    handle: Any,
+    seeds: list[int],
+    stop_requested: Callable[[], bool],
+    adopt: Callable[[State], State] = lambda state: state,
+    variants: list[Any] | None = None,
+) -> Engine:
+    """The engine of this configuration; refused when its batches cannot fit. `adopt` may replace parts of each fresh
+    state (`--init-from`). `variants` are hyper-parameters of each learner, which differ from the configuration's only
+    in numbers; a native environment is then given."""
+    native = handle.native is not None
+    wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
+    if wanted and getattr(handle.native, "write_evaluation", None) is None:
+        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; environments of the airspace do")
+    kind, n, num_envs = resolve_rollout(config.rollout, native)
+    if config.data is not None:
+        return offline.make_engine(config, handle, seeds, partial(make_engine, stop_requested=stop_requested), adopt)
+    course = curriculum.make(config.curriculum, handle)
+    workers = config.engine.workers if config.engine.distributed else 1
+    algo = bind_algorithm(config, handle, num_envs, workers)
+    schedule = Steps(n) if kind == "steps" else Episodes(n)
+    if not native and config.devices not in (None, 1):
+        raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
+    devices = device.choose(config.devices, num_envs, algo) if native else jax.local_devices()[:1]
+    device.require_memory(memory_needed(config, handle) * len(seeds), replay_needed(algo) * len(seeds), devices)
+
+    def init(key: Any, one: Any = algo) -> State:
+        return adopt(one.init(key))
+
+    if config.engine.distributed:
+        if course is not None:
+            raise ConfigError("curriculum: workers do not follow one; use --engine local")
+        if config.rollout.lag:
+            raise ConfigError("rollout.lag: workers have a lag of their own; set it to 0")
+        require_ray()
+        from regimen.engines.ray.engine import RayEngine
+
+        bytes_ahead = (config.engine.queue + 2) * memory_needed(config, handle)
+        return RayEngine(config, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
+    with blaming_the_env(handle):
+        if native:
+            source, lag = ScanSource(schedule, num_envs), config.rollout.lag
+            kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
+            each = None if variants is None else [with_config(algo, c) for c in variants]
+            return kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
+        if config.rollout.lag:
+            raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
+        components, limit = handle.reward_components, handle.max_episode_steps
+        metrics = handle.metric_reductions
+        source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics)
+        return HostEngine(algo, source, seeds[0], init)
+
+
+def with_config(algo: Any, config: Any) -> Any:
+    """A bound algorithm with other hyper-parameters, sharing its networks: those may not depend on what changed."""
+    other = type(algo)(config, algo.network)
+    other.parts = algo.parts
+    return other
+
+
+def memory_needed(config: TrainConfig, handle: Any) -> int:
+    """Bytes of one learner's batches, in about."""
+    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
+    steps = n if kind == "steps" else n * (handle.max_episode_steps or UNKNOWN_LENGTH)
+    steps *= max(1, len(handle.agents))
+    return device.batch_bytes(handle.observation_space, steps, 4 * n if handle.native is not None else n, copies=2.5)
+
+
+def replay_needed(algo: Any) -> int:
+    """Bytes of one learner's replay; 0 where it has none."""
+    return algo.bound.replay_bytes() if hasattr(algo.bound, "replay_bytes") else 0
+
+
+@contextlib.contextmanager
+def blaming_the_env(handle: Any) -> Iterator[None]:
+    """An error deep in jax whose cause is a native environment that breaks its contract: say which part of it."""
+    try:
+        yield
+    except RegimenError:
+        raise
+    except Exception as error:
+        problems = check_env(handle, steps=8) if handle.native is not None else []
+        errors = [p.message for p in problems if p.level == "error"]
+        if not errors:
+            raise
+        raise EnvError(f"{handle.id}: {errors[0]}") from error
+
+
+class Session:
+    """One engine and its learners, from the first update to the last evaluation."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        handle: Any,
+        engine: Engine,
+        files: list[RunFiles],
+        seeds: list[int],
+        path: Path,
+        console: Console,
+        callback: Callback | None,
+        signals: Signals,
+        configs: list[TrainConfig] | None = None,
+        labels: list[str] | None = None,
+    ):
+        """`configs` and `labels` are of each learner, where they differ in more than the seed."""
+        self.config, self.handle, self.engine, self.path = config, handle, engine, path
+        self.console, self.callback, self.signals = console, callback, signals
+        each = configs or [config] * len(seeds)
+        self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(each, seeds, files))]
+        self.labels = labels or [f"seed {seed}" for seed in seeds]
+        self.varied = labels is not None
+        self.recorded = config.log.trajectories or config.log.alerts
+        self.evaluate = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
+        self.ending = False  # everything is saved: a signal ends the process at once
+        self.warned_of: set[str] = set()
+        self.workers_written = (-math.inf, 0)  # when, and their restarts then
+        signals.busy, signals.last_words = self.busy, self.last_words
+        engine.watch(lambda text: self.tell(self.learners[0], text), self.show_workers)
+        engine.on_signal = signals.ask
+
+    @property
+    def group(self) -> bool:
+        return len(self.learners) > 1
+
+    @property
+    def compile_seconds(self) -> float:
+        return self.engine.compile_seconds + self.evaluate.compile_seconds
+
+    def name(self, learner: Learner) -> str:
+        """How an event for everyone begins."""
+        return f"{self.labels[learner.k]}: " if self.group else ""
+
+    def tell(self, learner: Learner, text: str) -> None:
+        learner.files.event(text)
+        self.console.event(self.name(learner) + text)
+
+    def show_workers(self, rows: list[dict[str, Any]]) -> None:
+        """The state of each worker: about once a second here, and more rarely in the files."""
+        self.console.workers(rows)
+        run, restarts = self.learners[0].run, sum(row["restarts"] for row in rows)
+        written, before = self.workers_written
+        if run.seconds - written >= WORKERS_SECONDS or restarts > before:
+            self.workers_written = run.seconds, restarts
+            self.learners[0].files.workers(run.counters.updates, run.seconds, rows)
+
+    def header(self, where: str) -> None:
+        c, h = self.config, self.handle
+        kind, n, num_envs = resolve_rollout(c.rollout, h.native is not None)
+        world = "native" if h.native is not None else "Gymnasium"
+        first, count = self.learners[0].seed, len(self.learners)
+        seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
+        seeds = f"{count} runs in one program" if self.varied and self.group else seeds
+        needed = f"{device.size(memory_needed(c, h) * count)} for batches"
+        if replay := replay_needed(self.engine.algo):
+            needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {device.size(replay * count)}"
+        shared = self.engine.device_count
+        envs = f"{num_envs} envs" if shared == 1 else f"{shared} devices, {num_envs // shared} environments each"
+        envs = "offline" if c.data is not None else envs
+        lines = [
+            f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: "
+            + describe(c, kind, n, num_envs, h.max_episode_steps),
+            *self.engine.notes,
+            *getattr(getattr(self.engine.algo, "parts", None), "notes", ()),
+            f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
+            f"{device.size(1e6 * (memory_mb() or 0))} in this process",
+            f"run directory {self.path}",
+        ]
+        if self.engine.curriculum is not None:
+            lines.insert(1, self.engine.curriculum.words())
+        if words := self.engine.words():
+            lines.insert(1, words)
+        if self.group:
+            lines.append(f"the figures below are means over the {'runs' if self.varied else 'seeds'} still training")
+        self.console.header(lines)
+        for learner in self.learners:
+            for line in lines:
+                learner.files.event(line)
+            learner.files.status(device=where)
+            self.note_blind_rules(learner)
+
+    def start_mirrors(self) -> None:
+        for learner in self.learners if self.config.track.enabled else ():
+
+            def warn(text: str, learner: Learner = learner) -> None:
+                learner.files.event(text)
+                if learner.k == 0:
+                    self.console.event(text)
+
+            below = learner.path.relative_to(self.path).as_posix() if self.group else ""
+            learner.start_mirror(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def loop(self) -> None:
+        """Train until every learner has stopped or a signal asks to. Files are complete whatever happens."""
+        c = self.config
+        self.start_mirrors()
+        total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
+        self.console.start(total, unit)
+        self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
+        try:
+            while any(learner.stop is None for learner in self.learners) and not self.signals.requested:
+                self.turn()
+        except Interrupted:
+            pass
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self.console.stop()
+
+    def turn(self) -> None:
+        """One advance of every learner that is still going, and everything that is due after it."""
+        every_update = self.callback is not None and not getattr(self.callback, "evaluations_only", False)
+        most = 1 if every_update else CHUNK
+        going = [learner for learner in self.learners if learner.stop is None]
+        limits = [learner.run.limits(most) if learner.stop is None else IDLE for learner in self.learners]
+        with blaming_the_env(self.handle):
+            progress = self.engine.advance(limits)
+        rows = [self.absorb(learner, progress[learner.k]) for learner in going]
+        if not self.group:
+            for row in rows[0]:
+                self.console.update(row)
+        elif any(rows):
+            self.console.update(mean_row([r[-1] for r in rows if r]))
+
+    def absorb(self, learner: Learner, progress: Progress) -> list[Row]:
+        """Log, evaluate, check the rules, save: what is due after an advance. Returns the rows logged."""
+        run = learner.run
+        for move in learner.moves(progress):
+            self.tell(learner, move)
+        rows, episodes, due = run.record(progress)
+        if self.config.log.episodes:
+            learner.files.episodes(episodes)
+        point = self.evaluation(learner) if "eval" in due else {}
+        row_due = bool(due & {"log", "eval"})
+        if row_due:
+            rows.append(run.close_row(point))
+        if point:
+            rows[-1] |= run.rules.evaluation(rows[-1])
+            self.note_unknown_metric(learner, rows[-1])
+        learner.log(rows)
+        new_best = learner.note_best(point)
+        stop = run.check(row_due)
+        if progress.updates and self.called_back(learner, progress, rows, point):
+            stop = Stop("callback", "the callback asked to stop")
+        if progress.diverged:
+            stop = learner.divergence(progress)
+        run.stop = stop
+        if "checkpoint" in due or new_best or stop is not None:
+            learner.save()
+        if stop is not None:
+            learner.files.event(stop.reason)
+            if self.group:
+                self.console.event(self.name(learner) + stop.reason)
+        return rows
+
+    def evaluation(self, learner: Learner) -> Row:
+        """The greedy policy now, as metrics; nothing when a signal interrupts it."""
+        run = learner.run
+        seed = evaluation_seed(learner.seed, run.counters.updates)
+        try:
+            played = self.evaluate(learner.actor_params(), seed, self.config.eval.episodes)
+        except Interrupted:
+            return {}
+        if self.recorded:
+            self.write_trajectories(learner, played)
+        point = played.point()
+        mean, threshold = point["eval/return_mean"], self.handle.return_threshold
+        if run.solved_at is None and threshold is not None and mean >= threshold:
+            run.solved_at = run.counters.steps
+            self.tell(
+                learner,
+                f"Solved after {run.counters.steps:,} steps, {run.seconds:.1f} s: greedy mean {mean:.1f} over "
+                f"{self.config.eval.episodes} episodes (threshold {threshold:g})",
+            )
+        return point | {"eval/best_return": mean if run.best is None else max(run.best, mean)}
+
+    def write_trajectories(self, learner: Learner, played: Evaluation) -> None:
+        """What the evaluation just made looked like, step by step."""
+        assert played.recording is not None
+        path = learner.path / "trajectories" / f"step-{learner.run.counters.steps:09d}.csv"
+        try:
+            self.handle.native.write_evaluation(path, *played.recording, self.config.log.alerts)
+        except OSError as e:
+            raise StorageError(f"cannot write {path}: {e.strerror or e}") from e
+
+    def called_back(self, learner: Learner, progress: Progress, rows: list[Row], point: Row) -> bool:
+        """Whether the user's callback asks to stop."""
+        if self.callback is None:
+            return False
+        c, row = learner.run.counters, rows[-1] if rows else {}
+        metrics = {name: float(v[-1]) for name, v in progress.metrics.items()}
+        info = {
+            "seed": learner.seed,
+            "episode": c.episodes,
+            "update": c.updates,
+            "env_steps": c.steps,
+            "step_metrics": metrics | {name: v for name, v in row.items() if name.startswith("rollout/")},
+            "eval_metrics": {name.removeprefix("eval/"): v for name, v in point.items()} or None,
+        }
+        return self.callback(info) is True
+
+    # --- rules that could never fire ---------------------------------------------------------------------------------
+
+    def note_blind_rules(self, learner: Learner) -> None:
+        blind = evaluation_rules(self.config.stop) if learner.run.every["eval"] is None else []
+        if blind:
+            self.warn_once(learner, f"stop.{blind[0]} is checked at evaluations, and eval.every is 'never'")
+
+    def note_unknown_metric(self, learner: Learner, row: Row) -> None:
+        name = self.config.stop.metric
+        if name is not None and name not in row and not name.startswith(NOT_EVERY_ROW):
+            where = f"'{name}' is not among the logged metrics{nearest(name, row)}"
+            self.warn_once(learner, f"stop.metric: {where}")
+
+    def warn_once(self, learner: Learner, text: str) -> None:
+        learner.files.event(text)
+        if text not in self.warned_of:
+            self.warned_of.add(text)
+            self.console.event(f"warning: {text}")
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def final_evaluation(self) -> None:
+        """The best and the final policy, on episodes neither was selected on."""
+        n = self.config.eval.episodes
+        for learner in self.learners:
+            if learner.diverged:
+                continue
+            seed, run = evaluation_seed(learner.seed, 2**20), learner.run
+            final = best = self.evaluate(learner.actor_params(), seed, n)
+            if learner.best_params is not None and run.best_step != run.counters.steps:
+                best = self.evaluate(learner.best_params, seed, n)
+            learner.evaluations = {"best": best, "final": final}
+
+    def interrupted(self) -> int:
+        """Save what is still going; the exit code."""
+        number = self.signals.requested
+        name = signal.Signals(number).name
+        for learner in self.learners:
+            if learner.stop is None:
+                learner.save()
+            steps = learner.run.counters.steps
+            learner.files.event(f"interrupted by {name}; state saved at step {steps:,}")
+            learner.files.status(state="interrupted", stop_reason=name)
+            learner.files.summary(learner.summary(self.compile_seconds) | {"stop_reason": name})
+        which = f"{self.learners[0].path} (and so on)" if self.group else self.path
+        self.console.event(f"interrupted by {name}; state saved. Continue with: regimen resume {which}")
+        self.end_mirrors("interrupted")
+        return 128 + number
+
+    def fail(self, error: BaseException) -> None:
+        """Keep what can be kept, and let the files say what happened."""
+        if not isinstance(error, (StorageError, OutOfMemoryError, KeyboardInterrupt)):
+            with contextlib.suppress(Exception):  # the engine's state may be gone with the program that failed
+                for learner in self.learners:
+                    if learner.stop is None and learner.run.counters.updates:
+                        learner.save()
+        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        for learner in self.learners:
+            with contextlib.suppress(StorageError):  # the disk may be what failed
+                learner.files.event(f"{state}: {error}")
+                learner.files.status(state=state, stop_reason=state, error=str(error))
+        self.end_mirrors(state)
+
+    def end_mirrors(self, state: str) -> None:
+        for learner in self.learners:
+            if learner.mirror is not None:
+                learner.mirror.finish({"state": state, "stop_reason": state}, [], timeout=4 / len(self.learners))
+
+    def busy(self) -> bool:
+        return self.engine.compiling or self.evaluate.compiling or self.ending
+
+    def last_words(self, number: int) -> None:
+        """The process is about to be ended by the signal's thread: the last checkpoint stays as it is."""
+        self.engine.abandon()
+        if self.ending:
+            return
+        name = signal.Signals(number).name
+        for learner in self.learners:
+            learner.files.status(state="interrupted", stop_reason=name)
+        self.console.stop()
+        self.console.event(f"interrupted by {name}; the last checkpoint in {self.path} is as it was")
+
+    def close(self) -> None:
+        self.workers_written = (-math.inf, 0)  # the last state is kept
+        self.evaluate.close()
+        self.engine.close()
+
+
+def mean_row(rows: list[Row]) -> Row:
+    """The mean over seeds of whatever each of them has."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    means = {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
+    return means | {name: round(means[name]) for name in COUNTERS if name != "wall_seconds" and name in means}
+
+
+def evaluation_seed(seed: int, index: int) -> int:
+    """Starts that training never uses and that differ from one evaluation to the next."""
+    return (1_000_003 * (seed + 1) + index) % 2**31

@@ -1,0 +1,306 @@
+"""Rules that end a run. Each is fed what it needs, remembers why it fired, and can be saved and restored."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regimen.config.schema import StopConfig
+from regimen.errors import ConfigError
+
+CONFLICT, SUCCESS = "eval/los", "eval/success_rate"  # share of the evaluation episodes with a conflict; of successes
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a run ended: a short code, the sentence shown, and whether the goal was reached."""
+
+    code: str
+    reason: str
+    converged: bool = False
+
+
+class Convergence:
+    """The mean of the last `window` training episodes is at least `target`, and there has been no new best mean for
+    `patience` further episodes. Falling below the target starts the wait anew."""
+
+    def __init__(self, target: float, window: int, patience: int):
+        self.target, self.window, self.patience = target, window, patience
+        self.returns: deque[float] = deque(maxlen=window)
+        self.total, self.waited = 0.0, 0
+        self.best: float | None = None
+        self.fired: Stop | None = None
+
+    def episode(self, value: float) -> None:
+        if len(self.returns) == self.window:
+            self.total -= self.returns[0]
+        self.returns.append(value)
+        self.total += value
+        if self.fired or len(self.returns) < self.window:
+            return
+        mean = self.total / self.window
+        if mean < self.target:
+            self.best, self.waited = None, 0
+            return
+        if self.best is None or mean > self.best:
+            self.best, self.waited = mean, 0
+        else:
+            self.waited += 1
+        if self.waited >= self.patience:
+            text = (
+                f"converged: mean return {mean:.1f} over the last {self.window} episodes is at least {self.target:g}, "
+                f"no new best for {self.patience} episodes"
+            )
+            self.fired = Stop("converged", text, converged=True)
+
+    def state(self) -> dict[str, Any]:
+        return {"returns": list(self.returns), "total": self.total, "best": self.best, "waited": self.waited}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.returns.extend(saved["returns"])
+        self.total, self.best, self.waited = saved["total"], saved["best"], saved["waited"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A logged metric is at least `above`, or at most `below`."""
+
+    metric: str
+    above: float | None = None
+    below: float | None = None
+
+    def met(self, point: Mapping[str, Any]) -> bool:
+        value = point.get(self.metric)
+        if value is None:
+            return False
+        return value >= self.above if self.above is not None else value <= self.below
+
+    def words(self, point: Mapping[str, Any]) -> str:
+        side = f"at least {self.above:g}" if self.above is not None else f"at most {self.below:g}"
+        return f"{self.metric} {point[self.metric]:.4g} is {side}"
+
+
+class Streak:
+    """Every condition holds for `streak` evaluations in a row. Without `streak` it counts and never fires. With a
+    `column` the count is logged. `text` is the reason in words, by default what the conditions say."""
+
+    def __init__(
+        self,
+        conditions: Sequence[Condition],
+        streak: int | None,
+        code: str = "metric",
+        column: str | None = None,
+        text: str | None = None,
+    ):
+        self.conditions, self.streak, self.code, self.column, self.text = conditions, streak, code, column, text
+        self.run = 0
+        self.fired: Stop | None = None
+
+    def evaluation(self, point: Mapping[str, Any]) -> None:
+        self.run = self.run + 1 if all(c.met(point) for c in self.conditions) else 0
+        if self.streak is not None and self.run >= self.streak and not self.fired:
+            what = self.text or " and ".join(c.words(point) for c in self.conditions)
+            times = "" if self.streak == 1 else f" for {self.streak} evaluations in a row"
+            self.fired = Stop(self.code, f"reached: {what}{times}", converged=True)
+
+    def columns(self) -> dict[str, int]:
+        return {} if self.column is None else {self.column: self.run}
+
+    def state(self) -> dict[str, Any]:
+        return {"run": self.run}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.run = saved["run"]
+
+
+class Bands:
+    """Training is cut into bands of `size` env steps. A band is good if at least `share` of the evaluation episodes in
+    it had no conflict; `needed` good bands in a row end the run, once at least `least` bands have been judged.
+
+    Band i (from 1) holds the evaluations after step (i - 1) * size, up to and at step i * size. It is judged by the
+    first evaluation at or past its end. A band without an evaluation says nothing and is passed over, so the rule can
+    fire however rarely a run is evaluated.
+    """
+
+    def __init__(self, size: int, share: float, needed: int, least: int):
+        self.size, self.share, self.needed, self.least = size, share, needed, least
+        self.band = 0  # of the last evaluation
+        self.free = self.total = 0  # its evaluation episodes so far: without a conflict, and all
+        self.good = self.judged = 0
+        self.fired: Stop | None = None
+
+    def evaluation(self, point: Mapping[str, Any]) -> None:
+        steps, episodes = point["env_steps"], point["eval/episodes"]
+        band = -(-steps // self.size)
+        if band != self.band:
+            self.judge()
+            self.band = band
+        self.free += round((1.0 - point.get(CONFLICT, 1.0)) * episodes)
+        self.total += episodes
+        if steps == band * self.size:
+            self.judge()
+
+    def judge(self) -> None:
+        """The band has come to its end."""
+        if not self.total:
+            return
+        self.good = self.good + 1 if self.free >= self.share * self.total else 0
+        self.judged += 1
+        self.free = self.total = 0
+        if self.good >= self.needed and self.judged >= self.least and not self.fired:
+            text = (
+                f"reached: {self.good} bands of {self.size:,} steps in a row with at least {100 * self.share:g}% of "
+                "the evaluation episodes without conflict"
+            )
+            self.fired = Stop("bands", text, converged=True)
+
+    def columns(self) -> dict[str, int]:
+        return {"band": self.band, "good_bands": self.good}
+
+    def state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("band", "free", "total", "good", "judged")}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        for name in self.state():
+            setattr(self, name, saved[name])
+
+
+class NoImprovement:
+    """So many evaluations without a new best evaluation return."""
+
+    def __init__(self, evaluations: int):
+        self.evaluations, self.waited = evaluations, 0
+        self.best: float | None = None
+        self.fired: Stop | None = None
+
+    def evaluation(self, point: dict[str, Any]) -> None:
+        value = point["eval/return_mean"]
+        if self.best is None or value > self.best:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        if self.waited >= self.evaluations and not self.fired:
+            text = f"no improvement: {self.waited} evaluations without a new best; best {self.best:.1f}"
+            self.fired = Stop("no_improvement", text)
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self.best, "waited": self.waited}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.best, self.waited = saved["best"], saved["waited"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Steps and episodes since the run began, seconds since this process took it up; whichever is spent first."""
+
+    steps: int | None = None
+    episodes: int | None = None
+    seconds: float | None = None
+
+    def check(self, steps: int, episodes: int, seconds: float = 0.0) -> Stop | None:
+        if self.steps is not None and steps >= self.steps:
+            return Stop("max_steps", f"budget spent: {steps:,} of {self.steps:,} steps")
+        if self.episodes is not None and episodes >= self.episodes:
+            return Stop("max_episodes", f"budget spent: {episodes:,} of {self.episodes:,} episodes")
+        if self.seconds is not None and seconds >= self.seconds:
+            return Stop("max_seconds", f"time is up: {seconds:.0f} of {self.seconds:g} seconds")
+        return None
+
+
+@dataclass
+class Rules:
+    """The rules of one run."""
+
+    budget: Budget
+    convergence: Convergence | None = None
+    metric: Streak | None = None
+    perfect: Streak | None = None
+    zero_conflict: Streak | None = None
+    bands: Bands | None = None
+    no_improvement: NoImprovement | None = None
+
+    @classmethod
+    def of(cls, stop: StopConfig, total_steps: int | None, total_episodes: int | None, metrics: Any = ()) -> Rules:
+        """`metrics` are those that the environment declares: with `los` its streaks are counted and logged whether or
+        not they may end the run."""
+        rules = cls(Budget(total_steps, total_episodes, stop.max_seconds))
+        if stop.target_return is not None:
+            rules.convergence = Convergence(stop.target_return, stop.convergence_window, stop.patience)
+        if stop.metric is not None:
+            rules.metric = Streak([Condition(stop.metric, stop.above, stop.below)], stop.streak)
+        none, all_reach = Condition(CONFLICT, below=0.0), Condition(SUCCESS, above=1.0)
+        if "los" in metrics:
+            n, text = stop.zero_conflict_streak, "no evaluation episode had a conflict"
+            rules.zero_conflict = Streak([none], n, "zero_conflict", "zero_conflict_streak", text)
+        if "los" in metrics and "success" in metrics:
+            n, text = stop.perfect_streak, "every evaluation episode succeeded without conflict"
+            rules.perfect = Streak([none, all_reach], n, "perfect", "perfect_streak", text)
+        if stop.band_steps is not None:
+            rules.bands = Bands(stop.band_steps, stop.band_share, stop.bands, stop.min_bands)
+        if stop.no_improvement is not None:
+            rules.no_improvement = NoImprovement(stop.no_improvement)
+        return rules
+
+    def named(self) -> dict[str, Any]:
+        """Those there are, in the order in which they are asked."""
+        rules = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "budget"}
+        return {name: rule for name, rule in rules.items() if rule is not None}
+
+    def episodes(self, returns: list[float]) -> None:
+        if self.convergence is not None:
+            for value in returns:
+                self.convergence.episode(value)
+
+    def evaluation(self, point: Mapping[str, Any]) -> dict[str, int]:
+        """A row that has an evaluation; returns what the rules add to it."""
+        for name, rule in self.named().items():
+            if name != "convergence":
+                rule.evaluation(point)
+        return self.columns()
+
+    def columns(self) -> dict[str, int]:
+        """Streaks and bands as they stand."""
+        counted = [rule for rule in (self.zero_conflict, self.perfect, self.bands) if rule is not None]
+        return {name: value for rule in counted for name, value in rule.columns().items()}
+
+    def fired(self) -> Stop | None:
+        """The first rule that says stop."""
+        return next((rule.fired for rule in self.named().values() if rule.fired is not None), None)
+
+    def state(self) -> dict[str, Any]:
+        def plain(stop: Stop | None) -> dict[str, Any] | None:
+            return None if stop is None else dataclasses.asdict(stop)
+
+        return {name: rule.state() | {"fired": plain(rule.fired)} for name, rule in self.named().items()}
+
+    def restore(self, saved: dict[str, Any], stopped: bool) -> None:
+        """Continue the waits; but where the run had `stopped`, a rule that fired begins anew."""
+        for name, rule in self.named().items():
+            state = saved.get(name)
+            if state is None or (stopped and state["fired"]):
+                continue
+            rule.restore(state)
+            rule.fired = Stop(**state["fired"]) if state["fired"] else None
+
+
+def check_rules(stop: StopConfig, env: str, metrics: Any) -> None:
+    """Refuse rules about conflicts on an environment that knows none: they could never fire."""
+    wanted = {"zero_conflict_streak": ("los",), "perfect_streak": ("los", "success"), "band_steps": ("los",)}
+    for name, needed in wanted.items():
+        missing = [metric for metric in needed if metric not in metrics]
+        if getattr(stop, name) is not None and missing:
+            known = f"its metrics: {', '.join(metrics)}" if metrics else "it has no metrics"
+            raise ConfigError(
+                f"stop.{name}: {env} does not report the metric '{missing[0]}' ({known}); leave the rule out "
+                f"(`--stop.{name.replace('_', '-')} none`) or use stop.metric"
+            )
+
+
+def evaluation_rules(stop: StopConfig) -> list[str]:
+    """Settings of rules that only an evaluation can make fire."""
+    names = ("metric", "perfect_streak", "zero_conflict_streak", "band_steps", "no_improvement")
+    return [name for name in names if getattr(stop, name) is not None]

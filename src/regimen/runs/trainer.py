@@ -1,0 +1,161 @@
+"""Training as an object, for Python programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+
+from regimen.config import layers
+from regimen.config.schema import ALGORITHMS
+from regimen.envs import registry
+from regimen.errors import ConfigError
+from regimen.files.console import Console
+from regimen.engines import device
+from regimen.runs.api import OBJECT, evaluate_policy, train
+from regimen.policies.policy import Policy, load_policy, make_algorithm
+from regimen.runs.result import Result
+from regimen.runs.session import Callback
+from regimen.types import Spec
+
+
+class Trainer:
+    """`Trainer(env="cartpole", algo=PPO(lr=1e-3), total_steps=50_000).train()`.
+
+    `env` is an id, or a Gymnasium or native environment (instance, class or factory); `algo` a name or an algorithm
+    object; `overrides` any setting of `regimen train`, by dotted or unambiguous name. `quiet=False` shows progress.
+    """
+
+    def __init__(self, env: Any = "cartpole", algo: Any = "ppo", *, quiet: bool = True, **overrides: Any):
+        if not isinstance(algo, str):
+            algo, given = settings_of(algo)
+            overrides = layers.flatten(given, algo) | layers.flatten(overrides, algo)
+        self.handle: registry.EnvHandle | None = None
+        if not isinstance(env, str):
+            handle = registry.resolve(env, overrides.pop("env_args", {}))
+            self.handle = dataclasses.replace(handle, id=name_of(env, handle))
+            overrides["env_args"] = handle.env_args
+            env = self.handle.id
+        self.console = Console(quiet=quiet)
+        self.config = layers.build_config(env, algo=algo, overrides=overrides)
+        self.result: Result | None = None
+        self._policy: Policy | None = None
+        self._own: tuple[Any, Any] | None = None  # algorithm and state of a loop of one's own
+        self._draws = 0
+
+    def train(self, callback: Callback | None = None) -> Result:
+        """Train to the end; `callback` is called once per update and may return True to stop."""
+        command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
+        self.result = train(self.config, command, callback, self.console, self.handle)
+        self._policy = None
+        return self.result
+
+    # --- a loop of one's own -----------------------------------------------------------------------------------------
+
+    def begin(self) -> tuple[Any, Any]:
+        """The algorithm bound to the environment's spaces, and its first state: for `sample`, `value` and `update`."""
+        if self._own is None:
+            handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
+            spec = Spec(
+                handle.observation_space,
+                handle.action_space,
+                handle.reward_components,
+                action_conditions=handle.action_conditions,
+            )
+            algo = make_algorithm(self.config.algorithm, self.config.algo, self.config.network).bind(spec)
+            self._own = algo, algo.init(jax.random.key(self.config.seed))
+        return self._own
+
+    def sample(self, obs: Any, mask: Any = None) -> tuple[Any, Any, Any]:
+        """(action to store, its log-probability, value) for one observation; `to_env(action)` is what to send."""
+        algo, state = self.begin()
+        self._draws += 1
+        return algo.sample(state, obs, jax.random.fold_in(state.key, 2**30 + self._draws), mask)
+
+    def value(self, obs: Any) -> Any:
+        algo, state = self.begin()
+        return algo.value(state, obs)
+
+    def to_env(self, action: Any) -> Any:
+        return self.begin()[0].to_env(action)
+
+    def update(self, buffer: Any) -> dict[str, float]:
+        """Learn from a `TrajectoryBuffer` of finished episodes: advantages over all of them, then `algo.epochs` epochs
+        of minibatches of `algo.minibatch_size`. Mean losses; `policy` then is the policy as it stands."""
+        algo, state = self.begin()
+        c, losses = algo.config, []
+        buffer.compute_returns_and_advantages(c.gamma, c.gae_lambda, normalize_advantage=c.normalize_advantage)
+        for _ in range(c.epochs):
+            for minibatch in buffer.create_minibatches(c.minibatch_size):
+                state, found = algo.update_minibatch(state, minibatch)
+                losses.append(found)
+        self._own = algo, state
+        origin = {"algorithm": self.config.algorithm, "env": self.config.env, "env_args": self.config.env_args}
+        self._policy = Policy(algo, algo.actor_params(state), origin | {"seed": self.config.seed})
+        return {name: sum(x[name] for x in losses) / len(losses) for name in losses[0]}
+
+    # --- what was learned --------------------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        """The best policy of the run, the one loaded, or that of the last `update`."""
+        if self._policy is None:
+            if self.result is None:
+                raise ConfigError("there is no policy yet: call train(), update(buffer) or load(path) first")
+            self._policy = self.result.policy
+        return self._policy
+
+    def evaluate(self, num_episodes: int = 10, seed: int = 0) -> dict[str, float]:
+        """Greedy episodes of the policy."""
+        if self.handle is None:
+            device.configure(self.config.device, registry.is_native(self.config.env))
+        handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
+        played = evaluate_policy(handle, self.policy, num_episodes, seed)
+        return {
+            "avg_reward": float(played.returns.mean()),
+            "std_reward": float(played.returns.std()),
+            "min_reward": float(played.returns.min()),
+            "max_reward": float(played.returns.max()),
+            "avg_length": float(played.lengths.mean()),
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy folder (safetensors and JSON)."""
+        policy, path = self.policy, Path(path)
+        policy.save(path)
+        return path
+
+    def load(self, path: str | Path) -> Trainer:
+        """Use the policy of a run directory or of a saved policy folder."""
+        self._policy = load_policy(path)
+        return self
+
+
+def settings_of(algo: Any) -> tuple[str, dict[str, Any]]:
+    """The name of an algorithm object's class, and its hyper-parameters as settings."""
+    name = next((n for n, entry in ALGORITHMS.items() if entry.load() is type(algo)), None)
+    if name is None:
+        raise ConfigError(f"algo: {type(algo).__name__} is not registered; see regimen.register_algorithm")
+    return name, {"algo": dataclasses.asdict(algo.config), "network": dataclasses.asdict(algo.network)}
+
+
+def name_of(env: Any, handle: registry.EnvHandle) -> str:
+    """The id that makes this environment again with its arguments, else `python:Name`.
+
+    Only a class or function that can be imported, a native instance of such a class, and what `gymnasium.make` made
+    without further wrappers can be made again from an id.
+    """
+    if isinstance(env, gymnasium.Env):
+        known = env.spec is not None and env.spec.id in gymnasium.registry and not env.spec.additional_wrappers
+        return handle.id if known else f"{OBJECT}{type(env.unwrapped).__name__}"
+    direct = inspect.isclass(env) or inspect.isfunction(env)
+    what = env if direct else type(env)
+    importable = what.__module__ != "__main__" and "<" not in what.__qualname__
+    if importable and (direct or dataclasses.is_dataclass(env)):
+        return handle.id
+    return f"{OBJECT}{what.__name__}"

@@ -1,0 +1,128 @@
+"""The preset files: what each says, that each builds, and a user's own."""
+
+import pytest
+
+from regimen.config import presets
+from regimen.config.layers import build_config, from_preset, resolve_rollout
+from regimen.errors import ConfigError
+
+ANY = "any:environment"
+
+
+@pytest.mark.parametrize(
+    ("name", "episodes", "epochs", "minibatch", "total"),
+    [
+        ("fast", 5, 2, 32, 100),
+        ("balanced", 10, 4, 64, 1000),
+        ("quality", 20, 6, 128, 2000),
+        ("debug", 3, 1, 16, 50),
+        ("single_episode", 1, 1, 1_000_000, 1000),
+        ("per_episode_ppo", 1, 10, 64, 1000),
+        ("parallel_25", 25, 4, 1_000_000, 2500),
+    ],
+)
+def test_episode_presets(name, episodes, epochs, minibatch, total):
+    config = build_config(ANY, preset=name)
+    assert (config.rollout.episodes, config.rollout.steps) == (episodes, None)
+    assert (config.algo.epochs, config.algo.minibatch_size, config.total_episodes) == (epochs, minibatch, total)
+    assert config.preset == name
+
+
+def test_particulars():
+    config = build_config(ANY, preset="per_episode_ppo")
+    assert (config.algo.lr, config.stop.convergence_window, config.stop.patience) == (3e-4, 100, 10)
+    assert (config.eval.every, config.eval.episodes) == ("50 episodes", 10)
+    config = build_config(ANY, preset="big_batch", overrides={"device": "cpu"})
+    assert (config.rollout.steps, config.env_args) == (20_000, {"max_episode_steps": 100})
+    assert build_config(ANY, preset="big_batch", overrides={"device": "gpu"}).rollout.num_envs == 200
+    assert resolve_rollout(build_config(ANY, preset="parallel_25").rollout, False) == ("episodes", 25, 25)
+    assert build_config(ANY, preset="big-batch").preset == "big_batch"
+
+
+@pytest.mark.parametrize("preset", [*presets.list_presets().values(), *presets.list_tuned().values()])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_every_preset_forms_a_schedule(preset, device):
+    config = from_preset(preset, device)
+    assert preset.description
+    for native in (True, False):
+        resolve_rollout(config.rollout, native)
+
+
+def test_tuned():
+    classic = ["acrobot", "cartpole", "mountain_car", "mountain_car_continuous", "pendulum"]
+    hybrid = [
+        "catch_point",
+        "hard_move",
+        "moving",
+        "platform",
+        "sliding",
+        "probe/hybrid",
+        "durotaxis",
+        "durotaxis/ratio",
+    ]
+    defence = ["network_defense", "network_defense/workflow"]
+    named = (
+        "any",
+        "random",
+        "parallel",
+        "chase_2x2",
+        "chase_3p1",
+        "chase_4all",
+        "merge_2x2",
+        "merge_3p1",
+        "merge_4all",
+    )
+    flights = [f"airspace/{name}" for name in named]
+    others = ["cartpole/positions", "lunar_lander", *defence, *flights]
+    assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, *others])
+    assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["airspace/any", "cartpole"]
+    assert build_config("gym:CartPole-v1", algo="appo").algo.epochs == 4
+    assert build_config("durotaxis/ratio").network.name == "graph"
+    assert build_config("cartpole", preset="tuned") == build_config("cartpole")
+    assert build_config("gym:Pendulum-v1").preset == build_config("gymnax:Pendulum-v1").preset == "tuned"
+    assert presets.tuned_for("gym:CartPole-v9") is None
+    assert presets.tuned_for("../fast") is None
+    assert build_config("airspace/head_on").env_args == build_config("airspace:mine.json", algo="sac").env_args
+    calm, any_other = (build_config(f"airspace/{name}") for name in ("parallel", "cross_4all"))
+    assert (
+        calm.env_args == any_other.env_args | {"action_cost": 0.2, "margin": 0.5} and calm.rollout == any_other.rollout
+    )
+    assert build_config("airspace/random").env_args != build_config("airspace/mixed").env_args
+    with pytest.raises(
+        ConfigError,
+        match="'any:environment' has no tuned settings for ppo; these have: acrobot, airspace/any, airspace/chase",
+    ):
+        build_config(ANY, preset="tuned")
+
+
+def test_own_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("description: mine\nsettings: {algo: {lr: 1e-2}}\ngpu: {rollout: {steps: 64}}\n")
+    config = build_config("cartpole", preset=str(path), overrides={"device": "gpu"})
+    assert (config.algo.lr, config.rollout.steps, config.total_episodes) == (1e-2, 64, 1000)
+    assert build_config("cartpole", preset=str(path), overrides={"device": "cpu"}).rollout.episodes == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("algo: {lr: 1}", ["unknown key 'algo'", "settings"]),
+        ("settings: 3", ["settings must be a dict"]),
+        ("settings: {algo: {lrr: 3}}", ["mine.yaml", "'algo.lrr'", "'algo.lr'"]),
+        ("settings: {algo: {lr: -3}}", ["algo.lr: -3 is out of range"]),
+        ("[", ["not valid YAML"]),
+    ],
+)
+def test_bad_own_file(tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        build_config("cartpole", preset=str(path))
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_unknown_preset():
+    with pytest.raises(ConfigError, match="unknown preset 'balance'; did you mean 'balanced'"):
+        presets.load_preset("balance")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        presets.load_preset("nowhere.yaml")

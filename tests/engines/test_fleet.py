@@ -1,0 +1,247 @@
+"""The pieces of the Ray engine in one process: workers are plain objects, which do what they are asked for at once or
+when it is wanted. So the lag of every batch is known beforehand."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from regimen.config import layers
+from regimen.config import schema as configuration
+from regimen.engines.base import Limits
+from regimen.envs import registry
+from regimen.errors import EnvError
+from regimen.runs.session import make_engine
+from support import TINY
+
+pytest.importorskip("ray")
+
+from ray import exceptions
+
+from ray_envs import Eager, EagerConfig
+from regimen.engines.ray import fleet as fleet_module
+from regimen.engines.ray.fleet import Fleet, Member
+from regimen.engines.ray.worker import Post, Worker, host_seed, native_key, share_key
+
+pytestmark = pytest.mark.usefixtures("compilation_cache")
+FRAGILE = "ray_envs:Fragile"
+
+
+class Ref:
+    """An answer; `make` gives it, now or when it is asked for."""
+
+    def __init__(self, make, at_once):
+        self.make, self.value = make, None
+        if at_once:
+            self.get()
+
+    def get(self):
+        if self.make is not None:
+            self.value, self.make = self.make(), None
+        return self.value
+
+
+class Actor:
+    """A worker whose calls give references."""
+
+    def __init__(self, worker, at_once):
+        self.worker, self.at_once = worker, at_once
+        self.rollout, self.offer, self.status = (
+            SimpleNamespace(remote=getattr(self, f"_{name}")) for name in ("rollout", "offer", "status")
+        )
+
+    def _rollout(self, *args):
+        both = Ref(lambda: self.worker.rollout(*args), self.at_once)
+        return Ref(lambda: both.get()[0], self.at_once), Ref(lambda: both.get()[1], self.at_once)
+
+    def _offer(self, *args):
+        self.worker.offer(*args)
+
+    def _status(self):
+        return Ref(self.worker.status, True)
+
+
+class InProcess:
+    """What the fleet needs of Ray. With `at_once` a worker is as far ahead as it may be; otherwise it begins a rollout
+    when the learner wants it."""
+
+    def __init__(self, at_once):
+        self.at_once = at_once
+
+    def remote(self, **options):
+        return lambda cls: SimpleNamespace(remote=lambda post: Actor(cls(post), self.at_once))
+
+    def wait(self, refs, num_returns=1, timeout=None, fetch_local=True):
+        return refs[:1], refs[1:]
+
+    def get(self, ref):
+        return ref.get()
+
+    def put(self, x):
+        return x
+
+    def kill(self, actor): ...
+
+    def is_initialized(self):
+        return True
+
+
+@pytest.fixture(params=["ahead", "on demand"])
+def engine(request, monkeypatch):
+    """One asynchronous worker that may be three rollouts ahead."""
+    configuration.register_algorithm("eager", Eager, EagerConfig)
+    monkeypatch.setattr(fleet_module, "ray", InProcess(request.param == "ahead"))
+    monkeypatch.setattr("regimen.engines.ray.cluster.Cluster.start", lambda self: "this process")
+    monkeypatch.setattr("regimen.engines.ray.cluster.Cluster.stop", lambda self: None)
+    given = TINY | {"engine": "ray", "workers": 1, "engine.queue": 3, "total_steps": 10_000, "algo.max_lag": 2}
+    config = layers.build_config(FRAGILE, algo="eager", overrides=given)
+    handle = registry.resolve(config.env, config.env_args)
+    made = make_engine(layers.share_rollout(config, False), handle, [config.seed], lambda: False)
+    made.ahead = request.param == "ahead"
+    yield made
+    made.close()
+    del configuration.ALGORITHMS["eager"]
+
+
+def test_the_lag_of_every_batch(engine):
+    """Three rollouts with the first weights, then each with those of its order: 0, 1, 2 updates old, and the fourth
+    would be 3, which is more than allowed. A worker that begins when it is wanted has the newest weights."""
+    offered, offer = [], engine.fleet.offer
+    engine.fleet.offer = lambda version, weights: offered.append(version) or offer(version, weights)
+    lags, dropped, told = [], [], []
+    learn = engine.learn
+    engine.learn = lambda begun, batch, *rest: lags.append(batch.lag.tolist()) or learn(begun, batch, *rest)
+    for _ in range(7):
+        (progress,) = engine.advance([Limits()])
+        dropped.append(int(progress.metrics["dropped_batches"][-1]))
+        told.append([int(progress.metrics[f"lag_{name}"][-1]) for name in ("min", "mean", "max")])
+    expected = [0, 1, 2, 2, 2, 2, 2] if engine.ahead else [0] * 7
+    assert lags == [[lag] * 4 for lag in expected] and told == [[lag] * 3 for lag in expected]
+    assert dropped == ([0, 0, 0, 1, 1, 1, 2] if engine.ahead else [0] * 7)
+    assert offered == [1, 2, 3, 4, 5, 6, 7], "after every update"
+    assert engine.summary()["dropped_batches"] == dropped[-1]
+    assert len(engine.fleet.members[0].asked) == 3
+
+
+# --- a worker --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def order():
+    """Settings of a run, its policy's parameters, and a rollout's key."""
+    given = {k: v for k, v in TINY.items() if k != "track"} | {"engine": "ray", "workers": 2, "seed": 3}
+    config = layers.build_config(FRAGILE, overrides=given | {"total_steps": 64})
+    from regimen.policies.policy import bind_algorithm
+
+    algo = bind_algorithm(config, registry.resolve(FRAGILE), 4, 2)
+    key = np.asarray(jax.random.key_data(jax.random.key(1)))
+    return layers.to_dict(config), algo.actor_params(algo.init(jax.random.key(0))), key
+
+
+def worker_of(order, index=0, start=(0, 0)):
+    return Worker(Post(index, order[0], FRAGILE, ("", ""), start))
+
+
+def test_workers_and_their_successors_play_other_episodes(order):
+    """An environment's observation begins with its seed, times a thousand: of each worker's two, other ones than those
+    of its neighbour, of a resumed run, and of whoever it replaces."""
+    _, weights, key = order
+    seen = set()
+    for index, start in ((0, (0, 0)), (1, (0, 0)), (0, (5, 0)), (0, (5, 1)), (0, (5, 2)), (1, (5, 1))):
+        report, batch = worker_of(order, index, start).rollout(key, 0, weights)
+        assert (report.worker, report.steps, batch.obs.shape) == (index, 16, (8, 2, 2))
+        first = host_seed(3, *start) + 2 * index
+        np.testing.assert_array_equal(batch.obs[0, :, 0], [(first + i) % 1000 * 1000 + 1 for i in range(2)])
+        seen |= set(batch.obs[0, :, 0].tolist())
+    assert len(seen) == 12
+    assert host_seed(3, 5, 1) != host_seed(3, 5, 0) != host_seed(3, 4, 0) != host_seed(2, 4, 0)
+
+
+def test_compiled_environments_of_a_successor_start_elsewhere():
+    def key(worker, start):
+        return tuple(jax.random.key_data(native_key(3, SimpleNamespace(worker=worker, start=start))).tolist())
+
+    keys = {key(worker, start) for worker in (0, 1) for start in ((0, 0), (5, 0), (5, 1), (5, 2), (0, 1))}
+    assert len(keys) == 10
+    own = jax.random.key(4)
+    assert jnp.array_equal(jax.random.key_data(share_key(own, 0)), jax.random.key_data(own)), "alone: the local engine"
+    assert not jnp.array_equal(jax.random.key_data(share_key(own, 1)), jax.random.key_data(share_key(own, 2)))
+
+
+def test_the_newest_of_what_was_asked_and_what_was_offered(order):
+    _, weights, key = order
+    worker = worker_of(order)
+    one_sided = jax.tree.map(lambda x: jnp.zeros_like(x), weights)
+    other = one_sided | {
+        "actor": one_sided["actor"] | {"head": one_sided["actor"]["head"] | {"bias": jnp.array([9.0, -9.0])}}
+    }
+    assert worker.rollout(key, 4, weights)[0].version == 4
+    worker.offer(6, other)
+    worker.offer(5, weights)  # late
+    report, batch = worker.rollout(key, 4, weights)
+    assert report.version == 6 and not batch.action.any(), "with the weights of that version"
+    report, batch = worker.rollout(key, 7, weights)
+    assert report.version == 7 and batch.action.any()
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [0, 1, 3])
+def test_as_many_restarts_as_allowed(budget, monkeypatch):
+    monkeypatch.setattr(fleet_module, "ray", InProcess(False))
+    posts, orders, said = [], [], []
+    config = configuration.EngineConfig(name="ray", workers=2, restarts=budget)
+    fleet = Fleet(config, lambda *which: posts.append(which), lambda m: orders.append(m.index), lambda: False)
+    fleet.tell = said.append
+    fleet.actor = SimpleNamespace(remote=lambda post: None)
+    fleet.members = [Member(0), Member(1, steps=40, collected=48)]
+    member = fleet.members[1]
+    for _ in range(budget):
+        fleet.replace(member, "it fell over")
+    with pytest.raises(EnvError, match=r"worker 1: it fell over; engine\.restarts"):
+        fleet.replace(member, "it fell over")
+    assert fleet.restarts == member.restarts == budget and fleet.members[0].restarts == 0
+    assert posts == [(1, n + 1) for n in range(budget)], "each with a number of its own"
+    assert orders == [1] * budget, "and asked for what is owed"
+    assert all(text.endswith(f"replaced ({n} of {budget} restarts)") for n, text in enumerate(said, 1))
+    assert member.env_steps == 48, "what others collected in its place still counts"
+
+
+def test_a_fault_is_taken_for_what_it_is():
+    """A worker's process may die and another live; a mistake in a program would only come back."""
+    died = exceptions.RayActorError()
+    assert fleet_module.explain(died, proven=False) == "its process died"
+    assert fleet_module.explain(exceptions.OutOfMemoryError("x"), True).startswith("Ray ended it because")
+    mistake = exceptions.RayTaskError("rollout", "traceback", KeyError("head"))
+    with pytest.raises(RuntimeError, match="a worker failed: KeyError"):
+        fleet_module.explain(mistake, proven=True)
+
+
+def test_a_hanging_environment_is_replaced_when_its_time_is_over(monkeypatch):
+    monkeypatch.setattr(fleet_module, "ray", InProcess(False))
+    config = configuration.EngineConfig(name="ray", workers=1, step_timeout=2.0)
+    fleet, told = Fleet(config, lambda *which: None, lambda m: None, lambda: False), []
+    fleet.replace = lambda member, why: told.append(why)
+    member = Member(0)
+    fleet.members = [member]
+    for what, seconds in (("step", 1.9), ("act", 60.0), ("start", 60.0), ("wait", 60.0)):
+        member.status = member.status._replace(what=what, env=3, seconds=seconds)
+        member.question, member.asked_at = None, float("inf")  # no new question
+        fleet.look()
+    assert told == []
+    for what in ("step", "reset"):
+        member.status = member.status._replace(what=what, seconds=2.1)
+        fleet.look()
+    assert told == [f"its environment 3 has been in {what}() for more than 2 s" for what in ("step", "reset")]
+
+
+def test_what_a_worker_is_said_to_do():
+    member = Member(2, steps_before=100, collected=64, steps=150, restarts=1)
+    member.status = fleet_module.Status("reset", 1, 0.0, 50, 77)
+    row = member.row()
+    found = [row[name] for name in ("worker", "state", "waiting_for", "restarts", "pid")]
+    assert found == [2, "collecting", "environment 1", 1, 77]
+    assert row["env_steps"] == 164, "delivered, though its last answer was earlier"

@@ -1,0 +1,120 @@
+"""A saved policy is the one that was trained: the same actions for the same observations, whatever it acts on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces as gym
+
+from regimen import spaces
+from regimen.algorithms.policy_map import PolicyMap
+from regimen.algorithms.ppo import PPO
+from regimen.config.schema import NetworkConfig
+from regimen.envs.registry import resolve
+from regimen.errors import ConfigError
+from regimen.policies.evaluate import make_evaluator
+from regimen.policies.export import export_policy
+from regimen.policies.policy import Policy, read_policy, save_policy
+from regimen.runs.api import evaluate_policy
+from regimen.types import Spec
+
+pytestmark = pytest.mark.usefixtures("compilation_cache")
+
+
+def decided(params, key=2):
+    """Parameters whose outputs differ from each other: those of a new network are all near 0."""
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(key), len(leaves))
+    return jax.tree.unflatten(structure, [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves)])
+
+
+def saved(path, algo):
+    """The algorithm's policy, and the same from a file."""
+    params = decided(algo.actor_params(algo.init(jax.random.key(0))))
+    save_policy(path, "ppo", algo, params, {"env": "platform", "env_args": {}})
+    return params, read_policy(path)
+
+
+def test_a_hybrid_policy_through_its_file(tmp_path):
+    """The parts of platform's action are choice, run, hop, leap: not in the order of the alphabet."""
+    handle = resolve("platform")
+    spec = Spec(handle.observation_space, handle.action_space, action_conditions=handle.action_conditions)
+    algo = PPO(network=NetworkConfig(hidden=(8,))).bind(spec)
+    params, policy = saved(tmp_path / "policy", algo)
+    obs = np.random.default_rng(0).uniform(size=(16, 9)).astype(np.float32)
+    wanted = algo.to_env(algo.act(params, obs, algo.initial_carry((16,)), None, greedy=True)[0])
+    assert len(set(np.asarray(wanted["choice"]).tolist())) > 1
+    exported = read_policy(export_policy(tmp_path / "policy", tmp_path / "exported"))
+    for one in (policy, exported):
+        assert list(one.action_space.spaces) == ["choice", "run", "hop", "leap"]
+        found = one.act_batch(obs)
+        for part in wanted:
+            np.testing.assert_allclose(found[part], wanted[part], rtol=1e-3, err_msg=part)
+        single = one.act(obs[3])
+        assert single["choice"] == wanted["choice"][3]
+        np.testing.assert_allclose(single["leap"], wanted["leap"][3], rtol=1e-3)
+    ours = make_evaluator(handle, algo)(params, 2, 5).returns
+    np.testing.assert_allclose(evaluate_policy(handle, policy, 5, 2).returns, ours, rtol=1e-3)
+
+
+# --- several agents --------------------------------------------------------------------------------------------------
+
+SEEN = gym.Dict([("place", gym.Box(-1, 1, (2,), np.float32)), ("load", gym.Discrete(3))])
+AGENTS = ("one", "two", "three")
+
+
+def view(x, load=0):
+    return {"place": np.array([x, -x], np.float32), "load": load}
+
+
+def row(views):
+    return {k: np.stack([v[k] for v in views]) for k in ("place", "load")}
+
+
+@pytest.mark.parametrize("policies", [{"shared": AGENTS}, {"a": ("one", "three"), "b": ("two",)}], ids=["one", "two"])
+def test_acting_by_agent_where_observations_are_dictionaries(policies, tmp_path):
+    """A dictionary of agents is not mistaken for an observation, nor the other way round."""
+    spec = Spec(SEEN, gym.Discrete(4), agents=AGENTS)
+    make = PPO(network=NetworkConfig(hidden=(8,)))
+    algo = make.bind(spec) if len(policies) == 1 else PolicyMap.bind(make, spec, policies, {})
+    params, policy = saved(tmp_path / "policy", algo)
+    views = {"one": view(0.9, 2), "two": view(-0.4, 1), "three": view(0.1)}
+    together = algo.act(params, row(list(views.values())), algo.initial_carry((3,)), None, greedy=True)[0]
+    wanted = dict(zip(AGENTS, np.asarray(algo.to_env(together)).tolist()))
+    assert len(set(wanted.values())) > 1
+    assert policy.act(views) == wanted
+    assert policy.act({"three": views["three"], "one": views["one"]}) == {n: wanted[n] for n in ("three", "one")}
+    forbidden = np.arange(4) != wanted["two"]
+    assert policy.act(views, mask={"two": forbidden})["two"] != wanted["two"]
+    if len(policies) == 1:
+        assert policy.act(views["two"]) == wanted["two"], "one observation"
+        assert policy.act({"stranger": views["two"]}) == {"stranger": wanted["two"]}
+    else:
+        with pytest.raises(ConfigError, match="act on a dictionary of one, two, three"):
+            policy.act(views["two"])
+        with pytest.raises(ConfigError, match="no agent 'tow'"):
+            policy.act({"tow": views["two"]})
+
+
+def test_a_recurrent_policy_remembers_until_it_is_reset():
+    spec = Spec(gym.Box(-1, 1, (2,), np.float32), gym.Box(-1, 1, (1,), np.float32))
+    algo = PPO(network=NetworkConfig(hidden=(8,), memory="gru")).bind(spec)
+    params = decided(algo.actor_params(algo.init(jax.random.key(0))))
+    policy, obs = Policy(algo, params, {}), np.array([[0.4, -0.2]], np.float32)
+    carry, wanted = algo.initial_carry((1,)), []
+    for _ in range(3):
+        action, carry, _ = algo.act(params, obs, carry, None, greedy=True)
+        wanted.append(float(algo.to_env(action)[0, 0]))
+    assert len(set(wanted)) == 3
+    for _ in range(2):
+        policy.reset()
+        np.testing.assert_allclose([policy.act(obs[0])[0] for _ in range(3)], wanted, rtol=1e-3)
+    with pytest.raises(ConfigError, match="2 observations after another number of them"):
+        policy.act_batch(np.zeros((2, 2), np.float32))
+
+
+def test_a_frozen_policy_must_have_the_same_order_of_parts():
+    turned = gym.Dict([("load", SEEN["load"]), ("place", SEEN["place"])])
+    assert not spaces.same(turned, SEEN)
+    x = view(0.5, 2)
+    assert not jnp.array_equal(spaces.flatten(turned, x), spaces.flatten(SEEN, x)), "it would see something else"
