@@ -20,13 +20,13 @@ from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
 from regimen.config.fields import Count
+from regimen.config.regimen import share_rollout
 from regimen.sources.host import Interrupted
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
 from regimen.files.mlflow import resolve_model_uri
 from regimen.files.storage import plain, read_json, write_atomic
-from regimen.runs import curriculum
-from regimen.engines import device, multihost
+from regimen.engines import curriculum, device, multihost
 from regimen.experiments import many
 from regimen.policies.evaluate import Evaluation, baseline_evaluator, make_evaluator
 from regimen.runs.learner import Learner, compare, initial_from
@@ -72,8 +72,7 @@ def train(
     check_free(path)
     where = device.configure(config.device, handle.native is not None if handle else registry.is_native(config.env))
     handle = handle or registry.resolve(config.env, config.env_args)
-    layers.resolve_rollout(config.rollout, handle.native is not None)
-    config = layers.share_rollout(config, handle.native is not None)
+    config = share_rollout(config, handle.native is not None)
     config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
     check_rules(config.stop, handle.id, handle.metric_reductions)
     console = console or Console(quiet=True)

@@ -7,6 +7,7 @@ Gymnasium environments is in the engine.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import signal
 from collections.abc import Callable, Iterator
@@ -19,15 +20,15 @@ import numpy as np
 
 from regimen.config.schema import TrainConfig
 from regimen.envs.check import check_env
+from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, OutOfMemoryError, RegimenError, StorageError, nearest
 from regimen.schedule import Episodes, Steps
-from regimen.config.layers import describe, describe_budget, resolve_rollout
+from regimen.config.regimen import Regimen, describe, describe_budget, resolve
 from regimen.sources.host import HostSource, Interrupted
 from regimen.sources.scan import ScanSource
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
-from regimen.runs import curriculum
-from regimen.engines import device, offline
+from regimen.engines import curriculum, device, offline
 from regimen.engines.ray.cluster import require_ray
 from regimen.engines.base import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
 from regimen.policies.evaluate import Evaluation, make_evaluator
@@ -41,7 +42,6 @@ from regimen.types import State
 
 Callback = Callable[[dict[str, Any]], Any]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
-UNKNOWN_LENGTH = 1000  # steps of an episode, for the memory estimate of an environment without a limit
 NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
 
 
@@ -60,17 +60,18 @@ def make_engine(
     wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
     if wanted and getattr(handle.native, "write_evaluation", None) is None:
         raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; environments of the airspace do")
-    kind, n, num_envs = resolve_rollout(config.rollout, native)
+    regimen = resolve(config, native, len(handle.agents), handle.max_episode_steps)
     if config.data is not None:
-        return offline.make_engine(config, handle, seeds, partial(make_engine, stop_requested=stop_requested), adopt)
+        make_online = partial(make_engine, stop_requested=stop_requested)
+        return offline.make_engine(config, regimen, handle, seeds, make_online, adopt)
     course = curriculum.make(config.curriculum, handle)
-    workers = config.engine.workers if config.engine.distributed else 1
-    algo = bind_algorithm(config, handle, num_envs, workers)
-    schedule = Steps(n) if kind == "steps" else Episodes(n)
+    algo = bind_algorithm(config, handle, regimen)
+    schedule = Steps(regimen.n) if regimen.kind == "steps" else Episodes(regimen.n)
     if not native and config.devices not in (None, 1):
         raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
-    devices = device.choose(config.devices, num_envs, algo) if native else jax.local_devices()[:1]
-    device.require_memory(memory_needed(config, handle) * len(seeds), replay_needed(algo) * len(seeds), devices)
+    devices = device.choose(config.devices, regimen.num_envs, algo) if native else jax.local_devices()[:1]
+    batches = memory_needed(regimen, handle)
+    device.require_memory(batches * len(seeds), replay_needed(algo) * len(seeds), devices)
 
     def init(key: Any, one: Any = algo) -> State:
         return adopt(one.init(key))
@@ -83,20 +84,24 @@ def make_engine(
         require_ray()
         from regimen.engines.ray.engine import RayEngine
 
-        bytes_ahead = (config.engine.queue + 2) * memory_needed(config, handle)
-        return RayEngine(config, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
+        bytes_ahead = (config.engine.queue + 2) * batches
+        return RayEngine(config, regimen, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
     with blaming_the_env(handle):
         if native:
-            source, lag = ScanSource(schedule, num_envs), config.rollout.lag
+            source, lag = ScanSource(schedule, regimen.num_envs), config.rollout.lag
             kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
             each = None if variants is None else [with_config(algo, c) for c in variants]
-            return kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
+            engine = kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
+            engine.regimen = dataclasses.replace(regimen, devices=len(devices))
+            return engine
         if config.rollout.lag:
             raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
         components, limit = handle.reward_components, handle.max_episode_steps
         metrics = handle.metric_reductions
-        source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics)
-        return HostEngine(algo, source, seeds[0], init)
+        source = HostSource(handle.make_host, schedule, regimen.num_envs, components, limit, stop_requested, metrics)
+        engine = HostEngine(algo, source, seeds[0], init)
+        engine.regimen = regimen
+        return engine
 
 
 def with_config(algo: Any, config: Any) -> Any:
@@ -106,12 +111,10 @@ def with_config(algo: Any, config: Any) -> Any:
     return other
 
 
-def memory_needed(config: TrainConfig, handle: Any) -> int:
+def memory_needed(regimen: Regimen, handle: EnvHandle) -> int:
     """Bytes of one learner's batches, in about."""
-    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
-    steps = n if kind == "steps" else n * (handle.max_episode_steps or UNKNOWN_LENGTH)
-    steps *= max(1, len(handle.agents))
-    return device.batch_bytes(handle.observation_space, steps, 4 * n if handle.native is not None else n, copies=2.5)
+    episodes = 4 * regimen.n if regimen.native else regimen.n
+    return device.batch_bytes(handle.observation_space, regimen.most_rows, episodes, copies=2.5)
 
 
 def replay_needed(algo: Any) -> int:
@@ -194,20 +197,20 @@ class Session:
 
     def header(self, where: str) -> None:
         c, h = self.config, self.handle
-        kind, n, num_envs = resolve_rollout(c.rollout, h.native is not None)
-        world = "native" if h.native is not None else "Gymnasium"
+        regimen = self.engine.regimen
+        world = "native" if regimen.native else "Gymnasium"
         first, count = self.learners[0].seed, len(self.learners)
         seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
         seeds = f"{count} runs in one program" if self.varied and self.group else seeds
-        needed = f"{device.size(memory_needed(c, h) * count)} for batches"
+        needed = f"{device.size(memory_needed(regimen, h) * count)} for batches"
         if replay := replay_needed(self.engine.algo):
             needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {device.size(replay * count)}"
-        shared = self.engine.device_count
-        envs = f"{num_envs} envs" if shared == 1 else f"{shared} devices, {num_envs // shared} environments each"
+        envs, shared = regimen.num_envs, regimen.devices
+        envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs
         lines = [
             f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: "
-            + describe(c, kind, n, num_envs, h.max_episode_steps),
+            + describe(c, regimen),
             *self.engine.notes,
             *getattr(getattr(self.engine.algo, "parts", None), "notes", ()),
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from regimen.config import layers
+from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import field_types, optional
 from regimen.errors import ConfigError, StorageError, nearest
@@ -208,8 +209,7 @@ def make_plan(
     seeds = int(options.pop("seeds", None) or 1)
     plan = Plan(env, given, lists, draws, wanted, seeds, metric=metric, lower=lower, **options)
     for n in range(wanted):
-        config = plan.config(plan.draw(n))
-        layers.resolve_rollout(config.rollout, native=True)
+        resolve(plan.config(plan.draw(n)), native=True)
     return plan
 
 
