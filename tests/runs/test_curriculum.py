@@ -21,7 +21,8 @@ from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_episodes, read_metrics
 from regimen.runs import curriculum
 from regimen import trees
-from regimen.runs.curriculum import Curriculum, Levels, Ramp, Rule, Stairs, parse
+from regimen.config.curriculum import Levels, Ramp, Rule, Stairs, parse
+from regimen.runs.curriculum import Curriculum
 from regimen.engines.base import Limits, NativeEngine
 from regimen.runs.learner import initial_from
 from regimen.runs.session import make_engine

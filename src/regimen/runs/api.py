@@ -16,6 +16,7 @@ import yaml
 
 from regimen.config import datasets, layers
 from regimen import spaces
+from regimen.config.catalogue import folder_name
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
@@ -27,7 +28,6 @@ from regimen.files.mlflow import resolve_model_uri
 from regimen.files.storage import plain, read_json, write_atomic
 from regimen.runs import curriculum
 from regimen.engines import device, multihost
-from regimen.experiments import many
 from regimen.policies.evaluate import Evaluation, baseline_evaluator, make_evaluator
 from regimen.runs.learner import Learner, compare, initial_from
 from regimen.policies.policy import Policy, load_policy, read_policy
@@ -231,7 +231,7 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
 
 def default_path(config: TrainConfig, title: str | None = None) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    name = title or f"{many.short(config.env)}-{config.algorithm}"
+    name = title or f"{folder_name(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
     base = Path("runs") / f"{name}-{seeds}-{stamp}"
     path, n = base, 1
