@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from regimen.config.catalogue import ENVS, FILES, OTHERS, EnvEntry, anchored, suggestion
+from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
+from regimen.config.domains import EnvEntry
 from regimen.config.validation import coerce, optional
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
 
