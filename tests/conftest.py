@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Programs of tests are compiled more often than they are run: compile them quickly (2.5 times as fast as by
-# default) and keep them, for the other workers, for the processes that tests start and for the next time.
+# Programs of tests are compiled more often than they are run: compile them quickly (2.5 times as fast) and
+# keep them, for the other workers, for the processes that tests start and for the next time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "regimen" / "tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.domains.empowerment.worlds.library import WORLDS
+from regimen.errors import nearest
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,18 @@ def anchored(env: str) -> str:
     prefix, _, file = env.partition(":")
     path = Path(file).expanduser()
     return f"{prefix}:{path.resolve()}" if prefix in FILES and path.is_file() else env
+
+
+def suggestion(name: str) -> str:
+    """The end of an error about an unknown environment: `; did you mean 'gym:CartPole-v1'?`. Loads Gymnasium."""
+    import gymnasium
+
+    return f"; did you mean 'gym:{name}'?" if name in gymnasium.registry else nearest(name, ENVS)
+
+
+def folder_name(env: str) -> str:
+    """An environment's name as a folder's: `airspace/head_on` is `head_on`."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
 
 
 ENVS: dict[str, EnvEntry] = {

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from regimen.config import datasets, layers
+from regimen.config.catalogue import folder_name
 from regimen.config.fields import Count
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
 from regimen.config.validation import validate
@@ -22,7 +23,6 @@ from regimen.engines import device, multihost
 from regimen.engines.signals import Signals
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
-from regimen.experiments import many
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
 from regimen.files.storage import plain, read_json, write_atomic
@@ -228,7 +228,7 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
 
 def default_path(config: TrainConfig, title: str | None = None) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    name = title or f"{many.short(config.env)}-{config.algorithm}"
+    name = title or f"{folder_name(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
     base = Path("runs") / f"{name}-{seeds}-{stamp}"
     path, n = base, 1
