@@ -39,8 +39,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
-    """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA, and two that
-    keep gigabytes of programs leave no memory to the processes that tests start."""
+    """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA, and two
+    that keep gigabytes of programs leave no memory to the processes that tests start."""
     yield
     if "jax" in sys.modules:
         import jax
