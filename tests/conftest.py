@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
-    """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA, and two
+    """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA, and workers
     that keep gigabytes of programs leave no memory to the processes that tests start."""
     yield
     if "jax" in sys.modules:
