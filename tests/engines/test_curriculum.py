@@ -24,8 +24,8 @@ from regimen.envs import registry
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_episodes, read_metrics
+from regimen.runs.build import make_engine
 from regimen.runs.learner import initial_from
-from regimen.runs.session import make_engine
 from regimen.types import Clock, EpisodeRows, TimeStep
 from support import BROKEN, TINY, UPDATE, assert_same_run, command_line, final_state, tiny
 

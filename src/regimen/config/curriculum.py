@@ -1,6 +1,8 @@
-"""The texts of a curriculum: schedules of float fields by env steps or by the success rate, read and refused.
+"""The grammar of curricula: what `--curriculum.FIELD` may say. Jax-free; `engines.curriculum` follows what is said.
 
-What an environment does with them is `engines/curriculum.py`.
+5 @ 0, 8 @ 20k steps                    values by env steps
+3 .. 9.8 over 100k steps                a ramp
+30, 40, 50 up 0.8 down 0.5 window 100   levels by success rate
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 from regimen.errors import ConfigError
 
@@ -91,10 +94,9 @@ class Rule:
 Schedule = Stairs | Ramp | Levels
 
 
-def parse(text: object, field: str) -> Schedule:
+def parse(text: Any, field: str) -> Schedule:
     """The schedule a text spells; ConfigError names the field and shows what can be written."""
-    where = f"curriculum.{field}: "
-    text = str(text).strip()
+    where, text = f"curriculum.{field}: ", str(text).strip()
     if match := RAMP.fullmatch(text):
         start, end, steps, unit = match.groups()
         return Ramp(number(start, where), number(end, where), whole_steps(steps, unit, where, least=1))
@@ -130,7 +132,7 @@ def whole_steps(text: str, unit: str, where: str, least: int = 0) -> int:
     return round(n)
 
 
-def read(texts: Mapping[str, object]) -> tuple[dict[str, Schedule], Rule | None]:
+def read(texts: Mapping[str, Any]) -> tuple[dict[str, Schedule], Rule | None]:
     """The schedule of each field, and the rule that all fields with levels share."""
     schedules = {field: parse(text, field) for field, text in texts.items() if field != PRESET}
     moved = {field: s for field, s in schedules.items() if isinstance(s, Levels)}
