@@ -19,6 +19,7 @@ import numpy as np
 
 from regimen.config.schema import TrainConfig
 from regimen.envs.check import check_env
+from regimen.envs.metric import to_table
 from regimen.errors import ConfigError, EnvError, OutOfMemoryError, RegimenError, StorageError, nearest
 from regimen.schedule import Episodes, Steps
 from regimen.config.layers import describe, describe_budget, resolve_rollout
@@ -59,7 +60,7 @@ def make_engine(
     native = handle.native is not None
     wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
     if wanted and getattr(handle.native, "write_evaluation", None) is None:
-        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; environments of the airspace do")
+        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; its class has no `write_evaluation`")
     kind, n, num_envs = resolve_rollout(config.rollout, native)
     if config.data is not None:
         return offline.make_engine(config, handle, seeds, partial(make_engine, stop_requested=stop_requested), adopt)
@@ -224,7 +225,7 @@ class Session:
         for learner in self.learners:
             for line in lines:
                 learner.files.event(line)
-            learner.files.status(device=where)
+            learner.files.status(device=where, metrics=to_table(self.handle.metrics))
             self.note_blind_rules(learner)
 
     def start_mirrors(self) -> None:
@@ -245,7 +246,8 @@ class Session:
         c = self.config
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
-        self.console.start(total, unit)
+        algo = self.engine.algo
+        self.console.start(total, unit, getattr(algo, "stages", ()), getattr(algo, "progress", ()))
         self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             while any(learner.stop is None for learner in self.learners) and not self.signals.requested:
