@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from regimen.config.fields import Count
 from regimen.config.schema import CheckpointConfig as Saves
 from regimen.config.schema import EvalConfig, LogConfig, StopConfig, TrainConfig
-from regimen.config.fields import Count
 from regimen.engines.base import AGENT_STEPS, FOREVER, Limits, Progress
 from regimen.runs.learner import Learner
 from regimen.runs.run import Counters, Run

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from regimen.config.catalogue import ENVS, FILES, OTHERS, EnvEntry, anchored
+from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
+from regimen.config.domains import EnvEntry
 from regimen.config.validation import coerce, optional
 from regimen.envs.metric import Metric, metrics_of
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
@@ -158,12 +159,6 @@ def locate(env: Any) -> tuple[str, Any]:
     if colon:
         return name, load(target)
     raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {OTHERS})")
-
-
-def suggestion(name: str) -> str:
-    import gymnasium
-
-    return f"; did you mean 'gym:{name}'?" if name in gymnasium.registry else nearest(name, ENVS)
 
 
 def name_of(env: Any) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regimen.config import datasets, layers
-from regimen.config.catalogue import ENVS
+from regimen.config.catalogue import ENVS, folder_name
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, code_of
 from regimen.errors import ConfigError, RegimenError, StorageError, nearest
@@ -84,18 +84,13 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
             mine |= {} if algorithm is None else {"algorithm": algorithm}
             config = build(name, config_file, mine, algorithm)
             shared = {"env_args": config.env_args} if config.env_args else {}
-            parts = [short(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
+            parts = [folder_name(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
             learns = config.algorithm == "cql" and algo == ALL and config.data is None
             source = "-".join([*parts[:-1], "ppo"]) if learns else None
-            jobs.append(Job("-".join(parts) or short(config.env), config, source))
+            jobs.append(Job("-".join(parts) or folder_name(config.env), config, source))
     root = jobs[0].config.env if len(envs) == 1 else str(env).removesuffix(f"/{ALL}")
-    title = f"{short(root)}-{ALL if len(algorithms) > 1 else jobs[0].config.algorithm}"
+    title = f"{folder_name(root)}-{ALL if len(algorithms) > 1 else jobs[0].config.algorithm}"
     return Plan(tuple(jobs), title, None if given.get("out") is None else str(given["out"]))
-
-
-def short(env: str) -> str:
-    """An environment's name as a folder's: `airspace/head_on` is `head_on`."""
-    return "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
 
 
 def is_argument(key: str) -> bool:

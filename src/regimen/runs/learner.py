@@ -10,23 +10,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from regimen import spaces
-from regimen.statistics import mean_interval, sample_interval
-from regimen.config.schema import TrainConfig
-from regimen.envs.metric import Metric
-from regimen.errors import StorageError
+from regimen import spaces, trees
 from regimen.config.layers import resolve_rollout, to_dict
-from regimen.files.run_dir import RunFiles
-from regimen.files.mlflow import Mirror
-from regimen.files.storage import read_json
-from regimen.runs import curriculum
-from regimen import trees
-from regimen.files.checkpoint import Checkpoints
+from regimen.config.schema import TrainConfig
 from regimen.engines.base import Engine, Progress
+from regimen.envs.metric import Metric
+from regimen.files.checkpoint import Checkpoints
+from regimen.files.mlflow import Mirror
+from regimen.files.run_dir import RunFiles
+from regimen.files.storage import read_json
 from regimen.policies.evaluate import Evaluation, interval
-from regimen.policies.policy import read_policy, save_policy
+from regimen.policies.policy import read_policy, require_match, save_policy
+from regimen.runs import curriculum
 from regimen.runs.run import Row, Run
 from regimen.runs.stopping import Stop
+from regimen.statistics import mean_interval, sample_interval
 from regimen.types import PyTree, State
 
 
@@ -120,7 +118,7 @@ class Learner:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""
         arrays, meta, path = self.checkpoints.load(which, warn)
         theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
-        compare(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
+        require_match(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
         self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
         finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
         self.run.restore(meta["run"], meta["wall_seconds"], finished)
@@ -226,19 +224,12 @@ def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
     } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
 
 
-def compare(theirs: dict[str, str], mine: dict[str, str], what: str) -> None:
-    """Refuse what belongs to something else, naming both."""
-    for name, value in mine.items():
-        if theirs.get(name) != value:
-            raise StorageError(f"{what} does not fit: its {name} is {theirs.get(name)}, this run's is {value}")
-
-
 def initial_from(source: Path, config: TrainConfig, handle: Any, warn: Callable[[str], None]) -> Callable[..., State]:
     """Replaces the networks and normalisers of a fresh state by those of another run's best checkpoint."""
     arrays, meta, path = Checkpoints(RunFiles.open(source).path / "checkpoints").load("best", warn)
     what = f"init_from: {path}"
     mine = {name: value for name, value in identity(config, handle).items() if name not in ("num_envs", "curriculum")}
-    compare(meta["identity"], mine, what)
+    require_match(meta["identity"], mine, what)
 
     def adopt(fresh: State) -> State:
         parts = {"models": {name: {"params": m.params} for name, m in fresh.models.items()}, "norm": fresh.norm}

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from regimen.config.schema import TrainConfig
 from regimen.config.fields import Count
-from regimen.files.console import memory_mb
-from regimen.runs import curriculum
+from regimen.config.schema import TrainConfig
 from regimen.engines.base import AGENT_STEPS, Limits, Progress
+from regimen.files.console import memory_mb
 from regimen.policies.evaluate import success_of
+from regimen.runs import curriculum
 from regimen.runs.stopping import Rules, Stop
 
 Row = dict[str, Any]

@@ -120,7 +120,8 @@ class Streak:
 
 class Bands:
     """Training is cut into bands of `size` env steps. A band is good if at least `share` of the evaluation episodes in
-    it had no conflict, by the metric `conflict`; `needed` good bands in a row end the run, once at least `least` bands have been judged.
+    it had no conflict, by the metric `conflict`; `needed` good bands in a row end the run, once at least `least` bands
+    have been judged.
 
     Band i (from 1) holds the evaluations after step (i - 1) * size, up to and at step i * size. It is judged by the
     first evaluation at or past its end. A band without an evaluation says nothing and is passed over, so the rule can

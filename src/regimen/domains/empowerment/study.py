@@ -30,7 +30,7 @@ from regimen.files.storage import write_json
 from regimen.policies.evaluate import interval
 from regimen.reports import plots
 from regimen.runs.api import check_free
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.statistics import mean_interval
 
 BASE: dict[str, Any] = {

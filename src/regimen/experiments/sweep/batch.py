@@ -23,7 +23,8 @@ from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles
 from regimen.files.storage import read_json
 from regimen.runs import api, curriculum
-from regimen.runs.session import Session, make_engine
+from regimen.runs.build import make_engine
+from regimen.runs.session import Session
 from regimen.runs.stopping import check_rules
 
 DONE = ("finished", "diverged")
