@@ -57,13 +57,13 @@ def make(texts: Mapping[str, object], handle: EnvHandle) -> Curriculum | None:
                 f"{'float fields: ' + ', '.join(fields) if fields else 'it has no float field'}"
             )
         raise ConfigError(f"curriculum.{field}: {handle.id} has no such field{nearest(field, fields)}")
-    if rule is not None and "success" not in handle.metric_reductions and handle.return_threshold is None:
+    if rule is not None and "success" not in handle.metrics and handle.return_threshold is None:
         field = next(field for field, s in schedules.items() if isinstance(s, Levels))
         raise ConfigError(
             f"curriculum.{field}: {handle.id} has neither a metric 'success' nor a return threshold, so nothing says "
             f"what a success is; give values by env steps"
         )
-    return Curriculum(schedules, rule, None if "success" in handle.metric_reductions else handle.return_threshold)
+    return Curriculum(schedules, rule, None if "success" in handle.metrics else handle.return_threshold)
 
 
 def float_fields(env: Any) -> list[str]:

@@ -71,7 +71,7 @@ def train(
     handle = handle or registry.resolve(config.env, config.env_args)
     config = share_rollout(config, handle.native is not None)
     config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
-    check_rules(config.stop, handle.id, handle.metric_reductions)
+    check_rules(config.stop, handle.id, handle.metrics)
     console = console or Console(quiet=True)
     config, interrupted = provide_data(config, handle, path, console)
     if interrupted is not None:
@@ -310,7 +310,7 @@ def resume(
     refuse_object(config.env, env, f"regimen.resume('{run_dir}', env=...)")
     where = device.configure(config.device, registry.is_native(config.env if env is None else env))
     handle = stored_env(config.env, config.env_args, env)
-    check_rules(config.stop, handle.id, handle.metric_reductions)
+    check_rules(config.stop, handle.id, handle.metrics)
     files = source if out is None else copy_run(source, Path(out))
     files.lock()
     job = Job(handle, files.path, where, command, callback, console or Console(quiet=True))

@@ -40,7 +40,7 @@ def make_engine(
     native = handle.native is not None
     wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
     if wanted and getattr(handle.native, "write_evaluation", None) is None:
-        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; environments of the airspace do")
+        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; its class has no `write_evaluation`")
     regimen = resolve(config, native, len(handle.agents), handle.max_episode_steps)
     if config.data is not None:
         make_online = partial(make_engine, stop_requested=stop_requested)

@@ -15,6 +15,7 @@ from regimen.config.layers import to_dict
 from regimen.config.schema import TrainConfig
 from regimen.engines import curriculum
 from regimen.engines.base import Engine, Progress
+from regimen.envs.metric import Metric
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.mlflow import Mirror
 from regimen.files.run_dir import RunFiles
@@ -196,11 +197,11 @@ class Learner:
             "final_return_mean": float(final.returns.mean()),
             "final_return_std": float(final.returns.std()),
             "solved": None if threshold is None else mean >= threshold,
-        } | final_metrics(best, self.handle.metric_reductions)
+        } | final_metrics(best, self.handle.metrics)
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
 
 
-def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
     """Everything an evaluation measured, named as its `eval/` metrics: means over its episodes, and their intervals."""
     samples = {"return_mean": played.returns, "length_mean": played.lengths}
     if len(played.components) > 1:
@@ -208,7 +209,7 @@ def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str
     shares = {} if played.success is None else {"success_rate": played.success}
     for name, x in played.metrics.items():
         if name != "success":
-            (samples if reductions.get(name) == "sum" else shares)[name] = x  # a count is no rate
+            (samples if metrics[name].kind == "count" else shares)[name] = x  # a count is no rate, though it be 0 or 1
     means = {name: float(np.mean(x)) for name, x in (samples | shares).items()}
     between = {name: mean_interval(x) for name, x in samples.items()}
     between |= {name: sample_interval(x) for name, x in shares.items()}

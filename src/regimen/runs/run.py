@@ -56,7 +56,7 @@ class Run:
 
     def __init__(self, config: TrainConfig, handle: Any, seed: int):
         self.config, self.handle, self.seed = config, handle, seed
-        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metric_reductions)
+        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metrics)
         self.every = {
             "log": Count.parse(config.log.every, "log.every"),
             "eval": Count.parse(config.eval.every, "eval.every"),

@@ -20,6 +20,7 @@ from regimen.config.schema import TrainConfig
 from regimen.engines import device
 from regimen.engines.base import CHUNK, IDLE, Engine, Progress
 from regimen.engines.signals import Signals
+from regimen.envs.metric import to_table
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
@@ -124,7 +125,7 @@ class Session:
         for learner in self.learners:
             for line in lines:
                 learner.files.event(line)
-            learner.files.status(device=where)
+            learner.files.status(device=where, metrics=to_table(self.handle.metrics))
             self.note_blind_rules(learner)
 
     def start_mirrors(self) -> None:
@@ -145,7 +146,8 @@ class Session:
         c = self.config
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
-        self.console.start(total, unit)
+        algo = self.engine.algo
+        self.console.start(total, unit, getattr(algo, "stages", ()), getattr(algo, "progress", ()))
         self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             while any(learner.stop is None for learner in self.learners) and not self.signals.requested:

@@ -67,7 +67,7 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     handle = registry.resolve(base.env, base.env_args)
     course = curriculum.expand(base.curriculum, handle)
     chosen = [dataclasses.replace(m, config=m.config.replace(curriculum=course)) for m in chosen]
-    check_rules(base.stop, handle.id, handle.metric_reductions)
+    check_rules(base.stop, handle.id, handle.metrics)
     configs, seeds = [m.config for m in chosen], [m.seed for m in chosen]
     begun = time.monotonic()
     with Signals() as signals:
