@@ -26,7 +26,7 @@ def make(env: str, env_args: dict[str, Any], algo: str, num_envs: int, workers: 
     """The engine `regimen train` would make; workers 0: in this process."""
     from regimen.config import layers
     from regimen.envs import registry
-    from regimen.runs.session import make_engine
+    from regimen.runs.build import make_engine
 
     n = num_envs * STEPS
     given = {"rollout.steps": n, "rollout.num_envs": num_envs, "total_steps": 10**9, "engine": "ray"}

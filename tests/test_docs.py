@@ -216,7 +216,7 @@ COMPLETE = {
     "getting_started.md": (0, 1),
     "extending.md": (0, 1, 2, 3, 4, 5, 6),
     "empowerment.md": (0,),
-    "environments.md": (1,),
+    "environments.md": (0, 2),
     "offline.md": (0,),
     "search.md": (0,),
     "studies.md": (0,),
@@ -230,7 +230,7 @@ USED = {
     ("comparing.md", 0): "test_functions_of_runs",
     ("curricula.md", 0): "test_curricula",
     ("curricula.md", 1): "test_curricula",
-    ("environments.md", 0): "test_the_conditions_of_platform",
+    ("environments.md", 1): "test_the_conditions_of_platform",
     ("tracking.md", 0): "test_functions_of_runs",
     ("tracking.md", 1): "test_the_function_of_a_champion",
     ("tracking.md", 2): "test_functions_of_runs",
@@ -290,7 +290,7 @@ def test_the_conditions_of_platform():
     from regimen.envs.hybrid.platform import Platform
 
     scope: dict = {"NativeEnv": object}
-    exec(snippet("environments.md", 0), scope)
+    exec(snippet("environments.md", 1), scope)
     assert scope["Platform"].action_conditions == Platform.action_conditions
 
 

@@ -24,7 +24,7 @@ from regimen.envs import probe, registry
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.schedule import Steps
 from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource

@@ -13,7 +13,7 @@ from regimen.config import schema as configuration
 from regimen.engines.base import Limits
 from regimen.envs import registry
 from regimen.errors import EnvError
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from support import TINY
 
 pytest.importorskip("ray")

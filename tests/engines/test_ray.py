@@ -16,7 +16,7 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.files.run_dir import read_metrics
 from regimen.policies.policy import bind_algorithm
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
 from regimen.types import EpisodeRows

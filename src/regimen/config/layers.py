@@ -18,11 +18,11 @@ from typing import Any
 
 from regimen.config import datasets, presets
 from regimen.config import names as migrating
-from regimen.config.catalogue import FILES, OTHERS, anchored
+from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
+from regimen.config.curriculum import PRESET
 from regimen.config.schema import ALGORITHMS, RolloutConfig, TrainConfig
 from regimen.config.validation import coerce, field_types, validate
 from regimen.errors import ConfigError, nearest
-from regimen.runs.curriculum import PRESET
 
 BASE = {"rollout.episodes": 10, "total_episodes": 1000}  # below every preset: the schedule and budget of `balanced`
 ALIASES = {"tracking_uri": "track.uri"}
@@ -267,8 +267,6 @@ def check_algorithm(name: str) -> str:
 
 def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
     """The environment to train on and, where it was given by a dataset, the settings that come with it."""
-    from regimen.envs.registry import ENVS
-
     path = None if env in ENVS else datasets.locate(env)
     if path is None:
         return env, {}
@@ -280,8 +278,6 @@ def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
 
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
-    from regimen.envs.registry import ENVS, suggestion
-
     if ":" not in env and env not in ENVS:
         hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
         if os.path.isdir(env):

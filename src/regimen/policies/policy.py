@@ -265,3 +265,10 @@ def read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise StorageError(f"no policy in {path}: {Path(str(e.filename)).name} is missing") from e
     except Exception as e:  # safetensors has errors of its own
         raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e
+
+
+def require_match(stored: Mapping[str, str], wanted: Mapping[str, str], what: str) -> None:
+    """Refuse a state or policy (`what`) that belongs to something else, naming both."""
+    for name, value in wanted.items():
+        if stored.get(name) != value:
+            raise StorageError(f"{what} does not fit: its {name} is {stored.get(name)}, this run's is {value}")

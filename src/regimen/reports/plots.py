@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError, StorageError
 from regimen.files.console import component_sums
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
@@ -55,6 +56,11 @@ class Run:
     @cached_property
     def episodes(self) -> dict[str, np.ndarray]:
         return read_episodes(self.path)
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """What the environment declares of its metrics; empty for a run of an older version."""
+        return from_table(read_json(self.path / "status.json").get("metrics"))
 
     def series(self, name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
         """x and y of every point that has the metric."""

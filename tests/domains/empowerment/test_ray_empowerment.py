@@ -11,7 +11,7 @@ from regimen.engines.base import Limits
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.policies.policy import bind_algorithm
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 
 ray = pytest.importorskip("ray")
 

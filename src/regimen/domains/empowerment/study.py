@@ -30,7 +30,7 @@ from regimen.policies.evaluate import interval
 from regimen.reports.figure import picture
 from regimen.reports.table import Table
 from regimen.runs.api import check_free
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.statistics import mean_interval
 
 BASE: dict[str, Any] = {

@@ -22,7 +22,8 @@ from regimen.engines.base import IDLE, Engine, Limits, NativeEngine, Progress
 from regimen.envs import registry
 from regimen.experiments.studies.curves import Curve
 from regimen.experiments.studies.gradients import changed
-from regimen.runs.session import evaluation_seed, make_engine
+from regimen.runs.build import make_engine
+from regimen.runs.session import evaluation_seed
 from regimen.sources.scan import ScanSource
 from regimen.types import Array, PyTree, Record, pytree_dataclass
 
