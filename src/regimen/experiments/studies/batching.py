@@ -19,7 +19,7 @@ import numpy as np
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import NativeEngine
+from regimen.engines.native import NativeEngine
 from regimen.engines.signals import code_of
 from regimen.envs import registry
 from regimen.errors import RegimenError
