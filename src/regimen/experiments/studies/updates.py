@@ -35,7 +35,7 @@ from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
 from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, default_path, resolve_options
 from regimen.files.run_dir import git_revision, versions
 from regimen.files.storage import write_json
-from regimen.policies.evaluate import Evaluation, make_evaluator
+from regimen.policies.evaluate import Evaluation
 from regimen.runs.api import check_free
 from regimen.runs.build import make_engine
 from regimen.statistics import iqm
@@ -84,10 +84,7 @@ class Study:
         config, o = self.config(arm, **env_args), self.options
         budget = max(1, round(o.budget * arm.share))
         checks = max(min(6, o.checks), round(o.checks * arm.share))  # the last three are the result
-        bench = Bench(arm.regimen, config, self.seeds, budget, checks, lambda *_: None, o.eval_episodes, score)
-        handle = registry.resolve(self.env, config.env_args)
-        bench.evaluate = make_evaluator(handle, bench.engine.algo)
-        return bench
+        return Bench(arm.regimen, config, self.seeds, budget, checks, o.eval_episodes, score=score)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
