@@ -65,9 +65,9 @@ class LogConfig:
     trace: bool = False
     """Also print every batch line while the live panel is shown."""
     trajectories: bool = False
-    """Write what every aircraft did in each evaluation to `trajectories/step-<n>.csv` (airspace)."""
+    """Write every step of each evaluation to `trajectories/step-<n>.csv` (environments that can write trajectories)."""
     alerts: bool = False
-    """Write them with the columns of the conflict detector."""
+    """Write them with the columns of the environment's detector of conflicts."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ class StopConfig:
     streak: Natural = 1
     """Evaluations in a row."""
     zero_conflict_streak: Natural | None = None
-    """Stop after so many evaluations in a row in which no episode had a conflict (the environment's metric `los`)."""
+    """Stop after so many evaluations in a row in which no episode had a conflict (the environment's metric that is a
+    violation)."""
     perfect_streak: Natural | None = None
     """Stop after so many evaluations in a row in which every episode succeeded and none had a conflict."""
     band_steps: Natural | None = None
