@@ -467,6 +467,7 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
 
     from regimen.config import layers as settings
     from regimen.config import presets
+    from regimen.config.regimen import resolve
     from regimen.domains.empowerment.validate import load_params
     from regimen.envs import registry
     from regimen.policies.policy import bind_algorithm
@@ -484,9 +485,7 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = Path(continuous_world.learn(steps, seed=seed, beta_r=beta_r, out=f"{folder}/run").run_dir)
             config = settings.from_dict(presets.load_yaml(run / "config.yaml", "config"))
-            algo = bind_algorithm(
-                config, registry.resolve(config.env), settings.resolve_rollout(config.rollout, True)[2]
-            )
+            algo = bind_algorithm(config, registry.resolve(config.env), resolve(config, native=True))
             params = load_params(algo, run, "final")
         states = np.array([[continuous_world.DOOR, h] for _ in times for h in humans], np.float32)
         when = np.repeat(times, len(humans)).astype(np.int32)

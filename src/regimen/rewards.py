@@ -14,7 +14,7 @@ off switch (`RewardConfig`):
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ import optax
 from jax import lax
 
 from regimen.axes import device_count, max_over_devices, mean_over_devices, own_key, sum_over_devices
-from regimen.config.hyperparameters import RewardConfig
 from regimen.errors import ConfigError, nearest
 from regimen.normalize import RunningStats
 from regimen.schedule import Packed, draw_words, shuffle
@@ -140,6 +139,21 @@ def _standardize(x: Array, ids: Array, valid: Array, method: str, segments: int,
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
+class Settings(Protocol):
+    """What learned weights are built from; the hyper-parameters under `algo.reward` are one."""
+
+    @property
+    def attention(self) -> bool: ...
+    @property
+    def weights(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def weight_lr(self) -> float: ...
+    @property
+    def weight_reg(self) -> float: ...
+
+
 class Weighting:
     """Learned weights in three tiers: base weights softmax(beta), attention softmax(L m + c) on the magnitudes m_k of
     the advantages, and a pull towards the configured weights.
@@ -160,7 +174,7 @@ class Weighting:
     variance counts as the component's own, which leaves a slope towards the one that helps.
     """
 
-    def __init__(self, config: RewardConfig, components: tuple[str, ...]):
+    def __init__(self, config: Settings, components: tuple[str, ...]):
         self.attention, self.K = config.attention, len(components)
         self.base = jnp.asarray(parse_weights(config.weights, components))
         self.task = jnp.asarray(parse_task(config.task, components))
@@ -187,7 +201,7 @@ class Weighting:
         kl = jnp.sum(jnp.where(base > 0, base * (jnp.log(jnp.maximum(base, 1e-12)) - jnp.log(w + 1e-12)), 0.0))
         return -(w @ d) / spread + reg * kl
 
-    def update(self, state: dict, magnitude: Array, d: Array, covariance: Array, c: RewardConfig) -> dict[str, Any]:
+    def update(self, state: dict, magnitude: Array, d: Array, covariance: Array, c: Settings) -> dict[str, Any]:
         """One step of the meta-objective; `c` has its learning rate and pull as data."""
         covariance = covariance + RIDGE * jnp.diag(jnp.diag(covariance))
         scale = jnp.sqrt(jnp.maximum(jnp.trace(covariance), 1e-12)) / jnp.maximum(jnp.linalg.norm(d), 1e-12)

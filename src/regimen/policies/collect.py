@@ -18,9 +18,9 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.run_dir import RunFiles, read_config, read_metrics
-from regimen.policies.evaluate import baseline_evaluator
+from regimen.policies.evaluate import baseline_evaluator, evaluate_policy
 from regimen.policies.policy import Policy, load_policy, read_policy
-from regimen.runs.api import evaluate_policy, is_run, refuse_object, stored_env
+from regimen.policies.target import is_run, refuse_object, stored_env
 from regimen.schedule import Episodes
 from regimen.sources import dataset
 from regimen.sources.dataset import Dataset, Episode

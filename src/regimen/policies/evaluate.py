@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from regimen import spaces
+from regimen.engines import device
+from regimen.envs import registry
 from regimen.envs.protocol import Env
 from regimen.envs.registry import EnvHandle
-from regimen.errors import ConfigError, nearest
+from regimen.errors import ConfigError, EnvError, StorageError, nearest
+from regimen.files.mlflow import resolve_model_uri
+from regimen.files.run_dir import read_config
+from regimen.policies.policy import Policy, load_policy, read_policy, require_match
+from regimen.policies.target import is_run, refuse_object
 from regimen.schedule import Episodes
 from regimen.sources.host import HostSource, to_members
 from regimen.sources.play import (
@@ -286,3 +294,64 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
         return jax.tree.map(lambda *x: np.stack(x), *actions), memory
 
     return HostEvaluator(handle, act)
+
+
+# --- the verb `evaluate` --------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    target: Any,
+    policy: str | Policy | None = None,
+    episodes: int = 100,
+    seed: int = 0,
+    env_args: dict[str, Any] | None = None,
+    checkpoint: str = "best",
+    tracking_uri: str | None = None,
+    env: Any = None,
+) -> Evaluation:
+    """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
+    environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy."""
+    learned = policy if isinstance(policy, Policy) else None
+    origin: Mapping[str, Any] = {}
+    if isinstance(target, str) and target.startswith("models:/"):
+        registered = read_policy(resolve_model_uri(target, tracking_uri))
+        learned, origin = (registered if policy is None else learned), registered.meta
+    elif is_run(target):
+        learned = load_policy(target, checkpoint) if policy is None else learned
+        has_config = (Path(target) / "config.yaml").exists()
+        origin = read_config(Path(target)) if has_config else read_policy(Path(target)).meta
+    stored, args = origin.get("env", target), dict(origin.get("env_args", {})) | (env_args or {})
+    if isinstance(stored, str):
+        refuse_object(stored, env, f"regimen.evaluate('{target}', env=...)")
+    native = registry.is_native(stored if env is None else env)
+    device.configure("auto" if native else "cpu", native)
+    handle = registry.resolve(stored, args) if env is None else registry.resolve(env, env_args or {})
+    if learned is not None:
+        which = checkpoint if policy is None and is_run(target) and (Path(target) / "config.yaml").exists() else None
+        return evaluate_policy(handle, learned, episodes, seed, which)
+    if not isinstance(policy, str):
+        names = ", ".join(["random", *handle.baselines])
+        raise ConfigError(
+            f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
+        )
+    with contextlib.closing(baseline_evaluator(handle, policy)) as play:
+        return play((), seed, episodes, policy=policy)
+
+
+def evaluate_policy(
+    handle: registry.EnvHandle, policy: Policy, episodes: int, seed: int, checkpoint: str | None = None
+) -> Evaluation:
+    """Greedy episodes of a trained policy on an environment with its spaces."""
+    of_policy, of_env = (
+        {"observation space": spaces.describe(x.observation_space), "action space": spaces.describe(x.action_space)}
+        for x in (policy, handle)
+    )
+    try:
+        require_match(of_policy, of_env, f"the policy on {handle.id}")
+    except StorageError as e:
+        raise EnvError(str(e).replace("this run's is", "the environment's is")) from e
+    with contextlib.closing(make_evaluator(handle, policy.algo)) as play:
+        result = play(policy.params, seed, episodes, policy=policy.meta.get("algorithm", "policy"))
+    if checkpoint is not None and "env_steps" in policy.meta:
+        result.checkpoint = f"{checkpoint}, step {policy.meta['env_steps']}"
+    return result

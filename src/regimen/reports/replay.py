@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -22,6 +21,7 @@ from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles
 from regimen.files.storage import replacing
 from regimen.policies.policy import Policy, load_policy
+from regimen.reports.table import Table
 from regimen.schedule import Episodes
 from regimen.sources.host import HostSource, row_of
 from regimen.sources.play import play_host
@@ -58,7 +58,7 @@ def replay(
             path = folder / f"{start}seed-{number}.csv"
             rows, frames, states = film(env, policy, number)
             if not isinstance(env, Team) or not write_states(path, getattr(env.env, "native", None), states):
-                write_table(path, rows)
+                Table.of_records(rows).write_csv(path)
             if frames:
                 path = path.with_suffix(".gif")
                 write_gif(path, frames, min(fps, env.metadata.get("render_fps") or fps))
@@ -165,13 +165,6 @@ def columns(name: str, value: Any) -> dict[str, float]:
         flat = np.ravel(leaf)
         out |= {label: flat[0].item()} if flat.size == 1 else {f"{label}[{i}]": x.item() for i, x in enumerate(flat)}
     return out
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    with replacing(path) as tmp, open(tmp, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def write_gif(path: Path, frames: list[np.ndarray], fps: int) -> None:

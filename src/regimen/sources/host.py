@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
 from regimen.envs.adapters.pettingzoo import Team
+from regimen.envs.metric import Declared, reductions_of
 from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
@@ -43,7 +44,7 @@ class HostSource:
         reward_components: tuple[str, ...] = ("total",),
         max_episode_steps: int = 0,
         stop_requested: Callable[[], bool] = lambda: False,
-        metric_reductions: dict[str, str] | None = None,
+        metric_reductions: Declared | None = None,
     ):
         self.envs: list[Any] = [make_env() for _ in range(num_envs)]
         self.schedule, self.num_envs = schedule, num_envs
@@ -57,7 +58,7 @@ class HostSource:
         self.mask: np.ndarray | None = None  # [B, logits]
         self.reward = np.zeros((num_envs, len(reward_components)))
         self.length = [0] * num_envs
-        self.reductions = metric_reductions or {}
+        self.reductions = reductions_of(metric_reductions or {})
         self.metrics: list[dict[str, float]] = [{} for _ in range(num_envs)]  # reductions over the running episode
         self.single = len(reward_components) == 1
         self.act: Any = None

@@ -1,1 +1,18 @@
 """Defending a network of 13 hosts against a scripted intruder (CAGE challenge 2, scenario 2), simulated natively."""
+
+from regimen.config.domains import Domain, EnvEntry
+
+DOMAIN = Domain(
+    name="network_defense",
+    description="hosts that are defended against an intruder",
+    environments={
+        "network_defense": EnvEntry(
+            "regimen.domains.network_defense.env:NetworkDefense", "defend 13 hosts against an intruder"
+        ),
+        "network_defense/workflow": EnvEntry(
+            "regimen.domains.network_defense.env:NetworkDefenseWorkflow",
+            "the same, paid for repairing by a given order",
+        ),
+    },
+    presets=f"{__path__[0]}/presets",
+)

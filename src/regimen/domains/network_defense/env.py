@@ -21,6 +21,7 @@ from regimen.domains.network_defense import red as reds
 from regimen.domains.network_defense.compliance import Tally
 from regimen.domains.network_defense.red import Red
 from regimen.domains.network_defense.workflow import Workflow, all_workflows, classes_for
+from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, Record, TimeStep, pytree_dataclass
@@ -122,8 +123,12 @@ class NetworkDefense(NativeEnv):
         return own if self.alignment == "none" else (*own, "alignment")
 
     @property
-    def metric_reductions(self) -> dict[str, str]:  # type: ignore[override]
-        out = {"env_return": "sum", "impacts": "sum", "fixes": "last"}
+    def metric_reductions(self) -> dict[str, str | Metric]:  # type: ignore[override]
+        out: dict[str, str | Metric] = {
+            "env_return": "sum",
+            "impacts": Metric("sum", "lower", "count"),
+            "fixes": "last",
+        }
         if self.red == "mixed":
             out["meander"] = "last"
         if self.workflow != "none":

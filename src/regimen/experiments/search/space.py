@@ -20,6 +20,7 @@ import numpy as np
 
 from regimen.domains.network_defense.workflow import EquivalenceClass, all_workflows, classes_for, kendall_matrix
 from regimen.errors import ConfigError, nearest
+from regimen.words import plural
 
 MOST = 3000  # candidates: the kernel has the square of it
 
@@ -43,7 +44,7 @@ class Space:
         object.__setattr__(self, "members", tuple(self.members) or tuple((i,) for i in range(n)))
         object.__setattr__(self, "factors", tuple(self.factors) or tuple(f"d{f}" for f in range(len(d))))
         if n < 2:
-            raise ConfigError(f"space '{self.name}': {n} candidate{'s' * (n != 1)}; there is nothing to search")
+            raise ConfigError(f"space '{self.name}': {plural(n, 'candidate')}; there is nothing to search")
         if n > MOST:
             raise ConfigError(f"space '{self.name}': {n:,} candidates are too many; search at most {MOST:,} of them")
         twice = next((key for key in self.keys if self.keys.count(key) > 1), None) if len(set(self.keys)) < n else None

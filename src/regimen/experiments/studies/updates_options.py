@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.config import layers
+from regimen.config.catalogue import folder_name
 from regimen.config.schema import RolloutConfig, TrainConfig
 from regimen.domains.network_defense.workflow import Workflow
 from regimen.engines import device as devices
@@ -189,5 +190,4 @@ def base_config(env: str, algorithm: str, env_args: dict[str, Any], device: str)
 
 
 def default_path(env: str) -> Path:
-    name = "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
-    return Path("studies") / f"updates-{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
+    return Path("studies") / f"updates-{folder_name(env)}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
