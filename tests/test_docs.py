@@ -19,8 +19,10 @@ from regimen.cli import main as cli
 from regimen.cli.main import module_of
 from regimen.cli.train import read
 from regimen.config import layers, presets
+from regimen.config.algorithms.bc import BCConfig
+from regimen.config.algorithms.cql import CQLConfig
+from regimen.config.algorithms.sac import SACConfig
 from regimen.config.flags import field_docs, parse
-from regimen.config.hyperparameters import BCConfig, CQLConfig, SACConfig
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types
