@@ -27,6 +27,7 @@ CORE = (
     "flax",
     "optax",
     "numpy",
+    "scipy",
     "gymnasium",
     "rich",
     "tyro",
