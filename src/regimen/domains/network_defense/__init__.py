@@ -15,4 +15,5 @@ DOMAIN = Domain(
         ),
     },
     presets=f"{__path__[0]}/presets",
+    tables="regimen.domains.network_defense.views:draw_table",
 )
