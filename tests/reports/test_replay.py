@@ -62,4 +62,4 @@ def test_export_writes_a_policy_that_loads(run, tmp_path, capsys):
 
 def test_a_scenario_is_refused_where_there_is_none_to_choose(run, capsys):
     assert main(["replay", str(run), "--scenario", "converging"]) == 3
-    assert capsys.readouterr().err.strip() == "error: scenario: pendulum has none to choose from"
+    assert capsys.readouterr().err.strip() == "regimen: error: scenario: cartpole has none to choose from"
