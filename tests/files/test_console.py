@@ -11,14 +11,13 @@ from regimen.files.console import (
     Console,
     _Panel,
     batch_line,
-    clock,
     component_sums,
-    count,
     eval_line,
     focus,
     memory_mb,
     sparkline,
 )
+from regimen.words import clock, count
 
 POINT = {
     "updates": 12,

@@ -18,7 +18,8 @@ from regimen.config.catalogue import ENVS, folder_name
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, code_of
 from regimen.errors import ConfigError, RegimenError, StorageError, nearest
-from regimen.files.console import Console, aligned, clock, count, score
+from regimen.files.console import Console
+from regimen.words import aligned, clock, count, score
 
 if TYPE_CHECKING:
     from regimen.runs.result import Result

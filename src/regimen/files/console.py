@@ -10,41 +10,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from regimen.words import clock, count, number, plural, score
+
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
 WORKERS_SECONDS = 30.0  # and one line about its workers in this
 MANY_WORKERS = 16  # the panel shows so many, those in trouble first
 _WEIGHT, _SUM = "train/weight/", "rollout/reward/"
 _COUNTER = {"steps": "env_steps", "episodes": "episodes", "updates": "updates"}
-
-
-def number(value: float, digits: int = 3) -> str:
-    """Fixed digits, but never a small number as 0.000."""
-    return f"{value:.1e}" if value and abs(value) < 10.0**-digits else f"{value:.{digits}f}"
-
-
-def score(value: float) -> str:
-    """A return: one digit after the point, three below 1."""
-    return f"{value:.1f}" if value == 0 or abs(value) >= 1 else number(value)
-
-
-def count(value: float) -> str:
-    """12,345 as `12.3k`."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}" if value != int(value) else str(int(value))
-
-
-def clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines of equal columns."""
-    widths = [max(map(len, column)) for column in zip(head, *rows)]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
 
 
 def focus(point: Mapping[str, Any]) -> str | None:
@@ -125,7 +97,7 @@ def worker_text(row: Mapping[str, Any]) -> str:
     """`0 collecting 1.2k/s`, its restarts where there were any, and how long it has been silent."""
     parts = [f"{row['worker']} {row['state']} {count(round(row['steps_per_second']))}/s"]
     if row["restarts"]:
-        parts.append(f"{row['restarts']} restart{'s' if row['restarts'] > 1 else ''}")
+        parts.append(plural(row["restarts"], "restart"))
     if row["heartbeat_age"] >= 5:
         parts.append(f"silent {row['heartbeat_age']:.0f} s")
     return ", ".join(parts)

@@ -67,7 +67,7 @@ class Measured(plots.Run):
         found = {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")}
         if "eval_return_mean" in self.summary:
             found |= {"return_mean": self.summary["eval_return_mean"]} | self.summary.get("eval_metrics", {})
-        return {k: float(v) for k, v in found.items() if k not in SPREAD and plots._is_number(v)}
+        return {k: float(v) for k, v in found.items() if k not in SPREAD and plots.is_number(v)}
 
     @property
     def intervals(self) -> dict[str, list[float] | None]:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from regimen.envs.metric import violation_of
-from regimen.files.console import clock, score
 from regimen.files.storage import read_json
 from regimen.reports.plots import Run, centred_average
+from regimen.words import clock, score
 
 FEW_ROWS = 12  # rows of a metric below which nothing is said of its course
 FEW_EVALUATIONS = 8

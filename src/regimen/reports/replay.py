@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles
 from regimen.files.storage import replacing
 from regimen.policies.policy import Policy, load_policy
+from regimen.reports.table import Table
 
 
 def replay(
@@ -55,10 +55,10 @@ def replay(
             if isinstance(env, Team):
                 rows, frames, states = play_together(env, policy, number)
                 if not write_states(path, getattr(env.env, "native", None), states):
-                    write_table(path, rows)
+                    Table.of_records(rows).write_csv(path)
             else:
                 rows, frames = play(env, policy, number)
-                write_table(path, rows)
+                Table.of_records(rows).write_csv(path)
             if frames:
                 path = path.with_suffix(".gif")
                 write_gif(path, frames, min(fps, env.metadata.get("render_fps") or fps))
@@ -170,13 +170,6 @@ def columns(name: str, value: Any) -> dict[str, float]:
         flat = np.ravel(leaf)
         out |= {label: flat[0].item()} if flat.size == 1 else {f"{label}[{i}]": x.item() for i, x in enumerate(flat)}
     return out
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    with replacing(path) as tmp, open(tmp, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def write_gif(path: Path, frames: list[np.ndarray], fps: int) -> None:
