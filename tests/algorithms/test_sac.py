@@ -27,8 +27,8 @@ from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
 from regimen.runs.build import make_engine
 from regimen.schedule import Steps
-from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
+from regimen.sources.keys import RolloutKeys
 from regimen.sources.replay import Sample
 from regimen.sources.scan import ScanSource
 from regimen.types import Batch, Spec, TimeStep
