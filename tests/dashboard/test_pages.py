@@ -16,8 +16,8 @@ from live_page import Site, lines, points, serving, write_run
 from regimen.cli import main as cli
 from regimen.dashboard.index import alive, find
 from regimen.dashboard.server import serve
-from regimen.errors import StorageError, UsageError
 from regimen.envs.metric import Metric, to_table
+from regimen.errors import StorageError, UsageError
 from regimen.files import views
 
 
