@@ -15,7 +15,7 @@ from regimen.runs.learner import Learner
 from regimen.runs.ledger import Counters, Ledger
 from regimen.runs.stopping import Stop
 
-HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metric_reductions={}, agents=())
+HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metrics={}, agents=())
 
 
 def make_ledger(log="1", evaluate="never", checkpoint="never", **more) -> Ledger:

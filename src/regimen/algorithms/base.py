@@ -26,6 +26,7 @@ class Algorithm:
     asynchronous = False  # whether batches of an older policy can be learned from
     needs_env = False  # whether acting needs the native environment itself, not only its spaces
     stages: tuple[str, ...] = ()  # names of what its metric `stage` counts
+    progress: tuple[str, ...] = ()  # metrics of `update` that the console shows beside loss and entropy
 
     def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides):
         self.config = dataclasses.replace(config or self.config_class(), **overrides)

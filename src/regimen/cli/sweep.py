@@ -46,7 +46,7 @@ class SweepArgs:
     metric: str = "return_mean"
     """What to judge by: an evaluation metric, as for `regimen compare`."""
     lower: bool | None = None
-    """Smaller is better; known for conflicts."""
+    """Smaller is better; by default what the environment declares of the metric."""
     sampler: Literal["random", "tpe"] = "random"
     """How --random is drawn: independently, or by Optuna's TPE from the results so far (one by one)."""
     prune: bool = True

@@ -16,11 +16,11 @@ import numpy as np
 
 from regimen.config.fields import Count
 from regimen.config.schema import TrainConfig
+from regimen.engines import curriculum
 from regimen.engines.base import AGENT_STEPS, Limits, Progress
 from regimen.envs.registry import EnvHandle
 from regimen.files.console import memory_mb
 from regimen.policies.evaluate import Evaluation, success_of
-from regimen.runs import curriculum
 from regimen.runs.stopping import Rules, Stop
 
 Row = dict[str, Any]
@@ -57,7 +57,7 @@ class Ledger:
 
     def __init__(self, config: TrainConfig, handle: EnvHandle, seed: int):
         self.config, self.handle, self.seed = config, handle, seed
-        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metric_reductions)
+        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metrics)
         self.every = {
             "log": Count.parse(config.log.every, "log.every"),
             "eval": Count.parse(config.eval.every, "eval.every"),
