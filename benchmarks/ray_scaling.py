@@ -36,7 +36,7 @@ def make(env: str, env_args: dict[str, Any], algo: str, num_envs: int, workers: 
     given |= {"workers": workers, "env_args": env_args} | {k: v for k, v in ours.items() if k in known}
     config = layers.build_config(env, algo=algo, preset="balanced", overrides=given)
     handle = registry.resolve(config.env, config.env_args)
-    return make_engine(layers.share_rollout(config, False), handle, [0], lambda: False)
+    return make_engine(config, handle, [0], lambda: False)
 
 
 def drain(engine: Any) -> None:

@@ -19,8 +19,11 @@ from regimen.cli import main as cli
 from regimen.cli.main import module_of
 from regimen.cli.train import read
 from regimen.config import layers, presets
+from regimen.config.algorithms.bc import BCConfig
+from regimen.config.algorithms.cql import CQLConfig
+from regimen.config.algorithms.sac import SACConfig
 from regimen.config.flags import field_docs, parse
-from regimen.config.hyperparameters import BCConfig, CQLConfig, SACConfig
+from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types
 from regimen.envs import registry
@@ -95,7 +98,7 @@ def test_commands_can_be_read(page, line, placeholders):
     argv = ["mypackage.envs:make_env" if token == "ENV" else token for token in argv]
     if argv[0] == "train":
         config, _ = read(argv[1:])
-        layers.resolve_rollout(config.rollout, native=False)
+        resolve(config, native=False)
         return
     module = module_of(argv[0].replace("_", "-"))
     if argv[0] in ("sweep", "study"):

@@ -20,12 +20,12 @@ from regimen.cli.main import main
 from regimen.config import layers
 from regimen.engines import device
 from regimen.engines.base import Limits
+from regimen.engines.curriculum import newest
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.runs import api, build
 from regimen.runs.build import make_engine
-from regimen.runs.curriculum import newest
 from regimen.schedule import for_minibatches, pack, shuffle
 from regimen.types import EpisodeRows
 from support import EPISODIC, TINY, command_line, tiny

@@ -1,4 +1,4 @@
-"""The grammar of curricula: what `--curriculum.FIELD` may say. Jax-free; `runs.curriculum` follows what is said.
+"""The grammar of curricula: what `--curriculum.FIELD` may say. Jax-free; `engines.curriculum` follows what is said.
 
 5 @ 0, 8 @ 20k steps                    values by env steps
 3 .. 9.8 over 100k steps                a ramp

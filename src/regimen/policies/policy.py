@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from regimen import spaces
 from regimen.algorithms import policy_map
-from regimen.config.layers import resolve_rollout
+from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.validation import field_types
 from regimen.envs import registry
@@ -36,17 +36,16 @@ def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
     return ALGORITHMS[name].load()(config, network)
 
 
-def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int = 1) -> Any:
+def bind_algorithm(config: TrainConfig, handle: registry.EnvHandle, regimen: Regimen) -> Any:
     """The algorithm of a run, for its environment."""
-    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
     spec = Spec(
         handle.observation_space,
         handle.action_space,
         handle.reward_components,
         agents=handle.agents,
-        num_envs=num_envs,
-        workers=workers,
-        rollout_rows=n // num_envs if kind == "steps" else 0,
+        num_envs=regimen.num_envs,
+        workers=regimen.workers,
+        rollout_rows=regimen.rollout_rows,
         max_episode_steps=handle.max_episode_steps,
         env=handle.native,
         action_conditions=handle.action_conditions,

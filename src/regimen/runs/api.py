@@ -17,9 +17,10 @@ import yaml
 from regimen.config import datasets, layers
 from regimen.config.catalogue import folder_name
 from regimen.config.fields import Count
+from regimen.config.regimen import share_rollout
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
 from regimen.config.validation import validate
-from regimen.engines import device, multihost
+from regimen.engines import curriculum, device, multihost
 from regimen.engines.signals import Signals
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
@@ -27,7 +28,6 @@ from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
 from regimen.files.storage import plain, read_json, write_atomic
 from regimen.policies.target import OBJECT, refuse_object, stored_env
-from regimen.runs import curriculum
 from regimen.runs.build import make_engine
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.result import Result, announce, deliver, group_result, settle
@@ -69,8 +69,7 @@ def train(
     check_free(path)
     where = device.configure(config.device, handle.native is not None if handle else registry.is_native(config.env))
     handle = handle or registry.resolve(config.env, config.env_args)
-    layers.resolve_rollout(config.rollout, handle.native is not None)
-    config = layers.share_rollout(config, handle.native is not None)
+    config = share_rollout(config, handle.native is not None)
     config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
     check_rules(config.stop, handle.id, handle.metrics)
     console = console or Console(quiet=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import jax
 
-from regimen.config.layers import resolve_rollout
+from regimen.config.regimen import Regimen, resolve
 from regimen.config.schema import TrainConfig
-from regimen.engines import device, offline
+from regimen.engines import curriculum, device, offline
 from regimen.engines.base import Engine, HostEngine, NativeEngine
 from regimen.engines.multihost import SharedEngine
 from regimen.engines.ray.cluster import require_ray
@@ -19,13 +20,10 @@ from regimen.envs.check import check_env
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, RegimenError
 from regimen.policies.policy import bind_algorithm
-from regimen.runs import curriculum
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
 from regimen.types import State
-
-UNKNOWN_LENGTH = 1000  # steps of an episode, for the memory estimate of an environment without a limit
 
 
 def make_engine(
@@ -43,17 +41,18 @@ def make_engine(
     wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
     if wanted and getattr(handle.native, "write_evaluation", None) is None:
         raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; its class has no `write_evaluation`")
-    kind, n, num_envs = resolve_rollout(config.rollout, native)
+    regimen = resolve(config, native, len(handle.agents), handle.max_episode_steps)
     if config.data is not None:
-        return offline.make_engine(config, handle, seeds, partial(make_engine, stop_requested=stop_requested), adopt)
+        make_online = partial(make_engine, stop_requested=stop_requested)
+        return offline.make_engine(config, regimen, handle, seeds, make_online, adopt)
     course = curriculum.make(config.curriculum, handle)
-    workers = config.engine.workers if config.engine.distributed else 1
-    algo = bind_algorithm(config, handle, num_envs, workers)
-    schedule = Steps(n) if kind == "steps" else Episodes(n)
+    algo = bind_algorithm(config, handle, regimen)
+    schedule = Steps(regimen.n) if regimen.kind == "steps" else Episodes(regimen.n)
     if not native and config.devices not in (None, 1):
         raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
-    devices = device.choose(config.devices, num_envs, algo) if native else jax.local_devices()[:1]
-    device.require_memory(memory_needed(config, handle) * len(seeds), replay_needed(algo) * len(seeds), devices)
+    devices = device.choose(config.devices, regimen.num_envs, algo) if native else jax.local_devices()[:1]
+    batches = memory_needed(regimen, handle)
+    device.require_memory(batches * len(seeds), replay_needed(algo) * len(seeds), devices)
 
     def init(key: Any, one: Any = algo) -> State:
         return adopt(one.init(key))
@@ -66,21 +65,25 @@ def make_engine(
         require_ray()
         from regimen.engines.ray.engine import RayEngine
 
-        bytes_ahead = (config.engine.queue + 2) * memory_needed(config, handle)
-        return RayEngine(config, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
+        bytes_ahead = (config.engine.queue + 2) * batches
+        return RayEngine(config, regimen, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
     with blaming_the_env(handle):
         if native:
-            source, lag = ScanSource(schedule, num_envs), config.rollout.lag
+            source, lag = ScanSource(schedule, regimen.num_envs), config.rollout.lag
             kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
             each = None if variants is None else [with_config(algo, c) for c in variants]
-            return kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
+            engine = kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
+            engine.regimen = dataclasses.replace(regimen, devices=len(devices))
+            return engine
         if config.rollout.lag:
             raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
         components, limit = handle.reward_components, handle.max_episode_steps
         metrics, host = handle.metric_reductions, handle.make_host
         assert host is not None
-        source = HostSource(host, schedule, num_envs, components, limit, stop_requested, metrics)
-        return HostEngine(algo, source, seeds[0], init)
+        source = HostSource(host, schedule, regimen.num_envs, components, limit, stop_requested, metrics)
+        engine = HostEngine(algo, source, seeds[0], init)
+        engine.regimen = regimen
+        return engine
 
 
 def with_config(algo: Any, config: Any) -> Any:
@@ -90,12 +93,10 @@ def with_config(algo: Any, config: Any) -> Any:
     return other
 
 
-def memory_needed(config: TrainConfig, handle: EnvHandle) -> int:
+def memory_needed(regimen: Regimen, handle: EnvHandle) -> int:
     """Bytes of one learner's batches, in about."""
-    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
-    steps = n if kind == "steps" else n * (handle.max_episode_steps or UNKNOWN_LENGTH)
-    steps *= max(1, len(handle.agents))
-    return device.batch_bytes(handle.observation_space, steps, 4 * n if handle.native is not None else n, copies=2.5)
+    episodes = 4 * regimen.n if regimen.native else regimen.n
+    return device.batch_bytes(handle.observation_space, regimen.most_rows, episodes, copies=2.5)
 
 
 def replay_needed(algo: Any) -> int:

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from regimen import spaces, trees
-from regimen.config.layers import resolve_rollout, to_dict
+from regimen.config.layers import to_dict
 from regimen.config.schema import TrainConfig
+from regimen.engines import curriculum
 from regimen.engines.base import Engine, Progress
 from regimen.envs.metric import Metric
 from regimen.files.checkpoint import Checkpoints
@@ -21,7 +22,6 @@ from regimen.files.run_dir import RunFiles
 from regimen.files.storage import read_json
 from regimen.policies.evaluate import Evaluation, interval
 from regimen.policies.policy import read_policy, require_match, save_policy
-from regimen.runs import curriculum
 from regimen.runs.run import Row, Run
 from regimen.runs.stopping import Stop
 from regimen.statistics import mean_interval, sample_interval
@@ -56,6 +56,13 @@ class Learner:
 
     def actor_params(self) -> PyTree:
         return self.engine.actor_params(self.k)
+
+    def identity(self) -> dict[str, str]:
+        """What a state belongs to; a resume compares it."""
+        texts = curriculum.expand(self.config.curriculum, self.handle)
+        course = "; ".join(f"{field} {text}" for field, text in texts.items())
+        num_envs = str(self.engine.regimen.num_envs)
+        return identity(self.config, self.handle) | {"num_envs": num_envs, "curriculum": course or "none"}
 
     def start_mirror(self, name: str, warn: Callable[[str], None]) -> None:
         track = self.config.track
@@ -99,7 +106,7 @@ class Learner:
         """A checkpoint of this moment. `policy/` is the best by evaluation, or the newest while there is none."""
         run, params = self.run, self.actor_params()
         new_best = run.best_step == run.counters.steps
-        meta = {"wall_seconds": run.seconds, "identity": identity(self.config, self.handle), "run": run.state()}
+        meta = {"wall_seconds": run.seconds, "identity": self.identity(), "run": run.state()}
         if self.lesson is not None:
             meta["lesson"] = self.lesson
 
@@ -118,7 +125,7 @@ class Learner:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""
         arrays, meta, path = self.checkpoints.load(which, warn)
         theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
-        require_match(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
+        require_match(theirs, self.identity(), f"the checkpoint {path}")
         self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
         finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
         self.run.restore(meta["run"], meta["wall_seconds"], finished)
@@ -210,17 +217,14 @@ def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> dict[str
 
 
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
-    """What a state belongs to; a resume compares it."""
+    """What the networks of a state belong to."""
     net = config.network
-    course = [f"{field} {text}" for field, text in curriculum.expand(config.curriculum, handle).items()]
     return {
         "algorithm": config.algorithm,
         "observation space": spaces.describe(handle.observation_space),
         "action space": spaces.describe(handle.action_space),
         "network": f"{net.name} {list(net.hidden)} {net.activation}"
         + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}"),
-        "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
-        "curriculum": "; ".join(course) or "none",
     } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
 
 
@@ -228,8 +232,7 @@ def initial_from(source: Path, config: TrainConfig, handle: Any, warn: Callable[
     """Replaces the networks and normalisers of a fresh state by those of another run's best checkpoint."""
     arrays, meta, path = Checkpoints(RunFiles.open(source).path / "checkpoints").load("best", warn)
     what = f"init_from: {path}"
-    mine = {name: value for name, value in identity(config, handle).items() if name not in ("num_envs", "curriculum")}
-    require_match(meta["identity"], mine, what)
+    require_match(meta["identity"], identity(config, handle), what)
 
     def adopt(fresh: State) -> State:
         parts = {"models": {name: {"params": m.params} for name, m in fresh.models.items()}, "norm": fresh.norm}

@@ -16,10 +16,10 @@ import numpy as np
 
 from regimen.config.fields import Count
 from regimen.config.schema import TrainConfig
+from regimen.engines import curriculum
 from regimen.engines.base import AGENT_STEPS, Limits, Progress
 from regimen.files.console import memory_mb
 from regimen.policies.evaluate import success_of
-from regimen.runs import curriculum
 from regimen.runs.stopping import Rules, Stop
 
 Row = dict[str, Any]

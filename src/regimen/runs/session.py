@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from regimen.config.layers import describe, describe_budget, resolve_rollout
+from regimen.config.regimen import describe, describe_budget
 from regimen.config.schema import TrainConfig
 from regimen.engines import device
 from regimen.engines.base import CHUNK, IDLE, Engine, Progress
@@ -96,20 +96,19 @@ class Session:
 
     def header(self, where: str) -> None:
         c, h = self.config, self.handle
-        kind, n, num_envs = resolve_rollout(c.rollout, h.native is not None)
-        world = "native" if h.native is not None else "Gymnasium"
+        regimen = self.engine.regimen
+        world = "native" if regimen.native else "Gymnasium"
         first, count = self.learners[0].seed, len(self.learners)
         seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
         seeds = f"{count} runs in one program" if self.varied and self.group else seeds
-        needed = f"{device.size(memory_needed(c, h) * count)} for batches"
+        needed = f"{device.size(memory_needed(regimen, h) * count)} for batches"
         if replay := replay_needed(self.engine.algo):
             needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {device.size(replay * count)}"
-        shared = self.engine.device_count
-        envs = f"{num_envs} envs" if shared == 1 else f"{shared} devices, {num_envs // shared} environments each"
+        envs, shared = regimen.num_envs, regimen.devices
+        envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs
         lines = [
-            f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: "
-            + describe(c, kind, n, num_envs, h.max_episode_steps),
+            f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: " + describe(c, regimen),
             *self.engine.notes,
             *getattr(getattr(self.engine.algo, "parts", None), "notes", ()),
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "

@@ -22,9 +22,10 @@ from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
 from regimen.envs.adapters.pettingzoo import Team
 from regimen.envs.metric import Declared, reductions_of
+from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
-from regimen.sources import NOISE_BLOCK, RolloutKeys
+from regimen.sources.keys import NOISE_BLOCK, RolloutKeys
 from regimen.types import Array, Batch, EpisodeRows, PyTree
 
 
@@ -69,6 +70,15 @@ class HostSource:
         self.env_width = sum(math.prod(s.shape) for s in spaces.leaves(self.action_space).values())
         self.doing = ("wait", -1, monotonic())  # what, in which environment, since when: for whoever watches
         self.steps_taken = 0  # ever
+
+    @classmethod
+    def of(
+        cls, handle: EnvHandle, schedule: Schedule, num_envs: int, stop_requested: Callable[[], bool] = lambda: False
+    ) -> HostSource:
+        """The source that steps copies of a handle's environment."""
+        assert handle.make_host is not None
+        components, limit = handle.reward_components, handle.max_episode_steps
+        return cls(handle.make_host, schedule, num_envs, components, limit, stop_requested, handle.metric_reductions)
 
     def init(self, seed: int) -> None:
         """Seed and reset every environment: the only time seeds are given, so that episodes keep differing."""

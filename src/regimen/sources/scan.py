@@ -18,7 +18,7 @@ from regimen.axes import compact, device_count, env_numbers, sum_over_devices, s
 from regimen.envs.metric import reductions_of
 from regimen.envs.protocol import agents_of, alive_in, mask_row
 from regimen.schedule import Episodes, Schedule, Steps
-from regimen.sources import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
+from regimen.sources.keys import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset

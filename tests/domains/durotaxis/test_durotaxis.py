@@ -41,11 +41,11 @@ from regimen.domains.durotaxis.env import (
     Durotaxis,
     DurotaxisRatio,
 )
+from regimen.engines import curriculum
 from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.check import check_env
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
-from regimen.runs import curriculum
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 

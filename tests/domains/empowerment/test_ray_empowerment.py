@@ -6,6 +6,7 @@ import pytest
 
 from regimen.config import layers
 from regimen.config import schema as configuration
+from regimen.config.regimen import resolve, share_rollout
 from regimen.domains.empowerment import exact, validate
 from regimen.engines.base import Limits
 from regimen.envs import registry
@@ -42,7 +43,7 @@ def configured(**overrides):
     given = {"rollout.steps": ENVS * EPISODES * HORIZON, "rollout.num_envs": ENVS, "total_steps": 4000, "track": False}
     given |= {"engine": "ray", "engine.workers": WORKERS} | {f"algo.{k}": v for k, v in LEARN.items()} | overrides
     config = layers.build_config("world/tiny3", algo="empowerment", overrides=given)
-    return layers.share_rollout(config, True), registry.resolve("world/tiny3")
+    return share_rollout(config, True), registry.resolve("world/tiny3")
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +91,10 @@ def test_weights_go_out_as_often_as_asked():
 def test_rollouts_are_whole_episodes_so_that_weights_change_between_them():
     config, handle = configured(**{"rollout.steps": ENVS * 4})
     with pytest.raises(ConfigError, match=r"rollout.steps: actors take up new weights between episodes of 3 steps.*48"):
-        bind_algorithm(config, handle, ENVS, WORKERS)
+        bind_algorithm(config, handle, resolve(config, native=True))
 
 
 def test_the_throttle_makes_training_keep_up():
     config, handle = configured(**{"algo.training_steps_per_env_step": 0.01, "algo.max_env_steps_per_training_step": 4})
-    algo = bind_algorithm(config, handle, ENVS, WORKERS)
+    algo = bind_algorithm(config, handle, resolve(config, native=True))
     assert float(algo.ratio()) == 0.25

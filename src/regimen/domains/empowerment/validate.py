@@ -13,6 +13,7 @@ import numpy as np
 from regimen import trees
 from regimen.config import layers as settings
 from regimen.config import presets
+from regimen.config.regimen import resolve
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import exact, reach
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
@@ -182,7 +183,7 @@ def validate(
     `learned/` the pictures that `regimen solve --plots` draws, of what was learned."""
     config, path = run_config(run)
     handle = registry.resolve(config.env, config.env_args)
-    algo = bind_algorithm(config, handle, settings.resolve_rollout(config.rollout, True)[2])
+    algo = bind_algorithm(config, handle, resolve(config, native=True))
     params = load_params(algo, path, checkpoint)
     c: Any = config.algo
     solution = solved(handle.native, c, limit)

@@ -90,6 +90,7 @@ class NetworkDefense(NativeEnv):
     detection: float = 0.95
     """Probability that the callback of a reverse shell is reported."""
 
+    return_targets: ClassVar = (-100.0, -50.0, -25.0)  # what `regimen study updates` races to
     baselines: ClassVar = {
         "random": policies.random,
         "sleep": policies.sleep,
@@ -379,6 +380,8 @@ class NetworkDefense(NativeEnv):
 @native_env
 class NetworkDefenseWorkflow(NetworkDefense):
     """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+
+    return_targets: ClassVar = ()  # the reward for alignment shifts them
 
     red: str = "mixed"
     """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""

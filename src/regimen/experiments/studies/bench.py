@@ -17,6 +17,7 @@ import numpy as np
 
 from regimen.axes import device_index
 from regimen.config import layers, presets
+from regimen.config.regimen import describe, resolve
 from regimen.config.schema import RolloutConfig, TrainConfig
 from regimen.engines.base import IDLE, Engine, Limits, NativeEngine, Progress
 from regimen.envs import registry
@@ -71,7 +72,7 @@ class Regimen:
     def describe(self, config: TrainConfig, limit: int) -> str:
         mine = self.apply(config)
         limit = mine.env_args.get(LIMIT, limit)
-        return layers.describe(mine, *layers.resolve_rollout(mine.rollout, native=True), limit)
+        return describe(mine, resolve(mine, native=True, max_episode_steps=limit))
 
 
 # --- an outlier ------------------------------------------------------------------------------------------------------

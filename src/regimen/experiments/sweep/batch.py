@@ -15,14 +15,14 @@ from typing import Any
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.engines import device
+from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals
 from regimen.envs import registry
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles
 from regimen.files.storage import read_json
-from regimen.runs import api, curriculum
+from regimen.runs import api
 from regimen.runs.build import make_engine
 from regimen.runs.session import Session
 from regimen.runs.stopping import check_rules

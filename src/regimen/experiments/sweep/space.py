@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from regimen.config import layers
+from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import field_types, optional
 from regimen.envs import registry
@@ -210,7 +211,7 @@ def make_plan(
     plan = Plan(env, given, lists, draws, wanted, seeds, metric=metric, lower=bool(lower), **options)
     for n in range(wanted):
         config = plan.config(plan.draw(n))
-        layers.resolve_rollout(config.rollout, native=True)
+        resolve(config, native=True)
     if lower is None and metric not in OF_EVERY_ENV:
         declared = registry.resolve(config.env, config.env_args).metrics.get(metric)
         return dataclasses.replace(plan, lower=declared is not None and declared.better == "lower")

@@ -1,4 +1,4 @@
-"""Curricula: float fields of a native environment that follow a schedule in env steps, or the success rate.
+"""The curriculum of an environment: float fields that follow a schedule in env steps, or the success rate.
 
 The values of an update are computed inside the compiled program from the run's clock and from a level that moves with
 the successes of the training episodes, so they depend neither on the host nor on other seeds.
@@ -9,33 +9,40 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from regimen.axes import device_count, gather_over_devices
 from regimen.config.curriculum import LEVEL, PRESET, Levels, Ramp, Rule, Schedule, Stairs, read
+from regimen.engines.base import Progress
+from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from regimen.engines.base import Progress
-    from regimen.types import Array, Clock, EpisodeRows
+from regimen.types import Array, Clock, EpisodeRows
 
 METRICS = "curriculum/"  # how the names of its metrics begin
 
 
-def expand(texts: Mapping[str, Any], handle: Any) -> dict[str, str]:
-    """The texts with the curriculum that `preset` names in the environment's `curricula` below them."""
+def expand(texts: Mapping[str, object], handle: EnvHandle) -> dict[str, str]:
+    """Return the texts, laid over those of the curriculum that `preset` names in the environment's `curricula`."""
     if texts and handle.native is None:
         raise ConfigError(f"curriculum: {handle.id} is stepped in Python; curricula need a native environment")
-    name, own = texts.get(PRESET), {field: str(text) for field, text in texts.items() if field != PRESET}
+    name = texts.get(PRESET)
+    fields = {field: str(text) for field, text in texts.items() if field != PRESET}
     if name is None:
-        return own
-    known = getattr(handle.native, "curricula", {})
-    if name not in known:
-        hint = nearest(name, known) if known else ", which declares none; write --curriculum.FIELD SCHEDULE"
+        return fields
+    curricula: dict[str, dict[str, str]] = getattr(handle.native, "curricula", {})
+    if not isinstance(name, str) or name not in curricula:
+        hint = ", which declares none; write --curriculum.FIELD SCHEDULE"
+        if curricula:
+            hint = nearest(str(name), curricula)
         raise ConfigError(f"curriculum: '{name}' is not a curriculum of {handle.id}{hint}")
-    return {**known[name], **own}
+    return {**curricula[name], **fields}
 
 
-def make(texts: Mapping[str, Any], handle: Any) -> Curriculum | None:
+def make(texts: Mapping[str, object], handle: EnvHandle) -> Curriculum | None:
     """The curriculum of a run on this environment; None where there is none. Refuses what the environment lacks."""
     schedules, rule = read(expand(texts, handle))
     if not schedules:
@@ -61,8 +68,6 @@ def make(texts: Mapping[str, Any], handle: Any) -> Curriculum | None:
 
 def float_fields(env: Any) -> list[str]:
     """Fields that are data of the compiled program: declared as float, or a float parameter of a gymnax environment."""
-    import jax
-
     declared = {f.name for f in dataclasses.fields(env) if f.type in ("float", float)}
     leaves = [(field_name(path), x) for path, x in jax.tree_util.tree_flatten_with_path(env)[0]]
     return [name for name, x in leaves if name in declared or isinstance(x, float)]
@@ -86,8 +91,6 @@ class Curriculum:
     threshold: float | None = None  # return of a success; None: the environment's metric
 
     def start(self) -> dict[str, Array]:
-        import jax.numpy as jnp
-
         if self.rule is None:
             return {}
         zero = jnp.zeros((), jnp.int32)
@@ -95,16 +98,12 @@ class Curriculum:
 
     def apply(self, env: Any, clock: Clock, course: dict[str, Array]) -> tuple[Any, dict[str, Array]]:
         """The environment of the next update, and the values as metrics."""
-        import jax
-
         values = {field: self.value(schedule, clock, course) for field, schedule in self.schedules.items()}
         env = jax.tree_util.tree_map_with_path(lambda path, x: values.get(field_name(path), x), env)
         metrics = {METRICS + field: value for field, value in values.items()}
         return env, metrics if self.rule is None else metrics | {METRICS + LEVEL: course[LEVEL] + 1}
 
     def value(self, schedule: Schedule, clock: Clock, course: dict[str, Array]) -> Array:
-        import jax.numpy as jnp
-
         match schedule:
             case Ramp(start, end, steps):
                 done = clock.read("steps") / float(steps)
@@ -119,9 +118,6 @@ class Curriculum:
     def after(self, course: dict[str, Array], rows: EpisodeRows) -> dict[str, Array]:
         """The course behind an update in which these episodes ended. The level moves by at most one, and the next
         episodes fill an empty window."""
-        import jax.numpy as jnp
-        from jax import lax
-
         rule = self.rule
         if rule is None:
             return course
@@ -173,12 +169,6 @@ class Curriculum:
 
 def newest(rows: EpisodeRows, most: int) -> EpisodeRows:
     """The rows of all devices in the order in which they finished, of each device at most its newest `most`."""
-    import jax
-    import jax.numpy as jnp
-    from jax import lax
-
-    from regimen.axes import device_count, gather_over_devices
-
     if device_count() == 1:
         return rows
     size = min(most, rows.step.shape[0])
