@@ -73,6 +73,7 @@ def test_the_bound_of_a_rate_needs_enough_episodes():
     assert few < 0.95 <= many < 1
 
 
+@pytest.mark.long
 def test_compliance_is_measured_in_the_asked_workflow(tmp_path):
     """The part that only network defence has, with one arm, short episodes and a gate that any policy passes."""
     given = {"parts": "compliance", "strategies": "1 episode", "seeds": 1, "budget": 80, "checks": 2, "gate": 0.01}
@@ -175,6 +176,7 @@ def test_commas_separate_strategies_but_not_thousands():
     assert o.strategies == ("1 episode", "20,000 steps", "replay")
 
 
+@pytest.mark.long
 def test_command_line(tmp_path, capsys):
     flags = "--seeds 1 --budget 32 --repeats 4 --eval-episodes 4 --targets 0.5 --parts race --json --quiet"
     words = ["study", "updates", "probe/match", "--strategies", "5 episodes", "--out", str(tmp_path / "s")]
