@@ -95,16 +95,11 @@ VARIANTS = (
     Pair("gym:CartPole-v1", "ppo", MEMORY, "-gru"),
 )
 PAIRS = (*(Pair(env, algo) for env in (*registry.ENVS, *HOSTS) for algo in ALGORITHMS), *VARIANTS)
-SAMPLE = (  # discrete, continuous, hybrid, masked, remembering, several agents, Gymnasium, PettingZoo
-    "cartpole-ppo",
-    "probe/action_box-sac",
-    "probe/hybrid-ppo",
+SAMPLE = ("cartpole-ppo", "probe/action_box-sac", "probe/hybrid-ppo", "team-ppo")  # one of each kind of actions, a team
+LONG = (
     "probe/masked-ppo",
     "cartpole/positions-ppo-gru",
     "CartPole-v1-ppo",
-    "team-ppo",
-)
-LONG = (
     "platform-ppo",
     "pendulum-cql",
     "probe/dict-bc",

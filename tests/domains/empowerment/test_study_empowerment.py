@@ -64,6 +64,7 @@ def test_a_seed_that_diverges_stops_alone_and_is_named(monkeypatch, tmp_path):
     assert "- ramp: sigmoid" in study.words()
 
 
+@pytest.mark.long
 def test_a_real_study_of_a_tiny_world_comes_near_its_exact_values(tmp_path, monkeypatch, compilation_cache):
     """Nothing is replaced but the list of choices: one program is enough."""
     monkeypatch.setitem(empowerment.CHOICES, "targets", {"on": {}})
