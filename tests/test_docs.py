@@ -19,8 +19,10 @@ from regimen.cli import main as cli
 from regimen.cli.main import module_of
 from regimen.cli.train import read
 from regimen.config import layers, presets
+from regimen.config.algorithms.bc import BCConfig
+from regimen.config.algorithms.cql import CQLConfig
+from regimen.config.algorithms.sac import SACConfig
 from regimen.config.flags import field_docs, parse
-from regimen.config.hyperparameters import BCConfig, CQLConfig, SACConfig
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types
@@ -354,13 +356,14 @@ EXAMPLES = {
     "search_curriculum.py": ["--quick"],
 }
 WITHOUT_RUN = {"own_loop.py"}  # writes no run directory
+QUICK = {"quickstart.py", "callback.py", "own_loop.py"}
 
 
 def test_every_example_is_run():
     assert set(EXAMPLES) == {path.name for path in (ROOT / "examples").glob("*.py")}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [name if name in QUICK else longer(name) for name in EXAMPLES])
 def test_examples(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *EXAMPLES[name]])

@@ -18,7 +18,7 @@ from jax import lax
 from regimen import distributions, spaces
 from regimen.algorithms.base import Algorithm, register
 from regimen.algorithms.shared import optimizer, scheduled
-from regimen.config.hyperparameters import BCConfig
+from regimen.config.algorithms.bc import BCConfig
 from regimen.config.schema import NetworkConfig
 from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats

@@ -25,7 +25,7 @@ from regimen.algorithms.base import register
 from regimen.algorithms.branches import Policy
 from regimen.algorithms.offline import log_likelihood
 from regimen.algorithms.sac import SAC, Models, Parts, mean
-from regimen.config.hyperparameters import CQLConfig
+from regimen.config.algorithms.cql import CQLConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.sources.replay import Sample

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from regimen.algorithms.actor_critic import ActorCritic
 from regimen.algorithms.base import register
 from regimen.algorithms.shared import explained, optimizer, scheduled
-from regimen.config.hyperparameters import IMPALAConfig
+from regimen.config.algorithms.impala import IMPALAConfig
 from regimen.normalize import RunningStats
 from regimen.returns import vtrace
 from regimen.schedule import for_minibatches

@@ -23,7 +23,7 @@ from regimen.algorithms import balance, own_loop
 from regimen.algorithms.actor_critic import FIXED, ActorCritic, Parts
 from regimen.algorithms.base import register
 from regimen.algorithms.shared import adapt, explained, optimizer, scheduled
-from regimen.config.hyperparameters import PPOConfig
+from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats

@@ -24,7 +24,7 @@ from regimen.algorithms import offline
 from regimen.algorithms.base import Algorithm, register
 from regimen.algorithms.branches import Branches, Policy
 from regimen.axes import device_count, mean_over_devices, own_key, sync
-from regimen.config.hyperparameters import SACConfig
+from regimen.config.algorithms.sac import SACConfig
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.exploration import Pink

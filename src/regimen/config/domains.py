@@ -114,6 +114,9 @@ class Domain:
     studies: Mapping[str, Study] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     """Name -> `module:function`, what `regimen.NAME` offers in Python."""
+    tables: str | None = None
+    """`module:function`, which draws a table that a run left in `trajectories/` or `replays/` for the page: (file name,
+    header, rows, configuration as dotted keys) -> a view of `files.views`, or None where it draws no such table."""
     check: str | None = None
     """`module:function`, which refuses a `TrainConfig` of one of its environments; jax-free."""
 

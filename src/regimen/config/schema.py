@@ -1,5 +1,5 @@
 """Every setting of a run as a frozen, jax-free dataclass, and the registry of algorithms. The docstring under a field
-is its `--help` text. The algorithms' own hyper-parameters are in `hyperparameters.py`."""
+is its `--help` text. The algorithms' own hyper-parameters are in `algorithms/`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from regimen.config import algorithms
+from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.domains import AlgorithmEntry, domains
 from regimen.config.fields import Fraction, Natural, NotNegative, Period, Positive, Range, Whole
-from regimen.config.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, SACConfig
 from regimen.errors import ConfigError
 
 
@@ -219,49 +220,8 @@ class TrainConfig:
         return dataclasses.replace(self, **changes)
 
 
-ALGORITHMS: dict[str, AlgorithmEntry] = {
-    "ppo": AlgorithmEntry(
-        PPOConfig,
-        "regimen.algorithms.ppo:PPO",
-        "Proximal policy optimisation: clipped policy gradient with a learned value function.",
-        "The default: discrete or continuous actions, an environment that can be stepped in parallel.",
-    ),
-    "impala": AlgorithmEntry(
-        IMPALAConfig,
-        "regimen.algorithms.impala:IMPALA",
-        "Actor-critic with V-trace: learns from batches of a somewhat older policy.",
-        "Many workers that must not wait for the learner: --engine ray, slow environments.",
-    ),
-    "appo": AlgorithmEntry(
-        APPOConfig,
-        "regimen.algorithms.appo:APPO",
-        "PPO's clipped loss with V-trace and a target policy, on batches of a somewhat older policy.",
-        "As IMPALA, where several passes over each batch pay: steps are dear, the learner has time.",
-    ),
-    "sac": AlgorithmEntry(
-        SACConfig,
-        "regimen.algorithms.sac:SAC",
-        "Soft actor-critic: off-policy, from a replay, with learned temperatures.",
-        "Few env steps matter more than wall time: continuous, discrete or hybrid actions.",
-        offline=True,
-    ),
-    "cql": AlgorithmEntry(
-        CQLConfig,
-        "regimen.algorithms.cql:CQL",
-        "Conservative Q-learning: SAC on a dataset, with critics held down where it has no actions.",
-        "There is data and no environment to explore, or online learning should start from data.",
-        offline=True,
-        online=False,
-    ),
-    "bc": AlgorithmEntry(
-        BCConfig,
-        "regimen.algorithms.bc:BC",
-        "Behaviour cloning: supervised learning of the actions in a dataset.",
-        "A baseline beside CQL, and enough where the data is of an expert.",
-        offline=True,
-        online=False,
-    ),
-    **{name: entry for domain in domains().values() for name, entry in domain.algorithms.items()},
+ALGORITHMS: dict[str, AlgorithmEntry] = algorithms.entries(first=TrainConfig.algorithm) | {
+    name: entry for domain in domains().values() for name, entry in domain.algorithms.items()
 }
 
 

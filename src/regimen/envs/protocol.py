@@ -53,6 +53,8 @@ class NativeEnv:
     reward_components: ClassVar[tuple[str, ...]] = ("total",)
     metric_reductions: ClassVar[Mapping[str, str | Metric]] = {}
     return_threshold: ClassVar[float | None] = None  # an episode at or above it is a success
+    return_targets: ClassVar[tuple[float, ...]] = ()  # returns that `regimen study updates` races to
+    gated_metric: ClassVar[str] = ""  # a rate that it also trains up to a gate, with the arguments `gated_args(task)`
     baselines: ClassVar[dict[str, Any]] = {}
     action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}
     render_fps: ClassVar[int] = 30  # pictures per second at which an episode is shown

@@ -50,7 +50,7 @@ def replay(
         config = RunFiles.open(path).config
         policy = load_policy(path, checkpoint)
     args = dict(config["env_args"]) | dict(env_args or {})
-    env = drawing_env(*elsewhere(config["env"], args, scenario), gif)
+    env = drawing_env(config["env"], in_scenario(config["env"], args, scenario), gif)
     folder, start = path / "replays", f"{Path(scenario).stem}-" if scenario else ""
     try:
         folder.mkdir(exist_ok=True)
@@ -70,13 +70,13 @@ def replay(
         env.close()
 
 
-def elsewhere(name: str, args: dict[str, Any], scenario: str | None) -> tuple[str, dict[str, Any]]:
-    """The environment, with another scenario if one is asked for."""
+def in_scenario(name: str, args: dict[str, Any], scenario: str | None) -> dict[str, Any]:
+    """The environment's arguments, with another scenario if one is asked for."""
     if scenario is None:
-        return name, args
-    if not name.startswith(("airspace/", "airspace:")):
-        raise ConfigError(f"scenario: {name} has none; the airspace has")
-    return "airspace/head_on", args | {"scenario": scenario}
+        return args
+    if not hasattr(registry.locate(name)[1], "scenario"):
+        raise ConfigError(f"scenario: {name} has none to choose from")
+    return args | {"scenario": scenario}
 
 
 def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> gymnasium.Env | Team:

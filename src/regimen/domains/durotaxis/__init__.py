@@ -16,4 +16,5 @@ DOMAIN = Domain(
         ),
     },
     presets=f"{__path__[0]}/presets",
+    tables="regimen.domains.durotaxis.views:draw_table",
 )
