@@ -365,7 +365,7 @@ def visits(seeds: range, steps: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = {"track": False, "eval": {"every": "never"}, "log": {"episodes": False}, "seed": seed}
             run = regimen.train(world, algo="empowerment", out=f"{folder}/run", **options, **from_replay(steps))
-            found = regimen.validate(run.run_dir)
+            found = regimen.empowerment.validate(run.run_dir)
         from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
         from regimen.envs import registry
 
@@ -394,7 +394,9 @@ def switch(horizons: list[int]) -> None:
 
     for horizon in horizons:
         theory = {"beta_r": 100.0, "prior": "cautious", "beta_h": 5.0}
-        found = regimen.solve("world/deactivate_pause_or_destroy", env_args={"max_episode_steps": horizon}, **theory)
+        found = regimen.empowerment.solve(
+            "world/deactivate_pause_or_destroy", env_args={"max_episode_steps": horizon}, **theory
+        )
         world, there = found.world, found.occupancy()
         parts = Parts(*(np.asarray(x) for x in world.layout.unpack(found.table.states)))
         events = {
