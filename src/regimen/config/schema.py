@@ -235,7 +235,7 @@ class AlgorithmEntry:
     online: bool = True
     """Can learn from an environment: its class has a method `update`. Else data is collected first."""
 
-    def load(self) -> type:
+    def load(self) -> Any:
         """The algorithm's class, imported now."""
         if not isinstance(self.target, str):
             return self.target

@@ -101,9 +101,7 @@ def make_engine(
 
 def with_config(algo: Any, config: Any) -> Any:
     """A bound algorithm with other hyper-parameters, sharing its networks: those may not depend on what changed."""
-    other = type(algo)(config, algo.network)
-    other.parts = algo.parts
-    return other
+    return type(algo)(config, algo.network).with_binding(algo.bound)
 
 
 def memory_needed(config: TrainConfig, handle: Any) -> int:
@@ -116,7 +114,7 @@ def memory_needed(config: TrainConfig, handle: Any) -> int:
 
 def replay_needed(algo: Any) -> int:
     """Bytes of one learner's replay; 0 where it has none."""
-    return algo.bound.replay_bytes() if hasattr(algo.bound, "replay_bytes") else 0
+    return algo.bound.replay_bytes()
 
 
 @contextlib.contextmanager
@@ -209,7 +207,7 @@ class Session:
             f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: "
             + describe(c, kind, n, num_envs, h.max_episode_steps),
             *self.engine.notes,
-            *getattr(getattr(self.engine.algo, "parts", None), "notes", ()),
+            *self.engine.algo.bound.notes,
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
             f"{device.size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
