@@ -61,7 +61,7 @@ def train(
     from regimen.engines.base import IDLE, Limits
     from regimen.envs import registry
     from regimen.policies.evaluate import make_evaluator, success_of
-    from regimen.runs.session import make_engine
+    from regimen.runs.build import make_engine
 
     config = build_config(env, overrides=overrides | ({} if steps is None else {"total_steps": steps}))
     handle = registry.resolve(env, config.env_args)

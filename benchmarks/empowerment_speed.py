@@ -51,7 +51,7 @@ def measure(world: str, settings: dict[str, Any], steps: int, rounds: int) -> tu
     from regimen.config.layers import build_config
     from regimen.engines.base import Limits
     from regimen.envs import registry
-    from regimen.runs.session import make_engine
+    from regimen.runs.build import make_engine
 
     config = build_config(world, algo="empowerment", overrides=settings)
     engine: Any = make_engine(config, registry.resolve(world), [0], lambda: False)

@@ -92,6 +92,7 @@ def learn(path: Path, algorithm: str, seeds: int, steps: int | None, looks: int,
     import numpy as np
 
     from regimen.config import layers as regimen_settings
+    from regimen.config.regimen import resolve
     from regimen.engines import offline
     from regimen.engines.base import CHUNK, Limits
     from regimen.envs import registry
@@ -102,7 +103,8 @@ def learn(path: Path, algorithm: str, seeds: int, steps: int | None, looks: int,
     given = {"total_steps": steps} if steps is not None else {}
     config = regimen_settings.build_config(str(path), algo=algorithm, overrides=given | settings)
     handle = registry.resolve(config.env, config.env_args)
-    engine: Any = offline.make_engine(config, handle, list(range(seeds)), lambda: None, lambda state: state)
+    regimen = resolve(config, handle.native is not None)
+    engine: Any = offline.make_engine(config, regimen, handle, list(range(seeds)), lambda: None, lambda state: state)
     play = make_evaluator(handle, engine.algo)
     total, done = config.total_steps or 0, 0
     best, lost = np.full(seeds, -np.inf), np.zeros(seeds, bool)
@@ -118,9 +120,7 @@ def learn(path: Path, algorithm: str, seeds: int, steps: int | None, looks: int,
     data = dataset.read(path)
     out = {"algorithm": algorithm, "final": final, "best": best, "diverged": int(lost.sum()), "set": data.returns}
     if algorithm != "bc":
-        from regimen.algorithms.offline import overestimation
-
-        measure = jax.jit(overestimation)
+        measure = jax.jit(lambda algo, state, data: algo.overestimation(state, data))
         states = [engine.at(engine.state, k) for k in range(seeds)]
         found = [jax.device_get(measure(engine.algo, state, engine.env)) for state in states]
         out |= {k: np.array([f[k] for f in found]) for k in ("q_data_mean", "mc_return_mean")}

@@ -26,7 +26,7 @@ def make(env: str, env_args: dict[str, Any], algo: str, num_envs: int, workers: 
     """The engine `regimen train` would make; workers 0: in this process."""
     from regimen.config import layers
     from regimen.envs import registry
-    from regimen.runs.session import make_engine
+    from regimen.runs.build import make_engine
 
     n = num_envs * STEPS
     given = {"rollout.steps": n, "rollout.num_envs": num_envs, "total_steps": 10**9, "engine": "ray"}
@@ -36,7 +36,7 @@ def make(env: str, env_args: dict[str, Any], algo: str, num_envs: int, workers: 
     given |= {"workers": workers, "env_args": env_args} | {k: v for k, v in ours.items() if k in known}
     config = layers.build_config(env, algo=algo, preset="balanced", overrides=given)
     handle = registry.resolve(config.env, config.env_args)
-    return make_engine(layers.share_rollout(config, False), handle, [0], lambda: False)
+    return make_engine(config, handle, [0], lambda: False)
 
 
 def drain(engine: Any) -> None:

@@ -34,7 +34,7 @@ def make_engine(seeds: int, **settings: Any) -> Any:
     from regimen.config.layers import build_config
     from regimen.engines.base import Limits
     from regimen.envs import registry
-    from regimen.runs.session import make_engine
+    from regimen.runs.build import make_engine
 
     config = build_config("pendulum", algo="sac", overrides=SETTINGS | settings)
     engine = make_engine(config, registry.resolve("pendulum"), list(range(seeds)), lambda: False)

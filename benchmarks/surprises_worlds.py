@@ -201,10 +201,9 @@ def gains(seeds: range, budget: int) -> None:
 def adapted(seeds: range, steps: int, most: int, training: int) -> None:
     """Every order trained once from one policy for all orders: what `searches` reads. `training` numbers the luck."""
     import regimen
+    from regimen.domains.network_defense.search import adapting, defence_options, workflows
     from regimen.domains.network_defense.trials import DefenceTrial, make_config
     from regimen.experiments.search import api
-    from regimen.experiments.search.command import adapting
-    from regimen.experiments.search.space import workflows
 
     space, unit = workflows("meander", "published", "classes"), 100
     for seed in seeds:
@@ -215,7 +214,7 @@ def adapted(seeds: range, steps: int, most: int, training: int) -> None:
             own = {"mode": "faithful", "alignment_weight": 30.0}
             config = make_config("meander", "published", unit, Path(run), own, {}, "cpu")
             given = {"max_episodes": most, "warm_up": 0, "unit": unit}
-            options, _ = api.defence_options("standard", 0.95, given, True)
+            options, _ = defence_options("standard", 0.95, given, True)
             budget = api.exhaustive_budget(space, options, unit)
             options = dataclasses.replace(options, method="exhaustive", budget=budget)
             trial = DefenceTrial(space, config, seed + 1000 * training, Path(run), adapting(options))
@@ -229,9 +228,9 @@ def searches(logs: list[Path]) -> None:
     """Searches with training in the loop no better than random: is one training's luck as large as the differences of
     orders, and would more looks help? From what `adapted` printed of two trainings of every order: their spread, and
     searches of any length played on them."""
+    from regimen.domains.network_defense.search import workflows
     from regimen.experiments.search.gate import Gate
     from regimen.experiments.search.methods import Seen
-    from regimen.experiments.search.space import workflows
     from regimen.experiments.search.trial import Outcome
 
     space, found = workflows("meander", "published", "classes"), {}
@@ -283,8 +282,9 @@ def lone_order(seeds: range, looks: int) -> None:
     """A policy whose best order stands alone: does a kernel with a part for single orders find it? Values of the 120
     orders are drawn from the model's own prior (deviation 1, evaluations with an error of 0.5), and one order drawn at
     random is put 1.7 above the best. Looks find any order by chance with `looks` / 120."""
+    from regimen.domains.network_defense.search import workflows
     from regimen.experiments.search.methods import Seen, propose, recommend
-    from regimen.experiments.search.space import Space, workflows
+    from regimen.experiments.search.space import Space
     from regimen.experiments.search.trial import Outcome
 
     space = workflows("meander", "published", "all")
@@ -467,6 +467,7 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
 
     from regimen.config import layers as settings
     from regimen.config import presets
+    from regimen.config.regimen import resolve
     from regimen.domains.empowerment.validate import load_params
     from regimen.envs import registry
     from regimen.policies.policy import bind_algorithm
@@ -484,9 +485,7 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = Path(continuous_world.learn(steps, seed=seed, beta_r=beta_r, out=f"{folder}/run").run_dir)
             config = settings.from_dict(presets.load_yaml(run / "config.yaml", "config"))
-            algo = bind_algorithm(
-                config, registry.resolve(config.env), settings.resolve_rollout(config.rollout, True)[2]
-            )
+            algo = bind_algorithm(config, registry.resolve(config.env), resolve(config, native=True))
             params = load_params(algo, run, "final")
         states = np.array([[continuous_world.DOOR, h] for _ in times for h in humans], np.float32)
         when = np.repeat(times, len(humans)).astype(np.int32)

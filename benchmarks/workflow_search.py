@@ -26,16 +26,17 @@ from typing import Any
 import numpy as np
 from harness import OtherLoad, table
 
+from regimen.domains.network_defense.search import WORKFLOW_NAMES, adapting, defence_options, workflows
 from regimen.domains.network_defense.trials import DefenceTrial, make_config
 from regimen.engines import device
 from regimen.experiments.search import api
-from regimen.experiments.search.command import adapting
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import WARM_UP, Options, Search
 from regimen.experiments.search.methods import recommend
-from regimen.experiments.search.space import Space, workflows
+from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Store
-from regimen.reports.plots import BLUE, GREY, ORANGE, PURPLE, _matplotlib, _save
+from regimen.reports import figure as kit
+from regimen.reports.figure import BLUE, GREY, ORANGE, PURPLE
 
 ARMS = {"gp, ucb": ("gp", "ucb"), "gp, thompson": ("gp", "thompson"), "random": ("random", "ucb")}
 COLORS = {"gp, ucb": BLUE, "gp, thompson": PURPLE, "random": ORANGE}
@@ -108,15 +109,13 @@ def over_policies(found: list[dict[str, Any]], episodes: int, path: Path) -> Non
     for arm in ARMS:
         within = [np.array(s["arms"][arm]["curves"]) <= WITHIN * abs(s["best"]) for s in (f["searches"] for f in found)]
         shares[arm] = np.concatenate(within).mean(0)
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    with kit.picture(path, 7.5, 4.2) as figure:
         ax = figure.subplots()
         for arm, share in shares.items():
             ax.step(episodes * np.arange(1, len(share) + 1), share, where="post", color=COLORS[arm], lw=2, label=arm)
         ax.set(xlabel="evaluation episodes spent", ylabel="share of the searches", ylim=(0, 1.02))
         ax.set_title(f"Searches that recommend an order within 2 % of the best: {len(found)} policies")
         ax.legend(loc="lower right")
-        _save(figure, path)
 
 
 def conditioned(trial: DefenceTrial, episodes: int, out: Path) -> Any:
@@ -254,8 +253,7 @@ def settles(curve: list[float], limit: float) -> float:
 
 
 def picture(path: Path, curves: dict[str, list[list[float]]], episodes: int, top: float) -> None:
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    with kit.picture(path, 7.5, 4.2) as figure:
         ax = figure.subplots()
         for arm, found in curves.items():
             values = np.array(found)
@@ -271,17 +269,16 @@ def picture(path: Path, curves: dict[str, list[list[float]]], episodes: int, top
         )
         ax.set_ylim(bottom=0)
         ax.legend(loc="upper right")
-        _save(figure, path)
 
 
 def with_training(space: Space, trial: DefenceTrial, args: Any, out: Path) -> Any:
     """The whole loop: every method trains the orders it tries, on a third of what the exhaustive one takes."""
     given = {"max_episodes": args.max_episodes, "warm_up": args.episodes, "unit": args.unit}
-    options, _ = api.defence_options("standard", args.gate, given, trial.source is not None)
+    options, _ = defence_options("standard", args.gate, given, trial.source is not None)
     trial = DefenceTrial(space, trial.config, trial.seed, trial.source, adapting(options))  # as `regimen search` adapts
     rest = api.exhaustive_budget(space, options, args.unit) - options.warm_up
     options = dataclasses.replace(options, budget=options.warm_up + rest // 3)
-    found = api.compare(space, trial, options, out / "training", names=api.WORKFLOW_NAMES, say=print)
+    found = api.compare(space, trial, options, out / "training", names=WORKFLOW_NAMES, say=print)
     told = api.comparison(found)
     rows = [(m, r["best"], f"{r['value']:.2f}" if r["value"] is not None else "-",
              f"{r['regret']:.2f}" if r["regret"] is not None else "-", r["trials"], f"{r['episodes']:,}")

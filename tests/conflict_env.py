@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.types import TimeStep
 
@@ -17,7 +18,11 @@ class Crossing(NativeEnv):
     risk: float = 0.0
     miss: float = 0.0
 
-    metric_reductions = {"los": "max", "reached": "last", "success": "last"}  # noqa: RUF012
+    metric_reductions = {  # noqa: RUF012
+        "los": Metric("max", "lower", "rate", violation=True, label="conflicts"),
+        "reached": "last",
+        "success": "last",
+    }
 
     @property
     def observation_space(self):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Programs of tests are compiled more often than they are run: compile them quickly (2.5 times as fast as by default) and
+# Programs of tests are compiled more often than they are run: compile them quickly (2.5 times as fast) and
 # keep them, for the other workers, for the processes that tests start and for the next time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "regimen" / "tests"))
@@ -39,12 +39,18 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
-    """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA."""
+    """Forget compiled programs when there are many: a process that runs out of mappings crashes within XLA, and workers
+    that keep gigabytes of programs leave no memory to the processes that tests start."""
     yield
     if "jax" in sys.modules:
+        import jax
+
         from regimen.engines import device
 
         device.forget_programs()
+        pages = int(Path("/proc/self/statm").read_text().split()[1]) if sys.platform == "linux" else 0
+        if pages * os.sysconf("SC_PAGE_SIZE") > 2.5e9:
+            jax.clear_caches()
 
 
 @pytest.fixture

@@ -19,8 +19,11 @@ from regimen.cli import main as cli
 from regimen.cli.main import module_of
 from regimen.cli.train import read
 from regimen.config import layers, presets
+from regimen.config.algorithms.bc import BCConfig
+from regimen.config.algorithms.cql import CQLConfig
+from regimen.config.algorithms.sac import SACConfig
 from regimen.config.flags import field_docs, parse
-from regimen.config.hyperparameters import BCConfig, CQLConfig, SACConfig
+from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types
 from regimen.envs import registry
@@ -95,7 +98,7 @@ def test_commands_can_be_read(page, line, placeholders):
     argv = ["mypackage.envs:make_env" if token == "ENV" else token for token in argv]
     if argv[0] == "train":
         config, _ = read(argv[1:])
-        layers.resolve_rollout(config.rollout, native=False)
+        resolve(config, native=False)
         return
     module = module_of(argv[0].replace("_", "-"))
     if argv[0] in ("sweep", "study"):
@@ -216,7 +219,7 @@ COMPLETE = {
     "getting_started.md": (0, 1),
     "extending.md": (0, 1, 2, 3, 4, 5, 6),
     "empowerment.md": (0,),
-    "environments.md": (1,),
+    "environments.md": (0, 2),
     "offline.md": (0,),
     "search.md": (0,),
     "studies.md": (0,),
@@ -230,7 +233,7 @@ USED = {
     ("comparing.md", 0): "test_functions_of_runs",
     ("curricula.md", 0): "test_curricula",
     ("curricula.md", 1): "test_curricula",
-    ("environments.md", 0): "test_the_conditions_of_platform",
+    ("environments.md", 1): "test_the_conditions_of_platform",
     ("tracking.md", 0): "test_functions_of_runs",
     ("tracking.md", 1): "test_the_function_of_a_champion",
     ("tracking.md", 2): "test_functions_of_runs",
@@ -290,7 +293,7 @@ def test_the_conditions_of_platform():
     from regimen.envs.hybrid.platform import Platform
 
     scope: dict = {"NativeEnv": object}
-    exec(snippet("environments.md", 0), scope)
+    exec(snippet("environments.md", 1), scope)
     assert scope["Platform"].action_conditions == Platform.action_conditions
 
 

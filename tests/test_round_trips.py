@@ -26,6 +26,7 @@ import regimen
 from regimen import spaces
 from regimen.algorithms.policy_map import PolicyMap
 from regimen.config import layers as settings
+from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS
 from regimen.envs import registry
 from regimen.envs.adapters.gymnasium import read_mask, to_gymnasium
@@ -168,9 +169,10 @@ class Trip:
         """Why the algorithm does not fit the environment: what its own `bind` says, asked without training."""
         try:
             config = settings.build_config(self.pair.env, algo=self.pair.algo, overrides=self.settings)
+            regimen = resolve(config, self.handle.native is not None)
             if self.pair.algo in ("cql", "bc"):  # they learn from what SAC has seen, one agent at a time
-                bind_algorithm(config.replace(algorithm="sac", algo=ALGORITHMS["sac"].config()), self.handle, 2)
-            bind_algorithm(config, self.handle, 2)
+                bind_algorithm(config.replace(algorithm="sac", algo=ALGORITHMS["sac"].config()), self.handle, regimen)
+            bind_algorithm(config, self.handle, regimen)
         except (ConfigError, EnvError) as error:
             return str(error)
         return None

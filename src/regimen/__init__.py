@@ -25,7 +25,7 @@ _LAZY = {
     "analyse": "regimen.domains.airspace.analysis.analysis",
     "collect": "regimen.policies.collect",
     "compare": "regimen.reports.comparison",
-    "evaluate": "regimen.runs.api",
+    "evaluate": "regimen.policies.evaluate",
     "load_policy": "regimen.policies.policy",
     "make_env": "regimen.envs.registry",
     "register_algorithm": "regimen.config.schema",
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
     from regimen.policies.collect import collect
+    from regimen.policies.evaluate import evaluate
     from regimen.policies.policy import Policy, load_policy
     from regimen.reports.comparison import compare
-    from regimen.runs.api import evaluate, resume
+    from regimen.runs.api import resume
     from regimen.runs.result import Result
     from regimen.runs.trainer import Trainer
     from regimen.sources.trajectory_buffer import TrajectoryBuffer

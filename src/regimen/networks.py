@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,25 @@ from gymnasium import spaces as gym
 from jax import lax
 
 from regimen import spaces
-from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, PyTree
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "elu": jax.nn.elu}
+
+
+class Settings(Protocol):
+    """What a network is built from; `config.schema.NetworkConfig` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hidden(self) -> tuple[int, ...]: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def memory(self) -> str: ...
+    @property
+    def memory_size(self) -> int: ...
 
 
 class Shape(NamedTuple):
@@ -61,7 +75,7 @@ def orthogonal(scale: float):
 class MLP(nnx.Module):
     """Dense layers with one activation; orthogonal weights of gain sqrt(2), and of `final_scale` in the last layer."""
 
-    def __init__(self, shape: Shape, config: NetworkConfig, final_scale: float, rngs: nnx.Rngs):
+    def __init__(self, shape: Shape, config: Settings, final_scale: float, rngs: nnx.Rngs):
         sizes = (shape.in_size, *config.hidden)
         self.depth = len(config.hidden)
         self.activation = config.activation
@@ -98,7 +112,7 @@ class GraphNet(nnx.Module):
     over all nodes; empty slots take no part. Outputs with N rows are read from the nodes, others from the whole graph.
     """
 
-    def __init__(self, shape: Shape, config: NetworkConfig, final_scale: float, rngs: nnx.Rngs):
+    def __init__(self, shape: Shape, config: Settings, final_scale: float, rngs: nnx.Rngs):
         self.parts = graph_parts(shape.space)
         if not config.hidden:
             raise ConfigError("network.hidden: the graph network needs at least one layer, a round of messages each")
@@ -189,7 +203,7 @@ def unpack_bits(words: Array, n: int) -> Array:
 class GRU(nnx.Module):
     """A layer, then a gated recurrent unit (Cho et al. 2014)."""
 
-    def __init__(self, in_size: int, config: NetworkConfig, rngs: nnx.Rngs):
+    def __init__(self, in_size: int, config: Settings, rngs: nnx.Rngs):
         size = config.memory_size
         self.activation = config.activation
         self.embed = nnx.Linear(in_size, size, kernel_init=orthogonal(math.sqrt(2)), rngs=rngs)
@@ -219,7 +233,7 @@ class Core(NamedTuple):
         return lax.scan(step, h, (x, fresh))[1]
 
 
-def make_core(config: NetworkConfig, in_size: int) -> Core | None:
+def make_core(config: Settings, in_size: int) -> Core | None:
     """The recurrent part in front of the actor and the critic, where `config` asks for one."""
     if config.memory == "none":
         return None
@@ -250,7 +264,7 @@ def register_network(name: str, builder: NetworkBuilder) -> None:
     NETWORKS[name] = builder
 
 
-def make_net(config: NetworkConfig, shape: Shape, final_scale: float) -> Net:
+def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
     """The network named in `config`, from vectors of `shape.in_size` to vectors of `shape.out_size`."""
     if config.name not in NETWORKS:
         raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")

@@ -2,7 +2,7 @@
 
 An environment's reward is a vector of named components that sum to it. Each has a critic head and advantages of its
 own, A_k; the policy learns from one number, A = sum_k w_k A_k. Here is what can happen in between, each part with an
-off switch (`config.hyperparameters.RewardConfig`):
+off switch (`config.algorithms.ppo.RewardConfig`):
 
 - across episodes: component k is multiplied by f_k = clip(reference / sigma_k, 0.1, 10), where sigma_k is the running
   deviation of its discounted return and the reference the median over components. Critics then see like scales. With

@@ -13,7 +13,7 @@ from test_bc import OBS, as_data
 
 from regimen.algorithms.cql import CQL, Drawn
 from regimen.algorithms.sac import SAC
-from regimen.config.hyperparameters import CQLConfig
+from regimen.config.algorithms.cql import CQLConfig
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.sources.replay import Sample

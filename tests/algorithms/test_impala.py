@@ -21,7 +21,7 @@ from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
 from regimen.files.run_dir import read_metrics
 from regimen.returns import vtrace
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.schedule import Episodes, Steps
 from regimen.sources import lagged
 from regimen.sources.scan import ScanSource

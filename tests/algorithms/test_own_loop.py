@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from regimen import spaces
 from regimen.algorithms import own_loop
 from regimen.algorithms.ppo import PPO, Sample
-from regimen.config.hyperparameters import RewardConfig
+from regimen.config.algorithms.ppo import RewardConfig
 from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.registry import make_env

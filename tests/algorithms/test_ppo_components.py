@@ -14,7 +14,7 @@ import regimen
 from regimen import rewards
 from regimen.algorithms.ppo import PPO
 from regimen.algorithms.shared import explained
-from regimen.config.hyperparameters import RewardConfig
+from regimen.config.algorithms.ppo import RewardConfig
 from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.envs.protocol import native_env

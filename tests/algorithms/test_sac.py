@@ -16,6 +16,7 @@ from regimen import trees
 from regimen.algorithms.branches import Branches
 from regimen.algorithms.sac import SAC
 from regimen.config import layers
+from regimen.config.regimen import Regimen, describe
 from regimen.config.schema import NetworkConfig
 from regimen.distributions import for_space
 from regimen.engines import base as engine_module
@@ -24,10 +25,10 @@ from regimen.envs import probe, registry
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.schedule import Steps
-from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
+from regimen.sources.keys import RolloutKeys
 from regimen.sources.replay import Sample
 from regimen.sources.scan import ScanSource
 from regimen.types import Batch, Spec, TimeStep
@@ -562,10 +563,11 @@ def test_what_cannot_be_is_refused_in_one_line():
 def test_the_regimen_in_words():
     config = layers.build_config("any:environment", algo="sac")
     assert (config.preset, config.network.hidden, config.network.activation) == ("sac", (256, 256), "relu")
-    words = layers.describe(config, "steps", 32, 4)
+    regimen = Regimen("steps", 32, 4, native=True)
+    words = describe(config, regimen)
     assert words == (
         "collect 8 steps in each of 4 environments, then 32 gradient steps of 256 rows from a replay of 1,000,000; "
         "the first 1,000 steps are random"
     )
     config = layers.build_config("any:environment", algo="sac", overrides={"algo.update_ratio": 0.3})
-    assert "9.6 gradient steps on average" in layers.describe(config, "steps", 32, 4)
+    assert "9.6 gradient steps on average" in describe(config, regimen)

@@ -44,15 +44,17 @@ def calls(monkeypatch):
         return call
 
     api = types.ModuleType("regimen.runs.api")
-    for name, result in (("train", Result()), ("resume", Result()), ("evaluate", Evaluation())):
-        setattr(api, name, record(name, result))
+    for name in ("train", "resume"):
+        setattr(api, name, record(name, Result()))
+    evaluating = types.ModuleType("regimen.policies.evaluate")
+    evaluating.evaluate = record("evaluate", Evaluation())  # type: ignore[attr-defined]
     plots, report = types.ModuleType("regimen.reports.plots"), types.ModuleType("regimen.reports.page")
     plots.plot_run = record("plot_run", ["a.png", "b.png"])  # type: ignore[attr-defined]
     report.write_report = record("write_report", "report.html")  # type: ignore[attr-defined]
     check = types.ModuleType("regimen.envs.check")
     problem = types.SimpleNamespace(level="error", message="reward is NaN")
     check.check_env = lambda env, args: [problem] if args else []  # type: ignore[attr-defined]
-    for module in (api, plots, report, check):
+    for module in (api, evaluating, plots, report, check):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return seen
 

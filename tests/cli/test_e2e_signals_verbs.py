@@ -125,7 +125,7 @@ def test_collecting_before_offline_learning(tmp_path, number):
 
 
 PAUSED = {  # verb and its arguments, and the function in which the signal meets it
-    "evaluate RUN --episodes 4": "regimen.runs.api:evaluate_policy",
+    "evaluate RUN --episodes 4": "regimen.policies.evaluate:evaluate_policy",
     "collect RUN --out OUT/data --episodes 4": "regimen.policies.collect:fill",
     "replay RUN --no-gif": "regimen.reports.replay:csv.DictWriter.writerows",
     "report RUN --out OUT/report.html": "os:replace",

@@ -7,19 +7,17 @@ import pytest
 import yaml
 
 from regimen.config import schema as config_module
+from regimen.config.algorithms.ppo import PPOConfig, RewardConfig
 from regimen.config.fields import Count, Range
-from regimen.config.hyperparameters import PPOConfig, RewardConfig
 from regimen.config.layers import (
     build_config,
-    describe,
-    describe_budget,
     from_dict,
     guess_device,
     leaf_types,
     merge,
-    resolve_rollout,
     to_dict,
 )
+from regimen.config.regimen import describe, describe_budget, resolve
 from regimen.config.schema import ALGORITHMS, RolloutConfig, TrainConfig, register_algorithm
 from regimen.config.validation import coerce, field_marks, field_types, validate
 from regimen.errors import ConfigError
@@ -430,8 +428,9 @@ def test_bad_registration(name, target, config):
         (RolloutConfig(steps=1), True, ("steps", 1, 1)),
     ],
 )
-def test_resolve_rollout(rollout, native, expected):
-    assert resolve_rollout(rollout, native) == expected
+def test_resolve(rollout, native, expected):
+    regimen = resolve(TrainConfig(rollout=rollout), native)
+    assert (regimen.kind, regimen.n, regimen.num_envs) == expected
 
 
 @pytest.mark.parametrize(
@@ -468,7 +467,7 @@ def test_impossible_schedule(overrides, words):
 )
 def test_describe(overrides, cap, expected):
     config = build_config(ANY, overrides=overrides)
-    assert describe(config, *resolve_rollout(config.rollout, True), cap) == expected
+    assert describe(config, resolve(config, native=True, max_episode_steps=cap)) == expected
 
 
 def test_describe_budget():

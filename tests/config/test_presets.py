@@ -3,7 +3,8 @@
 import pytest
 
 from regimen.config import presets
-from regimen.config.layers import build_config, from_preset, resolve_rollout
+from regimen.config.layers import build_config, from_preset
+from regimen.config.regimen import resolve
 from regimen.errors import ConfigError
 
 ANY = "any:environment"
@@ -35,7 +36,8 @@ def test_particulars():
     config = build_config(ANY, preset="big_batch", overrides={"device": "cpu"})
     assert (config.rollout.steps, config.env_args) == (20_000, {"max_episode_steps": 100})
     assert build_config(ANY, preset="big_batch", overrides={"device": "gpu"}).rollout.num_envs == 200
-    assert resolve_rollout(build_config(ANY, preset="parallel_25").rollout, False) == ("episodes", 25, 25)
+    regimen = resolve(build_config(ANY, preset="parallel_25"), native=False)
+    assert (regimen.kind, regimen.n, regimen.num_envs) == ("episodes", 25, 25)
     assert build_config(ANY, preset="big-batch").preset == "big_batch"
 
 
@@ -45,7 +47,7 @@ def test_every_preset_forms_a_schedule(preset, device):
     config = from_preset(preset, device)
     assert preset.description
     for native in (True, False):
-        resolve_rollout(config.rollout, native)
+        resolve(config, native)
 
 
 def test_tuned():

@@ -134,6 +134,21 @@ def training(tmp_path_factory):
         process.wait(30)
 
 
+def test_metrics_with_a_label_have_a_chart_of_that_name(tmp_path, visit):
+    run = write_run(tmp_path / "runs" / "one")
+    rows = [row | {"rollout/near": 0.5, "eval/nearer": 0.25, "rollout/effort": 1.0} for row in points(20)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status = json.loads((run / "status.json").read_text())
+    declared = {name: {"reduce": "max", "label": "near misses"} for name in ("near", "nearer")}
+    (run / "status.json").write_text(json.dumps(status | {"metrics": declared | {"effort": {"reduce": "mean"}}}))
+    with serving(tmp_path / "runs") as site:
+        page = visit(site.address, DESK)
+        show(page, "one")
+        both = chart(page, "Near misses")
+        both.wait_for()
+        assert "eval nearer" in both.inner_text() and chart(page, "Effort").count() == 0
+
+
 @SIZES
 def test_points_arrive_during_a_live_run(training, visit, size):
     site, process, _ = training

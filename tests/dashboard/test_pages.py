@@ -16,6 +16,7 @@ from live_page import Site, lines, points, serving, write_run
 from regimen.cli import main as cli
 from regimen.dashboard.index import alive, find
 from regimen.dashboard.server import serve
+from regimen.envs.metric import Metric, to_table
 from regimen.errors import StorageError, UsageError
 from regimen.files import views
 
@@ -57,6 +58,18 @@ def test_the_list(site):
     assert (first["env_steps"], first["return"], first["eval"], first["speed"]) == (4000, 39, 40, 1000)
     assert runs["second"]["state"] == "diverged"
     assert runs["group"]["folder"] and runs["group"]["final"] == 3.5
+
+
+def test_labels_of_metrics_are_the_environments(tmp_path):
+    run = write_run(tmp_path / "runs" / "one")
+    status = json.loads((run / "status.json").read_text())
+    declared = to_table({"near": Metric("max", violation=True, label="near misses"), "effort": Metric("mean")})
+    odd = {"a": {"reduce": "max", "label": 5}, "b": "x", "c": {"reduce": "max", "label": "y" * 10_000}}
+    (run / "status.json").write_text(json.dumps(status | {"metrics": declared | odd}))
+    write_run(tmp_path / "runs" / "older")
+    with serving(tmp_path / "runs") as site:
+        runs = site.runs()
+    assert runs["one"]["labels"] == {"near": "near misses", "c": "y" * 255} and runs["older"]["labels"] == {}
 
 
 def test_a_run_directory_itself_can_be_shown(tmp_path):

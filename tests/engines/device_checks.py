@@ -20,12 +20,12 @@ from regimen.cli.main import main
 from regimen.config import layers
 from regimen.engines import device
 from regimen.engines.base import Limits
+from regimen.engines.curriculum import newest
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
-from regimen.runs import api, session
-from regimen.runs.curriculum import newest
-from regimen.runs.session import make_engine
+from regimen.runs import api, build
+from regimen.runs.build import make_engine
 from regimen.schedule import for_minibatches, pack, shuffle
 from regimen.types import EpisodeRows
 from support import EPISODIC, TINY, command_line, tiny
@@ -288,11 +288,11 @@ def slow(folder):
 def pair(folder, number, address):
     """One of two processes that train for two updates and resume for two more, through the command line."""
     engines = []
-    session.make_engine, make = (
+    build.make_engine, make = (
         (lambda *args, **kwargs: engines.append(make(*args, **kwargs)) or engines[-1]),
         make_engine,
     )
-    api.make_engine = session.make_engine
+    api.make_engine = build.make_engine
     others = ["--distributed", address, "--process-id", number, "--num-processes", "2"]
     yield "trained", main(["train", "cartpole", *command_line(**PAIR, total_steps=1024, out=folder / "pair"), *others])
     yield "resumed", main(["resume", str(folder / "pair"), "--total-steps", "2048"])

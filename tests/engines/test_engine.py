@@ -12,7 +12,7 @@ from regimen.config import layers
 from regimen.engines import base as engine_module
 from regimen.engines.base import IDLE, Limits, append, empty_rows
 from regimen.envs import registry
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.types import EpisodeRows
 from support import BROKEN, TINY
 

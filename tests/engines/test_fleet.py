@@ -10,10 +10,11 @@ import pytest
 
 from regimen.config import layers
 from regimen.config import schema as configuration
+from regimen.config.regimen import Regimen
 from regimen.engines.base import Limits
 from regimen.envs import registry
 from regimen.errors import EnvError
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from support import TINY
 
 pytest.importorskip("ray")
@@ -27,6 +28,7 @@ from regimen.engines.ray.worker import Post, Worker, host_seed, native_key, shar
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 FRAGILE = "ray_envs:Fragile"
+REGIMEN = Regimen("steps", TINY["rollout.steps"], TINY["rollout.num_envs"], native=False, workers=2)
 
 
 class Ref:
@@ -98,7 +100,7 @@ def engine(request, monkeypatch):
     given = TINY | {"engine": "ray", "workers": 1, "engine.queue": 3, "total_steps": 10_000, "algo.max_lag": 2}
     config = layers.build_config(FRAGILE, algo="eager", overrides=given)
     handle = registry.resolve(config.env, config.env_args)
-    made = make_engine(layers.share_rollout(config, False), handle, [config.seed], lambda: False)
+    made = make_engine(config, handle, [config.seed], lambda: False)
     made.ahead = request.param == "ahead"
     yield made
     made.close()
@@ -135,13 +137,13 @@ def order():
     config = layers.build_config(FRAGILE, overrides=given | {"total_steps": 64})
     from regimen.policies.policy import bind_algorithm
 
-    algo = bind_algorithm(config, registry.resolve(FRAGILE), 4, 2)
+    algo = bind_algorithm(config, registry.resolve(FRAGILE), REGIMEN)
     key = np.asarray(jax.random.key_data(jax.random.key(1)))
     return layers.to_dict(config), algo.actor_params(algo.init(jax.random.key(0))), key
 
 
 def worker_of(order, index=0, start=(0, 0)):
-    return Worker(Post(index, order[0], FRAGILE, ("", ""), start))
+    return Worker(Post(index, order[0], REGIMEN, FRAGILE, ("", ""), start))
 
 
 def test_workers_and_their_successors_play_other_episodes(order):

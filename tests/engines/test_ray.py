@@ -11,12 +11,13 @@ import regimen
 from regimen.cli.main import main
 from regimen.config import layers
 from regimen.config import schema as configuration
+from regimen.config.regimen import resolve, share_rollout
 from regimen.engines.base import HostEngine, Limits
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.files.run_dir import read_metrics
 from regimen.policies.policy import bind_algorithm
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
 from regimen.types import EpisodeRows
@@ -55,7 +56,7 @@ def configured(env, algo="ppo", **overrides):
     given = TINY | {"engine": "ray", "total_steps": 10_000} | overrides
     config = layers.build_config(env, algo=algo, overrides={k: v for k, v in given.items() if v is not None})
     handle = registry.resolve(config.env, config.env_args)
-    return layers.share_rollout(config, handle.native is not None), handle
+    return share_rollout(config, handle.native is not None), handle
 
 
 def engine_for(env, algo="ppo", **overrides):
@@ -83,10 +84,10 @@ class Shares:
     """What Ray workers do, one after the other in this process: the reference."""
 
     def __init__(self, config, handle, algo):
-        kind, n, num_envs = layers.resolve_rollout(config.rollout, handle.native is not None)
+        regimen = resolve(config, handle.native is not None)
         workers = config.engine.workers
-        schedule = Steps(n // workers) if kind == "steps" else Episodes(n // workers)
-        share = num_envs // workers
+        schedule = Steps(regimen.n // workers) if regimen.kind == "steps" else Episodes(regimen.n // workers)
+        share = regimen.num_envs // workers
         self.parts = []
         for w in range(workers):
             if handle.native is not None:
@@ -120,7 +121,7 @@ def test_two_workers_are_their_shares_joined(cluster, case):
     env, overrides = CASES[case]
     config, handle = configured(env, **overrides)
     engine = engine_for(env, **overrides)
-    algo = bind_algorithm(config, handle, config.rollout.num_envs, 2)
+    algo = bind_algorithm(config, handle, resolve(config, handle.native is not None))
     reference = HostEngine(algo, Shares(config, handle, algo), config.seed, algo.init)
     try:
         for _ in range(3):

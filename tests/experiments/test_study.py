@@ -24,7 +24,7 @@ from regimen.experiments.studies.gradients import Sample, groups
 from regimen.experiments.studies.jobs import Console
 from regimen.experiments.studies.options import PARTS, Options, resolve_options
 from regimen.experiments.studies.rows import outlier_row
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 DEVIATION, MEAN = np.array([3.0, 2.0, 1.0, 0.5]), np.array([1.0, -1.0, 0.0, 2.0])

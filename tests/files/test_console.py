@@ -7,19 +7,17 @@ import sys
 
 import pytest
 
-from regimen.domains.empowerment.hyperparameters import STAGES
 from regimen.files.console import (
     Console,
     _Panel,
     batch_line,
-    clock,
     component_sums,
-    count,
     eval_line,
     focus,
     memory_mb,
     sparkline,
 )
+from regimen.words import clock, count
 
 POINT = {
     "updates": 12,
@@ -61,14 +59,24 @@ def test_batch_line_exactly():
     assert batch_line({"updates": 1, "train/loss": 0.00002}, None, None) == "Batch 1 | loss 2.0e-05"
 
 
-def test_stages_have_their_names_where_empowerment_logs_them():
-    """Another algorithm may log a `stage` of its own: a number, without beta_r beside it."""
-    point = {"updates": 3, "train/stage": 5.0}
-    assert batch_line(point, None, None) == "Batch 3 | stage 5"
-    assert batch_line(point | {"train/stage": 99.0}, None, None) == "Batch 3 | stage 99"
-    ramp = batch_line(point | {"train/beta_r": 0.25}, None, None)
-    assert ramp == f"Batch 3 | stage 5 ({STAGES[5]}) | beta_r 0.250"
-    assert batch_line({"updates": 3, "train/beta_r": 0.25}, None, None) == "Batch 3 | beta_r 0.250"
+def test_stages_and_further_metrics_are_shown_as_the_algorithm_declares_them():
+    """An algorithm may log a `stage` without names for it: a number."""
+    point, algorithm = {"updates": 3, "train/stage": 1.0}, (("warm", "ramp"), ("beta",))
+    assert batch_line(point, None, None) == "Batch 3 | stage 1"
+    assert batch_line(point | {"train/beta": 0.25}, None, None) == "Batch 3 | stage 1", "not declared"
+    assert batch_line(point, None, None, *algorithm) == "Batch 3 | stage 1 (ramp)"
+    assert batch_line(point | {"train/stage": 99.0}, None, None, *algorithm) == "Batch 3 | stage 99"
+    ramp = batch_line(point | {"train/beta": 0.25}, None, None, *algorithm)
+    assert ramp == "Batch 3 | stage 1 (ramp) | beta 0.250"
+    assert batch_line({"updates": 3, "train/beta": 0.25}, None, None, *algorithm) == "Batch 3 | beta 0.250"
+    out = io.StringIO()
+    console = Console(trace=True, file=out)
+    console.start(10, "steps", *algorithm)
+    console.update(point)
+    assert out.getvalue() == "Batch 3 | stage 1 (ramp)\n"
+    panel = _Panel(10, "steps", *algorithm)
+    panel.update(point | {"train/beta": 0.25}, None, None)
+    assert dict(panel.figures()) | {"stage": "1 (ramp)", "beta": "0.250"} == dict(panel.figures())
 
 
 def test_focus_is_the_component_that_weighs_most():

@@ -11,7 +11,7 @@ import pytest
 
 from regimen import rewards
 from regimen.cli.main import main
-from regimen.config.hyperparameters import RewardConfig
+from regimen.config.algorithms.ppo import RewardConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.rewards import Weighting, parse_task, parse_weights

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.envs.registry import resolve
-from regimen.policies.evaluate import HostEvaluator, NativeEvaluator, baseline_actor, make_evaluator, random_actor
+from regimen.policies.evaluate import HostEvaluator, NativeEvaluator, make_evaluator
+from regimen.sources.play import baseline_actor, random_actor
 from regimen.types import TimeStep
 
 LIMIT = 4
@@ -84,7 +85,7 @@ def test_cartpole_against_episodes_played_one_by_one():
 @pytest.mark.parametrize("env", ["cartpole", "gym:CartPole-v1"])
 def test_random_episodes_are_as_long_as_gymnasiums(env):
     """22.3 steps on the mean with a deviation of 12: of 200 episodes 99.99% of means lie between 19 and 26."""
-    from regimen.runs.api import evaluate
+    from regimen.policies.evaluate import evaluate
 
     played = evaluate(env, policy="random", episodes=200)
     assert 19 < played.returns.mean() < 26 and 8 < played.returns.std() < 17

@@ -9,6 +9,7 @@ import pytest
 import regimen
 from regimen.cli.main import main
 from regimen.config import layers
+from regimen.config.regimen import resolve
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("compilation_cache")
 def saved(folder, env, **overrides):
     """The policy folder of a fresh policy: nothing has to be trained to be exported."""
     config = layers.build_config(env, overrides={"network.hidden": (8,)} | overrides)
-    algo = bind_algorithm(config, registry.resolve(env), 4)
+    algo = bind_algorithm(config, registry.resolve(env), resolve(config, native=True))
     state = algo.init(jax.random.key(1))
     draws = np.random.default_rng(0)
     norm = {

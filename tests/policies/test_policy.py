@@ -12,10 +12,9 @@ from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
-from regimen.policies.evaluate import make_evaluator
+from regimen.policies.evaluate import evaluate_policy, make_evaluator
 from regimen.policies.export import export_policy
 from regimen.policies.policy import Policy, read_policy, save_policy
-from regimen.runs.api import evaluate_policy
 from regimen.types import Spec
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")

@@ -10,6 +10,7 @@ import scipy.stats
 
 import regimen
 from regimen.cli.main import main
+from regimen.envs.metric import Metric, to_table
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles
 from regimen.reports.comparison import Estimate, area, compare, expand, first
@@ -21,8 +22,11 @@ STEPS = (1000, 2000, 3000, 4000)
 def make(path, env="pendulum", algo="ppo", seed=0, curve=(0.0, 1.0, 2.0, 4.0), los=None, threshold=None, **more):
     """A finished run whose evaluations are `curve`, and whose final one is its last."""
     settings = {"env": env, "env_args": {}, "algorithm": algo, "seed": seed, "algo": {"lr": more.pop("lr", 1e-3)}}
+    declared = more.pop("declared", True)
     settings |= more
     with RunFiles.create(path, settings, "regimen train") as files:
+        if declared:
+            files.status(metrics=to_table({"los": Metric("max", "lower", "rate", violation=True)}))
         for i, (steps, value) in enumerate(zip(STEPS, curve)):
             row = {"env_steps": steps, "updates": i + 1, "wall_seconds": 0.5 * (i + 1), "eval/return_mean": value}
             files.log(row | {"eval/episodes": 20} | ({} if los is None else {"eval/los": los}))
@@ -110,6 +114,14 @@ def test_any_metric_ranks_and_conflicts_rank_downwards(runs):
     rate = found.tasks[0].groups[0].metrics["los"]
     assert rate.low == 0.0 and rate.high == pytest.approx(0.0458, abs=1e-3), "80 episodes do not prove it"
     assert [g.label for g in compare(runs, metric="return", lower=True).tasks[0].groups] == ["ppo", "sac"]
+
+
+def test_runs_that_do_not_say_what_is_better_are_read_with_larger_values_first(tmp_path):
+    for seed, los in enumerate((0.1, 0.3)):
+        make(tmp_path / str(seed), seed=seed, los=los, declared=False, lr=los)
+    found = compare(tmp_path, metric="los", by="lr")
+    assert not found.lower and [g.scores.tolist() for g in found.tasks[0].groups] == [[0.3], [0.1]]
+    assert compare(tmp_path, metric="los", by="lr", lower=True).tasks[0].groups[0].scores.tolist() == [0.1]
 
 
 def test_groups_by_any_key(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 import regimen
 from regimen.cli.main import main
+from regimen.envs.metric import Metric, to_table
 from regimen.files.run_dir import RunFiles
 from regimen.reports.diagnose import CODES, Finding, diagnose, turning_points
 from support import TINY
@@ -43,7 +44,7 @@ def write(path, columns, evaluations=None, config=None, summary=None, state="fin
                 row |= {name: float(values[i // 5]) for name, values in evaluations.items()}
             files.log(row)
         files.summary({"env": "cartpole", "wall_seconds": 160.0, "compile_seconds": 4.0} | (summary or {}))
-        files.status(state=state)
+        files.status(state=state, metrics=to_table({"near": Metric("max", violation=True)}))
     return path
 
 
@@ -58,7 +59,7 @@ BAD = {
     "oscillation": ({}, {"eval/return_mean": SWINGS}, {}, {}),
     "streak_at_zero": (
         {},
-        {"eval/return_mean": 100 + X[:16], "zero_conflict_streak": np.zeros(16), "eval/los": 0.3 + X[:16] * 0},
+        {"eval/return_mean": 100 + X[:16], "zero_conflict_streak": np.zeros(16), "eval/near": 0.3 + X[:16] * 0},
         {"stop": {"zero_conflict_streak": 3}},
         {},
     ),

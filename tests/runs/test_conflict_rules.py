@@ -58,6 +58,6 @@ def test_rules_continue_exactly_after_a_resume(tmp_path):
 
 
 def test_an_environment_without_conflicts_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ConfigError, match=r"stop.zero_conflict_streak: cartpole does not report the metric 'los'"):
+    with pytest.raises(ConfigError, match=r"stop.zero_conflict_streak: cartpole does not report a metric of conflicts"):
         tiny(tmp_path / "run", **{"stop.zero_conflict_streak": 20})
     assert not (tmp_path / "run").exists()

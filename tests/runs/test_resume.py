@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import regimen
-from regimen.errors import ConfigError, StorageError
-from regimen.files.run_dir import RunFiles, read_metrics
-from regimen.files.checkpoint import Checkpoints
 from regimen.engines.base import NativeEngine
+from regimen.errors import ConfigError, StorageError
+from regimen.files.checkpoint import Checkpoints
+from regimen.files.run_dir import RunFiles, read_metrics
 from support import (
     EPISODES,
     EVERYTHING,

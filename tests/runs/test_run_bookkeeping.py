@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from regimen.config.fields import Count
 from regimen.config.schema import CheckpointConfig as Saves
 from regimen.config.schema import EvalConfig, LogConfig, StopConfig, TrainConfig
-from regimen.config.fields import Count
 from regimen.engines.base import AGENT_STEPS, FOREVER, Limits, Progress
 from regimen.runs.learner import Learner
 from regimen.runs.run import Counters, Run
 from regimen.runs.stopping import Stop
 
-HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metric_reductions={}, agents=())
+HANDLE = SimpleNamespace(reward_components=("total",), return_threshold=20.0, metrics={}, agents=())
 
 
 def make_run(log="1", evaluate="never", checkpoint="never", **more) -> Run:

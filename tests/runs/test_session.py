@@ -14,13 +14,13 @@ import pytest
 
 import regimen
 from regimen.config import layers
+from regimen.engines import device
+from regimen.engines.signals import Signals
 from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
+from regimen.files.checkpoint import Checkpoints
 from regimen.files.console import Console
 from regimen.files.run_dir import read_episodes, read_metrics
-from regimen.engines import device
 from regimen.runs.api import train
-from regimen.files.checkpoint import Checkpoints
-from regimen.engines.signals import Signals
 from regimen.runs.session import evaluation_seed, mean_row
 from support import BROKEN, EPISODES, EPISODIC, STEPS, TINY, UPDATE, comparable, final_state, status, tiny
 

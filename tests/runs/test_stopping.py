@@ -6,6 +6,7 @@ import math
 import pytest
 
 from regimen.config.schema import StopConfig
+from regimen.envs.metric import Metric
 from regimen.errors import ConfigError
 from regimen.runs.stopping import Bands, Budget, Condition, Convergence, NoImprovement, Rules, Streak, check_rules
 
@@ -67,8 +68,13 @@ def test_metric_streak(above, below, values, fires):
         assert rule.fired.code == "metric" and "train/x" in rule.fired.reason and "2 evaluations" in rule.fired.reason
 
 
+def metrics(*names: str) -> dict[str, Metric]:
+    """Metrics of an environment, of which `los` is a violation."""
+    return {name: Metric("max", violation=name == "los") for name in names}
+
+
 def streaks(**stop) -> Rules:
-    return Rules.of(StopConfig(**stop), None, None, ("los", "reached", "success"))
+    return Rules.of(StopConfig(**stop), None, None, metrics("los", "reached", "success"))
 
 
 def test_a_conflict_in_one_episode_ends_both_streaks_and_a_miss_only_the_perfect_one():
@@ -96,7 +102,7 @@ def test_streaks_are_counted_where_no_rule_is_set_and_absent_where_there_are_no_
     for _ in range(50):
         columns = rules.evaluation({"eval/los": 0.0, "eval/success_rate": 1.0})
     assert columns == {"zero_conflict_streak": 50, "perfect_streak": 50} and rules.fired() is None
-    assert Rules.of(StopConfig(), None, None, ("chosen",)).evaluation({"eval/return_mean": 1.0}) == {}
+    assert Rules.of(StopConfig(), None, None, metrics("chosen")).evaluation({"eval/return_mean": 1.0}) == {}
 
 
 def judged(bands: Bands, *evaluations: tuple[int, float], episodes: int = 20) -> Bands:
@@ -106,7 +112,7 @@ def judged(bands: Bands, *evaluations: tuple[int, float], episodes: int = 20) ->
 
 
 def test_a_band_is_judged_at_its_end_by_the_share_of_its_episodes():
-    bands = judged(Bands(100, share=0.95, needed=2, least=3), (50, 0.05), (100, 0.05))
+    bands = judged(Bands("eval/los", 100, share=0.95, needed=2, least=3), (50, 0.05), (100, 0.05))
     assert (bands.band, bands.good, bands.judged) == (1, 1, 1), "38 of 40 are just enough"
     judged(bands, (150, 0.0), (200, 0.15))
     assert (bands.band, bands.good, bands.judged) == (2, 0, 2), "37 of 40 are too few"
@@ -117,35 +123,35 @@ def test_a_band_is_judged_at_its_end_by_the_share_of_its_episodes():
 
 
 def test_bands_wait_for_the_least_number_of_them():
-    bands = judged(Bands(100, share=1.0, needed=1, least=3), (100, 0.0), (200, 0.0))
+    bands = judged(Bands("eval/los", 100, share=1.0, needed=1, least=3), (100, 0.0), (200, 0.0))
     assert bands.good == 2 and bands.fired is None
     assert judged(bands, (300, 0.0)).fired is not None
 
 
 def test_bands_are_judged_late_where_no_evaluation_meets_their_end_and_passed_over_without_one():
-    bands = judged(Bands(100, share=1.0, needed=2, least=2), (30, 0.0), (130, 0.0))
+    bands = judged(Bands("eval/los", 100, share=1.0, needed=2, least=2), (30, 0.0), (130, 0.0))
     assert (bands.band, bands.judged) == (2, 1)
     judged(bands, (730, 0.5))
     assert (bands.band, bands.judged, bands.good) == (8, 2, 2) and bands.fired is not None
 
 
 def test_bands_can_fire_however_rarely_a_run_is_evaluated():
-    assert judged(Bands(8_200, 0.95, 2, 3), *[(i * 50_000, 0.0) for i in range(1, 5)]).fired is not None
+    assert judged(Bands("eval/los", 8_200, 0.95, 2, 3), *[(i * 50_000, 0.0) for i in range(1, 5)]).fired is not None
 
 
 @pytest.mark.parametrize(
-    ("stop", "metrics", "text"),
+    ("stop", "names", "text"),
     [
-        ({"zero_conflict_streak": 20}, (), "stop.zero_conflict_streak: cartpole does not report the metric 'los'"),
+        ({"zero_conflict_streak": 20}, (), "stop.zero_conflict_streak: cartpole does not report a metric of conflicts"),
         ({"perfect_streak": 5}, ("los",), "'success' (its metrics: los)"),
         ({"band_steps": 5}, ("chosen",), "--stop.band-steps none"),
     ],
 )
-def test_rules_about_conflicts_are_refused_where_there_are_none(stop, metrics, text):
+def test_rules_about_conflicts_are_refused_where_there_are_none(stop, names, text):
     with pytest.raises(ConfigError) as error:
-        check_rules(StopConfig(**stop), "cartpole", metrics)
+        check_rules(StopConfig(**stop), "cartpole", metrics(*names))
     assert text in str(error.value)
-    check_rules(StopConfig(**stop), "airspace", ("los", "success"))
+    check_rules(StopConfig(**stop), "airspace", metrics("los", "success"))
 
 
 def test_no_improvement_counts_evaluations_since_the_best():
@@ -180,7 +186,7 @@ def make_rules() -> Rules:
         zero_conflict_streak=3,
         band_steps=30,
     )
-    return Rules.of(stop, 10, None, ("los", "success"))
+    return Rules.of(stop, 10, None, metrics("los", "success"))
 
 
 def test_rules_continue_where_they_were_saved():

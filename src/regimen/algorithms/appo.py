@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from regimen.algorithms.base import register
 from regimen.algorithms.impala import IMPALA, Sample
-from regimen.config.hyperparameters import APPOConfig
+from regimen.config.algorithms.appo import APPOConfig
 from regimen.types import Array, Model, PyTree, State
 
 

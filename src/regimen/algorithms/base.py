@@ -62,6 +62,8 @@ class Algorithm:
     """Float hyper-parameters whose being 0 or not is part of the program."""
     counting: tuple[str, ...] = ()
     """Float hyper-parameters that say how often a loop turns, which learners of one program do together."""
+    progress: tuple[str, ...] = ()
+    """Metrics of `update` that the console shows beside loss and entropy."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -14,7 +14,7 @@ import optax
 from regimen.algorithms.base import register
 from regimen.algorithms.off_policy import OffPolicy, OffPolicyBinding, learn, move
 from regimen.algorithms.shared import optimizer, scheduled
-from regimen.config.hyperparameters import BCConfig
+from regimen.config.algorithms.bc import BCConfig
 from regimen.normalize import RunningStats
 from regimen.sources.dataset import Data
 from regimen.sources.replay import Sample

@@ -13,7 +13,7 @@ import numpy as np
 
 from regimen import rewards
 from regimen.algorithms.shared import explained
-from regimen.config.hyperparameters import PPOConfig, RewardConfig
+from regimen.config.algorithms.ppo import PPOConfig, RewardConfig
 from regimen.normalize import RunningStats
 from regimen.schedule import Packed
 from regimen.types import Array, Batch, PyTree, State

@@ -25,7 +25,7 @@ from regimen.algorithms.base import register
 from regimen.algorithms.branches import Policy
 from regimen.algorithms.off_policy import mean, move
 from regimen.algorithms.sac import SAC, Metrics, Models, SACBinding
-from regimen.config.hyperparameters import CQLConfig
+from regimen.config.algorithms.cql import CQLConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.sources.replay import Sample

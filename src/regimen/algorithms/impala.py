@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from regimen.algorithms.actor_critic import ActorCritic
 from regimen.algorithms.base import register
 from regimen.algorithms.shared import explained, scheduled
-from regimen.config.hyperparameters import IMPALAConfig
+from regimen.config.algorithms.impala import IMPALAConfig
 from regimen.normalize import RunningStats
 from regimen.returns import vtrace
 from regimen.types import Array, Batch, Model, PyTree, Record, State, pytree_dataclass

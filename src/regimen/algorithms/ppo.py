@@ -20,7 +20,7 @@ from regimen.algorithms.actor_critic import FIXED, ActorCritic, ActorCriticBindi
 from regimen.algorithms.base import register
 from regimen.algorithms.components import Components
 from regimen.algorithms.shared import adapt, explained, scheduled
-from regimen.config.hyperparameters import PPOConfig
+from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats

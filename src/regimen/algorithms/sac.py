@@ -26,7 +26,7 @@ from regimen.algorithms.branches import Branches, Policy
 from regimen.algorithms.off_policy import OffPolicy, OffPolicyBinding, learn, mean, move
 from regimen.algorithms.shared import optimizer
 from regimen.axes import device_count, mean_over_devices, own_key, sync
-from regimen.config.hyperparameters import SACConfig
+from regimen.config.algorithms.sac import SACConfig
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.exploration import Pink

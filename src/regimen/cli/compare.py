@@ -21,7 +21,7 @@ class CompareArgs:
     metric: str = "return_mean"
     """Rank by this evaluation metric: `return_mean`, `success_rate`, `length_mean` or one of the environment's."""
     lower: bool = False
-    """Smaller is better; known for conflicts (`los`, `los_steps`, `conflicts`, `path_ratio`, `interventions`)."""
+    """Smaller is better; by default what the environment declares of the metric."""
     out: str | None = None
     """Folder for compare.csv, compare.md, compare.html (self-contained), compare.json and compare.png."""
     json: bool = False

@@ -34,7 +34,7 @@ class EvaluateArgs:
 def run(argv: list[str]) -> int:
     args = parse(EvaluateArgs, argv, "evaluate")
 
-    from regimen.runs.api import evaluate
+    from regimen.policies.evaluate import evaluate
 
     result = evaluate(
         args.target,

@@ -8,50 +8,56 @@ import sys
 import traceback
 from types import ModuleType
 
+from regimen.config.domains import Verb, domains
 from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
 from regimen.style import painted
 
-VERBS: dict[str, dict[str, tuple[str, str]]] = {  # group -> verb -> (arguments, one line)
+
+def general(name: str, arguments: str, help: str, words: str = "") -> Verb:
+    """A verb of this package."""
+    return Verb(arguments, help, f"regimen.cli.{name.replace('-', '_')}", words=words)
+
+
+GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> (arguments, one line, what completes them)
     "Train": {
-        "train": ("ENV|DATASET", "train a policy"),
+        "train": ("ENV|DATASET", "train a policy", "envs"),
         "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget"),
-        "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy"),
-        "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline"),
-        "sweep": ("ENV", "train many settings and say which do better"),
-        "study": ("STUDY [ENV]", "measure what a way of training buys: batching, updates, empowerment"),
-        "solve": ("WORLD", "solve a small world of humans and robots exactly"),
-        "search": ("ENV", "find the best workflow under a gate on compliance"),
+        "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy", "envs"),
+        "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline", "envs"),
+        "sweep": ("ENV", "train many settings and say which do better", "envs"),
+        "study": ("STUDY [ENV]", "measure what a way of training buys", "envs"),
     },
     "Look at runs": {
         "dashboard": ("[RUNS]", "a live page about all runs, in the browser"),
         "compare": ("RUN...", "rank settings by their runs: tables and a plot"),
-        "runs": ("[ACTION] [RUN...]", "list, show or remove run directories"),
+        "runs": ("[ACTION] [RUN...]", "list, show or remove run directories", "actions"),
         "diagnose": ("RUN...", "what is wrong with a run, and what to change"),
         "plot": ("RUN", "draw the curves of a run"),
         "report": ("RUN", "write a run's report.html"),
         "replay": ("RUN", "write episodes of the policy as tables and animations"),
         "export": ("RUN", "write the policy to a folder of its own"),
-        "validate": ("RUN", "compare what an empowerment run learned with the exact values"),
-        "analyse": ("RUN...", "measure the safety of airspace policies, also under shifts"),
     },
     "What there is": {
-        "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets"),
-        "algorithms": ("[NAME]", "algorithms and their hyper-parameters"),
-        "scenario": ("ACTION [NAME]", "write, look at or list airspace scenarios"),
-        "presets": ("[NAME]", "named starting points for a run"),
+        "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets", "envs"),
+        "algorithms": ("[NAME]", "algorithms and their hyper-parameters", "algorithms"),
+        "presets": ("[NAME]", "named starting points for a run", "presets"),
         "doctor": ("", "what is installed here, what is missing and how to get it"),
-        "completion": ("SHELL", "tab completion for bash, zsh or fish"),
-        "check-env": ("ENV", "find what is wrong with an environment before training"),
+        "completion": ("SHELL", "tab completion for bash, zsh or fish", "shells"),
+        "check-env": ("ENV", "find what is wrong with an environment before training", "envs"),
     },
 }
 
-DOMAIN_VERBS = {
-    "analyse": "regimen.domains.airspace.verbs.analyse",
-    "scenario": "regimen.domains.airspace.verbs.scenario",
-    "solve": "regimen.domains.empowerment.verbs.solve",
-    "validate": "regimen.domains.empowerment.verbs.validate",
-}
+
+def verbs_of(group: str) -> dict[str, Verb]:
+    """The verbs under a heading of `regimen --help`: Regimen's own, then those of domains."""
+    verbs = {name: general(name, *texts) for name, texts in GENERAL[group].items()}
+    for domain in domains().values():
+        verbs |= {name: verb for name, verb in domain.verbs.items() if verb.group == group}
+    return verbs
+
+
+VERBS: dict[str, dict[str, Verb]] = {group: verbs_of(group) for group in GENERAL}
 
 EXAMPLES = """\
   regimen train cartpole
@@ -129,7 +135,7 @@ def _dispatch(argv: list[str]) -> int:
 
 def module_of(verb: str) -> ModuleType:
     """The module of a verb, imported now."""
-    return importlib.import_module(DOMAIN_VERBS.get(verb, f"regimen.cli.{verb.replace('-', '_')}"))
+    return importlib.import_module(next(group[verb] for group in VERBS.values() if verb in group).target)
 
 
 def top_help() -> str:
@@ -140,7 +146,7 @@ def top_help() -> str:
     ]
     for group, verbs in VERBS.items():
         lines += ["", painted(f"{group}:", "bold")]
-        lines += [f"  {f'{verb} {arguments}':<22} {text}" for verb, (arguments, text) in verbs.items()]
+        lines += [f"  {f'{name} {verb.arguments}':<22} {verb.help}" for name, verb in verbs.items()]
     lines += [
         "",
         painted("Options:", "bold"),

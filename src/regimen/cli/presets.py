@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from regimen.config import layers, presets
 from regimen.config.flags import parse, positional
+from regimen.config.regimen import describe, describe_budget, resolve
 from regimen.errors import ConfigError, nearest
 
 
@@ -19,9 +20,9 @@ class PresetsArgs:
 
 def in_words(preset: presets.Preset) -> str:
     config = layers.from_preset(preset)
-    rollout = layers.resolve_rollout(config.rollout, native=True)
-    words = layers.describe(config, *rollout, config.env_args.get("max_episode_steps"))
-    return f"{words}; {layers.describe_budget(config)} in all"
+    limit = config.env_args.get("max_episode_steps")
+    words = describe(config, resolve(config, native=True, max_episode_steps=limit))
+    return f"{words}; {describe_budget(config)} in all"
 
 
 def run(argv: list[str]) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from regimen.cli.distributed import join_others
 from regimen.config.fields import Natural
-from regimen.config.flags import join_others, parse, positional
+from regimen.config.flags import parse, positional
 
 
 @dataclass(frozen=True)

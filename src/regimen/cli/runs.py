@@ -10,6 +10,7 @@ from typing import Literal
 
 from regimen.config.flags import parse, positional
 from regimen.errors import UsageError, nearest
+from regimen.words import plural
 
 ACTIONS = ("list", "show", "remove")
 
@@ -82,5 +83,5 @@ def confirmed(number: int, size: str) -> bool:
     """Whether the user says yes; who cannot be asked has to say so beforehand."""
     if not sys.stdin.isatty():
         raise UsageError("regimen runs remove asks first, and there is no terminal to ask on; add --yes")
-    answer = input(f"Remove {number} run{'s' * (number > 1)} ({size})? They cannot be brought back. [y/N] ")
+    answer = input(f"Remove {plural(number, 'run')} ({size})? They cannot be brought back. [y/N] ")
     return answer.strip().lower() in ("y", "yes")

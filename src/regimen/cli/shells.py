@@ -13,13 +13,11 @@ from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import field_types, optional
 
 SHELLS = ("bash", "zsh", "fish")
-ENV_VERBS = ("train", "sweep", "study", "evaluate", "collect", "envs", "check-env", "solve", "search", "validate")
-WORDS = {"presets": "presets", "algorithms": "algorithms", "completion": "shells", "runs": "actions"}
 
 
 def verbs() -> dict[str, str]:
     """Verb -> one line."""
-    return {verb: text for group in VERBS.values() for verb, (_, text) in group.items()}
+    return {name: verb.help for group in VERBS.values() for name, verb in group.items()}
 
 
 def flags_of(verb: str) -> list[str]:
@@ -70,7 +68,8 @@ def script(shell: str) -> str:
 
 
 def kind_of(verb: str) -> str:
-    return "envs" if verb in ENV_VERBS else WORDS.get(verb, "")
+    """Which list of words completes the arguments of a verb."""
+    return next(group[verb].words for group in VERBS.values() if verb in group)
 
 
 def bash(flags: Mapping[str, list[str]]) -> str:

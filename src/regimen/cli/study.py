@@ -10,23 +10,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from regimen.config.domains import Study, domains, load
 from regimen.config.fields import Natural, Positive, Whole
 from regimen.config.flags import parse, positional
 from regimen.errors import UsageError, nearest
-
-USAGE = """usage: regimen study STUDY [ENV] [OPTIONS]
-
-Measure what a way of training buys, and write tables, plots and a summary.
-
-  batching     what collecting more episodes before each update buys
-  updates      when to update, side by side: per episode, per N, parallel, from a replay
-  empowerment  each documented choice of learning human power, against the exact values
-
-`regimen study STUDY --help` explains the options of one.
-
-  regimen study batching cartpole --quick
-  regimen study updates network_defense --quick
-  regimen study empowerment world/corr5 --parts ramp,clearing --seeds 3"""
 
 
 @dataclass(frozen=True)
@@ -144,41 +131,43 @@ class UpdatesArgs:
     """Print no progress."""
 
 
-@dataclass(frozen=True)
-class EmpowermentArgs:
-    """Score each documented choice of learning human power against the exact values of a world.
-
-    Parts: policy (power law or Boltzmann), ramp, clearing (of the replay), decay (of learning rates), loss (MSE or
-    Huber), targets (copies on or off), dropout, model (model-based or sampled targets), x_h_batch. Results are written
-    after each part; Ctrl+C keeps what is measured.
-
-      regimen study empowerment world/corr5 --quick
-      regimen study empowerment world/way1x5 --parts ramp,clearing --seeds 3
-    """
-
-    env: str = positional("ENV", default="world/asym1x7")
-    """A world that can be solved exactly: a name of `regimen envs`, world:FILE, or module:factory."""
-    parts: str | None = None
-    """Which parts, separated by commas; all of them when not given."""
-    quick: bool = False
-    """A look in a minute or two: fewer seeds and steps, where they are not given."""
-    seeds: Natural | None = None
-    """Seeds of every training (5; with --quick 2)."""
-    seed: Whole = 0
-    """The first of them."""
-    budget: Natural | None = None
-    """Env steps of every training (32,768; with --quick 8,192)."""
-    out: str | None = None
-    """Folder to write to; by default `studies/empowerment-<world>-<time>`."""
-    env_args: dict[str, Any] = field(default_factory=dict)
-    json: bool = False
-    """Print the results as JSON, and nothing else, on standard output."""
-    quiet: bool = False
-    """Print no progress."""
+def general(name: str, help: str, args: type, example: str) -> Study:
+    """A study of `regimen.experiments.studies`."""
+    return Study(help, f"{__name__}:{args.__name__}", f"regimen.experiments.studies.{name}", example)
 
 
-MODULES = {"empowerment": "regimen.domains.empowerment.study"}
-STUDIES: dict[str, type] = {"batching": BatchingArgs, "updates": UpdatesArgs, "empowerment": EmpowermentArgs}
+STUDIES: dict[str, Study] = {
+    "batching": general(
+        "batching",
+        "what collecting more episodes before each update buys",
+        BatchingArgs,
+        "regimen study batching cartpole --quick",
+    ),
+    "updates": general(
+        "updates",
+        "when to update, side by side: per episode, per N, parallel, from a replay",
+        UpdatesArgs,
+        "regimen study updates network_defense --quick",
+    ),
+    **{name: study for domain in domains().values() for name, study in domain.studies.items()},
+}
+
+
+def usage() -> str:
+    """The page of `regimen study --help`."""
+    return "\n".join(
+        [
+            "usage: regimen study STUDY [ENV] [OPTIONS]",
+            "",
+            "Measure what a way of training buys, and write tables, plots and a summary.",
+            "",
+            *(f"  {name:<12} {study.help}" for name, study in STUDIES.items()),
+            "",
+            "`regimen study STUDY --help` explains the options of one.",
+            "",
+            *(f"  {study.example}" for study in STUDIES.values()),
+        ]
+    )
 
 
 def read(argv: list[str]) -> tuple[str, Any]:
@@ -188,18 +177,18 @@ def read(argv: list[str]) -> tuple[str, Any]:
     name, rest = argv[0], argv[1:]
     if name not in STUDIES:
         raise UsageError(f"unknown study '{name}'{nearest(name, STUDIES)}")
-    return name, parse(STUDIES[name], rest, f"study {name}")
+    return name, parse(load(STUDIES[name].args), rest, f"study {name}")
 
 
 def run(argv: list[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
-        print(USAGE)
+        print(usage())
         return 0
     name, args = read(argv)
 
     from regimen.experiments.studies.jobs import Console
 
-    study = importlib.import_module(MODULES.get(name, f"regimen.experiments.studies.{name}")).run(
+    study = importlib.import_module(STUDIES[name].target).run(
         args.env,
         command=shlex.join(["regimen", "study", *argv]),
         console=Console(args.quiet, sys.stderr if args.json else None),

@@ -46,7 +46,7 @@ class SweepArgs:
     metric: str = "return_mean"
     """What to judge by: an evaluation metric, as for `regimen compare`."""
     lower: bool | None = None
-    """Smaller is better; known for conflicts."""
+    """Smaller is better; by default what the environment declares of the metric."""
     sampler: Literal["random", "tpe"] = "random"
     """How --random is drawn: independently, or by Optuna's TPE from the results so far (one by one)."""
     prune: bool = True
@@ -104,10 +104,10 @@ def prepared(argv: list[str]) -> tuple[SweepArgs, Any]:
 def default_folder(plan: Any) -> Path:
     from datetime import UTC, datetime
 
-    from regimen.experiments.many import short
+    from regimen.config.catalogue import folder_name
 
     config = plan.config(plan.draw(0))
-    return Path("runs") / f"{short(config.env)}-{config.algorithm}-sweep-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    return Path("runs") / f"{folder_name(config.env)}-{config.algorithm}-sweep-{datetime.now(UTC):%Y%m%dT%H%M%S}"
 
 
 def read(argv: list[str]) -> tuple[SweepArgs, Any]:

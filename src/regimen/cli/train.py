@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from regimen.cli.distributed import join_others
 from regimen.config import layers
 from regimen.config.flags import (
     Row,
     Tokens,
     field_docs,
-    join_others,
     positional,
     print_help,
     read_tokens,

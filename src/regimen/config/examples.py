@@ -1,5 +1,7 @@
 """Examples at the end of `--help`, of the verbs whose description has none. A test reads every one of them."""
 
+from regimen.config.domains import domains
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "regimen train pendulum --algo sac --seeds 3 --out runs/first",
@@ -14,10 +16,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "report": ("regimen report runs/first",),
     "replay": ("regimen replay runs/first --episodes 3",),
     "export": ("regimen export runs/first --out policies/first", "regimen export runs/first --format stablehlo"),
-    "analyse": ("regimen analyse runs/first --episodes 50",),
     "envs": ("regimen envs", "regimen envs cartpole"),
     "algorithms": ("regimen algorithms", "regimen algorithms ppo"),
-    "scenario": ("regimen scenario list",),
     "presets": ("regimen presets", "regimen presets fast"),
     "check-env": ("regimen check-env cartpole", "regimen check-env mypackage.envs:make_env"),
+    **{name: verb.examples for domain in domains().values() for name, verb in domain.verbs.items()},
 }

@@ -178,19 +178,6 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     return cls(**values)
 
 
-def join_others(flags: Any, device: str) -> bool:
-    """Meet the other processes of `--distributed`; whether one of them speaks for this one."""
-    if flags.distributed is None:
-        if flags.process_id or flags.num_processes != 1:
-            raise UsageError("--process-id and --num-processes need --distributed HOST:PORT, where process 0 listens")
-        return False
-
-    from regimen.engines import multihost
-
-    multihost.join(flags.distributed, flags.process_id, flags.num_processes, device)
-    return flags.process_id > 0
-
-
 # --- help ------------------------------------------------------------------------------------------------------------
 
 

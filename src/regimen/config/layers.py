@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.util
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -18,13 +17,14 @@ from typing import Any
 
 from regimen.config import datasets, presets
 from regimen.config import names as migrating
-from regimen.config.catalogue import FILES, OTHERS, anchored
-from regimen.config.schema import ALGORITHMS, RolloutConfig, TrainConfig
+from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
+from regimen.config.curriculum import PRESET
+from regimen.config.regimen import EPISODES, resolve
+from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types, validate
 from regimen.errors import ConfigError, nearest
-from regimen.runs.curriculum import PRESET
 
-BASE = {"rollout.episodes": 10, "total_episodes": 1000}  # below every preset: the schedule and budget of `balanced`
+BASE = {"rollout.episodes": EPISODES, "total_episodes": 1000}  # below every preset: what `balanced` has
 ALIASES = {"tracking_uri": "track.uri"}
 SCALARS = {
     "algo": "algorithm",
@@ -32,7 +32,6 @@ SCALARS = {
     "engine": "engine.name",
 }  # a section's name with a plain value: algo="ppo", track=False, engine="ray"
 OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
-MAX_NATIVE_ENVS, MAX_HOST_ENVS, STEP_ENVS = 64, 8, 8
 
 
 class UnknownSettingError(ConfigError):
@@ -82,7 +81,7 @@ def build_config(
     if source is not None:
         flat["preset"] = source.name
     config = validate(_build(TrainConfig, flat, algorithm))
-    resolve_rollout(config.rollout, native=True)
+    resolve(config, native=True)
     return config
 
 
@@ -267,8 +266,6 @@ def check_algorithm(name: str) -> str:
 
 def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
     """The environment to train on and, where it was given by a dataset, the settings that come with it."""
-    from regimen.envs.registry import ENVS
-
     path = None if env in ENVS else datasets.locate(env)
     if path is None:
         return env, {}
@@ -280,8 +277,6 @@ def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
 
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
-    from regimen.envs.registry import ENVS, suggestion
-
     if ":" not in env and env not in ENVS:
         hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
         if os.path.isdir(env):
@@ -356,98 +351,3 @@ def _build(cls: type, flat: Mapping[str, Any], algorithm: str, prefix: str = "")
         elif key in flat:
             values[name] = flat[key]
     return cls(**values)
-
-
-# --- the regimen -----------------------------------------------------------------------------------------------------
-
-
-def resolve_rollout(rollout: RolloutConfig, native: bool) -> tuple[str, int, int]:
-    """("steps" or "episodes", how many per update, num_envs), `num_envs` chosen to divide them when not set."""
-    if rollout.steps is not None:
-        kind, n = "steps", rollout.steps
-    else:
-        kind, n = "episodes", rollout.episodes if rollout.episodes is not None else BASE["rollout.episodes"]
-    if rollout.num_envs is None:
-        limit = STEP_ENVS if kind == "steps" else MAX_NATIVE_ENVS if native else MAX_HOST_ENVS
-        return kind, n, next(d for d in range(min(limit, n), 0, -1) if n % d == 0)
-    e = rollout.num_envs
-    if n % e:
-        counts = f"{n - n % e} or {n - n % e + e}" if n > e else f"{e}"
-        raise ConfigError(
-            f"rollout.{kind}: {n} cannot be shared equally by rollout.num_envs {e}; "
-            f"nearest valid: num_envs {neighbours(e, divisors(n))}, or {kind} {counts}"
-        )
-    return kind, n, e
-
-
-def divisors(n: int) -> set[int]:
-    return {d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)}
-
-
-def neighbours(value: int, valid: Iterable[int]) -> str:
-    """The valid values next to one that is not: `8 or 12`."""
-    valid = set(valid)
-    near = [max((d for d in valid if d < value), default=None), min((d for d in valid if d > value), default=None)]
-    return " or ".join(str(d) for d in near if d is not None)
-
-
-def share_rollout(config: TrainConfig, native: bool) -> TrainConfig:
-    """The configuration with a `num_envs` that its workers share equally; unchanged where there are none."""
-    workers = config.engine.workers
-    if not config.engine.distributed:
-        return config
-    kind, n, e = resolve_rollout(config.rollout, native)
-    valid = [d for d in divisors(n) if d % workers == 0]
-    if not valid:
-        counts = f"{n - n % workers} or {n - n % workers + workers}" if n > workers else f"{workers}"
-        raise ConfigError(
-            f"rollout.{kind}: {n} cannot be shared equally by engine.workers {workers}; "
-            f"nearest valid: workers {neighbours(workers, divisors(n))}, or {kind} {counts}"
-        )
-    if config.rollout.num_envs is None:
-        e = max((d for d in valid if d <= max(e, workers)), default=min(valid))
-    elif e % workers:
-        raise ConfigError(
-            f"rollout.num_envs: {e} cannot be shared equally by engine.workers {workers}; "
-            f"nearest valid: num_envs {neighbours(e, valid)}, or workers {neighbours(workers, divisors(e))}"
-        )
-    return config.replace(rollout=dataclasses.replace(config.rollout, num_envs=e))
-
-
-def describe(config: TrainConfig, kind: str, n: int, num_envs: int, max_episode_steps: int | None = None) -> str:
-    """The regimen in words: `update every 10 episodes, at most 5,000 steps; 4 epochs of minibatches of 64`."""
-
-    def many(count: int, noun: str) -> str:
-        return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-    if config.data is not None:
-        size = getattr(config.algo, "batch_size", None)
-        return f"{many(n, 'gradient step')} per update" + (f", batches of {size:,}" if size else "")
-    if kind == "episodes":
-        most = n * max_episode_steps if max_episode_steps else None
-        when = "update every episode" if n == 1 else f"update every {n:,} episodes"
-        when += f", at most {most:,} steps" if most else ""
-    else:
-        most = n
-        when = f"update every {many(n, 'step')}"
-        when += f", {n // num_envs:,} in each of {num_envs:,} environments" if num_envs > 1 else ""
-    c: Any = config.algo
-    if (replay := getattr(c, "buffer_size", None)) is not None:
-        ratio = getattr(c, "update_ratio", getattr(c, "training_steps_per_env_step", 1.0)) * n
-        each = f" in each of {num_envs:,} environments" if num_envs > 1 else ""
-        often = many(int(ratio), "gradient step") if ratio == int(ratio) else f"{ratio:g} gradient steps on average"
-        wait = getattr(c, "learning_starts", 0)
-        start = f"; the first {wait:,} steps are random" if wait else ""
-        what = f"{often} of {c.batch_size:,} rows from a replay of {replay:,}"
-        return f"collect {many(n // num_envs, 'step')}{each}, then {what}{start}"
-    size, epochs = getattr(config.algo, "minibatch_size", None), getattr(config.algo, "epochs", None)
-    if size is None or epochs is None:
-        return when
-    full = size >= most if most else size >= 1_000_000
-    return f"{when}; {many(epochs, 'epoch')} of " + ("the full batch" if full else f"minibatches of {size:,}")
-
-
-def describe_budget(config: TrainConfig) -> str:
-    """The budget in words: `100,000 steps`, `1,000 episodes`, or both."""
-    parts = [f"{n:,} {unit}" for n, unit in ((config.total_steps, "steps"), (config.total_episodes, "episodes")) if n]
-    return " or ".join(parts) or "no budget"

@@ -1,17 +1,17 @@
 """Every setting of a run as a frozen, jax-free dataclass, and the registry of algorithms. The docstring under a field
-is its `--help` text. The algorithms' own hyper-parameters are in `hyperparameters.py`."""
+is its `--help` text. The algorithms' own hyper-parameters are in `algorithms/`."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from regimen.config import algorithms
+from regimen.config.algorithms.ppo import PPOConfig
+from regimen.config.domains import AlgorithmEntry, domains
 from regimen.config.fields import Fraction, Natural, NotNegative, Period, Positive, Range, Whole
-from regimen.config.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, SACConfig
-from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.errors import ConfigError
 
 
@@ -66,9 +66,9 @@ class LogConfig:
     trace: bool = False
     """Also print every batch line while the live panel is shown."""
     trajectories: bool = False
-    """Write what every aircraft did in each evaluation to `trajectories/step-<n>.csv` (airspace)."""
+    """Write every step of each evaluation to `trajectories/step-<n>.csv` (environments that can write trajectories)."""
     alerts: bool = False
-    """Write them with the columns of the conflict detector."""
+    """Write them with the columns of the environment's detector of conflicts."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,8 @@ class StopConfig:
     streak: Natural = 1
     """Evaluations in a row."""
     zero_conflict_streak: Natural | None = None
-    """Stop after so many evaluations in a row in which no episode had a conflict (the environment's metric `los`)."""
+    """Stop after so many evaluations in a row in which no episode had a conflict (the environment's metric that is a
+    violation)."""
     perfect_streak: Natural | None = None
     """Stop after so many evaluations in a row in which every episode succeeded and none had a conflict."""
     band_steps: Natural | None = None
@@ -219,78 +220,8 @@ class TrainConfig:
         return dataclasses.replace(self, **changes)
 
 
-@dataclass(frozen=True)
-class AlgorithmEntry:
-    """A registered algorithm: its hyper-parameters, and where its class is without importing it."""
-
-    config: type
-    """Dataclass of its hyper-parameters; a `validate()` method on it may refuse combinations."""
-    target: str | type
-    """`module:Class`, imported when first used, or the class itself."""
-    description: str = ""
-    when: str = ""
-    """When to use it, in one line."""
-    offline: bool = False
-    """Can learn from a dataset: its class has a method `fit`."""
-    online: bool = True
-    """Can learn from an environment: its class has a method `update`. Else data is collected first."""
-
-    def load(self) -> Any:
-        """The algorithm's class, imported now."""
-        if not isinstance(self.target, str):
-            return self.target
-        module, _, name = self.target.partition(":")
-        return getattr(importlib.import_module(module), name)
-
-
-ALGORITHMS: dict[str, AlgorithmEntry] = {
-    "ppo": AlgorithmEntry(
-        PPOConfig,
-        "regimen.algorithms.ppo:PPO",
-        "Proximal policy optimisation: clipped policy gradient with a learned value function.",
-        "The default: discrete or continuous actions, an environment that can be stepped in parallel.",
-    ),
-    "impala": AlgorithmEntry(
-        IMPALAConfig,
-        "regimen.algorithms.impala:IMPALA",
-        "Actor-critic with V-trace: learns from batches of a somewhat older policy.",
-        "Many workers that must not wait for the learner: --engine ray, slow environments.",
-    ),
-    "appo": AlgorithmEntry(
-        APPOConfig,
-        "regimen.algorithms.appo:APPO",
-        "PPO's clipped loss with V-trace and a target policy, on batches of a somewhat older policy.",
-        "As IMPALA, where several passes over each batch pay: steps are dear, the learner has time.",
-    ),
-    "sac": AlgorithmEntry(
-        SACConfig,
-        "regimen.algorithms.sac:SAC",
-        "Soft actor-critic: off-policy, from a replay, with learned temperatures.",
-        "Few env steps matter more than wall time: continuous, discrete or hybrid actions.",
-        offline=True,
-    ),
-    "cql": AlgorithmEntry(
-        CQLConfig,
-        "regimen.algorithms.cql:CQL",
-        "Conservative Q-learning: SAC on a dataset, with critics held down where it has no actions.",
-        "There is data and no environment to explore, or online learning should start from data.",
-        offline=True,
-        online=False,
-    ),
-    "empowerment": AlgorithmEntry(
-        EmpowermentConfig,
-        "regimen.domains.empowerment.learner.algorithm:Empowerment",
-        "A robot that softly maximises human power, learned from a model of the world or by acting in it.",
-        "Worlds of humans and robots (world/NAME), also those too large for `regimen solve`.",
-    ),
-    "bc": AlgorithmEntry(
-        BCConfig,
-        "regimen.algorithms.bc:BC",
-        "Behaviour cloning: supervised learning of the actions in a dataset.",
-        "A baseline beside CQL, and enough where the data is of an expert.",
-        offline=True,
-        online=False,
-    ),
+ALGORITHMS: dict[str, AlgorithmEntry] = algorithms.entries(first=TrainConfig.algorithm) | {
+    name: entry for domain in domains().values() for name, entry in domain.algorithms.items()
 }
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, Union
 
+from regimen.config import curriculum
 from regimen.config.fields import Count, Range
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.errors import ConfigError, nearest
-from regimen.runs import curriculum
 
 TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
 

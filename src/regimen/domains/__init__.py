@@ -1,0 +1,1 @@
+"""Fields of application, one folder each: environments, presets, analyses and verbs (`regimen.config.domains`)."""

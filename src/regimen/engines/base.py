@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +34,14 @@ from regimen.axes import (
     sync,
     where,
 )
-from regimen.runs.curriculum import Curriculum
 from regimen.sources import lagged
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, State, pytree_dataclass
+
+if TYPE_CHECKING:
+    from regimen.config.regimen import Regimen
+    from regimen.engines.curriculum import Curriculum
 
 Carry = Any  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curriculum": its course, "history": policies}
 FOREVER = 2**30  # steps or episodes: no limit; room above it, so that 32-bit counters of one advance cannot overflow
@@ -198,6 +201,7 @@ class Engine:
 
     algo: Any
     learners: int
+    regimen: Regimen
     curriculum: Curriculum | None = None
     device_count: int = 1
     notes: tuple[str, ...] = ()  # what the start of a run says of it

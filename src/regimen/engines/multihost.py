@@ -235,7 +235,7 @@ def lead(run: Callable[[], Result]) -> Result:
 
 def follow(env: Any) -> Result:
     """Do as process 0 says, until it says how the run ended. `env` is the environment itself, where it has no name."""
-    from regimen.runs.session import make_engine
+    from regimen.runs.build import make_engine
 
     device.configure("auto", native=True)
     engine, failure = None, None

@@ -18,9 +18,10 @@ from jax import lax
 
 from regimen import spaces
 from regimen.axes import SEEDS, applied_state, sync
-from regimen.config.layers import resolve_rollout
+from regimen.config.regimen import Regimen
 from regimen.config.schema import TrainConfig
 from regimen.engines.base import CHUNK, Buffers, Engine, Limits, NativeEngine, Progress, finite
+from regimen.envs.registry import EnvHandle
 from regimen.errors import StorageError
 from regimen.normalize import RunningStats
 from regimen.policies.policy import make_algorithm
@@ -111,7 +112,12 @@ class OfflineEngine(NativeEngine):
 
 
 def make_engine(
-    config: TrainConfig, handle: Any, seeds: list[int], make_online: Callable[..., Engine], adopt: Callable
+    config: TrainConfig,
+    regimen: Regimen,
+    handle: EnvHandle,
+    seeds: list[int],
+    make_online: Callable[..., Engine],
+    adopt: Callable[[State], State],
 ) -> Engine:
     """The engine of a configuration with a dataset. `make_online` makes the one of the same configuration without."""
     data = dataset.read(config.data)
@@ -126,11 +132,10 @@ def make_engine(
         action_conditions=handle.action_conditions,
     )
     algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec)
-    _, steps, _ = resolve_rollout(config.rollout, handle.native is not None)
     about = data.describe()
     rows = dataset.on_device(data, algo.bound.dist, getattr(config.algo, "gamma", 0.99))
     given: Any = config.algo
-    engine: Any = OfflineEngine(algo, rows, steps, seeds, lambda key: adopt(algo.init(key)), about["sha256"])
+    engine: Any = OfflineEngine(algo, rows, regimen.n, seeds, lambda key: adopt(algo.init(key)), about["sha256"])
     notes, online = [data.summary()], getattr(given, "online_steps", 0)
     if online:
         assert config.total_steps is not None  # validation
@@ -139,7 +144,7 @@ def make_engine(
         bare = config.replace(data=None, algo=given)
         engine = FineTuneEngine(engine, partial(make_online, bare, handle, seeds), config.total_steps - online)
         notes.append(f"after {engine.switch:,} steps it goes on online for {online:,}")
-    engine.notes, engine.about = tuple(notes), {"data": about}
+    engine.notes, engine.about, engine.regimen = tuple(notes), {"data": about}, regimen
     return engine
 
 

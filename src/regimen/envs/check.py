@@ -21,7 +21,7 @@ from gymnasium import spaces as gym
 
 from regimen import distributions, spaces
 from regimen.envs.adapters.gymnasium import from_space, read_components, read_mask
-from regimen.envs.protocol import REDUCTIONS, agents_of, alive_in, mask_row
+from regimen.envs.protocol import agents_of, alive_in, mask_row
 from regimen.envs.registry import EnvHandle, one_line, resolve
 from regimen.errors import EnvError, RegimenError
 from regimen.types import Array, PyTree, TimeStep
@@ -100,9 +100,12 @@ def check_spaces(handle: EnvHandle, report: Report) -> None:
             f"the action space {action} is unbounded, so actions start around -1 to 1 and are never clipped; "
             "give it bounds, to which actions are scaled",
         )
-    for metric, how in handle.metric_reductions.items():
-        if how not in REDUCTIONS:
-            report.error(metric, f"metric_reductions['{metric}'] is {how!r}; use {', '.join(REDUCTIONS)}")
+    for name, metric in handle.metrics.items():
+        if problem := metric.problem():
+            report.error(name, f"metric_reductions['{name}'] is {problem}")
+    violations = [name for name, metric in handle.metrics.items() if metric.violation]
+    if len(violations) > 1:
+        report.error("violation", f"{' and '.join(violations)} are violations; rules about conflicts read one metric")
 
 
 def check_member(space: Any, x: Any, where: str, report: Report, native: bool = False) -> None:
@@ -417,8 +420,8 @@ def check_step(out: Any, state: PyTree, obs: PyTree, handle: EnvHandle, report: 
         if flag.shape not in ((), lead) or flag.dtype != bool:
             each = " or one for each agent" if lead else ""
             report.error(name, f"step's {name} is {flag.dtype}{list(flag.shape)}; it must be one bool{each}")
-    if set(ts.metrics) != set(handle.metric_reductions):
-        both = f"{sorted(ts.metrics)}; metric_reductions names {sorted(handle.metric_reductions)}"
+    if set(ts.metrics) != set(handle.metrics):
+        both = f"{sorted(ts.metrics)}; metric_reductions names {sorted(handle.metrics)}"
         report.error("metrics", f"step's metrics are {both}: they must be the same")
     for name, value in ts.metrics.items():
         if value.shape != ():

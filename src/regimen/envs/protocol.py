@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol, dataclass_transform, runtime_checkable
 
@@ -10,9 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from regimen import spaces
+from regimen.envs.metric import Metric
 from regimen.types import Array, PyTree, TimeStep
-
-REDUCTIONS = ("last", "sum", "min", "max", "mean")
 
 
 @runtime_checkable
@@ -21,7 +21,7 @@ class Env(Protocol):
 
     max_episode_steps: int
     reward_components: tuple[str, ...]  # names; they partition the reward
-    metric_reductions: dict[str, str]  # metric -> last | sum | min | max | mean over an episode
+    metric_reductions: Mapping[str, str | Metric]  # metric -> last | sum | min | max | mean over an episode, or more
 
     @property
     def observation_space(self) -> Any: ...
@@ -49,7 +49,7 @@ class NativeEnv:
     """
 
     reward_components: ClassVar[tuple[str, ...]] = ("total",)
-    metric_reductions: ClassVar[dict[str, str]] = {}
+    metric_reductions: ClassVar[Mapping[str, str | Metric]] = {}
     return_threshold: ClassVar[float | None] = None  # an episode at or above it is a success
     baselines: ClassVar[dict[str, Any]] = {}
     action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}

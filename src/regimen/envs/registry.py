@@ -22,8 +22,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from regimen.config.catalogue import ENVS, FILES, OTHERS, EnvEntry, anchored
+from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
+from regimen.config.domains import EnvEntry
 from regimen.config.validation import coerce, optional
+from regimen.envs.metric import Metric, metrics_of
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class EnvHandle:
     observation_space: Any
     action_space: Any
     reward_components: tuple[str, ...] = ("total",)
-    metric_reductions: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, Metric] = field(default_factory=dict)
     max_episode_steps: int = 0  # 0: unknown
     return_threshold: float | None = None
     baselines: dict[str, Any] = field(default_factory=dict)
@@ -63,6 +65,11 @@ class EnvHandle:
     @property
     def kind(self) -> Literal["native", "host"]:
         return "host" if self.native is None else "native"
+
+    @property
+    def metric_reductions(self) -> dict[str, str]:
+        """How an episode sums up each metric: all that sources need to know of them."""
+        return {name: metric.reduce for name, metric in self.metrics.items()}
 
 
 def make_env(env: Any, **kwargs: Any) -> Env | gymnasium.Env:
@@ -152,12 +159,6 @@ def locate(env: Any) -> tuple[str, Any]:
     if colon:
         return name, load(target)
     raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {OTHERS})")
-
-
-def suggestion(name: str) -> str:
-    import gymnasium
-
-    return f"; did you mean 'gym:{name}'?" if name in gymnasium.registry else nearest(name, ENVS)
 
 
 def name_of(env: Any) -> str:
@@ -322,7 +323,7 @@ def native_handle(name: str, env: Any, args: Mapping[str, Any]) -> EnvHandle:
         observation_space=env.observation_space,
         action_space=env.action_space,
         reward_components=tuple(env.reward_components),
-        metric_reductions=dict(env.metric_reductions),
+        metrics=metrics_of(env.metric_reductions),
         max_episode_steps=env.max_episode_steps,
         return_threshold=getattr(env, "return_threshold", None),
         baselines=dict(getattr(env, "baselines", {})),
@@ -346,7 +347,7 @@ def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str,
             observation_space=env.observation_space,
             action_space=env.action_space,
             reward_components=components_of(env),
-            metric_reductions=dict(getattr(inner, "metric_reductions", {})),
+            metrics=metrics_of(getattr(inner, "metric_reductions", {})),
             max_episode_steps=time_limit(env),
             return_threshold=getattr(inner, "return_threshold", env.spec.reward_threshold if env.spec else None),
             baselines=dict(getattr(inner, "baselines", {})),
@@ -394,7 +395,7 @@ def parallel_handle(name: str, make: Callable[..., Any], args: Mapping[str, Any]
             observation_space=team.observation_space,
             action_space=team.action_space,
             reward_components=team.reward_components,
-            metric_reductions=team.metric_reductions,
+            metrics=metrics_of(team.metric_reductions),
             max_episode_steps=team.max_episode_steps,
             return_threshold=team.return_threshold,
             action_conditions=team.action_conditions,

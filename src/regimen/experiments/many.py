@@ -8,17 +8,18 @@ not import jax.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regimen.config import datasets, layers
-from regimen.config.catalogue import ENVS
+from regimen.config.catalogue import ENVS, folder_name
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, code_of
 from regimen.errors import ConfigError, RegimenError, StorageError, nearest
-from regimen.files.console import Console, aligned, clock, count, score
+from regimen.files.console import Console
+from regimen.words import aligned, clock, count, score
 
 if TYPE_CHECKING:
     from regimen.runs.result import Result
@@ -84,18 +85,13 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
             mine |= {} if algorithm is None else {"algorithm": algorithm}
             config = build(name, config_file, mine, algorithm)
             shared = {"env_args": config.env_args} if config.env_args else {}
-            parts = [short(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
+            parts = [folder_name(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
             learns = config.algorithm == "cql" and algo == ALL and config.data is None
             source = "-".join([*parts[:-1], "ppo"]) if learns else None
-            jobs.append(Job("-".join(parts) or short(config.env), config, source))
+            jobs.append(Job("-".join(parts) or folder_name(config.env), config, source))
     root = jobs[0].config.env if len(envs) == 1 else str(env).removesuffix(f"/{ALL}")
-    title = f"{short(root)}-{ALL if len(algorithms) > 1 else jobs[0].config.algorithm}"
+    title = f"{folder_name(root)}-{ALL if len(algorithms) > 1 else jobs[0].config.algorithm}"
     return Plan(tuple(jobs), title, None if given.get("out") is None else str(given["out"]))
-
-
-def short(env: str) -> str:
-    """An environment's name as a folder's: `airspace/head_on` is `head_on`."""
-    return "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
 
 
 def is_argument(key: str) -> bool:
@@ -157,7 +153,7 @@ def train_all(
         summary = write_summary(folder, rows)
         if row["exit_code"] in INTERRUPTED:
             break
-    for line in table(list(rows.values())):
+    for line in table(list(rows.values()), violations(results)):
         say.event(line)
     if summary["exit_code"] in INTERRUPTED:
         say.event(f"interrupted; the same command with --out {folder} goes on from here")
@@ -247,8 +243,14 @@ def described(result: Result, path: Path) -> dict[str, Any]:
 
     for name in ("env_steps", "wall_seconds", "eval_return_mean", "success_rate"):
         mean(name, lambda s, name=name: s.get(name))
-    mean("los", lambda s: (s.get("eval_metrics") or {}).get("los"))
+    for name in violations([result]):
+        mean(name, lambda s, name=name: (s.get("eval_metrics") or {}).get(name))
     return row
+
+
+def violations(results: Sequence[Result]) -> dict[str, str]:
+    """The metrics of these runs that are violations, each with its label."""
+    return {name: m.label or name for r in results for name, m in r.metrics.items() if m.violation}
 
 
 def write_summary(folder: Path, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -266,8 +268,8 @@ def write_summary(folder: Path, rows: Mapping[str, dict[str, Any]]) -> dict[str,
     return summary
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
-    """One line per run."""
+def table(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> list[str]:
+    """A line for each run; `labels` are of the metrics that only some environments report."""
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "run": ("run", str),
         "env": ("environment", str),
@@ -276,7 +278,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         "env_steps": ("steps", lambda v: count(round(v))),
         "eval_return_mean": ("return", score),
         "success_rate": ("success", "{:.3f}".format),
-        "los": ("conflicts", "{:.3f}".format),
+        **{name: (label, "{:.3f}".format) for name, label in labels.items()},
         "wall_seconds": ("time", clock),
         "stop_reason": ("stopped by", str),
         "error": ("error", str),

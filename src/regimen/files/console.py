@@ -10,43 +10,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from regimen.domains.empowerment.hyperparameters import STAGES
+from regimen.words import clock, count, number, plural, score
 
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
 WORKERS_SECONDS = 30.0  # and one line about its workers in this
 MANY_WORKERS = 16  # the panel shows so many, those in trouble first
 _WEIGHT, _SUM = "train/weight/", "rollout/reward/"
 _COUNTER = {"steps": "env_steps", "episodes": "episodes", "updates": "updates"}
-
-
-def number(value: float, digits: int = 3) -> str:
-    """Fixed digits, but never a small number as 0.000."""
-    return f"{value:.1e}" if value and abs(value) < 10.0**-digits else f"{value:.{digits}f}"
-
-
-def score(value: float) -> str:
-    """A return: one digit after the point, three below 1."""
-    return f"{value:.1f}" if value == 0 or abs(value) >= 1 else number(value)
-
-
-def count(value: float) -> str:
-    """12,345 as `12.3k`."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}" if value != int(value) else str(int(value))
-
-
-def clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines of equal columns."""
-    widths = [max(map(len, column)) for column in zip(head, *rows)]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
 
 
 def focus(point: Mapping[str, Any]) -> str | None:
@@ -67,11 +37,18 @@ def component_sums(point: Mapping[str, Any]) -> dict[str, float]:
     return {name: x for name, x in found.items() if name not in bands}
 
 
-def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -> str:
+def batch_line(
+    point: Mapping[str, Any],
+    ma: float | None,
+    best: float | None,
+    stages: Sequence[str] = (),
+    progress: Sequence[str] = (),
+) -> str:
     """`Batch 12 | R 187.4 (MA 150.2, best 201.0) | loss 0.123 | entropy 0.56 | episodes 10 | success 0.60`, and
     `| focus goal(0.43)` where the reward has components.
 
-    `ma` and `best` are the moving average and the best of R so far. What the point lacks is left out.
+    `ma` and `best` are the moving average and the best of R so far; `stages` and `progress` are the algorithm's, see
+    `learning`. What the point lacks is left out.
     """
     parts = [f"Batch {point.get('updates', 0)}"]
     if "rollout/return_mean" in point:
@@ -81,10 +58,7 @@ def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -
         parts.append(f"loss {number(point['train/loss'])}")
     if "train/entropy" in point:
         parts.append(f"entropy {point['train/entropy']:.2f}")
-    if (now := stage(point)) is not None:
-        parts.append(f"stage {now}")
-    if "train/beta_r" in point:
-        parts.append(f"beta_r {number(point['train/beta_r'])}")
+    parts += [f"{label} {text}" for label, text in learning(point, stages, progress)]
     if "rollout/episodes" in point:
         parts.append(f"episodes {int(point['rollout/episodes'])}")
     if "rollout/success_rate" in point:
@@ -94,13 +68,14 @@ def batch_line(point: Mapping[str, Any], ma: float | None, best: float | None) -
     return " | ".join(parts)
 
 
-def stage(point: Mapping[str, Any]) -> str | None:
-    """`5 (ramp)`: the stage of an algorithm that learns in stages; its name where they are those of empowerment, which
-    logs `beta_r` beside it."""
-    if "train/stage" not in point:
-        return None
-    now = int(point["train/stage"])
-    return f"{now} ({STAGES[now]})" if "train/beta_r" in point else str(now)
+def learning(point: Mapping[str, Any], stages: Sequence[str], progress: Sequence[str]) -> list[tuple[str, str]]:
+    """What only some algorithms log, as labels and texts: the stage with its name in `stages`, such as `5 (ramp)`, and
+    the metrics named by `progress`."""
+    out = []
+    if "train/stage" in point:
+        now = int(point["train/stage"])
+        out.append(("stage", f"{now} ({stages[now]})" if 0 <= now < len(stages) else str(now)))
+    return out + [(name, number(point[f"train/{name}"])) for name in progress if f"train/{name}" in point]
 
 
 def eval_line(point: Mapping[str, Any]) -> str:
@@ -122,7 +97,7 @@ def worker_text(row: Mapping[str, Any]) -> str:
     """`0 collecting 1.2k/s`, its restarts where there were any, and how long it has been silent."""
     parts = [f"{row['worker']} {row['state']} {count(round(row['steps_per_second']))}/s"]
     if row["restarts"]:
-        parts.append(f"{row['restarts']} restart{'s' if row['restarts'] > 1 else ''}")
+        parts.append(plural(row["restarts"], "restart"))
     if row["heartbeat_age"] >= 5:
         parts.append(f"silent {row['heartbeat_age']:.0f} s")
     return ", ".join(parts)
@@ -172,6 +147,8 @@ class Console:
         self._pending: str | None = None  # the last batch line that the pipe's pace held back
         self._last_line = float("-inf")
         self._last_workers = time.monotonic()
+        self._stages: Sequence[str] = ()
+        self._progress: Sequence[str] = ()
         self._panel: _Panel | None = None
         self._display: Any = None  # rich.live.Live
 
@@ -182,15 +159,17 @@ class Console:
         for line in lines:
             self._print(line)
 
-    def start(self, total: int | None, unit: str) -> None:
-        """The run begins; `total` counts `steps`, `episodes` or `updates`, None when there is no such budget."""
+    def start(self, total: int | None, unit: str, stages: Sequence[str] = (), progress: Sequence[str] = ()) -> None:
+        """Begin a run; `total` counts `steps`, `episodes` or `updates`, None when there is no such budget. `stages` and
+        `progress` are the algorithm's, see `learning`."""
+        self._stages, self._progress = stages, progress
         if not self.live or self.quiet:
             return
         try:
             from rich.console import Console as RichConsole
             from rich.live import Live
 
-            self._panel = _Panel(total, unit)
+            self._panel = _Panel(total, unit, stages, progress)
             self._display = Live(
                 self._panel,
                 console=RichConsole(file=self._file, highlight=False),
@@ -214,7 +193,7 @@ class Console:
         if self._panel is not None:
             self._panel.update(point, ma, self._best)
         if self._panel is None or self.trace:
-            self._pending = batch_line(point, ma, self._best)
+            self._pending = batch_line(point, ma, self._best, self._stages, self._progress)
             if self.trace or time.monotonic() - self._last_line >= LINE_SECONDS:
                 self._flush()
         if "eval/return_mean" in point:
@@ -278,9 +257,11 @@ class Console:
 class _Panel:
     """The live panel; rich renders it four times a second, so its clock moves also while an update compiles."""
 
-    def __init__(self, total: int | None, unit: str):
+    def __init__(self, total: int | None, unit: str, stages: Sequence[str] = (), progress: Sequence[str] = ()):
         self.total = total
         self.unit = unit
+        self.stages = stages
+        self.progress_names = progress
         self.started = time.monotonic()
         self.point: dict[str, Any] = {}  # the last value of everything logged
         self.ma: float | None = None
@@ -325,8 +306,7 @@ class _Panel:
             ("success", value("rollout/success_rate", "{:.2f}".format)),
             ("loss", value("train/loss", number)),
             ("entropy", value("train/entropy", "{:.2f}".format)),
-            ("stage", stage(self.point)),
-            ("beta_r", value("train/beta_r", number)),
+            *learning(self.point, self.stages, self.progress_names),
             ("KL", value("train/approx_kl", lambda x: number(x, 4))),
             ("expl. var.", value("train/explained_variance", "{:.2f}".format)),
             ("steps/s", value("time/steps_per_second", count)),

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from regimen.errors import ConfigError, StorageError, nearest
-from regimen.files.console import aligned, clock, count, score
 from regimen.files.run_dir import read_config
 from regimen.files.storage import read_json
+from regimen.words import aligned, clock, count, score
 
 DEEPEST = 4  # folders below the one asked for
 SIGNS = ("status.json", "metrics.jsonl", "command.txt", "checkpoints")  # with config.yaml, one of them makes a run

@@ -20,7 +20,7 @@ import yaml
 from regimen.errors import StorageError
 from regimen.files.storage import (
     Appender,
-    Table,
+    CsvLog,
     cell,
     cells_of,
     json_lines,
@@ -65,9 +65,9 @@ class RunFiles:
         self._status: dict[str, Any] | None = None
         self._metrics = Appender(self.path / "metrics.jsonl")
         self._log = Appender(self.path / "log.txt")
-        self._progress = Table(self.path / "progress.csv", PROGRESS_COLUMNS)
-        self._episodes = Table(self.path / "episodes.csv")
-        self._workers = Table(self.path / "workers.csv")
+        self._progress = CsvLog(self.path / "progress.csv", PROGRESS_COLUMNS)
+        self._episodes = CsvLog(self.path / "episodes.csv")
+        self._workers = CsvLog(self.path / "workers.csv")
 
     @classmethod
     def create(cls, path: Path, config: dict[str, Any], command: str) -> Self:

@@ -157,7 +157,7 @@ def last_line_end(file: io.FileIO, block: int = 1 << 16) -> int:
     return 0
 
 
-class Table:
+class CsvLog:
     """A CSV file whose header may grow: new columns go to the end and old rows get empty cells there."""
 
     def __init__(self, path: Path, first: Iterable[str] = ()):

@@ -11,17 +11,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces as gym
 
-from regimen import distributions, spaces, trees
+from regimen import exploration, trees
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.run_dir import RunFiles, read_config, read_metrics
-from regimen.policies.evaluate import baseline_evaluator
+from regimen.policies.evaluate import baseline_evaluator, evaluate_policy
 from regimen.policies.policy import Policy, load_policy, read_policy
-from regimen.runs.api import evaluate_policy, is_run, refuse_object, stored_env
+from regimen.policies.target import is_run, refuse_object, stored_env
 from regimen.schedule import Episodes
 from regimen.sources import dataset
 from regimen.sources.dataset import Dataset, Episode
@@ -56,11 +55,14 @@ class Behaviour:
 
     def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
         keys = jax.random.split(key, 3)
-        out = {"uniform": uniform_noise(self.space, keys[0], shape), "coin": jax.random.uniform(keys[1], shape)}
+        out = {
+            "uniform": exploration.uniform_noise(self.space, keys[0], shape),
+            "coin": jax.random.uniform(keys[1], shape),
+        }
         return out if self.algo is None or self.greedy else out | {"policy": self.algo.noise(keys[2], shape)}
 
     def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
-        drawn = uniform_actions(self.space, noise["uniform"], mask)
+        drawn = exploration.uniform_actions(self.space, noise["uniform"], mask)
         if self.algo is None:
             return drawn, carry, {}
         action, carry, _ = self.algo.act(params, obs, carry, noise.get("policy"), mask=mask, greedy=self.greedy)
@@ -73,37 +75,6 @@ class Behaviour:
 
     def to_env(self, action: PyTree) -> PyTree:
         return action
-
-
-def uniform_noise(space: Any, key: Array, shape: tuple[int, ...]) -> dict[str, Array]:
-    """Noise of uniform actions, by part of the space."""
-
-    def one(key: Array, leaf: Any) -> Array:
-        if isinstance(leaf, gym.Box):
-            return jax.random.uniform(key, (*shape, *leaf.shape), minval=1e-6)
-        return distributions.for_space(leaf).noise(key, shape)  # type: ignore[return-value]
-
-    leaves = spaces.leaves(space)
-    return {name: one(k, leaf) for k, (name, leaf) in zip(jax.random.split(key, len(leaves)), leaves.items())}
-
-
-def uniform_actions(space: Any, noise: dict[str, Array], mask: Array | None) -> PyTree:
-    """Uniform over what is allowed; a dimension without two bounds is standard normal."""
-    values, start = {}, 0
-    for name, leaf in spaces.leaves(space).items():
-        stop = start + spaces.logits(leaf)
-        own, start = None if mask is None else mask[..., start:stop], stop
-        if isinstance(leaf, gym.Box):
-            bounded = np.isfinite(leaf.low) & np.isfinite(leaf.high)
-            low, high = np.where(bounded, leaf.low, 0.0), np.where(bounded, leaf.high, 1.0)
-            flat = low + (high - low) * noise[name]
-            values[name] = jnp.where(bounded, flat, jax.scipy.stats.norm.ppf(noise[name])).astype(jnp.float32)
-        else:
-            dist: Any = distributions.for_space(leaf)
-            lead = noise[name].shape[: noise[name].ndim - 1 - dist.event_ndim]
-            params = dist.params(jnp.zeros((*lead, dist.head_size)), jnp.zeros(0), own)
-            values[name] = dist.to_env(dist.sample(params, noise[name]))
-    return spaces.build(space, values)
 
 
 # --- playing ---------------------------------------------------------------------------------------------------------
@@ -119,8 +90,8 @@ def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> It
         rollout = jax.jit(lambda env, params, key: source.episodes(env, who, params, key)[1])
         for i in range(2**30):
             yield from split(jax.device_get(rollout(handle.native, who.params, jax.random.fold_in(key, i))))
-    n, h = min(HOST_ENVS, most), handle
-    host = HostSource(h.make_host, Episodes(n), n, h.reward_components, h.max_episode_steps)  # type: ignore[arg-type]
+    n = min(HOST_ENVS, most)
+    host = HostSource.of(handle, Episodes(n), n)
     try:
         host.init(seed)
         for i in range(2**30):

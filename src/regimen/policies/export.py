@@ -9,11 +9,11 @@ from typing import Any
 
 from regimen import spaces
 from regimen.errors import StorageError
-from regimen.files.console import clock, score
 from regimen.files.run_dir import read_metrics, versions
 from regimen.files.storage import read_json, utc_now, write_atomic, write_json
 from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
+from regimen.words import clock, score
 
 SCHEMA = 1
 STREAKS = ("zero_conflict_streak", "perfect_streak")

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from regimen import spaces
 from regimen.algorithms import policy_map
 from regimen.algorithms.base import Algorithm
-from regimen.config.layers import resolve_rollout
+from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.validation import field_types
 from regimen.envs import registry
@@ -40,17 +40,16 @@ def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
     return cls(config, network)
 
 
-def bind_algorithm(config: TrainConfig, handle: Any, num_envs: int, workers: int = 1) -> Any:
+def bind_algorithm(config: TrainConfig, handle: registry.EnvHandle, regimen: Regimen) -> Any:
     """The algorithm of a run, for its environment."""
-    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
     spec = Spec(
         handle.observation_space,
         handle.action_space,
         handle.reward_components,
         agents=handle.agents,
-        num_envs=num_envs,
-        workers=workers,
-        rollout_rows=n // num_envs if kind == "steps" else 0,
+        num_envs=regimen.num_envs,
+        workers=regimen.workers,
+        rollout_rows=regimen.rollout_rows,
         max_episode_steps=handle.max_episode_steps,
         env=handle.native,
         action_conditions=handle.action_conditions,
@@ -269,3 +268,10 @@ def read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise StorageError(f"no policy in {path}: {Path(str(e.filename)).name} is missing") from e
     except Exception as e:  # safetensors has errors of its own
         raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e
+
+
+def require_match(stored: Mapping[str, str], wanted: Mapping[str, str], what: str) -> None:
+    """Refuse a state or policy (`what`) that belongs to something else, naming both."""
+    for name, value in wanted.items():
+        if stored.get(name) != value:
+            raise StorageError(f"{what} does not fit: its {name} is {stored.get(name)}, this run's is {value}")

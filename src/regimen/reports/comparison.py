@@ -23,8 +23,6 @@ from regimen.statistics import bootstrap_interval, improvement, improvement_inte
 FRACTIONS = (0.5, 0.9)  # of the way from the first evaluation to the goal
 BY = ("env", "algorithm")
 ALIASES = {"algo": "algorithm", "return": "return_mean", "success": "success_rate", "length": "length_mean"}
-RATES = ("success_rate", "los", "reached")  # shares of episodes, or of what is in them
-LOWER = ("los", "los_steps", "conflicts", "path_ratio", "interventions")  # smaller is better
 SPREAD = ("return_std", "return_min", "return_max", "best_return", "episodes")  # evaluation columns that are no metric
 SAME = ("seed", "seeds", "out", "device", "devices", "init_from", "data")  # a group's runs may differ in these
 
@@ -69,7 +67,7 @@ class Measured(plots.Run):
         found = {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")}
         if "eval_return_mean" in self.summary:
             found |= {"return_mean": self.summary["eval_return_mean"]} | self.summary.get("eval_metrics", {})
-        return {k: float(v) for k, v in found.items() if k not in SPREAD and plots._is_number(v)}
+        return {k: float(v) for k, v in found.items() if k not in SPREAD and plots.is_number(v)}
 
     @property
     def intervals(self) -> dict[str, list[float] | None]:
@@ -214,7 +212,7 @@ def compare(
     """Compare run directories, or folders of them (`--seeds` groups, `regimen train NAME/all`).
 
     `by` are configuration keys that make the groups (`algo.lr`; default: environment and algorithm), `metric` is any
-    evaluation metric, `lower` says that smaller is better (known for conflicts).
+    evaluation metric, `lower` says that smaller is better (by default what the environment declares).
     """
     found = [Measured(path) for path in expand([runs] if isinstance(runs, (str, Path)) else runs)]
     notes: list[str] = []
@@ -227,7 +225,8 @@ def compare(
     notes += [f"left out: {run.path} has no metric '{metric}'" for run in evaluated if metric not in run.values]
     kept = [run for run in evaluated if metric in run.values]
     keys = resolve_keys(by, kept)
-    lower = metric in LOWER if lower is None else lower
+    if lower is None:
+        lower = any(run.metrics[metric].better == "lower" for run in kept if metric in run.metrics)
     tasks = by_task(kept, keys)
     result = Comparison(metric, lower, keys, [], notes=notes)
     for env, members in tasks.items():
@@ -355,7 +354,8 @@ def measure(name: str, runs: Sequence[Measured]) -> Estimate:
         return Estimate.of(values[0], having[0].intervals.get(name))
     low, high = bootstrap_interval(values, np.mean)
     episodes = sum(run.episodes_evaluated for run in having)
-    if name in RATES and episodes:
+    rate = name == "success_rate" or any(run.metrics[name].kind == "rate" for run in having if name in run.metrics)
+    if rate and episodes:
         least, most = wilson(float(values.mean()) * episodes, episodes)
         low, high = min(low, least), max(high, most)
     return Estimate.of(values.mean(), (low, high))

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from regimen.files.console import clock, score
+from regimen.envs.metric import violation_of
 from regimen.files.storage import read_json
 from regimen.reports.plots import Run, centred_average
+from regimen.words import clock, score
 
 FEW_ROWS = 12  # rows of a metric below which nothing is said of its course
 FEW_EVALUATIONS = 8
@@ -197,13 +198,13 @@ def streak_at_zero(run: Record) -> Iterator[Finding]:
         short = name.rsplit("/", 1)[-1]
         asked = (run.config.get("stop") or {}).get(short)
         if len(y) >= FEW_EVALUATIONS and y.max() == 0 and asked:
-            near = run.series("eval/los")[1]
-            seen = f"; conflicts per evaluation episode {score(near.min())} at best" if len(near) else ""
+            near = run.series(f"eval/{violation_of(run.metrics)}")[1]
+            least = f"; conflicts per evaluation episode {score(near.min())} at best" if len(near) else ""
             yield Finding(
                 "streak_at_zero",
                 "warning",
                 f"{short} never left 0",
-                f"0 in all {len(y)} evaluations up to {steps(x[-1])}, {asked} asked for{seen}",
+                f"0 in all {len(y)} evaluations up to {steps(x[-1])}, {asked} asked for{least}",
                 f"stop.{short} asks for all evaluation episodes at once: fewer eval.episodes, stop.band_steps with "
                 "stop.band_share, or a larger budget; for fewer conflicts weigh them more (algo.reward.weights)",
             )

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from regimen.files.listing import bytes_of, size_of
+from regimen.words import plural
 
 CORE = (
     "jax",
@@ -27,6 +28,7 @@ CORE = (
     "flax",
     "optax",
     "numpy",
+    "scipy",
     "gymnasium",
     "rich",
     "tyro",
@@ -210,5 +212,5 @@ def lines(found: list[Check]) -> list[str]:
         if c.fix:
             out.append(f"{'':<8} {'':<{width}}  -> {c.fix}")
     bad, missing = sum(c.state == "error" for c in found), sum(c.state == "missing" for c in found)
-    out.append(f"{bad} error{'s' * (bad != 1)}, {missing} optional part{'s' * (missing != 1)} missing")
+    out.append(f"{plural(bad, 'error')}, {plural(missing, 'optional part')} missing")
     return out

@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 
 from regimen.errors import StorageError
-from regimen.files.console import clock, count, score
 from regimen.files.run_dir import RunFiles, read_metrics
 from regimen.files.storage import read_json, write_atomic
 from regimen.reports import diagnose, svg
 from regimen.reports.plots import Run, moving_average, try_plot_run
+from regimen.words import clock, count, score
 
 # order of the pictures and what each shows; others in plots/ follow by name
 CAPTIONS = {

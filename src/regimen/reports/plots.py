@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from regimen.errors import ConfigError, RegimenError, StorageError
-from regimen.files.console import component_sums, count, score
+from regimen.envs.metric import Metric, from_table
+from regimen.errors import RegimenError, StorageError
+from regimen.files.console import component_sums
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
-from regimen.files.storage import read_json, replacing, storage_error
+from regimen.files.storage import read_json
+from regimen.reports.figure import (
+    BLUE,
+    CYCLE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    blank,
+    headline,
+    panels,
+    picture,
+    save,
+    signature,
+    step_axis,
+    style,
+)
 from regimen.statistics import bootstrap_band
+from regimen.words import count, score
 
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#718096"
-CYCLE = [BLUE, ORANGE, GREEN, PURPLE, "#c53030", "#0987a0", "#b7791f", "#97266d"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 DOTS, LINE = 4000, 1500  # most points drawn per scatter and per line: more cannot be seen
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": "#4a5568",
-    "axes.edgecolor": "#a0aec0",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#e2e8f0",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#4a5568",
-    "ytick.color": "#4a5568",
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "lines.solid_capstyle": "round",
-    "figure.facecolor": "white",
-    "savefig.dpi": 130,
-}
 
 
 @dataclass
@@ -58,9 +57,14 @@ class Run:
     def episodes(self) -> dict[str, np.ndarray]:
         return read_episodes(self.path)
 
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """What the environment declares of its metrics; empty for a run of an older version."""
+        return from_table(read_json(self.path / "status.json").get("metrics"))
+
     def series(self, name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
         """x and y of every point that has the metric."""
-        rows = [(p[x], p[name]) for p in self.points if _is_number(p.get(name)) and _is_number(p.get(x))]
+        rows = [(p[x], p[name]) for p in self.points if is_number(p.get(name)) and is_number(p.get(x))]
         table = np.array(rows, np.float64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
 
@@ -77,7 +81,7 @@ class Run:
     @property
     def target(self) -> float | None:
         value: Any = (self.config.get("stop") or {}).get("target_return", self.summary.get("target_return"))
-        return float(value) if _is_number(value) else None
+        return float(value) if is_number(value) else None
 
     @property
     def window(self) -> int:
@@ -85,7 +89,8 @@ class Run:
         return int(value) if isinstance(value, int) and value > 0 else 100
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number, and no flag."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and bool(np.isfinite(value))
 
 
@@ -119,7 +124,7 @@ def thin(limit: int, *arrays: np.ndarray) -> list[np.ndarray]:
 # each draws one plot on `ax` and says whether there was anything to draw
 
 
-def draw_return(ax: Any, run: Run) -> bool:
+def draw_return(ax: Axes, run: Run) -> bool:
     x, y = run.series("rollout/return_mean")
     window, kind = min(10, max(1, len(y) // 10)), "updates"
     episodes = run.episodes
@@ -142,11 +147,11 @@ def draw_return(ax: Any, run: Run) -> bool:
             ax.fill_between(ex, ey - std, ey + std, color=ORANGE, alpha=0.18, linewidth=0)
         ax.plot(ex, ey, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="evaluation ± std")
     _target(ax, run)
-    _finish(ax, "Return", "episode return", legend=True)
+    finish(ax, "Return", "episode return", legend=True)
     return True
 
 
-def draw_evaluation(ax: Any, run: Run) -> bool:
+def draw_evaluation(ax: Axes, run: Run) -> bool:
     x, mean = run.series("eval/return_mean")
     if not len(mean):
         return False
@@ -166,26 +171,26 @@ def draw_evaluation(ax: Any, run: Run) -> bool:
     episodes = run.series("eval/episodes")[1]
     of = f" of {int(episodes[-1])} greedy episodes" if len(episodes) else ""
     _target(ax, run)
-    _finish(ax, f"Evaluation: best {score(mean[best])}", f"return{of}", legend=True)
+    finish(ax, f"Evaluation: best {score(mean[best])}", f"return{of}", legend=True)
     return True
 
 
-def draw_losses(ax: Any, run: Run) -> bool:
+def draw_losses(ax: Axes, run: Run) -> bool:
     return _pair(
         ax, run, "Losses", ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
     )
 
 
-def draw_entropy(ax: Any, run: Run) -> bool:
+def draw_entropy(ax: Axes, run: Run) -> bool:
     return _pair(ax, run, "Policy entropy", ("train/entropy", "entropy (nats)", GREEN))
 
 
-def draw_kl(ax: Any, run: Run) -> bool:
+def draw_kl(ax: Axes, run: Run) -> bool:
     kl, clip = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", ORANGE)
     return _pair(ax, run, "Policy change per update", kl, clip)
 
 
-def draw_explained_variance(ax: Any, run: Run) -> bool:
+def draw_explained_variance(ax: Axes, run: Run) -> bool:
     x, y = run.series("train/explained_variance")
     if not len(y):
         return False
@@ -195,61 +200,62 @@ def draw_explained_variance(ax: Any, run: Run) -> bool:
         at, fit = run.series(f"train/explained_variance/{name}")
         smooth = centred_average(fit, _window(fit))
         ax.plot(*thin(LINE, at, smooth), color=color, linewidth=1, alpha=0.6, label=name)
-    _line(ax, x, y, "#2d3748" if heads else GREEN, "total" if heads else None)
+    _line(ax, x, y, INK if heads else GREEN, "total" if heads else None)
     low = float(np.quantile(y, 0.02))
     ax.set_ylim(min(-0.05, max(low, -2.0)), 1.05)  # a bad first update may be far below; it would flatten the rest
-    _finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean", legend=bool(heads))
+    finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean", legend=bool(heads))
     return True
 
 
-def draw_components(ax: Any, run: Run) -> bool:
+def draw_components(ax: Axes, run: Run) -> bool:
     """Mean episode sum of each reward component; nothing when there is only one."""
     names = _components(run)
     for name, color in _colored(run, names):
         _line(ax, *run.series(f"rollout/reward/{name}"), color, name)
     if names:
         ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
-        _finish(ax, "Reward components", "sum per episode", legend=True)
+        finish(ax, "Reward components", "sum per episode", legend=True)
     return bool(names)
 
 
-def draw_component(ax: Any, run: Run, name: str, color: str) -> None:
+def draw_component(ax: Axes, run: Run, name: str, color: str) -> None:
     """One component in its own scale: the mean of the episodes, and their lowest and highest."""
     x, mean = run.series(f"rollout/reward/{name}")
     (bx, low), (_, high) = run.series(f"rollout/reward/{name}_min"), run.series(f"rollout/reward/{name}_max")
     if np.array_equal(bx, x) and len(high) == len(x):
-        ax.fill_between(*thin(LINE, x, low, high), color=color, alpha=0.15, linewidth=0, label="min to max")
+        at, below, above = thin(LINE, x, low, high)
+        ax.fill_between(at, below, above, color=color, alpha=0.15, linewidth=0, label="min to max")
     _line(ax, x, mean, color, "mean")
-    _finish(ax, name, "sum per episode")
+    finish(ax, name, "sum per episode")
 
 
-def draw_weights(ax: Any, run: Run) -> bool:
+def draw_weights(ax: Axes, run: Run) -> bool:
     """The weight of each component's advantage."""
     names = run.named("train/weight/")
     for name, color in _colored(run, names):
         _line(ax, *run.series(f"train/weight/{name}"), color, name)
     if names:
         ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
-        _finish(ax, "Component weights", "weight (sum 1)", legend=True)
+        finish(ax, "Component weights", "weight (sum 1)", legend=True)
     return bool(names)
 
 
-def draw_entropy_parts(ax: Any, run: Run) -> bool:
+def draw_entropy_parts(ax: Axes, run: Run) -> bool:
     names = run.named("train/entropy/")
     for name, color in _colored(run, names):
         _line(ax, *run.series(f"train/entropy/{name}"), color, name)
     if names:
-        _finish(ax, "Entropy by part of the action", "nats per element", legend=True)
+        finish(ax, "Entropy by part of the action", "nats per element", legend=True)
     return bool(names)
 
 
-def draw_curriculum(ax: Any, run: Run) -> bool:
+def draw_curriculum(ax: Axes, run: Run) -> bool:
     names = run.named("train/curriculum/")
     for name, color in _colored(run, names):
         x, y = run.series(f"train/curriculum/{name}")
         ax.step(*thin(LINE, x, y), color=color, linewidth=1.8, where="post", label=name)
     if names:
-        _finish(ax, "Curriculum", "value in use", legend=True)
+        finish(ax, "Curriculum", "value in use", legend=True)
     return bool(names)
 
 
@@ -266,7 +272,7 @@ def _colored(run: Run, names: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(order, CYCLE * len(order)))
 
 
-PLOTS: dict[str, Callable[[Any, Run], bool]] = {
+PLOTS: dict[str, Callable[[Axes, Run], bool]] = {
     "return": draw_return,
     "evaluation": draw_evaluation,
     "losses": draw_losses,
@@ -284,7 +290,7 @@ def _window(y: np.ndarray) -> int:
     return max(1, min(len(y) // 20, 200))
 
 
-def _line(ax: Any, x: np.ndarray, y: np.ndarray, color: str, label: str | None = None) -> None:
+def _line(ax: Axes, x: np.ndarray, y: np.ndarray, color: str, label: str | None = None) -> None:
     """The values faint, their average over neighbours strong."""
     window = _window(y)
     if window > 1:
@@ -293,7 +299,7 @@ def _line(ax: Any, x: np.ndarray, y: np.ndarray, color: str, label: str | None =
     ax.plot(*thin(LINE, x, centred_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
 
 
-def _pair(ax: Any, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
+def _pair(ax: Axes, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
     """One metric on the left axis and, if there is a second, that one on the right."""
     found = [(run.series(name), label, color) for name, label, color in lines]
     found = [line for line in found if len(line[0][1])]
@@ -310,22 +316,23 @@ def _pair(ax: Any, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
             margin = 0.08 * (high - low)
             axis.set_ylim(low - margin, high + margin)
     if found:
-        _finish(ax, title)
+        finish(ax, title)
     return bool(found)
 
 
-def _target(ax: Any, run: Run) -> None:
+def _target(ax: Axes, run: Run) -> None:
     if run.target is not None:
         ax.axhline(run.target, color=GREY, linewidth=1.2, linestyle="--", label=f"target {run.target:g}")
 
 
-def _finish(ax: Any, title: str, ylabel: str | None = None, legend: bool = False) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False) -> None:
+    """Put title and labels on axes whose x are environment steps."""
+    from matplotlib.ticker import MaxNLocator
 
     ax.set_title(title)
     ax.set_xlabel("env steps")
     ax.xaxis.set_major_locator(MaxNLocator(6))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    step_axis(ax)
     ax.set_xlim(left=0)
     ax.margins(x=0.02)
     if ylabel:
@@ -334,83 +341,55 @@ def _finish(ax: Any, title: str, ylabel: str | None = None, legend: bool = False
         ax.legend(loc="best")
 
 
-@contextlib.contextmanager
-def _matplotlib() -> Iterator[Any]:
-    """`Figure` with our style and without pyplot's global state."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("plots need matplotlib: pip install 'regimen[plots]'") from error
-    with matplotlib.rc_context(STYLE):
-        yield Figure
-
-
-def _save(figure: Any, path: Path) -> Path:
-    """Written whole or not at all, so that a reader never sees half a picture."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as tmp:
-            figure.savefig(tmp, format="png", metadata={"Software": "regimen"})
-    except OSError as error:
-        raise storage_error(path, error) from error
-    return path
-
-
 def plot_run(run_dir: Path) -> list[Path]:
     """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
     run = Run(Path(run_dir))
     folder = run.path / "plots"
     paths: list[Path] = []
-    with _matplotlib() as Figure:
+    with style():
         for name, draw in PLOTS.items():
-            figure = Figure(figsize=(7, 4), layout="constrained")
+            figure = blank(7, 4)
             if draw(figure.subplots(), run):
                 if name == "components":  # each in its own scale; the overview has them side by side
-                    figure = component_grid(Figure, run)
-                figure.suptitle(run.title, x=0.99, ha="right", fontsize=9, color=GREY)
-                paths.append(_save(figure, folder / f"{name}.png"))
+                    figure = component_grid(run)
+                signature(figure, run.title)
+                paths.append(save(figure, folder / f"{name}.png"))
         if paths:
             drawn = [name for name in PLOTS if folder / f"{name}.png" in paths]
             rows = max(2, -(-len(drawn) // 3))
-            figure = Figure(figsize=(14, 3.6 * rows), layout="constrained")
-            figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
-            axes = list(figure.subplots(rows, 3).flat)
-            for name, ax in zip(drawn, axes):
+            figure = blank(14, 3.6 * rows)
+            figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
+            for name, ax in zip(drawn, panels(figure, len(drawn), 3, rows)):
                 PLOTS[name](ax, run)
                 if ax.get_legend() is not None:
                     ax.legend(loc="best", fontsize=8)
-            for ax in axes[len(drawn) :]:
-                ax.set_axis_off()
-            figure.suptitle(_headline(run), x=0.01, ha="left", fontsize=13, color="#2d3748")
-            paths.append(_save(figure, folder / "overview.png"))
+            headline(figure, describe(run), size=13)
+            paths.append(save(figure, folder / "overview.png"))
     return paths
 
 
-def component_grid(Figure: Any, run: Run) -> Any:
+def component_grid(run: Run) -> Figure:
+    """Draw every reward component on axes of its own."""
     names = _components(run)
     across = min(3, len(names)) if len(names) != 4 else 2
-    rows = -(-len(names) // across)
-    figure = Figure(figsize=(max(7, 3.6 * across), 0.4 + 2.6 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, across, squeeze=False).flat)
+    figure = blank(max(7, 3.6 * across), 0.4 + 2.6 * -(-len(names) // across))
+    axes = panels(figure, len(names), across)
     for ax, (name, color) in zip(axes, _colored(run, names)):
         draw_component(ax, run, name, color)
-    for ax in axes[len(names) :]:
-        ax.set_axis_off()
     axes[0].legend(loc="best", fontsize=8)
     return figure
 
 
-def _headline(run: Run) -> str:
+def describe(run: Run) -> str:
+    """Say what a run was and what came of it, in a line."""
     text, summary = run.title, run.summary
-    mean: Any
-    std: Any
-    mean, std = summary.get("eval_return_mean"), summary.get("eval_return_std")
-    if _is_number(mean):
-        text += f":  evaluation {score(mean)}" + (f" ± {score(std)}" if _is_number(std) else "")
-        if _is_number(summary.get("eval_episodes")):
+    mean = summary.get("eval_return_mean")
+    std = summary.get("eval_return_std")
+    if is_number(mean):
+        text += f":  evaluation {score(mean)}" + (f" ± {score(std)}" if is_number(std) else "")
+        if is_number(summary.get("eval_episodes")):
             text += f" over {int(summary['eval_episodes'])} episodes"
-    if _is_number(summary.get("env_steps")) and _is_number(summary.get("wall_seconds")):
+    if is_number(summary.get("env_steps")) and is_number(summary.get("wall_seconds")):
         text += f",  {count(summary['env_steps'])} steps in {summary['wall_seconds']:.0f} s"
     return text
 
@@ -430,8 +409,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     values = np.stack([np.interp(grid, x, y) for x, y in curves])  # [runs, grid]
     out = Path(out)
     out = out if out.suffix.lower() == ".png" else out / "return.png"
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(7, 4), layout="constrained")
+    with picture(out, 7, 4) as figure:
         ax = figure.subplots()
         for x, y in curves:
             ax.plot(*thin(LINE, x, y), color=BLUE, linewidth=0.9, alpha=0.25)
@@ -441,8 +419,8 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
         ax.plot(grid, values.mean(0), color=BLUE, linewidth=2.2, label=f"mean of {len(curves)} seeds")
         _target(ax, runs[0])
         kind = "evaluation return" if name.startswith("eval/") else "training return"
-        _finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)
-        return _save(figure, out)
+        finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)
+    return out
 
 
 def try_plot_run(run_dir: Path) -> tuple[list[Path], str | None]:

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from regimen.files.console import count, score
+from regimen.words import count, score
 
 WIDTH, HEIGHT = 560, 230
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 30

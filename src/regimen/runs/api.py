@@ -1,4 +1,4 @@
-"""What the command line and Python call: `train`, `resume`, `evaluate`. No learning code here."""
+"""What the command line and Python call to train: `train` and `resume`. No learning code here."""
 
 from __future__ import annotations
 
@@ -15,29 +15,26 @@ from typing import Any
 import yaml
 
 from regimen.config import datasets, layers
-from regimen import spaces
-from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
-from regimen.envs import registry
-from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
+from regimen.config.catalogue import folder_name
 from regimen.config.fields import Count
-from regimen.sources.host import Interrupted
+from regimen.config.regimen import share_rollout
+from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
+from regimen.config.validation import validate
+from regimen.engines import curriculum, device, multihost
+from regimen.engines.signals import Signals
+from regimen.envs import registry
+from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
-from regimen.files.mlflow import resolve_model_uri
 from regimen.files.storage import plain, read_json, write_atomic
-from regimen.runs import curriculum
-from regimen.engines import device, multihost
-from regimen.experiments import many
-from regimen.policies.evaluate import Evaluation, baseline_evaluator, make_evaluator
-from regimen.runs.learner import Learner, compare, initial_from
-from regimen.policies.policy import Policy, load_policy, read_policy
+from regimen.policies.target import OBJECT, refuse_object, stored_env
+from regimen.runs.build import make_engine
+from regimen.runs.learner import Learner, initial_from
 from regimen.runs.result import Result, announce, deliver, group_result, settle
-from regimen.engines.signals import Signals
+from regimen.runs.session import Callback, Session
 from regimen.runs.stopping import check_rules
-from regimen.runs.session import Callback, Session, make_engine
-from regimen.config.validation import validate
+from regimen.sources.host import Interrupted
 
-OBJECT = "python:"  # begins the id of an environment object that only the user's program can make again
 BEHAVIOUR = 10_000  # env steps of the run that collects data for an algorithm that does not say how many
 SCHEDULES = ("lr_schedule", "clip_schedule", "ent_schedule")
 
@@ -72,10 +69,9 @@ def train(
     check_free(path)
     where = device.configure(config.device, handle.native is not None if handle else registry.is_native(config.env))
     handle = handle or registry.resolve(config.env, config.env_args)
-    layers.resolve_rollout(config.rollout, handle.native is not None)
-    config = layers.share_rollout(config, handle.native is not None)
+    config = share_rollout(config, handle.native is not None)
     config = config.replace(curriculum=curriculum.expand(config.curriculum, handle))
-    check_rules(config.stop, handle.id, handle.metric_reductions)
+    check_rules(config.stop, handle.id, handle.metrics)
     console = console or Console(quiet=True)
     config, interrupted = provide_data(config, handle, path, console)
     if interrupted is not None:
@@ -231,7 +227,7 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
 
 def default_path(config: TrainConfig, title: str | None = None) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    name = title or f"{many.short(config.env)}-{config.algorithm}"
+    name = title or f"{folder_name(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
     base = Path("runs") / f"{name}-{seeds}-{stamp}"
     path, n = base, 1
@@ -314,7 +310,7 @@ def resume(
     refuse_object(config.env, env, f"regimen.resume('{run_dir}', env=...)")
     where = device.configure(config.device, registry.is_native(config.env if env is None else env))
     handle = stored_env(config.env, config.env_args, env)
-    check_rules(config.stop, handle.id, handle.metric_reductions)
+    check_rules(config.stop, handle.id, handle.metrics)
     files = source if out is None else copy_run(source, Path(out))
     files.lock()
     job = Job(handle, files.path, where, command, callback, console or Console(quiet=True))
@@ -374,92 +370,3 @@ def schedule_over(learner: Learner, name: str) -> bool:
     horizon = Count.parse(getattr(algo, "horizon", None))
     moving = getattr(algo, name, "constant") != "constant"
     return moving and horizon is not None and getattr(learner.run.counters, horizon.unit) >= horizon.n
-
-
-def refuse_object(stored: str, env: Any, instead: str) -> None:
-    if env is None and stored.startswith(OBJECT):
-        raise ConfigError(
-            f"this run was trained on the Python object '{stored.removeprefix(OBJECT)}', which cannot be made from its "
-            f"name; call {instead} with it"
-        )
-
-
-def stored_env(stored: str, args: dict[str, Any], env: Any) -> registry.EnvHandle:
-    """The environment of a run: `env` itself where it is given, under the name the run knows."""
-    if env is None:
-        return registry.resolve(stored, args)
-    return dataclasses.replace(registry.resolve(env, {}), id=stored)
-
-
-# --- evaluate --------------------------------------------------------------------------------------------------------
-
-
-def evaluate(
-    target: Any,
-    policy: str | Policy | None = None,
-    episodes: int = 100,
-    seed: int = 0,
-    env_args: dict[str, Any] | None = None,
-    checkpoint: str = "best",
-    tracking_uri: str | None = None,
-    env: Any = None,
-) -> Evaluation:
-    """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
-    environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy."""
-    learned, origin = policy if isinstance(policy, Policy) else None, {}
-    if isinstance(target, str) and target.startswith("models:/"):
-        found = read_policy(resolve_model_uri(target, tracking_uri))
-        learned, origin = (found if policy is None else learned), found.meta
-    elif is_run(target):
-        learned = load_policy(target, checkpoint) if policy is None else learned
-        has_config = (Path(target) / "config.yaml").exists()
-        origin = read_config(Path(target)) if has_config else read_policy(Path(target)).meta
-    stored, args = origin.get("env", target), dict(origin.get("env_args", {})) | (env_args or {})
-    if isinstance(stored, str):
-        refuse_object(stored, env, f"regimen.evaluate('{target}', env=...)")
-    native = registry.is_native(stored if env is None else env)
-    device.configure("auto" if native else "cpu", native)
-    handle = registry.resolve(stored, args) if env is None else registry.resolve(env, env_args or {})
-    if learned is not None:
-        which = checkpoint if policy is None and is_run(target) and (Path(target) / "config.yaml").exists() else None
-        return evaluate_policy(handle, learned, episodes, seed, which)
-    if not isinstance(policy, str):
-        names = ", ".join(["random", *handle.baselines])
-        raise ConfigError(
-            f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
-        )
-    with contextlib.closing(baseline_evaluator(handle, policy)) as play:
-        return play((), seed, episodes, policy=policy)
-
-
-def evaluate_policy(
-    handle: registry.EnvHandle, policy: Policy, episodes: int, seed: int, checkpoint: str | None = None
-) -> Evaluation:
-    """Greedy episodes of a trained policy on an environment with its spaces."""
-    theirs, mine = (
-        {"observation space": spaces.describe(x.observation_space), "action space": spaces.describe(x.action_space)}
-        for x in (policy, handle)
-    )
-    try:
-        compare(theirs, mine, f"the policy on {handle.id}")
-    except StorageError as e:
-        raise EnvError(str(e).replace("this run's is", "the environment's is")) from e
-    with contextlib.closing(make_evaluator(handle, policy.algo)) as play:
-        result = play(policy.params, seed, episodes, policy=policy.meta.get("algorithm", "policy"))
-    if checkpoint is not None and "env_steps" in policy.meta:
-        result.checkpoint = f"{checkpoint}, step {policy.meta['env_steps']}"
-    return result
-
-
-def is_run(target: Any) -> bool:
-    """A path that exists and holds a run or a policy."""
-    if not isinstance(target, (str, Path)):
-        return False
-    path = Path(target)
-    if path.is_dir() and ((path / "config.yaml").exists() or (path / "config.json").exists()):
-        return True
-    if path.is_dir() and any(path.glob("seed-*/config.yaml")):
-        raise ConfigError(f"{path} holds several seeds; name one of them, for example {path}/seed-0")
-    if path.exists() and target not in registry.ENVS:
-        raise StorageError(f"{path} is not a run directory: it has no config.yaml")
-    return False

@@ -10,22 +10,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from regimen import spaces
-from regimen.statistics import mean_interval, sample_interval
+from regimen import spaces, trees
+from regimen.config.layers import to_dict
 from regimen.config.schema import TrainConfig
-from regimen.errors import StorageError
-from regimen.config.layers import resolve_rollout, to_dict
-from regimen.files.run_dir import RunFiles
-from regimen.files.mlflow import Mirror
-from regimen.files.storage import read_json
-from regimen.runs import curriculum
-from regimen import trees
-from regimen.files.checkpoint import Checkpoints
+from regimen.engines import curriculum
 from regimen.engines.base import Engine, Progress
+from regimen.envs.metric import Metric
+from regimen.files.checkpoint import Checkpoints
+from regimen.files.mlflow import Mirror
+from regimen.files.run_dir import RunFiles
+from regimen.files.storage import read_json
 from regimen.policies.evaluate import Evaluation, interval
-from regimen.policies.policy import read_policy, save_policy
+from regimen.policies.policy import read_policy, require_match, save_policy
 from regimen.runs.run import Row, Run
 from regimen.runs.stopping import Stop
+from regimen.statistics import mean_interval, sample_interval
 from regimen.types import PyTree, State
 
 
@@ -57,6 +56,13 @@ class Learner:
 
     def actor_params(self) -> PyTree:
         return self.engine.actor_params(self.k)
+
+    def identity(self) -> dict[str, str]:
+        """What a state belongs to; a resume compares it."""
+        texts = curriculum.expand(self.config.curriculum, self.handle)
+        course = "; ".join(f"{field} {text}" for field, text in texts.items())
+        num_envs = str(self.engine.regimen.num_envs)
+        return identity(self.config, self.handle) | {"num_envs": num_envs, "curriculum": course or "none"}
 
     def start_mirror(self, name: str, warn: Callable[[str], None]) -> None:
         track = self.config.track
@@ -100,7 +106,7 @@ class Learner:
         """A checkpoint of this moment. `policy/` is the best by evaluation, or the newest while there is none."""
         run, params = self.run, self.actor_params()
         new_best = run.best_step == run.counters.steps
-        meta = {"wall_seconds": run.seconds, "identity": identity(self.config, self.handle), "run": run.state()}
+        meta = {"wall_seconds": run.seconds, "identity": self.identity(), "run": run.state()}
         if self.lesson is not None:
             meta["lesson"] = self.lesson
 
@@ -119,7 +125,7 @@ class Learner:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""
         arrays, meta, path = self.checkpoints.load(which, warn)
         theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
-        compare(theirs, identity(self.config, self.handle), f"the checkpoint {path}")
+        require_match(theirs, self.identity(), f"the checkpoint {path}")
         self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
         finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
         self.run.restore(meta["run"], meta["wall_seconds"], finished)
@@ -191,11 +197,11 @@ class Learner:
             "final_return_mean": float(final.returns.mean()),
             "final_return_std": float(final.returns.std()),
             "solved": None if threshold is None else mean >= threshold,
-        } | final_metrics(best, self.handle.metric_reductions)
+        } | final_metrics(best, self.handle.metrics)
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
 
 
-def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
     """Everything an evaluation measured, named as its `eval/` metrics: means over its episodes, and their intervals."""
     samples = {"return_mean": played.returns, "length_mean": played.lengths}
     if len(played.components) > 1:
@@ -203,7 +209,7 @@ def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str
     shares = {} if played.success is None else {"success_rate": played.success}
     for name, x in played.metrics.items():
         if name != "success":
-            (samples if reductions.get(name) == "sum" else shares)[name] = x  # a count is no rate
+            (samples if metrics[name].kind == "count" else shares)[name] = x  # a count is no rate, though it be 0 or 1
     means = {name: float(np.mean(x)) for name, x in (samples | shares).items()}
     between = {name: mean_interval(x) for name, x in samples.items()}
     between |= {name: sample_interval(x) for name, x in shares.items()}
@@ -211,33 +217,22 @@ def final_metrics(played: Evaluation, reductions: Mapping[str, str]) -> dict[str
 
 
 def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
-    """What a state belongs to; a resume compares it."""
+    """What the networks of a state belong to."""
     net = config.network
-    course = [f"{field} {text}" for field, text in curriculum.expand(config.curriculum, handle).items()]
     return {
         "algorithm": config.algorithm,
         "observation space": spaces.describe(handle.observation_space),
         "action space": spaces.describe(handle.action_space),
         "network": f"{net.name} {list(net.hidden)} {net.activation}"
         + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}"),
-        "num_envs": str(resolve_rollout(config.rollout, handle.native is not None)[2]),
-        "curriculum": "; ".join(course) or "none",
     } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
-
-
-def compare(theirs: dict[str, str], mine: dict[str, str], what: str) -> None:
-    """Refuse what belongs to something else, naming both."""
-    for name, value in mine.items():
-        if theirs.get(name) != value:
-            raise StorageError(f"{what} does not fit: its {name} is {theirs.get(name)}, this run's is {value}")
 
 
 def initial_from(source: Path, config: TrainConfig, handle: Any, warn: Callable[[str], None]) -> Callable[..., State]:
     """Replaces the networks and normalisers of a fresh state by those of another run's best checkpoint."""
     arrays, meta, path = Checkpoints(RunFiles.open(source).path / "checkpoints").load("best", warn)
     what = f"init_from: {path}"
-    mine = {name: value for name, value in identity(config, handle).items() if name not in ("num_envs", "curriculum")}
-    compare(meta["identity"], mine, what)
+    require_match(meta["identity"], identity(config, handle), what)
 
     def adopt(fresh: State) -> State:
         parts = {"models": {name: {"params": m.params} for name, m in fresh.models.items()}, "norm": fresh.norm}

@@ -10,17 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from regimen.reports.plots import plot_group, try_plot_run
-from regimen.reports.page import write_report
-from regimen.statistics import bootstrap_interval, iqm
+from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError
 from regimen.files.console import Console
-from regimen.files.run_dir import read_episodes, read_metrics
 from regimen.files.mlflow import registry_name
-from regimen.files.storage import write_json
+from regimen.files.run_dir import read_episodes, read_metrics
+from regimen.files.storage import read_json, write_json
 from regimen.policies.evaluate import interval
-from regimen.runs.learner import Learner
 from regimen.policies.policy import Policy, load_policy
+from regimen.reports.page import write_report
+from regimen.reports.plots import plot_group, try_plot_run
+from regimen.runs.learner import Learner
+from regimen.statistics import bootstrap_interval, iqm
 
 
 @dataclasses.dataclass
@@ -35,6 +36,12 @@ class Result:
     @property
     def stop_reason(self) -> str | None:
         return self.summary.get("stop_reason")
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """What the environment declares of its metrics, by name."""
+        path = self.runs[0].run_dir if self.runs else self.run_dir
+        return from_table(read_json(path / "status.json").get("metrics"))
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from regimen.config.schema import TrainConfig
 from regimen.config.fields import Count
-from regimen.files.console import memory_mb
-from regimen.runs import curriculum
+from regimen.config.schema import TrainConfig
+from regimen.engines import curriculum
 from regimen.engines.base import AGENT_STEPS, Limits, Progress
+from regimen.files.console import memory_mb
 from regimen.policies.evaluate import success_of
 from regimen.runs.stopping import Rules, Stop
 
@@ -56,7 +56,7 @@ class Run:
 
     def __init__(self, config: TrainConfig, handle: Any, seed: int):
         self.config, self.handle, self.seed = config, handle, seed
-        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metric_reductions)
+        self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metrics)
         self.every = {
             "log": Count.parse(config.log.every, "log.every"),
             "eval": Count.parse(config.eval.every, "eval.every"),

@@ -9,127 +9,31 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
+from regimen.config.regimen import describe, describe_budget
 from regimen.config.schema import TrainConfig
-from regimen.envs.check import check_env
-from regimen.errors import ConfigError, EnvError, OutOfMemoryError, RegimenError, StorageError, nearest
-from regimen.schedule import Episodes, Steps
-from regimen.config.layers import describe, describe_budget, resolve_rollout
-from regimen.sources.host import HostSource, Interrupted
-from regimen.sources.scan import ScanSource
+from regimen.engines import device
+from regimen.engines.base import CHUNK, IDLE, Engine, Progress
+from regimen.engines.signals import Signals
+from regimen.envs.metric import to_table
+from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
-from regimen.runs import curriculum
-from regimen.engines import device, offline
-from regimen.engines.ray.cluster import require_ray
-from regimen.engines.base import CHUNK, IDLE, Engine, HostEngine, NativeEngine, Progress
 from regimen.policies.evaluate import Evaluation, make_evaluator
+from regimen.runs.build import blaming_the_env, memory_needed, replay_needed
 from regimen.runs.learner import Learner
-from regimen.engines.multihost import SharedEngine
-from regimen.policies.policy import bind_algorithm
 from regimen.runs.run import Row
-from regimen.engines.signals import Signals
 from regimen.runs.stopping import Stop, evaluation_rules
-from regimen.types import State
+from regimen.sources.host import Interrupted
 
 Callback = Callable[[dict[str, Any]], Any]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
-UNKNOWN_LENGTH = 1000  # steps of an episode, for the memory estimate of an environment without a limit
 NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
-
-
-def make_engine(
-    config: TrainConfig,
-    handle: Any,
-    seeds: list[int],
-    stop_requested: Callable[[], bool],
-    adopt: Callable[[State], State] = lambda state: state,
-    variants: list[Any] | None = None,
-) -> Engine:
-    """The engine of this configuration; refused when its batches cannot fit. `adopt` may replace parts of each fresh
-    state (`--init-from`). `variants` are hyper-parameters of each learner, which differ from the configuration's only
-    in numbers; a native environment is then given."""
-    native = handle.native is not None
-    wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
-    if wanted and getattr(handle.native, "write_evaluation", None) is None:
-        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; environments of the airspace do")
-    kind, n, num_envs = resolve_rollout(config.rollout, native)
-    if config.data is not None:
-        return offline.make_engine(config, handle, seeds, partial(make_engine, stop_requested=stop_requested), adopt)
-    course = curriculum.make(config.curriculum, handle)
-    workers = config.engine.workers if config.engine.distributed else 1
-    algo = bind_algorithm(config, handle, num_envs, workers)
-    schedule = Steps(n) if kind == "steps" else Episodes(n)
-    if not native and config.devices not in (None, 1):
-        raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
-    devices = device.choose(config.devices, num_envs, algo) if native else jax.local_devices()[:1]
-    device.require_memory(memory_needed(config, handle) * len(seeds), replay_needed(algo) * len(seeds), devices)
-
-    def init(key: Any, one: Any = algo) -> State:
-        return adopt(one.init(key))
-
-    if config.engine.distributed:
-        if course is not None:
-            raise ConfigError("curriculum: workers do not follow one; use --engine local")
-        if config.rollout.lag:
-            raise ConfigError("rollout.lag: workers have a lag of their own; set it to 0")
-        require_ray()
-        from regimen.engines.ray.engine import RayEngine
-
-        bytes_ahead = (config.engine.queue + 2) * memory_needed(config, handle)
-        return RayEngine(config, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
-    with blaming_the_env(handle):
-        if native:
-            source, lag = ScanSource(schedule, num_envs), config.rollout.lag
-            kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
-            each = None if variants is None else [with_config(algo, c) for c in variants]
-            return kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
-        if config.rollout.lag:
-            raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
-        components, limit = handle.reward_components, handle.max_episode_steps
-        metrics = handle.metric_reductions
-        source = HostSource(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics)
-        return HostEngine(algo, source, seeds[0], init)
-
-
-def with_config(algo: Any, config: Any) -> Any:
-    """A bound algorithm with other hyper-parameters, sharing its networks: those may not depend on what changed."""
-    return type(algo)(config, algo.network).with_binding(algo.bound)
-
-
-def memory_needed(config: TrainConfig, handle: Any) -> int:
-    """Bytes of one learner's batches, in about."""
-    kind, n, _ = resolve_rollout(config.rollout, handle.native is not None)
-    steps = n if kind == "steps" else n * (handle.max_episode_steps or UNKNOWN_LENGTH)
-    steps *= max(1, len(handle.agents))
-    return device.batch_bytes(handle.observation_space, steps, 4 * n if handle.native is not None else n, copies=2.5)
-
-
-def replay_needed(algo: Any) -> int:
-    """Bytes of one learner's replay; 0 where it has none."""
-    return algo.bound.replay_bytes()
-
-
-@contextlib.contextmanager
-def blaming_the_env(handle: Any) -> Iterator[None]:
-    """An error deep in jax whose cause is a native environment that breaks its contract: say which part of it."""
-    try:
-        yield
-    except RegimenError:
-        raise
-    except Exception as error:
-        problems = check_env(handle, steps=8) if handle.native is not None else []
-        errors = [p.message for p in problems if p.level == "error"]
-        if not errors:
-            raise
-        raise EnvError(f"{handle.id}: {errors[0]}") from error
 
 
 class Session:
@@ -192,20 +96,19 @@ class Session:
 
     def header(self, where: str) -> None:
         c, h = self.config, self.handle
-        kind, n, num_envs = resolve_rollout(c.rollout, h.native is not None)
-        world = "native" if h.native is not None else "Gymnasium"
+        regimen = self.engine.regimen
+        world = "native" if regimen.native else "Gymnasium"
         first, count = self.learners[0].seed, len(self.learners)
         seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
         seeds = f"{count} runs in one program" if self.varied and self.group else seeds
-        needed = f"{device.size(memory_needed(c, h) * count)} for batches"
+        needed = f"{device.size(memory_needed(regimen, h) * count)} for batches"
         if replay := replay_needed(self.engine.algo):
             needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {device.size(replay * count)}"
-        shared = self.engine.device_count
-        envs = f"{num_envs} envs" if shared == 1 else f"{shared} devices, {num_envs // shared} environments each"
+        envs, shared = regimen.num_envs, regimen.devices
+        envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs
         lines = [
-            f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: "
-            + describe(c, kind, n, num_envs, h.max_episode_steps),
+            f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: " + describe(c, regimen),
             *self.engine.notes,
             *self.engine.algo.bound.notes,
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
@@ -222,7 +125,7 @@ class Session:
         for learner in self.learners:
             for line in lines:
                 learner.files.event(line)
-            learner.files.status(device=where)
+            learner.files.status(device=where, metrics=to_table(self.handle.metrics))
             self.note_blind_rules(learner)
 
     def start_mirrors(self) -> None:
@@ -243,7 +146,8 @@ class Session:
         c = self.config
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
-        self.console.start(total, unit)
+        algo = self.engine.algo
+        self.console.start(total, unit, algo.stages, algo.progress)
         self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             while any(learner.stop is None for learner in self.learners) and not self.signals.requested:

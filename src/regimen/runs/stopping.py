@@ -6,12 +6,14 @@ import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from regimen.config.schema import StopConfig
+from regimen.envs.metric import Metric, violation_of
 from regimen.errors import ConfigError
 
-CONFLICT, SUCCESS = "eval/los", "eval/success_rate"  # share of the evaluation episodes with a conflict; of successes
+SUCCESS = "eval/success_rate"  # share of the evaluation episodes
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,16 @@ class Streak:
 
 class Bands:
     """Training is cut into bands of `size` env steps. A band is good if at least `share` of the evaluation episodes in
-    it had no conflict; `needed` good bands in a row end the run, once at least `least` bands have been judged.
+    it had no conflict, by the metric `conflict`; `needed` good bands in a row end the run, once at least `least` bands
+    have been judged.
 
     Band i (from 1) holds the evaluations after step (i - 1) * size, up to and at step i * size. It is judged by the
     first evaluation at or past its end. A band without an evaluation says nothing and is passed over, so the rule can
     fire however rarely a run is evaluated.
     """
 
-    def __init__(self, size: int, share: float, needed: int, least: int):
-        self.size, self.share, self.needed, self.least = size, share, needed, least
+    def __init__(self, conflict: str, size: int, share: float, needed: int, least: int):
+        self.conflict, self.size, self.share, self.needed, self.least = conflict, size, share, needed, least
         self.band = 0  # of the last evaluation
         self.free = self.total = 0  # its evaluation episodes so far: without a conflict, and all
         self.good = self.judged = 0
@@ -138,7 +141,7 @@ class Bands:
         if band != self.band:
             self.judge()
             self.band = band
-        self.free += round((1.0 - point.get(CONFLICT, 1.0)) * episodes)
+        self.free += round((1.0 - point.get(self.conflict, 1.0)) * episodes)
         self.total += episodes
         if steps == band * self.size:
             self.judge()
@@ -224,23 +227,31 @@ class Rules:
     no_improvement: NoImprovement | None = None
 
     @classmethod
-    def of(cls, stop: StopConfig, total_steps: int | None, total_episodes: int | None, metrics: Any = ()) -> Rules:
-        """`metrics` are those that the environment declares: with `los` its streaks are counted and logged whether or
-        not they may end the run."""
+    def of(
+        cls,
+        stop: StopConfig,
+        total_steps: int | None,
+        total_episodes: int | None,
+        metrics: Mapping[str, Metric] = MappingProxyType({}),
+    ) -> Rules:
+        """The rules of a configuration on an environment with these metrics. Where one of them is a violation, streaks
+        without it are counted and logged whether or not they may end the run."""
         rules = cls(Budget(total_steps, total_episodes, stop.max_seconds))
         if stop.target_return is not None:
             rules.convergence = Convergence(stop.target_return, stop.convergence_window, stop.patience)
         if stop.metric is not None:
             rules.metric = Streak([Condition(stop.metric, stop.above, stop.below)], stop.streak)
-        none, all_reach = Condition(CONFLICT, below=0.0), Condition(SUCCESS, above=1.0)
-        if "los" in metrics:
+        violation = violation_of(metrics)
+        if violation is not None:
+            conflict = f"eval/{violation}"
+            none, all_reach = Condition(conflict, below=0.0), Condition(SUCCESS, above=1.0)
             n, text = stop.zero_conflict_streak, "no evaluation episode had a conflict"
             rules.zero_conflict = Streak([none], n, "zero_conflict", "zero_conflict_streak", text)
-        if "los" in metrics and "success" in metrics:
-            n, text = stop.perfect_streak, "every evaluation episode succeeded without conflict"
-            rules.perfect = Streak([none, all_reach], n, "perfect", "perfect_streak", text)
-        if stop.band_steps is not None:
-            rules.bands = Bands(stop.band_steps, stop.band_share, stop.bands, stop.min_bands)
+            if "success" in metrics:
+                n, text = stop.perfect_streak, "every evaluation episode succeeded without conflict"
+                rules.perfect = Streak([none, all_reach], n, "perfect", "perfect_streak", text)
+            if stop.band_steps is not None:
+                rules.bands = Bands(conflict, stop.band_steps, stop.band_share, stop.bands, stop.min_bands)
         if stop.no_improvement is not None:
             rules.no_improvement = NoImprovement(stop.no_improvement)
         return rules
@@ -287,15 +298,16 @@ class Rules:
             rule.fired = Stop(**state["fired"]) if state["fired"] else None
 
 
-def check_rules(stop: StopConfig, env: str, metrics: Any) -> None:
-    """Refuse rules about conflicts on an environment that knows none: they could never fire."""
-    wanted = {"zero_conflict_streak": ("los",), "perfect_streak": ("los", "success"), "band_steps": ("los",)}
-    for name, needed in wanted.items():
-        missing = [metric for metric in needed if metric not in metrics]
+def check_rules(stop: StopConfig, env: str, metrics: Mapping[str, Metric]) -> None:
+    """Refuse rules about conflicts on an environment that reports none: they could never fire."""
+    for name in ("zero_conflict_streak", "perfect_streak", "band_steps"):
+        missing = None if violation_of(metrics) else "a metric of conflicts (one declared as a violation)"
+        if name == "perfect_streak" and "success" not in metrics:
+            missing = missing or "the metric 'success'"
         if getattr(stop, name) is not None and missing:
-            known = f"its metrics: {', '.join(metrics)}" if metrics else "it has no metrics"
+            names = f"its metrics: {', '.join(metrics)}" if metrics else "it has no metrics"
             raise ConfigError(
-                f"stop.{name}: {env} does not report the metric '{missing[0]}' ({known}); leave the rule out "
+                f"stop.{name}: {env} does not report {missing} ({names}); leave the rule out "
                 f"(`--stop.{name.replace('_', '-')} none`) or use stop.metric"
             )
 

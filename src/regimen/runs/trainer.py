@@ -13,12 +13,14 @@ import jax
 
 from regimen.config import layers
 from regimen.config.schema import ALGORITHMS
+from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.files.console import Console
-from regimen.engines import device
-from regimen.runs.api import OBJECT, evaluate_policy, train
+from regimen.policies.evaluate import evaluate_policy
 from regimen.policies.policy import Policy, load_policy, make_algorithm
+from regimen.policies.target import OBJECT
+from regimen.runs.api import train
 from regimen.runs.result import Result
 from regimen.runs.session import Callback
 from regimen.types import Spec

@@ -21,9 +21,11 @@ from jax.flatten_util import ravel_pytree
 from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
 from regimen.envs.adapters.pettingzoo import Team
+from regimen.envs.metric import Declared, reductions_of
+from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
-from regimen.sources import NOISE_BLOCK, RolloutKeys
+from regimen.sources.keys import NOISE_BLOCK, RolloutKeys
 from regimen.types import Array, Batch, EpisodeRows, PyTree
 
 
@@ -42,7 +44,7 @@ class HostSource:
         reward_components: tuple[str, ...] = ("total",),
         max_episode_steps: int = 0,
         stop_requested: Callable[[], bool] = lambda: False,
-        metric_reductions: dict[str, str] | None = None,
+        metric_reductions: Declared | None = None,
     ):
         self.envs: list[Any] = [make_env() for _ in range(num_envs)]
         self.schedule, self.num_envs = schedule, num_envs
@@ -56,7 +58,7 @@ class HostSource:
         self.mask: np.ndarray | None = None  # [B, logits]
         self.reward = np.zeros((num_envs, len(reward_components)))
         self.length = [0] * num_envs
-        self.reductions = metric_reductions or {}
+        self.reductions = reductions_of(metric_reductions or {})
         self.metrics: list[dict[str, float]] = [{} for _ in range(num_envs)]  # reductions over the running episode
         self.single = len(reward_components) == 1
         self.act: Any = None
@@ -68,6 +70,15 @@ class HostSource:
         self.env_width = sum(math.prod(s.shape) for s in spaces.leaves(self.action_space).values())
         self.doing = ("wait", -1, monotonic())  # what, in which environment, since when: for whoever watches
         self.steps_taken = 0  # ever
+
+    @classmethod
+    def of(
+        cls, handle: EnvHandle, schedule: Schedule, num_envs: int, stop_requested: Callable[[], bool] = lambda: False
+    ) -> HostSource:
+        """The source that steps copies of a handle's environment."""
+        assert handle.make_host is not None
+        components, limit = handle.reward_components, handle.max_episode_steps
+        return cls(handle.make_host, schedule, num_envs, components, limit, stop_requested, handle.metric_reductions)
 
     def init(self, seed: int) -> None:
         """Seed and reset every environment: the only time seeds are given, so that episodes keep differing."""

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from regimen.axes import compact, device_count, env_numbers, sum_over_devices, sync
+from regimen.envs.metric import reductions_of
 from regimen.envs.protocol import agents_of, alive_in, mask_row
 from regimen.schedule import Episodes, Schedule, Steps
-from regimen.sources import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
+from regimen.sources.keys import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
@@ -140,7 +141,7 @@ def fresh(env: Any, state: PyTree, obs: PyTree, memory: PyTree) -> EnvCarry:
     num_envs = jax.tree.leaves(obs)[0].shape[0]
     zero = jnp.zeros(num_envs)
     start = {"min": jnp.inf, "max": -jnp.inf}
-    metrics = {name: zero + start.get(how, 0.0) for name, how in env.metric_reductions.items()}
+    metrics = {name: zero + start.get(how, 0.0) for name, how in reductions_of(env.metric_reductions).items()}
     reward = jnp.zeros((num_envs, len(env.reward_components)))
     obs = side_by_side(env, obs)
     return EnvCarry(state, obs, reward, jnp.zeros(num_envs, jnp.int32), metrics, memory)
@@ -181,8 +182,9 @@ def step_all(env: Any, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Ar
         ended, total = over & ~jnp.any(truncated, axis=1), reward.sum(1)
     else:
         acted, over, ended, total = jnp.ones(shape, bool), terminated | truncated, terminated, reward
+    how = reductions_of(env.metric_reductions)
     metrics = {
-        name: reduce(env.metric_reductions[name], carry.metrics[name], ts.metrics[name].astype(jnp.float32), length)
+        name: reduce(how[name], carry.metrics[name], ts.metrics[name].astype(jnp.float32), length)
         for name in carry.metrics
     }
     going = EnvCarry(state, side_by_side(env, ts.obs), carry.reward + total, length, metrics, memory)

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regimen.domains.durotaxis import Durotaxis, State, features, graph, policies
+from regimen.domains.durotaxis import features, graph, policies
 from regimen.domains.durotaxis import substrate as substrates
+from regimen.domains.durotaxis.env import Durotaxis, State
 
 C = 64
 COMPONENTS = Durotaxis.reward_components

@@ -30,13 +30,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 
-from regimen.domains.durotaxis import Durotaxis, DurotaxisRatio, features, graph
-from regimen.domains.durotaxis.env import DRIFT, EXTINCT, GOING, OUT_OF_BOUNDS, SUCCESS, TOO_MANY
+from regimen.domains.durotaxis import features, graph
+from regimen.domains.durotaxis.env import (
+    DRIFT,
+    EXTINCT,
+    GOING,
+    OUT_OF_BOUNDS,
+    SUCCESS,
+    TOO_MANY,
+    Durotaxis,
+    DurotaxisRatio,
+)
+from regimen.engines import curriculum
 from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.check import check_env
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
-from regimen.runs import curriculum
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 

@@ -24,9 +24,18 @@ from durotaxis_colonies import (
     survive,
 )
 
-from regimen.domains.durotaxis import Durotaxis, DurotaxisRatio, features, policies
+from regimen.domains.durotaxis import features, policies
 from regimen.domains.durotaxis import substrate as substrates
-from regimen.domains.durotaxis.env import DRIFT, EXTINCT, GOING, OUT_OF_BOUNDS, SUCCESS, TOO_MANY
+from regimen.domains.durotaxis.env import (
+    DRIFT,
+    EXTINCT,
+    GOING,
+    OUT_OF_BOUNDS,
+    SUCCESS,
+    TOO_MANY,
+    Durotaxis,
+    DurotaxisRatio,
+)
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 

@@ -7,13 +7,14 @@ import pytest
 import regimen
 from regimen.config import layers
 from regimen.config import schema as configuration
+from regimen.config.regimen import resolve, share_rollout
 from regimen.domains.empowerment import exact, validate
 from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.engines.base import Limits
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.policies.policy import bind_algorithm
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 
 ray = pytest.importorskip("ray")
 
@@ -44,7 +45,7 @@ def configured(**overrides):
     given = {"rollout.steps": ENVS * EPISODES * HORIZON, "rollout.num_envs": ENVS, "total_steps": 4000, "track": False}
     given |= {"engine": "ray", "engine.workers": WORKERS} | {f"algo.{k}": v for k, v in LEARN.items()} | overrides
     config = layers.build_config("world/tiny3", algo="empowerment", overrides=given)
-    return layers.share_rollout(config, True), registry.resolve("world/tiny3")
+    return share_rollout(config, True), registry.resolve("world/tiny3")
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +93,10 @@ def test_weights_go_out_as_often_as_asked():
 def test_rollouts_are_whole_episodes_so_that_weights_change_between_them():
     config, handle = configured(**{"rollout.steps": ENVS * 4})
     with pytest.raises(ConfigError, match=r"rollout.steps: actors take up new weights between episodes of 3 steps.*48"):
-        bind_algorithm(config, handle, ENVS, WORKERS)
+        bind_algorithm(config, handle, resolve(config, native=True))
 
 
 def test_the_throttle_makes_training_keep_up():
     config, handle = configured(**{"algo.training_steps_per_env_step": 0.01, "algo.max_env_steps_per_training_step": 4})
-    algo = bind_algorithm(config, handle, ENVS, WORKERS)
+    algo = bind_algorithm(config, handle, resolve(config, native=True))
     assert float(algo.ratio()) == 0.25

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from regimen.config.catalogue import FILES
+from regimen.config.domains import domains
 from regimen.errors import ConfigError, nearest
 
 FOLDER = Path(__file__).parent
@@ -97,18 +98,32 @@ def extended(base: Preset, path: Path, content: dict[str, Any]) -> Preset:
     )
 
 
+def folders() -> list[Path]:
+    """Where presets are: this folder, and those of domains."""
+    return [FOLDER, *(Path(domain.presets) for domain in domains().values() if domain.presets is not None)]
+
+
 def list_presets() -> dict[str, Preset]:
     """The presets that fit any environment, by name."""
-    return {p.stem: _read(p, p.stem) for p in sorted(FOLDER.glob("*.yaml"))}
+    return {name: _read(path, name) for name, path in preset_files().items()}
 
 
-def tuned_folder(algorithm: str) -> Path:
-    return FOLDER / "envs" if algorithm == "ppo" else FOLDER / "envs" / algorithm
+def preset_files() -> dict[str, Path]:
+    """The files of the presets that fit any environment, by name."""
+    files = {p.stem: p for folder in folders() for p in folder.glob("*.yaml")}
+    return {name: files[name] for name in sorted(files)}
+
+
+def tuned_files(algorithm: str) -> dict[str, Path]:
+    """The files of an algorithm's tuned presets by their name without `.yaml`."""
+    below = "envs" if algorithm == "ppo" else f"envs/{algorithm}"
+    files = {p.stem: p for folder in folders() for p in (folder / below).glob("*.yaml")}
+    return {name: files[name] for name in sorted(files)}
 
 
 def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:
     """The tuned presets of an algorithm, by environment."""
-    return {p.stem.replace(".", "/"): _read(p, TUNED) for p in sorted(tuned_folder(algorithm).glob("*.yaml"))}
+    return {name.replace(".", "/"): _read(path, TUNED) for name, path in tuned_files(algorithm).items()}
 
 
 def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
@@ -119,10 +134,10 @@ def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
     of_file = prefix in FILES and FILES[prefix].tuned
     family = prefix if of_file else known[1] if known and known[2] else None
     stems = [env.replace("/", ".")] if known else []
+    files = tuned_files(algorithm)
     for stem in [*stems, *([f"{family}.any"] if family else [])]:
-        path = tuned_folder(algorithm) / f"{stem}.yaml"
-        if path.exists():
-            return _read(path, TUNED)
+        if stem in files:
+            return _read(files[stem], TUNED)
     library, _, task = env.partition(":")
     if library in ("gym", "gymnax"):
         return next((p for p in list_tuned(algorithm).values() if task in p.gym_ids), None)
@@ -133,7 +148,7 @@ def default_for(env: str, algorithm: str = "ppo") -> str:
     """The preset of a run that names none: the environment's own, else the algorithm's, else `balanced`."""
     if tuned_for(env, algorithm) is not None:
         return TUNED
-    return algorithm if (FOLDER / f"{algorithm}.yaml").exists() else DEFAULT
+    return algorithm if algorithm in preset_files() else DEFAULT
 
 
 def load_preset(name: str, env: str = "", algorithm: str = "ppo") -> Preset:
@@ -147,8 +162,7 @@ def load_preset(name: str, env: str = "", algorithm: str = "ppo") -> Preset:
             known = ", ".join(list_tuned(algorithm)) or "none"
             raise ConfigError(f"preset 'tuned': '{env}' has no tuned settings for {algorithm}; these have: {known}")
         return preset
-    path = FOLDER / f"{name}.yaml"
-    known = [p.stem for p in FOLDER.glob("*.yaml")]
-    if name not in known:
-        raise ConfigError(f"unknown preset '{name}'{nearest(name, [*known, TUNED])}")
-    return _read(path, name)
+    files = preset_files()
+    if name not in files:
+        raise ConfigError(f"unknown preset '{name}'{nearest(name, [*files, TUNED])}")
+    return _read(files[name], name)

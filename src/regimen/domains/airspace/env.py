@@ -17,6 +17,7 @@ from regimen.domains.airspace import atmosphere, dynamics, generator, observe, p
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
 from regimen.domains.airspace.scenario import Scenario, stack
+from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, Record, TimeStep, pytree_dataclass
@@ -27,15 +28,15 @@ DEADBAND = 3.0  # deg and kt below which a command is none
 CAPTURE = 1.0  # NM
 PREROLL = 2  # s that `compat` flies before the first observation
 METRICS = {
-    "min_separation": "min",
-    "los": "max",
-    "los_steps": "sum",
-    "conflicts": "sum",
-    "reached": "last",
-    "success": "last",
-    "first_los": "last",
-    "path_ratio": "last",
-    "interventions": "sum",
+    "min_separation": Metric("min", "higher", label="least separation"),
+    "los": Metric("max", "lower", "rate", violation=True, label="conflicts"),
+    "los_steps": Metric("sum", "lower", "count"),
+    "conflicts": Metric("sum", "lower", "count", label="conflicts"),
+    "reached": Metric("last", "higher", "rate"),
+    "success": Metric("last", "higher", "rate"),
+    "first_los": Metric("last"),
+    "path_ratio": Metric("last", "lower"),
+    "interventions": Metric("sum", "lower", "count"),
 }
 
 
@@ -192,8 +193,8 @@ class Airspace(NativeEnv):
         return len(self.agents)
 
     @property
-    def metric_reductions(self) -> dict[str, str]:  # type: ignore[override]
-        return METRICS | {f"reached_step_{i + 1}": "last" for i in range(self.num_agents)}
+    def metric_reductions(self) -> dict[str, Metric]:  # type: ignore[override]
+        return METRICS | {f"reached_step_{i + 1}": Metric("last") for i in range(self.num_agents)}
 
     @property
     def observation_space(self) -> Any:

@@ -19,6 +19,7 @@ from regimen.domains.durotaxis import substrate as substrates
 from regimen.domains.durotaxis.features import Colony
 from regimen.domains.durotaxis.graph import Graph
 from regimen.domains.durotaxis.substrate import Substrate
+from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError
 from regimen.types import Array, Record, TimeStep, pytree_dataclass
@@ -143,14 +144,14 @@ class Durotaxis(NativeEnv):
 
     reward_components = ("graph", "spawn", "delete", "edge", "node", "progress", "termination")
     metric_reductions: ClassVar = {
-        "success": "last",
-        "nodes": "mean",
-        "max_x": "max",
-        "blocked_spawns": "sum",
-        "extinct": "last",
-        "too_many": "last",
-        "out_of_bounds": "last",
-        "drift": "last",
+        "success": Metric("last", "higher", "rate"),
+        "nodes": Metric("mean", label="colony size (nodes)"),
+        "max_x": Metric("max", "higher", label="colony frontier (furthest x)"),
+        "blocked_spawns": Metric("sum", "lower", "count"),
+        "extinct": Metric("last", "lower"),
+        "too_many": Metric("last", "lower"),
+        "out_of_bounds": Metric("last", "lower"),
+        "drift": Metric("last", "lower"),
     }
     action_conditions: ClassVar = {"spawn": ("choice", (0,))}  # row i of spawn matters only where choice[i] is 0
     baselines: ClassVar = {"heuristic": policies.rightwards, "survive": policies.survive}

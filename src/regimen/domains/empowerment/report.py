@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
 import math
@@ -16,6 +15,7 @@ from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import ConfigError, StorageError
 from regimen.files.storage import replacing
+from regimen.reports.table import Table
 
 
 def robot_actions(world: World) -> list[str]:
@@ -132,12 +132,12 @@ def save_npz(solution: Solution, file: Path) -> None:
 
 def save_csv(solution: Solution, file: Path) -> None:
     actions, humans = robot_actions(solution.world), range(solution.world.humans)
-    with file.open("w", newline="") as out:
-        rows = csv.writer(out)
-        head = ["time", "state", "v_r", "u_r", *(f"x_h_{h}" for h in humans)]
-        rows.writerow([*head, *(f"q_r_{a}" for a in actions), *(f"pi_r_{a}" for a in actions)])
-        for t, states in enumerate(pairs_of(solution)):
-            for s in states:
-                p = solution.at(s, t)
-                state = " ".join(map(str, solution.table.states[s].tolist()))
-                rows.writerow([t, state, p.v_r, p.u_r, *p.x_h.tolist(), *p.q_r.tolist(), *p.pi_r.tolist()])
+    head = ["time", "state", "v_r", "u_r", *(f"x_h_{h}" for h in humans)]
+    head += [*(f"q_r_{a}" for a in actions), *(f"pi_r_{a}" for a in actions)]
+    rows = []
+    for t, states in enumerate(pairs_of(solution)):
+        for s in states:
+            p = solution.at(s, t)
+            state = " ".join(map(str, solution.table.states[s].tolist()))
+            rows.append([t, state, p.v_r, p.u_r, *p.x_h.tolist(), *p.q_r.tolist(), *p.pi_r.tolist()])
+    file.write_text(Table(head, rows).csv(), encoding="utf-8", newline="")

@@ -6,9 +6,8 @@ of `regimen validate`: the error of V_r at the start, the total variation of the
 
 from __future__ import annotations
 
-import csv
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,10 @@ from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
 from regimen.files.run_dir import versions
 from regimen.files.storage import write_json
 from regimen.policies.evaluate import interval
-from regimen.reports import plots
+from regimen.reports.figure import picture
+from regimen.reports.table import Table
 from regimen.runs.api import check_free
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.statistics import mean_interval
 
 BASE: dict[str, Any] = {
@@ -119,10 +119,8 @@ class Study:
     def write(self) -> None:
         """Everything measured so far: raw scores, the table, the summary in words and a plot."""
         self.out.mkdir(parents=True, exist_ok=True)
-        with (self.out / "scores.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["part", "choice", "seed", *SCORES, "seconds", "diverged", "updates"])
-            writer.writeheader()
-            writer.writerows(self.rows)
+        names = ["part", "choice", "seed", *SCORES, "seconds", "diverged", "updates"]
+        Table(names, [[row[name] for name in names] for row in self.rows]).write_csv(self.out / "scores.csv")
         write_json(self.out / "results.json", self.summary())
         (self.out / "summary.md").write_text(self.words())
         draw(self.out / "scores.png", self.table(), self.env)
@@ -132,15 +130,15 @@ class Study:
         table = self.table()
         lines = [f"# Choices of learning empowerment on {self.env}", ""]
         lines += [f"{self.budget:,} training steps, {self.seeds} seeds; means over seeds. Lower is better.", ""]
-        lines += [
-            "| part | choice | V_r(s0) error | TV of pi_r | log ratios | V_h^e error |",
-            "|---|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {r['part']} | {r['choice']}{lost(r)} | {r['v_r_start_error']:.3%} | {r['tv_mean']:.4f} "
-            f"| {r['log_ratio_rmse']:.4f} | {r['v_h_e_error_mean']:.2g} |"
-            for r in table
-        ]
+        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+            "part": lambda r: r["part"],
+            "choice": lambda r: r["choice"] + lost(r),
+            "V_r(s0) error": lambda r: f"{r['v_r_start_error']:.3%}",
+            "TV of pi_r": lambda r: f"{r['tv_mean']:.4f}",
+            "log ratios": lambda r: f"{r['log_ratio_rmse']:.4f}",
+            "V_h^e error": lambda r: f"{r['v_h_e_error_mean']:.2g}",
+        }
+        lines.append(Table.of(columns, table).markdown())
         best = []
         for part in dict.fromkeys(r["part"] for r in table):
             mine = sorted((r for r in table if r["part"] == part), key=lambda r: (r["diverged"] > 0, r["tv_mean"]))
@@ -252,8 +250,7 @@ def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
 
 def draw(path: Path, table: list[dict[str, Any]], env: str) -> None:
     """Total variation of every choice, by part, with intervals over seeds."""
-    with plots._matplotlib() as Figure:
-        figure = Figure(figsize=(8, 0.6 + 0.32 * len(table)), layout="constrained")
+    with picture(path, 8, 0.6 + 0.32 * len(table)) as figure:
         axis = figure.subplots()
         labels = [f"{r['part']}: {r['choice']}" for r in table]
         values = np.array([r["tv_mean"] for r in table])
@@ -263,4 +260,3 @@ def draw(path: Path, table: list[dict[str, Any]], env: str) -> None:
         axis.barh(labels, values, xerr=spread, color=[shades[r["part"]] for r in table], height=0.7, capsize=2)
         axis.invert_yaxis()
         axis.set(xlabel="total variation of the policy to the exact one", title=env)
-        plots._save(figure, path)

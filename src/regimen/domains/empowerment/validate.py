@@ -3,7 +3,6 @@ solution of the equations."""
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from regimen import trees
 from regimen.config import layers as settings
 from regimen.config import presets
+from regimen.config.regimen import resolve
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import exact, reach
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
@@ -23,9 +23,10 @@ from regimen.domains.empowerment.solution import Solution
 from regimen.envs import registry
 from regimen.errors import UsageError
 from regimen.files.checkpoint import Checkpoints
-from regimen.files.storage import replacing, write_json
+from regimen.files.storage import write_json
 from regimen.policies.policy import bind_algorithm
-from regimen.reports import plots
+from regimen.reports.figure import GREY, picture
+from regimen.reports.table import Table
 from regimen.types import PyTree
 
 GAP = 0.01  # of log(-Q_r), from which on the best action counts as better than the others
@@ -182,7 +183,7 @@ def validate(
     `learned/` the pictures that `regimen solve --plots` draws, of what was learned."""
     config, path = run_config(run)
     handle = registry.resolve(config.env, config.env_args)
-    algo = bind_algorithm(config, handle, settings.resolve_rollout(config.rollout, True)[2])
+    algo = bind_algorithm(config, handle, resolve(config, native=True))
     params = load_params(algo, path, checkpoint)
     c: Any = config.algo
     solution = solved(handle.native, c, limit)
@@ -246,21 +247,19 @@ def solved(world: Any, c: EmpowermentConfig, limit: int) -> Solution:
 def write_csv(path: Path, found: Validation, solution: Solution) -> None:
     """A row for every value of every state and time."""
     pairs = found.pairs
-    with replacing(path) as tmp, tmp.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(CSV_COLUMNS)
-        for i, (state, time) in enumerate(zip(pairs.state, pairs.time)):
-            where = " ".join(map(str, solution.table.states[state]))
-            for name, learned in pairs.learned.items():
-                for of in np.ndindex(learned.shape[1:]):
-                    values = (learned[(i, *of)], pairs.exact[name][(i, *of)])
-                    out.writerow([where, time, name, "/".join(map(str, of)), *(f"{v:.9g}" for v in values)])
+    rows = []
+    for i, (state, time) in enumerate(zip(pairs.state, pairs.time)):
+        where = " ".join(map(str, solution.table.states[state]))
+        for name, learned in pairs.learned.items():
+            for of in np.ndindex(learned.shape[1:]):
+                values = (learned[(i, *of)], pairs.exact[name][(i, *of)])
+                rows.append([where, time, name, "/".join(map(str, of)), *(f"{v:.9g}" for v in values)])
+    Table(CSV_COLUMNS, rows).write_csv(path)
 
 
 def draw(path: Path, found: Validation) -> None:
     """Learned against exact: Q_r and V_r, the policy, V_h^e."""
-    with plots._matplotlib() as Figure:
-        figure = Figure(figsize=(12, 3.8), layout="constrained")
+    with picture(path, 12, 3.8) as figure:
         axes = figure.subplots(1, 3)
         both = {
             "log(-Q_r), log(-V_r)": [("q_r", lambda x: np.log(-x)), ("v_r", lambda x: np.log(-x))],
@@ -273,9 +272,8 @@ def draw(path: Path, found: Validation) -> None:
                 shown = np.isfinite(right) & (right > -20)  # next to the end Q_r is the same for all
                 axis.scatter(right[shown], learned[shown], s=8, alpha=0.5, label=name)
             low, high = axis.get_xlim()
-            axis.plot([low, high], [low, high], color=plots.GREY, linewidth=0.8)
+            axis.plot([low, high], [low, high], color=GREY, linewidth=0.8)
             axis.set(title=title, xlabel="exact", ylabel="learned")
             axis.legend(fontsize=8)
         figure.suptitle(f"{found.env}: V_r(start) off by {found.numbers['v_r_start_error']:.2%}, "
                         f"total variation {found.numbers['tv_mean']:.4f}")  # fmt: skip
-        plots._save(figure, path)

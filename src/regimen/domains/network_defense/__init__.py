@@ -1,1 +1,27 @@
 """Defending a network of 13 hosts against a scripted intruder (CAGE challenge 2, scenario 2), simulated natively."""
+
+from regimen.config.domains import Domain, EnvEntry, Verb
+
+DOMAIN = Domain(
+    name="network_defense",
+    description="hosts that are defended against an intruder",
+    environments={
+        "network_defense": EnvEntry(
+            "regimen.domains.network_defense.env:NetworkDefense", "defend 13 hosts against an intruder"
+        ),
+        "network_defense/workflow": EnvEntry(
+            "regimen.domains.network_defense.env:NetworkDefenseWorkflow",
+            "the same, paid for repairing by a given order",
+        ),
+    },
+    presets=f"{__path__[0]}/presets",
+    tables="regimen.domains.network_defense.views:draw_table",
+    verbs={
+        "search": Verb(
+            "ENV",
+            "find the best workflow under a gate on compliance",
+            "regimen.domains.network_defense.verbs.search",
+            words="envs",
+        )
+    },
+)

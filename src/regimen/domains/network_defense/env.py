@@ -21,6 +21,7 @@ from regimen.domains.network_defense import red as reds
 from regimen.domains.network_defense.compliance import Tally
 from regimen.domains.network_defense.red import Red
 from regimen.domains.network_defense.workflow import Workflow, all_workflows, classes_for
+from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, Record, TimeStep, pytree_dataclass
@@ -89,6 +90,7 @@ class NetworkDefense(NativeEnv):
     detection: float = 0.95
     """Probability that the callback of a reverse shell is reported."""
 
+    return_targets: ClassVar = (-100.0, -50.0, -25.0)  # what `regimen study updates` races to
     baselines: ClassVar = {
         "random": policies.random,
         "sleep": policies.sleep,
@@ -122,8 +124,12 @@ class NetworkDefense(NativeEnv):
         return own if self.alignment == "none" else (*own, "alignment")
 
     @property
-    def metric_reductions(self) -> dict[str, str]:  # type: ignore[override]
-        out = {"env_return": "sum", "impacts": "sum", "fixes": "last"}
+    def metric_reductions(self) -> dict[str, str | Metric]:  # type: ignore[override]
+        out: dict[str, str | Metric] = {
+            "env_return": "sum",
+            "impacts": Metric("sum", "lower", "count"),
+            "fixes": "last",
+        }
         if self.red == "mixed":
             out["meander"] = "last"
         if self.workflow != "none":
@@ -374,6 +380,8 @@ class NetworkDefense(NativeEnv):
 @native_env
 class NetworkDefenseWorkflow(NetworkDefense):
     """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+
+    return_targets: ClassVar = ()  # the reward for alignment shifts them
 
     red: str = "mixed"
     """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""

@@ -18,11 +18,13 @@ import numpy as np
 
 from regimen.config import layers
 from regimen.config.catalogue import ENVS
+from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.engines.base import HostEngine, Limits, Progress
 from regimen.engines.ray.cluster import Cluster
 from regimen.engines.ray.fleet import Asked, Fleet, Member, put
 from regimen.engines.ray.worker import Post, Report, import_string, join, join_rows
+from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError
 from regimen.types import Array, Batch, State
 
@@ -35,7 +37,8 @@ class RayEngine(HostEngine):
     def __init__(
         self,
         config: TrainConfig,
-        handle: Any,
+        regimen: Regimen,
+        handle: EnvHandle,
         algo: Any,
         seed: int,
         init: Callable[[Array], State],
@@ -43,6 +46,7 @@ class RayEngine(HostEngine):
         store_bytes: int,
     ):
         super().__init__(algo, None, seed, init)  # type: ignore[arg-type]  # the workers have the sources
+        self.regimen = regimen
         self.config, self.handle = config.replace(seed=seed, seeds=None), handle
         self.env, self.algorithm = portable_env(config.env), portable_algorithm(config.algorithm)
         self.asynchronous = algo.asynchronous
@@ -62,7 +66,7 @@ class RayEngine(HostEngine):
     def post(self, worker: int, replaced: int) -> Post:
         data = layers.to_dict(self.config)
         start = int(self.state.clock.updates), replaced
-        return Post(worker, data, self.env, self.algorithm, start, tuple(filter(None, sys.path)))
+        return Post(worker, data, self.regimen, self.env, self.algorithm, start, tuple(filter(None, sys.path)))
 
     def order(self, member: Member) -> None:
         """Ask a worker for what it owes: its share of this update, or as many rollouts as it may get ahead."""

@@ -20,6 +20,7 @@ import ray
 
 from regimen.config import layers as settings
 from regimen.config import schema as configuration
+from regimen.config.regimen import Regimen
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import EnvError
@@ -31,7 +32,7 @@ from regimen.types import Array, Batch, EpisodeRows, PyTree
 
 ONE_THREAD = {
     "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -45,6 +46,7 @@ class Post:
 
     worker: int
     settings: dict[str, Any]  # of the run, see `settings.to_dict`
+    regimen: Regimen  # of all workers together
     env: str  # an id that a worker can resolve
     algorithm: tuple[str, str]  # import strings of its class and of its hyper-parameters
     start: tuple[int, int]  # updates made when it was started, and how often it had been replaced
@@ -111,18 +113,17 @@ class Worker:
             handle = registry.resolve(post.env, config.env_args)
         except EnvError as e:
             raise UnmakeableError(str(e)) from e
-        native, workers = handle.native is not None, config.engine.workers
-        device.configure("cpu", native)
-        kind, n, num_envs = settings.resolve_rollout(config.rollout, native)
-        self.algo = bind_algorithm(config, handle, num_envs, workers)
-        schedule = Steps(n // workers) if kind == "steps" else Episodes(n // workers)
-        share, first = num_envs // workers, post.worker * (num_envs // workers)
-        if native:
-            return Native(handle.native, schedule, share, self.algo, native_key(config.seed, post))
+        device.configure("cpu", handle.native is not None)
+        self.algo = bind_algorithm(config, handle, post.regimen)
+        share = post.regimen.of_worker()
+        schedule = Steps(share.n) if share.kind == "steps" else Episodes(share.n)
+        first = post.worker * share.num_envs
+        if handle.native is not None:
+            return Native(handle.native, schedule, share.num_envs, self.algo, native_key(config.seed, post))
         assert handle.make_host is not None
         limit, metrics = handle.max_episode_steps, handle.metric_reductions
         source = HostSource(
-            handle.make_host, schedule, share, handle.reward_components, limit, metric_reductions=metrics
+            handle.make_host, schedule, share.num_envs, handle.reward_components, limit, metric_reductions=metrics
         )
         self.source = source  # what it is doing can be seen from here on
         source.init(host_seed(config.seed, *post.start) + first)

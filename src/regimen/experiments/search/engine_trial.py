@@ -23,7 +23,8 @@ from regimen.experiments.search.gate import Rate
 from regimen.experiments.search.trial import Arrays, Outcome, Stretch
 from regimen.policies.evaluate import make_evaluator
 from regimen.policies.policy import save_policy
-from regimen.runs.session import evaluation_seed, make_engine
+from regimen.runs.build import make_engine
+from regimen.runs.session import evaluation_seed
 from regimen.trees import flatten, unflatten
 from regimen.types import Clock
 

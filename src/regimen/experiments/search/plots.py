@@ -11,13 +11,13 @@ import numpy as np
 
 from regimen.experiments.search.loop import Search, Verdict
 from regimen.experiments.search.methods import Model, recommend
-from regimen.reports.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, _matplotlib, _save
+from regimen.reports.figure import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, picture
 
 LOOK = {"gp": BLUE, "random": ORANGE, "round_robin": GREEN, "exhaustive": GREY}
 CAUSES = {
     "gate met": GREEN,
     "plateau": ORANGE,
-    "episode cap": "#c53030",
+    "episode cap": RED,
     "budget": PURPLE,
     "no training": BLUE,
     "gate met once, not confirmed": "#b7791f",
@@ -42,8 +42,7 @@ def posterior(path: Path, search: Search, names: Any) -> Path:
     belief = model.values.posterior()
     order = np.argsort(-belief.mean, kind="stable")[:MOST]
     likely = None if model.feasibility is None else model.feasibility.probability()
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(8.5, 1.9 + 0.235 * len(order)), layout="constrained")
+    with picture(path, 8.5, 1.9 + 0.235 * len(order)) as figure:
         axes = figure.subplots(
             1,
             2 if likely is not None else 1,
@@ -60,7 +59,7 @@ def posterior(path: Path, search: Search, names: Any) -> Path:
         place = {int(c): i for i, c in enumerate(order)}
         for feasible, color, marker, text in (
             (True, GREEN, "D", "measured, gate met"),
-            (False, "#c53030", "X", "measured, gate not met"),
+            (False, RED, "X", "measured, gate not met"),
         ):
             label: str | None = text if gate is not None else "measured"
             for old in (False, True):  # of a policy that was trained further since
@@ -77,11 +76,11 @@ def posterior(path: Path, search: Search, names: Any) -> Path:
         ax.set_title(f"The posterior over candidates{more}")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside lower left", ncols=3)
         if likely is not None:
-            axes[1].barh(y, likely[order], color=[GREEN if p >= 0.5 else "#c53030" for p in likely[order]], height=0.62)
+            axes[1].barh(y, likely[order], color=[GREEN if p >= 0.5 else RED for p in likely[order]], height=0.62)
             axes[1].set_xlim(0, 1)
             axes[1].set_xlabel("P(gate met)")
             axes[1].axvline(0.5, color=GREY, linewidth=0.8, linestyle="--")
-        return _save(figure, path)
+    return path
 
 
 def superseded(search: Search, verdict: Verdict) -> bool:
@@ -97,8 +96,7 @@ def rates(path: Path, search: Search, names: Any) -> Path:
         rows = list(csv.DictReader(file))
     gate = search.options.gate
     assert gate is not None
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(9.5, 4.8), layout="constrained")
+    with picture(path, 9.5, 4.8) as figure:
         ax = figure.subplots()
         warm = [(0, GREY)] if search.warmed else []
         lines = warm + [(v.number + 1, CAUSES.get(v.cause, "#97266d")) for v in search.verdicts]
@@ -124,14 +122,14 @@ def rates(path: Path, search: Search, names: Any) -> Path:
             ax.plot([], [], color=CAUSES.get(cause, "#97266d"), linewidth=2, label=cause)
         if search.warmed:
             ax.plot([], [], color=GREY, linewidth=2, label="warm-up on all")
-        ax.axhline(gate.threshold, color="#c53030", linewidth=1.1, linestyle="--")
+        ax.axhline(gate.threshold, color=RED, linewidth=1.1, linestyle="--")
         ax.annotate(
             f"gate {gate.threshold:g}",
             (0.002, gate.threshold),
             xycoords=("axes fraction", "data"),
             xytext=(2, 3),
             textcoords="offset points",
-            color="#c53030",
+            color=RED,
             fontsize=8,
         )
         ax.set_ylim(max(0.0, min(lowest, gate.threshold) - 0.05), 1.02)
@@ -139,7 +137,7 @@ def rates(path: Path, search: Search, names: Any) -> Path:
         ax.set_ylabel(names.rate)
         figure.suptitle(f"{names.rate.capitalize()}: training (lines), evaluation (dot) and its lower bound (bar)")
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)
-        return _save(figure, path)
+    return path
 
 
 def smoothed(y: np.ndarray, width: int = 5) -> np.ndarray:
@@ -149,10 +147,9 @@ def smoothed(y: np.ndarray, width: int = 5) -> np.ndarray:
 
 def progress(path: Path, search: Search, names: Any) -> Path:
     """Every trial's value, and the best feasible so far."""
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    with picture(path, 7.5, 4.2) as figure:
         ax = figure.subplots()
-        for feasible, color, marker, text in ((True, GREEN, "D", "gate met"), (False, "#c53030", "X", "gate not met")):
+        for feasible, color, marker, text in ((True, GREEN, "D", "gate met"), (False, RED, "X", "gate not met")):
             mine = [v for v in search.verdicts if v.feasible == feasible]
             if mine:
                 ax.errorbar(
@@ -172,7 +169,7 @@ def progress(path: Path, search: Search, names: Any) -> Path:
         ax.set_ylabel(names.value)
         ax.set_title(f"{search.options.method}: {len(search.verdicts)} trials")
         ax.legend(loc="best")
-        return _save(figure, path)
+    return path
 
 
 def incumbents(search: Search, truth: Mapping[int, float] | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -200,8 +197,7 @@ def regret(path: Path, searches: Mapping[str, Search], names: Any) -> Path:
 
     truth = reference(searches)
     top = max(truth.values(), default=0.0)
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    with picture(path, 7.5, 4.2) as figure:
         ax = figure.subplots()
         for method, search in searches.items():
             x, y = incumbents(search, truth)
@@ -219,4 +215,4 @@ def regret(path: Path, searches: Mapping[str, Search], names: Any) -> Path:
         ax.set_title("Regret of the candidate recommended")
         if ax.get_legend_handles_labels()[0]:  # none where nothing was feasible
             ax.legend(loc="best")
-        return _save(figure, path)
+    return path

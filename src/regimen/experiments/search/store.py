@@ -9,8 +9,6 @@ Files that a state does not name any more are removed only after the state that 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,8 @@ import numpy as np
 from regimen.errors import StorageError
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.space import Space
-from regimen.files.storage import Table, cell, plain, write_atomic, write_json, writing
+from regimen.files.storage import CsvLog, cell, plain, write_atomic, write_json, writing
+from regimen.reports.table import Table
 
 SCHEMA = 1
 TRAINING = ("trial", "candidate", "order", "update", "episodes", "total_episodes", "value", "rate", "seconds")
@@ -39,7 +38,7 @@ class Store:
         self.rows = 0
         self.serial = 0
         self.updates: dict[int, int] = {}
-        self.table: Table | None = None
+        self.table: CsvLog | None = None
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -131,7 +130,7 @@ class Store:
         row["update"] = self.updates[trial]
         named = {self.training.get(k, k): v for k, v in row.items() if v is not None}
         if self.table is None:
-            self.table = Table(self.path / "training.csv", [self.training.get(k, k) for k in TRAINING])
+            self.table = CsvLog(self.path / "training.csv", [self.training.get(k, k) for k in TRAINING])
         self.table.append({k: [cell(v)] for k, v in named.items()})
         self.rows += 1
 
@@ -181,13 +180,8 @@ def log_row(space: Space, v: Any, gate: Gate | None) -> dict[str, Any]:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow(["" if row.get(c) is None else formatted(row[c]) for c in columns])
-    write_atomic(path, text.getvalue())
+    cells = [{name: None if value is None else formatted(value) for name, value in row.items()} for row in rows]
+    Table.of_records(cells).write_csv(path)
 
 
 def formatted(value: Any) -> str:

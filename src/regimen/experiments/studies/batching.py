@@ -34,7 +34,7 @@ from regimen.files.run_dir import git_revision, versions
 from regimen.files.storage import plain, write_json
 from regimen.policies.evaluate import make_evaluator
 from regimen.runs.api import check_free
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 
 LOOKS = (1, 2, 3, 5, 8, 12, 20, 30, 50)  # updates after an outlier at which the policy is evaluated
 COMPILE = 500_000  # env steps that compiling a program takes as long as, in about: only for the time left

@@ -17,12 +17,14 @@ import numpy as np
 
 from regimen.axes import device_index
 from regimen.config import layers, presets
+from regimen.config.regimen import describe, resolve
 from regimen.config.schema import RolloutConfig, TrainConfig
 from regimen.engines.base import IDLE, Engine, Limits, NativeEngine, Progress
 from regimen.envs import registry
 from regimen.experiments.studies.curves import Curve
 from regimen.experiments.studies.gradients import changed
-from regimen.runs.session import evaluation_seed, make_engine
+from regimen.runs.build import make_engine
+from regimen.runs.session import evaluation_seed
 from regimen.sources.scan import ScanSource
 from regimen.types import Array, PyTree, Record, pytree_dataclass
 
@@ -70,7 +72,7 @@ class Regimen:
     def describe(self, config: TrainConfig, limit: int) -> str:
         mine = self.apply(config)
         limit = mine.env_args.get(LIMIT, limit)
-        return layers.describe(mine, *layers.resolve_rollout(mine.rollout, native=True), limit)
+        return describe(mine, resolve(mine, native=True, max_episode_steps=limit))
 
 
 # --- an outlier ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from regimen.engines import device
-from regimen.files.console import clock, is_terminal
+from regimen.files.console import is_terminal
+from regimen.words import clock
 
 Tick = Callable[[float], None]  # share of a job that is done
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.config import layers
+from regimen.config.catalogue import folder_name
 from regimen.config.schema import TrainConfig
 from regimen.engines import device as devices
 from regimen.envs import registry
@@ -120,5 +121,4 @@ def prepare(
 
 
 def default_path(env: str) -> Path:
-    name = "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
-    return Path("studies") / f"batching-{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
+    return Path("studies") / f"batching-{folder_name(env)}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regimen.experiments.studies.curves import Curve, Estimate, final
-from regimen.files.console import count
-from regimen.reports.plots import BLUE, CYCLE, GREEN, GREY, ORANGE, _matplotlib, _save
+from regimen.reports.figure import BLUE, CYCLE, GREEN, GREY, ORANGE, picture, signature, step_axis
 from regimen.statistics import bootstrap_band
+from regimen.words import count, plural
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Results = Mapping[str, Any]
 
@@ -20,7 +23,7 @@ Results = Mapping[str, Any]
 def draw(out: Path, results: Results, runs: Mapping[str, Any], outliers: Mapping[int, Any], parts: tuple) -> list[Path]:
     """The pictures of these parts. `runs` are those of the target part by name, `outliers` by rollout size."""
     rows = results["parts"]
-    made: dict[str, list[tuple[str, tuple[float, float], int, Callable[[Any], None]]]] = {
+    made: dict[str, list[tuple[str, tuple[float, float], int, Callable[[Sequence[Axes]], None]]]] = {
         "gradient": [
             ("gradient_variance", (11, 4.4), 2, lambda axes: variance(axes, rows["gradient"])),
             ("gradient_signal", (11, 4.4), 2, lambda axes: signal(axes, rows["gradient"])),
@@ -36,15 +39,14 @@ def draw(out: Path, results: Results, runs: Mapping[str, Any], outliers: Mapping
         "outlier": [("outlier", (11, 4.4), 2, lambda axes: outlier(axes, outliers, rows["outlier"]))],
     }
     paths = []
-    with _matplotlib() as Figure:
-        for part in parts:
-            for name, size, columns, paint in made[part] if part in rows else []:
-                figure = Figure(figsize=size, layout="constrained")
-                axes = np.atleast_1d(figure.subplots(1, columns, sharey=name in ("target", "gradient_variance")))
-                paint(axes)
+    for part in parts:
+        for name, size, columns, paint in made[part] if part in rows else []:
+            paths.append(out / f"{name}.png")
+            with picture(paths[-1], *size) as figure:
+                sharey = name in ("target", "gradient_variance")
+                paint(figure.subplots(1, columns, sharey=sharey, squeeze=False)[0])
                 seeds = f"{len(results['seeds'])} seeds" if part != "gradient" else "95% intervals"
-                figure.suptitle(f"{results['env']} · {seeds}", x=0.99, ha="right", fontsize=9, color=GREY)
-                paths.append(_save(figure, out / f"{name}.png"))
+                signature(figure, f"{results['env']} · {seeds}")
     return paths
 
 
@@ -58,7 +60,7 @@ LINES = {
 }
 
 
-def variance(axes: Any, rows: list[Any]) -> None:
+def variance(axes: Sequence[Axes], rows: list[Any]) -> None:
     """Noise relative to the smallest rollout, one panel per policy, beside the 1/n law."""
     for ax, policy in zip(axes, ("initial", "halfway")):
         mine = [row for row in rows if row["policy"] == policy]
@@ -67,7 +69,7 @@ def variance(axes: Any, rows: list[Any]) -> None:
             ax.plot(sizes, [sizes[0] / n for n in sizes], color=GREY, linestyle="--", linewidth=1.4, label="1/n")
         for shift, ((group, kind), style) in enumerate(LINES.items(), -1):
             band(ax, select(mine, group, kind), "relative_noise", *style, shift)
-        log_axis(ax.xaxis, sizes)
+        log_axis(ax, sizes)
         ax.set_yscale("log")
         ax.set_title(f"At the {policy} policy")
         ax.set_xlabel("episodes per rollout")
@@ -75,7 +77,7 @@ def variance(axes: Any, rows: list[Any]) -> None:
     axes[0].legend(loc="lower left")
 
 
-def signal(axes: Any, rows: list[Any]) -> None:
+def signal(axes: Sequence[Axes], rows: list[Any]) -> None:
     names = (
         ("signal_to_noise", "Signal to noise of the policy's gradient", "|mean|² / trace of the covariance"),
         ("cosine", "Direction of the policy's gradient", "cosine to that of a large sample"),
@@ -87,7 +89,7 @@ def signal(axes: Any, rows: list[Any]) -> None:
                 group = "policy" if any(row["group"] == "policy" for row in rows) else "all"
                 found = select([row for row in rows if row["policy"] == policy], group, kind)
                 band(ax, found, name, f"{policy} policy, {kind} advantages", color, marker, line, 2 * i + j - 1)
-        log_axis(ax.xaxis, sizes)
+        log_axis(ax, sizes)
         ax.set_title(title)
         ax.set_xlabel("episodes per rollout")
         ax.set_ylabel(label)
@@ -103,7 +105,7 @@ def select(rows: list[Any], group: str, kind: str) -> list[Any]:
     return sorted(found, key=lambda row: row["size"])
 
 
-def band(ax: Any, rows: list[Any], name: str, label: str, color: str, marker: str, line: str, shift: int = 0) -> None:
+def band(ax: Axes, rows: list[Any], name: str, label: str, color: str, marker: str, line: str, shift: int = 0) -> None:
     """A line through the estimates with their intervals, moved a little aside where there are several lines."""
     rows = [row for row in rows if math.isfinite(row[name].value)]
     if not rows:
@@ -117,20 +119,20 @@ def band(ax: Any, rows: list[Any], name: str, label: str, color: str, marker: st
     ax.errorbar(x, value, (below, above), linestyle=line, color=color, label=label, **look)
 
 
-def log_axis(axis: Any, values: list[int]) -> None:
-    """A logarithmic axis that is labelled at the values measured and nowhere else."""
+def log_axis(ax: Axes, values: Sequence[float]) -> None:
+    """Make the x axis logarithmic, an axis that is labelled at the values measured and nowhere else."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    axis._set_axes_scale("log")
-    axis.set_major_locator(FixedLocator(values))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(FixedLocator(values))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
 
 
-def race(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
+def race(axes: Sequence[Axes], runs: Mapping[str, Any], results: Results) -> None:
     """Steps and updates to the target: every seed a dot, the median and its interval; late ones at the right edge."""
     by_name = {row["name"]: row for row in results["parts"]["target"]}
     target, names = results["target"], list(runs)
@@ -162,7 +164,7 @@ def race(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
         ax.set_xlabel("env steps" if unit == "steps" else "updates")
         if unit == "steps":
             ax.set_xlim(0, edge * 1.02)
-        thousands(ax)
+        step_axis(ax)
     shown = any(not math.isnan(row["steps_to_target"].low) for row in by_name.values())
     axes[0].plot([], [], "o", color=BLUE, label="median, 95% interval" if shown else "median")
     if any(np.isinf(run.reached("steps", target)).any() for run in runs.values()):
@@ -170,7 +172,7 @@ def race(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
     axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
-def learning(ax: Any, runs: Mapping[str, Any], results: Results) -> None:
+def learning(ax: Axes, runs: Mapping[str, Any], results: Results) -> None:
     """Evaluation return over env steps, mean and 95% bootstrap band over seeds."""
     for (name, run), color in zip(runs.items(), CYCLE * 2):
         mean_curve(ax, run, "returns", name, color)
@@ -178,13 +180,13 @@ def learning(ax: Any, runs: Mapping[str, Any], results: Results) -> None:
     over_steps(ax, "Evaluation during training", "greedy return")
 
 
-def entropy(ax: Any, runs: Mapping[str, Any]) -> None:
+def entropy(ax: Axes, runs: Mapping[str, Any]) -> None:
     for (name, run), color in zip(runs.items(), CYCLE * 2):
         mean_curve(ax, run, "entropy", name, color)
     over_steps(ax, "Entropy of the policy", "nats")
 
 
-def mean_curve(ax: Any, run: Any, field: str, label: str, color: str) -> None:
+def mean_curve(ax: Axes, run: Any, field: str, label: str, color: str) -> None:
     """Rollout sizes as solid lines, presets as broken ones."""
     lines = []
     for curve in run.curves:
@@ -202,16 +204,16 @@ def mean_curve(ax: Any, run: Any, field: str, label: str, color: str) -> None:
     ax.plot(grid, values.mean(0), color=color, linewidth=1.8, linestyle=style, label=label)
 
 
-def over_steps(ax: Any, title: str, label: str) -> None:
+def over_steps(ax: Axes, title: str, label: str) -> None:
     ax.set_title(title)
     ax.set_xlabel("env steps")
     ax.set_ylabel(label)
     ax.set_xlim(left=0)
-    thousands(ax)
+    step_axis(ax)
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-def stability(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
+def stability(axes: Sequence[Axes], runs: Mapping[str, Any], results: Results) -> None:
     """The final return of every seed, and how many lost what they had learnt."""
     rows = {row["name"]: row for row in results["parts"]["target"]}
     for x, (name, run) in enumerate(runs.items()):
@@ -231,7 +233,7 @@ def stability(axes: Any, runs: Mapping[str, Any], results: Results) -> None:
         ax.grid(axis="x", visible=False)
 
 
-def whisker(ax: Any, x: float, e: Estimate, color: str, label: str | None = None) -> None:
+def whisker(ax: Axes, x: float, e: Estimate, color: str, label: str | None = None) -> None:
     """A value with its interval."""
     if not math.isfinite(e.value):
         return
@@ -240,12 +242,12 @@ def whisker(ax: Any, x: float, e: Estimate, color: str, label: str | None = None
     ax.plot(x, e.value, "o", color=color, markersize=7, markeredgecolor="white", label=label)
 
 
-def note(ax: Any, x: float, words: str) -> None:
+def note(ax: Axes, x: float, words: str) -> None:
     """Small words at the foot of a column."""
     ax.annotate(words, (x, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8, color=GREY)
 
 
-def epochs(axes: Any, rows: list[Any], results: Results) -> None:
+def epochs(axes: Sequence[Axes], rows: list[Any], results: Results) -> None:
     for i, row in enumerate(rows):
         e: Estimate = row["steps_to_target"]
         if math.isfinite(e.value):
@@ -269,18 +271,18 @@ def epochs(axes: Any, rows: list[Any], results: Results) -> None:
         ax.grid(axis="x", visible=False)
 
 
-def rates(ax: Any, rows: list[Any], results: Results) -> None:
+def rates(ax: Axes, rows: list[Any], results: Results) -> None:
     sizes = list(dict.fromkeys(row["size"] for row in rows))
     for size, color in zip(sizes, CYCLE * 2):
         mine = sorted((row for row in rows if row["size"] == size), key=lambda row: row["lr"])
         shift = 1.03 ** (sizes.index(size) - (len(sizes) - 1) / 2)
-        label = f"{size} episode" + "s" * (size > 1)
+        label = plural(size, "episode")
         x, y = [row["lr"] * shift for row in mine], [row["final"].value for row in mine]
         ax.plot(x, y, color=color, linewidth=1.6, label=label)
         for row in mine:
             whisker(ax, row["lr"] * shift, row["final"], color)
     ax.axhline(results["target"], color=GREY, linewidth=1.2, linestyle="--", label=f"target {results['target']:g}")
-    log_axis(ax.xaxis, sorted({row["lr"] for row in rows}))
+    log_axis(ax, sorted({row["lr"] for row in rows}))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
     ax.set_title("Final return at a third, one and three times the learning rate")
     ax.set_xlabel("learning rate")
@@ -288,7 +290,7 @@ def rates(ax: Any, rows: list[Any], results: Results) -> None:
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-def outlier(axes: Any, outliers: Mapping[int, Any], rows: list[Any]) -> None:
+def outlier(axes: Sequence[Axes], outliers: Mapping[int, Any], rows: list[Any]) -> None:
     """The loss to the control over the updates after the outlier, and right after it."""
     for (size, found), color in zip(outliers.items(), CYCLE):
         pairs = list(zip(found["control"], found["outlier"]))
@@ -298,10 +300,10 @@ def outlier(axes: Any, outliers: Mapping[int, Any], rows: list[Any]) -> None:
             gaps = [c.returns[c.updates.index(u)] - h.returns[h.updates.index(u)] for c, h in pairs if both(c, h, u)]
             if len(gaps) == len(pairs):
                 points.append((u, float(np.mean(gaps))))
-        label = f"{size} episode" + "s" * (size > 1)
+        label = plural(size, "episode")
         axes[0].plot(*zip(*points), color=color, marker="o", markersize=4, linewidth=1.8, label=label)
     axes[0].axhline(0, color=GREY, linewidth=1, linestyle=":")
-    log_axis(axes[0].xaxis, [1, 2, 5, 10, 20, 50])
+    log_axis(axes[0], [1, 2, 5, 10, 20, 50])
     axes[0].set_title("Return lost to an outlier, against the same run without")
     axes[0].set_xlabel("updates since")
     axes[0].set_ylabel("loss of greedy return, mean over seeds")
@@ -324,7 +326,3 @@ def outlier(axes: Any, outliers: Mapping[int, Any], rows: list[Any]) -> None:
 
 def both(a: Curve, b: Curve, updates: int) -> bool:
     return updates in a.updates and updates in b.updates
-
-
-def thousands(ax: Any) -> None:
-    ax.xaxis.set_major_formatter(lambda value, _: count(value))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from regimen.experiments.studies.curves import ENOUGH, REACH, STAY, TOLERANCE, Estimate
-from regimen.files.console import count
-from regimen.files.storage import cell, csv_line, write_atomic
+from regimen.files.storage import cell, write_atomic
+from regimen.reports.table import Table
+from regimen.words import count, plural
 
 DEFINITIONS = {
     "noise": "Trace of the covariance of the full-batch gradient over independent rollouts at one fixed policy (first "
@@ -192,7 +193,7 @@ def rate_sentences(rows: list[Row]) -> list[str]:
             words = "too few seeds to compare them"
         else:
             words = "the rate matters" if worst.high < best.low else "intervals overlap, no effect can be told"
-        out.append(f"{size} episode{'s' * (size > 1)} per update, final return {text} the learning rate: {words}.")
+        out.append(f"{plural(size, 'episode')} per update, final return {text} the learning rate: {words}.")
     return out
 
 
@@ -200,7 +201,7 @@ def outlier_sentence(row: Row) -> str:
     drop: Estimate = row["drop"]
     effect = verdict(drop, "the return rose", "a loss", 0.0).replace("no difference can be told", "no loss can be told")
     text = (
-        f"{row['size']} episode{'s' * (row['size'] > 1)} per update: one episode with rewards times {row['factor']:g} "
+        f"{plural(row['size'], 'episode')} per update: one episode with rewards times {row['factor']:g} "
         f"cost {shown(drop)} of return right after ({effect}); {row['fell']} of {row['seeds']} seeds fell "
         f"(without it {row['fell_control']})"
     )
@@ -270,12 +271,6 @@ HEADINGS = {
 }
 
 
-def markdown_table(part: str, rows: list[Row]) -> str:
-    columns = TABLES[part]
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join(lines + ["| " + " | ".join(cell(row) for cell in columns.values()) + " |" for row in rows])
-
-
 def long_rows(parts: Mapping[str, list[Row]]) -> list[list[str]]:
     """One line per number: part, what it belongs to, its name, value and interval; empty where never or unknown."""
     out = []
@@ -298,10 +293,10 @@ LABELS = ("name", "policy", "advantages", "group", "size", "scale", "lr")
 def write_tables(out: Path, results: Mapping[str, Any]) -> None:
     parts = results["parts"]
     head = ["part", "setting", "measure", "value", "low", "high", "note"]
-    write_atomic(out / "table.csv", "".join(csv_line(line) for line in [head, *long_rows(parts)]))
+    Table(head, long_rows(parts)).write_csv(out / "table.csv")
     text = [f"# {title(results)}", ""]
     for part, rows in parts.items():
-        text += [f"## {HEADINGS[part]}", "", markdown_table(part, rows), ""]
+        text += [f"## {HEADINGS[part]}", "", Table.of(TABLES[part], rows).markdown(), ""]
     text += ["95% intervals in brackets. What each column means is in summary.md.", ""]
     write_atomic(out / "table.md", "\n".join(text))
 

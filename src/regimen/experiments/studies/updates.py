@@ -37,7 +37,7 @@ from regimen.files.run_dir import git_revision, versions
 from regimen.files.storage import write_json
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.api import check_free
-from regimen.runs.session import make_engine
+from regimen.runs.build import make_engine
 from regimen.statistics import iqm
 from regimen.types import Array, Batch, State
 

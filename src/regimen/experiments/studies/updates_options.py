@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from regimen.config import layers
+from regimen.config.catalogue import folder_name
 from regimen.config.schema import RolloutConfig, TrainConfig
-from regimen.domains.network_defense.workflow import Workflow
 from regimen.engines import device as devices
 from regimen.envs import registry
 from regimen.errors import ConfigError, nearest
@@ -22,7 +22,6 @@ from regimen.experiments.studies.bench import Regimen
 PARTS = ("race", "gradient", "overfit", "compliance")
 MONTE_CARLO, GAE, REPLAY = "Monte Carlo", "GAE", "replay"
 WHOLE = 1_000_000_000  # a minibatch larger than any batch: the full batch
-TARGETS = {"network_defense": (-100.0, -50.0, -25.0)}
 
 # strategy -> (rollout, epochs): one episode at a time with 4 passes and 20,000 steps with 6 as in published trainers
 # for this environment, 25 episodes side by side with 4, and 5 and 10 episodes with the 4 of batch training
@@ -149,12 +148,12 @@ def resolve_options(
     if "compliance" in given.get("parts", ()) and not complies:
         raise ConfigError(f"--parts: {handle.id} has no workflows to comply with; leave out compliance")
     if complies and "compliance" in o.parts:
-        Workflow.parse(o.workflow)
+        registry.resolve(env, {**env_args, "workflow": o.workflow})  # refuses what is no order
     if set(o.parts) & {"gradient", "overfit"} and set(o.strategies) == {REPLAY}:
         raise ConfigError(
             "--parts: gradient and overfit are measured on batches of the policy; name a strategy of them"
         )
-    targets = o.targets or TARGETS.get(env, ())
+    targets = o.targets or getattr(handle.native, "return_targets", ())
     if not targets and handle.return_threshold is not None:
         targets = (handle.return_threshold,)
     if not targets and "race" in o.parts:
@@ -189,5 +188,4 @@ def base_config(env: str, algorithm: str, env_args: dict[str, Any], device: str)
 
 
 def default_path(env: str) -> Path:
-    name = "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
-    return Path("studies") / f"updates-{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
+    return Path("studies") / f"updates-{folder_name(env)}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regimen.experiments.studies.curves import Curve, Estimate
 from regimen.experiments.studies.report import known, short, shown, version_line
-from regimen.files.console import count
-from regimen.files.storage import cell, csv_line, write_atomic
-from regimen.reports.plots import BLUE, CYCLE, GREEN, GREY, ORANGE, _matplotlib, _save
+from regimen.files.storage import cell, write_atomic
+from regimen.reports.figure import BLUE, CYCLE, GREEN, GREY, ORANGE, panels, picture, signature
+from regimen.reports.table import Table
+from regimen.words import count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
 Parts = Mapping[str, Sequence[Row]]
@@ -151,20 +155,14 @@ def form_sentence(pair: tuple[Row, Row]) -> str:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def table(part: str, rows: Sequence[Row]) -> str:
-    cells = columns(part, rows)
-    lines = ["| " + " | ".join(cells) + " |", "|" + "---|" * len(cells)]
-    return "\n".join(lines + ["| " + " | ".join(show(row) for show in cells.values()) + " |" for row in rows])
-
-
 def write(out: Path, results: Mapping[str, Any]) -> None:
     """table.md, table.csv and summary.md."""
     parts, title = results["parts"], f"Update strategies on {results['env']}"
     text = [f"# {title}", ""]
     for part, rows in parts.items():
-        text += [f"## {HEADINGS[part]}", "", table(part, rows), ""]
+        text += [f"## {HEADINGS[part]}", "", Table.of(columns(part, rows), rows).markdown(), ""]
     write_atomic(out / "table.md", "\n".join([*text, "95% intervals in brackets; see summary.md.", ""]))
-    lines = [["part", "arm", "measure", "value", "low", "high"]]
+    lines: list[list[str]] = []
     for part, rows in parts.items():
         for row in rows:
             where = part + (f"/{row['policy']}" if "policy" in row else "")
@@ -173,7 +171,7 @@ def write(out: Path, results: Mapping[str, Any]) -> None:
                     lines.append([where, row["arm"], name, *(cell(x) if math.isfinite(x) else "" for x in value)])
                 elif isinstance(value, (int, float)):
                     lines.append([where, row["arm"], name, cell(value), "", ""])
-    write_atomic(out / "table.csv", "".join(csv_line(line) for line in lines))
+    Table(["part", "arm", "measure", "value", "low", "high"], lines).write_csv(out / "table.csv")
     options = results["options"]
     summary = [
         f"# {title}",
@@ -197,34 +195,25 @@ def write(out: Path, results: Mapping[str, Any]) -> None:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def draw(out: Path, results: Mapping[str, Any], found: Mapping[str, list[Curve]]) -> None:
+def draw(out: Path, results: Mapping[str, Any], curves: Mapping[str, list[Curve]]) -> None:
     parts = results["parts"]
-    panels = trade_offs(parts)
+    measures = trade_offs(parts)
     names = list(dict.fromkeys(row["arm"] for rows in parts.values() for row in rows))
-    with _matplotlib() as Figure:
-        if panels:
-            rows = -(-len(panels) // 3)
-            figure = Figure(figsize=(13, rows * (0.34 * len(names) + 1.4)), layout="constrained")
-            axes = np.atleast_1d(figure.subplots(rows, min(3, len(panels)), sharey=True)).reshape(-1)
-            for ax, (title, label, values, log) in zip(axes, panels):
+    name = f"{results['env']} · {len(results['seeds'])} seeds"
+    if measures:
+        rows = -(-len(measures) // 3)
+        with picture(out / "trade_offs.png", 13, rows * (0.34 * len(names) + 1.4)) as figure:
+            axes = panels(figure, len(measures), min(3, len(measures)), sharey=True)
+            for ax, (title, label, values, log) in zip(axes, measures):
                 bars(ax, names, values, log)
                 ax.set_title(title)
                 ax.set_xlabel(label)
-            for ax in axes[len(panels) :]:
-                ax.set_visible(False)
             axes[0].invert_yaxis()
-            signature(figure, results)
-            _save(figure, out / "trade_offs.png")
-        if found:
-            figure = Figure(figsize=(9, 5), layout="constrained")
-            learning(figure.subplots(), found, results["options"]["targets"])
-            signature(figure, results)
-            _save(figure, out / "curves.png")
-
-
-def signature(figure: Any, results: Mapping[str, Any]) -> None:
-    text = f"{results['env']} · {len(results['seeds'])} seeds"
-    figure.suptitle(text, x=0.99, ha="right", fontsize=9, color=GREY)
+            signature(figure, name)
+    if curves:
+        with picture(out / "curves.png", 9, 5) as figure:
+            learning(figure.subplots(), curves, results["options"]["targets"])
+            signature(figure, name)
 
 
 def trade_offs(parts: Parts) -> list[tuple[str, str, dict[str, Estimate], bool]]:
@@ -253,7 +242,7 @@ def trade_offs(parts: Parts) -> list[tuple[str, str, dict[str, Estimate], bool]]
     return panels
 
 
-def bars(ax: Any, names: list[str], values: Mapping[str, Estimate], log: bool) -> None:
+def bars(ax: Axes, names: list[str], values: Mapping[str, Estimate], log: bool) -> None:
     """A dot and its interval for each arm; `never` at the edge for what was not reached."""
     y = {name: i for i, name in enumerate(names)}
     finite = {n: e for n, e in values.items() if math.isfinite(e.value) and (not log or e.value > 0)}
@@ -274,10 +263,10 @@ def bars(ax: Any, names: list[str], values: Mapping[str, Estimate], log: bool) -
     ax.grid(axis="y", alpha=0.2)
 
 
-def learning(ax: Any, found: Mapping[str, list[Curve]], targets: Sequence[float]) -> None:
+def learning(ax: Axes, curves: Mapping[str, list[Curve]], targets: Sequence[float]) -> None:
     """Mean greedy return over seeds against env steps; dashed for Monte Carlo."""
-    strategies = list(dict.fromkeys(name.split(", Monte")[0].split(", GAE")[0] for name in found))
-    for name, seeds in found.items():
+    strategies = list(dict.fromkeys(name.split(", Monte")[0].split(", GAE")[0] for name in curves))
+    for name, seeds in curves.items():
         strategy = name.split(", Monte")[0].split(", GAE")[0]
         color, line = CYCLE[strategies.index(strategy) % len(CYCLE)], "--" if "Monte" in name else "-"
         last = min(len(c.steps) for c in seeds)

@@ -15,15 +15,16 @@ from typing import Any
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.engines import device
+from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals
 from regimen.envs import registry
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles
 from regimen.files.storage import read_json
-from regimen.runs import api, curriculum
-from regimen.runs.session import Session, make_engine
+from regimen.runs import api
+from regimen.runs.build import make_engine
+from regimen.runs.session import Session
 from regimen.runs.stopping import check_rules
 
 DONE = ("finished", "diverged")
@@ -66,7 +67,7 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     handle = registry.resolve(base.env, base.env_args)
     course = curriculum.expand(base.curriculum, handle)
     chosen = [dataclasses.replace(m, config=m.config.replace(curriculum=course)) for m in chosen]
-    check_rules(base.stop, handle.id, handle.metric_reductions)
+    check_rules(base.stop, handle.id, handle.metrics)
     configs, seeds = [m.config for m in chosen], [m.seed for m in chosen]
     begun = time.monotonic()
     with Signals() as signals:

@@ -8,25 +8,34 @@ correlation, says which way a number points.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from regimen.errors import ConfigError
 from regimen.experiments.sweep.trials import SweepFiles
-from regimen.files.console import aligned, clock, score
 from regimen.files.storage import write_atomic, write_json
-from regimen.reports.plots import BLUE, GREY, ORANGE, _matplotlib, _save
+from regimen.reports.figure import BLUE, GREY, INK, ORANGE, picture
+from regimen.reports.table import Table
+from regimen.words import clock, score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BINS = 4  # groups of a number with many values
 LEAST = 4  # trials that importance is told from
 SHOWN = 10  # trials of the table on the console
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+class Share(TypedDict):
+    """How much of the variance a setting explains, and which way its numbers point."""
+
+    explained: float
+    rho: float | None
 
 
 def comparable(results: Rows) -> list[Mapping[str, Any]]:
@@ -76,7 +85,7 @@ def rank_correlation(x: Sequence[Any], y: np.ndarray) -> float | None:
     return float(np.asarray(spearmanr(np.asarray(x, float), y))[0])
 
 
-def importance(results: Rows, keys: Sequence[str]) -> dict[str, dict[str, float | None]]:
+def importance(results: Rows, keys: Sequence[str]) -> dict[str, Share]:
     """Setting -> {share of variance explained, rank correlation}; nothing from too few trials."""
     rows = comparable(results)
     if len(rows) < LEAST:
@@ -97,8 +106,9 @@ def write_all(files: SweepFiles) -> list[str]:
     plan, results = files.plan, files.results()
     if not results:
         return ["no trial is done yet"]
-    found, order = importance(results, plan.keys), ranked(results, plan.lower)
-    write_csv(files, results)
+    shares = importance(results, plan.keys)
+    order = ranked(results, plan.lower)
+    every_number(files, results).write_csv(files.folder / "sweep.csv")
     summary = {
         "env": plan.env,
         "metric": plan.metric,
@@ -107,17 +117,17 @@ def write_all(files: SweepFiles) -> list[str]:
         "done": len(results),
         "seeds": plan.seeds,
         "best": order[0] if order else None,
-        "importance": found,
+        "importance": shares,
         "results": results,
     }
     write_json(files.folder / "sweep.json", summary)
-    head, rows = table(files, [*order, *(r for r in results if r not in order)])
-    write_atomic(files.folder / "sweep.md", markdown(files, head, rows, found))
-    lines = ["", *aligned(head, rows[:SHOWN])]
-    lines += [f"and {len(rows) - SHOWN} more in {files.folder / 'sweep.csv'}"] if len(rows) > SHOWN else []
-    lines += importance_lines(found)
+    trials = table(files, [*order, *(r for r in results if r not in order)])
+    write_atomic(files.folder / "sweep.md", markdown(files, trials, shares))
+    lines = ["", *trials.first(SHOWN).lines()]
+    lines += [f"and {len(results) - SHOWN} more in {files.folder / 'sweep.csv'}"] if len(results) > SHOWN else []
+    lines += importance_lines(shares)
     try:
-        pictures = draw(files, results, found)
+        pictures = draw(files, results, shares)
         lines += [f"plots    {pictures[0].parent}"] if pictures else []
     except ConfigError as error:  # no matplotlib
         lines.append(f"plots    none: {error}")
@@ -127,17 +137,21 @@ def write_all(files: SweepFiles) -> list[str]:
     return lines
 
 
-def importance_lines(found: Mapping[str, Mapping[str, float | None]]) -> list[str]:
-    if not found:
+def importance_lines(shares: Mapping[str, Share]) -> list[str]:
+    if not shares:
         return [f"importance: told from {LEAST} trials on"]
     parts = []
-    for key, one in sorted(found.items(), key=lambda item: -(item[1]["explained"] or 0)):
-        rho = "" if one["rho"] is None else f" (rho {one['rho']:+.2f})"
+    for key, one in sorted(shares.items(), key=lambda item: -item[1]["explained"]):
+        rho = "" if one["rho"] is None else f" (rho {signed(one['rho'])})"
         parts.append(f"{key} {one['explained']:.0%}{rho}")
     return ["variance explained: " + ", ".join(parts)]
 
 
-def table(files: SweepFiles, results: Rows) -> tuple[list[str], list[list[str]]]:
+def signed(rho: float | None) -> str:
+    return "" if rho is None else f"{rho:+.2f}"
+
+
+def table(files: SweepFiles, results: Rows) -> Table:
     keys = files.plan.keys
     head = ["trial", *keys, files.plan.metric, "state", "steps", "time"]
     rows = [
@@ -151,39 +165,35 @@ def table(files: SweepFiles, results: Rows) -> tuple[list[str], list[list[str]]]
         ]
         for r in results
     ]
-    return head, rows
+    return Table(head, rows)
 
 
 def brief(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def write_csv(files: SweepFiles, results: Rows) -> None:
+def every_number(files: SweepFiles, results: Rows) -> Table:
+    """The table of `sweep.csv`: all trials in their order, numbers unrounded."""
     keys = files.plan.keys
-    text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
-    out.writerow(["trial", "state", *keys, files.plan.metric, "seeds", "env_steps", "wall_seconds", "run", "error"])
+    head = ["trial", "state", *keys, files.plan.metric, "seeds", "env_steps", "wall_seconds", "run", "error"]
+    rows = []
     for r in results:
-        cells = [r["trial"], r["state"], *(r["params"].get(k) for k in keys), r.get("value"), r.get("seeds")]
-        cells += [r.get("env_steps"), r.get("wall_seconds"), files.trial(r["trial"]).name, r.get("error")]
-        out.writerow(["" if c is None else c for c in cells])
-    write_atomic(files.folder / "sweep.csv", text.getvalue())
+        row = [r["trial"], r["state"], *(r["params"].get(k) for k in keys), r.get("value"), r.get("seeds")]
+        rows.append([*row, r.get("env_steps"), r.get("wall_seconds"), files.trial(r["trial"]).name, r.get("error")])
+    return Table(head, rows)
 
 
-def markdown(files: SweepFiles, head: list[str], rows: list[list[str]], found: Mapping[str, Any]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    parts = [f"# Sweep of {files.plan.env or files.folder.name}", ""]
-    parts += [line(head), line(["---"] * len(head)), *map(line, rows), ""]
-    if found:
-        parts += ["## Importance", "", line(["setting", "variance explained", "rho"]), line(["---"] * 3)]
-        for key, one in found.items():
-            rho = "" if one["rho"] is None else f"{one['rho']:+.2f}"
-            parts.append(line([f"`{key}`", f"{one['explained']:.1%}", rho]))
-        parts.append("")
+def markdown(files: SweepFiles, trials: Table, shares: Mapping[str, Share]) -> str:
+    parts = [f"# Sweep of {files.plan.env or files.folder.name}", "", trials.markdown(), ""]
+    if shares:
+        columns: dict[str, Callable[[str], str]] = {
+            "setting": lambda key: f"`{key}`",
+            "variance explained": lambda key: f"{shares[key]['explained']:.1%}",
+            "rho": lambda key: signed(shares[key]["rho"]),
+        }
+        parts += ["## Importance", "", Table.of(columns, shares).markdown(), ""]
     for name in ("importance", "parallel", "trials"):
-        if (files.folder / "plots" / f"{name}.png").exists() or found:
+        if (files.folder / "plots" / f"{name}.png").exists() or shares:
             parts += [f"![{name}](plots/{name}.png)", ""]
     return "\n".join(parts)
 
@@ -191,30 +201,28 @@ def markdown(files: SweepFiles, head: list[str], rows: list[list[str]], found: M
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def draw(files: SweepFiles, results: Rows, found: Mapping[str, Any]) -> list[Path]:
+def draw(files: SweepFiles, results: Rows, shares: Mapping[str, Share]) -> list[Path]:
     """trials.png, and from enough trials importance.png and parallel.png."""
     folder, plan = files.folder / "plots", files.plan
     rows = comparable(results)
     if not rows:
         return []
-    with _matplotlib() as Figure:
-        figure = Figure(figsize=(8, 3.8), layout="constrained")
+    paths = [folder / "trials.png"]
+    with picture(paths[-1], 8, 3.8) as figure:
         draw_trials(figure.subplots(), rows, plan.metric, plan.lower)
-        paths = [_save(figure, folder / "trials.png")]
-        if found:
-            figure = Figure(figsize=(8, 0.45 * len(found) + 1.3), layout="constrained")
-            draw_importance(figure.subplots(), found, len(rows))
-            paths.append(_save(figure, folder / "importance.png"))
-        if len(rows) > 1:
-            figure = Figure(figsize=(max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6), layout="constrained")
-            draw_parallel(
-                figure, rows, plan.keys, plan.metric, plan.lower, {k for k, d in plan.random.items() if d.logarithmic}
-            )
-            paths.append(_save(figure, folder / "parallel.png"))
+    if shares:
+        paths.append(folder / "importance.png")
+        with picture(paths[-1], 8, 0.45 * len(shares) + 1.3) as figure:
+            draw_importance(figure.subplots(), shares, len(rows))
+    if len(rows) > 1:
+        paths.append(folder / "parallel.png")
+        logarithmic = {key for key, draws in plan.random.items() if draws.logarithmic}
+        with picture(paths[-1], max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6) as figure:
+            draw_parallel(figure.subplots(), rows, plan.keys, plan.metric, plan.lower, logarithmic)
     return paths
 
 
-def draw_trials(ax: Any, rows: Rows, metric: str, lower: bool) -> None:
+def draw_trials(ax: Axes, rows: Rows, metric: str, lower: bool) -> None:
     x, y = [r["trial"] for r in rows], np.array([r["value"] for r in rows], float)
     best = np.minimum.accumulate(y) if lower else np.maximum.accumulate(y)
     for r in rows:
@@ -228,27 +236,24 @@ def draw_trials(ax: Any, rows: Rows, metric: str, lower: bool) -> None:
     ax.legend()
 
 
-def draw_importance(ax: Any, found: Mapping[str, Any], n: int) -> None:
-    order = sorted(found, key=lambda k: found[k]["explained"])
-    ax.barh(order, [found[k]["explained"] for k in order], color=BLUE, height=0.6)
+def draw_importance(ax: Axes, shares: Mapping[str, Share], n: int) -> None:
+    order = sorted(shares, key=lambda k: shares[k]["explained"])
+    ax.barh(order, [shares[k]["explained"] for k in order], color=BLUE, height=0.6)
     for i, key in enumerate(order):
-        rho = found[key]["rho"]
-        text = f" {found[key]['explained']:.0%}" + ("" if rho is None else f", rho {rho:+.2f}")
-        ax.text(found[key]["explained"], i, text, va="center", fontsize=9, color="#4a5568")
+        rho = shares[key]["rho"]
+        text = f" {shares[key]['explained']:.0%}" + ("" if rho is None else f", rho {signed(rho)}")
+        ax.text(shares[key]["explained"], i, text, va="center", fontsize=9, color="#4a5568")
     ax.set_xlim(0, 1.18)
     ax.grid(axis="y", visible=False)
     ax.set_title("What matters")
     ax.set_xlabel(f"share of the variance of {n} trials that a setting explains")
 
 
-def draw_parallel(
-    figure: Any, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]
-) -> None:
+def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]) -> None:
     """One line per trial across its settings to its value; darker is better."""
     from matplotlib import colormaps
 
     names = [*keys, metric]
-    ax = figure.subplots()
     columns, ticks = [], []
     for name in names:
         values = [r["value"] if name == metric else r["params"].get(name) for r in rows]
@@ -268,7 +273,7 @@ def draw_parallel(
                 at,
                 text,
                 fontsize=8,
-                color="#2d3748",
+                color=INK,
                 va="center",
                 bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
             )

@@ -19,7 +19,8 @@ from regimen.errors import DivergedError, RegimenError
 from regimen.experiments.sweep.report import best_of, write_all
 from regimen.experiments.sweep.space import Plan
 from regimen.experiments.sweep.trials import SweepFiles
-from regimen.files.console import Console, score
+from regimen.files.console import Console
+from regimen.words import plural, score
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
 
@@ -39,7 +40,7 @@ def run_sweep(
         reason = reason or "workers train one trial each"
     done = plan.trials - len(files.missing())
     way = "in one compiled program" if reason is None else f"one by one ({reason})"
-    console.event(f"{plan.trials} trials, {plan.seeds} seed{'s' * (plan.seeds > 1)} each, {way}: {files.folder}")
+    console.event(f"{plan.trials} trials, {plural(plan.seeds, 'seed')} each, {way}: {files.folder}")
     if done:
         console.event(f"{done} trials were done before")
     try:

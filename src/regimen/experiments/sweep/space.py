@@ -5,6 +5,7 @@ Jax-free. `Plan` is written to the sweep's folder; how its trials are trained is
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -17,17 +18,19 @@ from typing import Any
 import numpy as np
 
 from regimen.config import layers
+from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import field_types, optional
+from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.storage import read_json, write_json
-from regimen.reports.comparison import LOWER
 
 SCHEMA = 1
 DRAWS = 20  # trials of a random sweep that does not say how many
 KINDS = ("uniform", "log", "int", "logint", "choice")
 PLAN, DATABASE = "plan.json", "study.db"
 SAMPLERS = ("random", "tpe")
+OF_EVERY_ENV = ("return_mean", "length_mean", "success_rate")  # evaluation metrics that no environment declares
 
 
 @dataclass(frozen=True)
@@ -202,12 +205,14 @@ def make_plan(
     if wanted > points and not draws:
         raise ConfigError(f"--trials: the grid has {points} points, and nothing else differs; use --seeds for repeats")
     metric = options.pop("metric", "return_mean").removeprefix("eval/")
-    lower = metric in LOWER if lower is None else lower
     seeds = int(options.pop("seeds", None) or 1)
-    plan = Plan(env, given, lists, draws, wanted, seeds, metric=metric, lower=lower, **options)
+    plan = Plan(env, given, lists, draws, wanted, seeds, metric=metric, lower=bool(lower), **options)
     for n in range(wanted):
         config = plan.config(plan.draw(n))
-        layers.resolve_rollout(config.rollout, native=True)
+        resolve(config, native=True)
+    if lower is None and metric not in OF_EVERY_ENV:
+        declared = registry.resolve(config.env, config.env_args).metrics.get(metric)
+        return dataclasses.replace(plan, lower=declared is not None and declared.better == "lower")
     return plan
 
 

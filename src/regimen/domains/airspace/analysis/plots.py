@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regimen.domains.airspace.analysis import matrix as transfers
 from regimen.domains.airspace.analysis import safety
 from regimen.domains.airspace.analysis.shifts import ALL, BASELINE
-from regimen.reports.plots import CYCLE, GREY, _matplotlib, _save
+from regimen.reports.figure import CYCLE, GREY, RED, headline, panels, picture
 
-RED = "#c53030"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 LOST = ("los_rate", "los_low", "los_high")
 SEPARATION = ("min_separation_p50_nm", "min_separation_p05_nm", "min_separation_p95_nm")
 WORDS = {
@@ -38,24 +40,23 @@ TITLES = {
 def plot_all(found: Any, folder: Path) -> list[Path]:
     """Every picture that has data."""
     paths = []
-    with _matplotlib() as Figure:
-        cells = found.cells
-        for name in dict.fromkeys(c.file.name for c in cells):
-            here = [c for c in cells if c.file.name == name]
-            shifted = [s for s in found.shifts if s.scenario == name]
-            paths.append(survival(Figure, name, here, shifted, folder / f"survival_{name}.png"))
-        for key in dict.fromkeys((s.subject.name, s.scenario) for s in found.shifts):
-            results = [s for s in found.shifts if (s.subject.name, s.scenario) == key]
-            end = key[1] if len({s.subject.name for s in found.shifts}) == 1 else f"{key[0]}_{key[1]}"
-            paths.append(degradation(Figure, key, results, folder / f"shifts_{end}.png"))
-            paths.append(degradation(Figure, key, results, folder / f"separation_{end}.png", SEPARATION))
-            paths.append(by_aircraft(Figure, key, results, folder / f"aircraft_{end}.png"))
-        if len({c.file.name for c in cells}) > 1:
-            paths.append(heat_map(Figure, cells, folder / "matrix.png"))
+    cells = found.cells
+    for name in dict.fromkeys(c.file.name for c in cells):
+        here = [c for c in cells if c.file.name == name]
+        shifted = [s for s in found.shifts if s.scenario == name]
+        paths.append(survival(name, here, shifted, folder / f"survival_{name}.png"))
+    for key in dict.fromkeys((s.subject.name, s.scenario) for s in found.shifts):
+        results = [s for s in found.shifts if (s.subject.name, s.scenario) == key]
+        end = key[1] if len({s.subject.name for s in found.shifts}) == 1 else f"{key[0]}_{key[1]}"
+        paths.append(degradation(key, results, folder / f"shifts_{end}.png"))
+        paths.append(degradation(key, results, folder / f"separation_{end}.png", SEPARATION))
+        paths.append(by_aircraft(key, results, folder / f"aircraft_{end}.png"))
+    if len({c.file.name for c in cells}) > 1:
+        paths.append(heat_map(cells, folder / "matrix.png"))
     return paths
 
 
-def _step(ax: Any, values: np.ndarray, color: str, label: str, band: bool = True, **style: Any) -> None:
+def _step(ax: Axes, values: np.ndarray, color: str, label: str, band: bool = True, **style: Any) -> None:
     """The exact survival curve, drawn as the steps it is."""
     x, s = safety.survival(values)
     top = float(x[-1])
@@ -66,42 +67,42 @@ def _step(ax: Any, values: np.ndarray, color: str, label: str, band: bool = True
         ax.fill_between(points, low, high, color=color, alpha=0.13, linewidth=0)
 
 
-def survival(Figure: Any, scenario: str, cells: Sequence[Any], shifted: Sequence[Any], path: Path) -> Path:
+def survival(scenario: str, cells: Sequence[Any], shifted: Sequence[Any], path: Path) -> Path:
     """Pr(smallest separation of an episode >= x): policies on the scenario, and the first of them under shifts."""
     changed = [s for s in shifted if s.shift is not BASELINE]
-    figure = Figure(figsize=(14 if changed else 8, 4.2), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, 2 if changed else 1, sharey=True))
-    policies = cells[:10]
-    for color, c in zip(CYCLE * 2, policies):
-        rule = c.policy.path is None and c.policy.algorithm is None
-        values = c.measures.episode["min_separation_nm"].astype(np.float64)
-        if np.isfinite(values).all():
-            style = "--" if rule else "-"
-            _step(axes[0], values, color, f"{c.policy.name}: LoS {c.row['los_rate']:.2f}", linestyle=style)
-    axes[0].set_title(f"{scenario}: smallest separation")
-    if changed:
-        first = changed[0].subject
-        mine = [s for s in changed if s.subject is first]
-        kinds = list(dict.fromkeys(s.shift.kind for s in mine))
-        for k, (color, kind) in enumerate(zip(CYCLE * 2, kinds)):
-            rows = [s for s in mine if s.shift.kind == kind]
-            values = np.concatenate([s.measures.episode["min_separation_nm"] for s in rows]).astype(np.float64)
-            rate = float((values < 5).mean())
-            _step(axes[1], values, color, f"{kind}: {rate:.2f}", band=False, linestyle="-" if k < len(CYCLE) else "--")
-        axes[1].set_title(f"{first.name} under shifts, all of a kind together")
-    for ax in axes:
-        ax.axvline(5, color=RED, linewidth=1, linestyle=":")
-        ax.set_xlabel("x, NM")
-        ax.set_xlim(left=0)
-        ax.set_ylim(0, 1.02)
-        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
-    axes[0].set_ylabel("share of episodes with at least x")
-    return _save(figure, path)
+    with picture(path, 14 if changed else 8, 4.2) as figure:
+        axes = panels(figure, 2 if changed else 1, 2 if changed else 1, sharey=True)
+        policies = cells[:10]
+        for color, c in zip(CYCLE * 2, policies):
+            rule = c.policy.path is None and c.policy.algorithm is None
+            values = c.measures.episode["min_separation_nm"].astype(np.float64)
+            if np.isfinite(values).all():
+                style = "--" if rule else "-"
+                _step(axes[0], values, color, f"{c.policy.name}: LoS {c.row['los_rate']:.2f}", linestyle=style)
+        axes[0].set_title(f"{scenario}: smallest separation")
+        if changed:
+            first = changed[0].subject
+            mine = [s for s in changed if s.subject is first]
+            kinds = list(dict.fromkeys(s.shift.kind for s in mine))
+            for k, (color, kind) in enumerate(zip(CYCLE * 2, kinds)):
+                rows = [s for s in mine if s.shift.kind == kind]
+                values = np.concatenate([s.measures.episode["min_separation_nm"] for s in rows]).astype(np.float64)
+                rate = float((values < 5).mean())
+                _step(
+                    axes[1], values, color, f"{kind}: {rate:.2f}", band=False, linestyle="-" if k < len(CYCLE) else "--"
+                )
+            axes[1].set_title(f"{first.name} under shifts, all of a kind together")
+        for ax in axes:
+            ax.axvline(5, color=RED, linewidth=1, linestyle=":")
+            ax.set_xlabel("x, NM")
+            ax.set_xlim(left=0)
+            ax.set_ylim(0, 1.02)
+            ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+        axes[0].set_ylabel("share of episodes with at least x")
+    return path
 
 
-def degradation(
-    Figure: Any, key: tuple[str, str], results: Sequence[Any], path: Path, columns: tuple[str, str, str] = LOST
-) -> Path:
+def degradation(key: tuple[str, str], results: Sequence[Any], path: Path, columns: tuple[str, str, str] = LOST) -> Path:
     """A value with its interval against the size of each kind of shift, a line per target (of winds, per direction)."""
     label, note = WORDS[columns]
     base = next(s for s in results if s.shift is BASELINE)
@@ -110,24 +111,22 @@ def degradation(
         kinds = ["baseline"]
     across = min(3, len(kinds))
     rows = -(-len(kinds) // across)
-    figure = Figure(figsize=(4.6 * across, 0.5 + 3.1 * rows), layout="constrained")
-    axes = list(figure.subplots(rows, across, squeeze=False, sharey=True).flat)
-    for ax, kind in zip(axes, kinds):
-        mine = [s for s in results if s.shift.kind == kind]
-        _degradation_panel(ax, kind, mine, base, columns)
-    for ax in axes[len(kinds) :]:
-        ax.set_axis_off()
-    for ax in axes[::across]:
-        ax.set_ylabel(label)
-    if columns == LOST:
-        axes[0].set_ylim(-0.03, 1.03)
-    else:
-        axes[0].set_ylim(0, min(axes[0].get_ylim()[1], 30))
-    figure.suptitle(f"{key[0]} on {key[1]}: {note}", x=0.01, ha="left", fontsize=12, color="#2d3748")
-    return _save(figure, path)
+    with picture(path, 4.6 * across, 0.5 + 3.1 * rows) as figure:
+        axes = panels(figure, len(kinds), across, sharey=True)
+        for ax, kind in zip(axes, kinds):
+            mine = [s for s in results if s.shift.kind == kind]
+            _degradation_panel(ax, kind, mine, base, columns)
+        for ax in axes[::across]:
+            ax.set_ylabel(label)
+        if columns == LOST:
+            axes[0].set_ylim(-0.03, 1.03)
+        else:
+            axes[0].set_ylim(0, min(axes[0].get_ylim()[1], 30))
+        headline(figure, f"{key[0]} on {key[1]}: {note}", size=12)
+    return path
 
 
-def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any, columns: tuple[str, str, str]) -> None:
+def _degradation_panel(ax: Axes, kind: str, mine: Sequence[Any], base: Any, columns: tuple[str, str, str]) -> None:
     ax.axhline(base.row[columns[0]], color=GREY, linewidth=1.2, linestyle=":")
     if columns != LOST:
         ax.axhline(5, color=RED, linewidth=1, linestyle=":")
@@ -158,8 +157,8 @@ def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any, colum
             x, y, low, high = (np.insert(v, at, g) for v, g in ((x, gaps), (y, np.nan), (low, np.nan), (high, np.nan)))
         if named or kind in ("wind", "delay"):
             bars = [np.maximum(y - low, 0), np.maximum(high - y, 0)]
-            style = {"linestyle": "none"} if named else {}
-            ax.errorbar(x, y, bars, color=color, marker="o", markersize=3.5, capsize=2, label=group, **style)
+            line = "none" if named else "-"
+            ax.errorbar(x, y, bars, color=color, marker="o", markersize=3.5, capsize=2, label=group, linestyle=line)
         else:
             ax.plot(x, y, color=color, marker="o", markersize=2.5, linewidth=1.3, label=group)
             ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
@@ -173,7 +172,7 @@ def _degradation_panel(ax: Any, kind: str, mine: Sequence[Any], base: Any, colum
     ax.legend(loc="best", fontsize=7, ncols=2 if len(groups) > 3 else 1)
 
 
-def by_aircraft(Figure: Any, key: tuple[str, str], results: Sequence[Any], path: Path) -> Path:
+def by_aircraft(key: tuple[str, str], results: Sequence[Any], path: Path) -> Path:
     """Which aircraft's shift hurts: the mean change of the loss-of-separation rate by kind, range and target."""
     changed = [s for s in results if s.shift is not BASELINE]
     rows = list(dict.fromkeys((s.shift.kind, s.shift.range) for s in changed))
@@ -184,38 +183,38 @@ def by_aircraft(Figure: Any, key: tuple[str, str], results: Sequence[Any], path:
         for j, target in enumerate(targets):
             here = [s for s in changed if (s.shift.kind, s.shift.range, s.shift.target) == (*row, target)]
             values[i, j] = np.mean([s.row["los_rate_change"] for s in here]) if here else np.nan
-    figure = Figure(figsize=(3.4 + 0.85 * len(targets), 1.4 + 0.34 * len(rows)), layout="constrained")
-    ax = figure.subplots()
-    _grid(ax, values, [f"{k} {r}" for k, r in rows], targets, "RdBu_r", (-1.0, 1.0), "{:+.2f}")
-    figure.colorbar(ax.images[0], ax=ax, label="change of the LoS rate", fraction=0.06)
-    ax.set_title(f"{key[0]} on {key[1]}")
-    ax.set_xlabel("shifted aircraft")
-    return _save(figure, path)
+    with picture(path, 3.4 + 0.85 * len(targets), 1.4 + 0.34 * len(rows)) as figure:
+        ax = figure.subplots()
+        _grid(ax, values, [f"{k} {r}" for k, r in rows], targets, "RdBu_r", (-1.0, 1.0), "{:+.2f}")
+        figure.colorbar(ax.images[0], ax=ax, label="change of the LoS rate", fraction=0.06)
+        ax.set_title(f"{key[0]} on {key[1]}")
+        ax.set_xlabel("shifted aircraft")
+    return path
 
 
-def heat_map(Figure: Any, cells: Sequence[Any], path: Path) -> Path:
+def heat_map(cells: Sequence[Any], path: Path) -> Path:
     """Policies by scenarios: loss of separation, and waypoints reached. A frame marks what a policy was trained on."""
     policies, scenarios, lost = transfers.table(cells, "los_rate")
     reached = transfers.table(cells, "reached_rate")[2]
     wide = 2.6 + 0.55 * len(scenarios)
-    figure = Figure(figsize=(2 * wide, 2.1 + 0.34 * len(policies)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    shown = [name if len(name) <= 28 else name[:27] + "…" for name in policies]
-    _grid(left, lost, shown, scenarios, "OrRd", (0.0, 1.0), "{:.2f}")
-    _grid(right, reached, shown, scenarios, "GnBu", (0.0, 1.0), "{:.2f}")
-    left.set_title("Episodes with a loss of separation")
-    right.set_title("Waypoints reached")
-    own = [(policies.index(c.policy.name), scenarios.index(c.file.name)) for c in cells if c.row["own"]]
-    for ax in (left, right):
-        for i, j in own:
-            x, y = np.array([-0.5, 0.5, 0.5, -0.5, -0.5]) + j, np.array([-0.5, -0.5, 0.5, 0.5, -0.5]) + i
-            ax.plot(x, y, color="#1a202c")
-        figure.colorbar(ax.images[0], ax=ax, fraction=0.03)
-    return _save(figure, path)
+    with picture(path, 2 * wide, 2.1 + 0.34 * len(policies)) as figure:
+        left, right = figure.subplots(1, 2, sharey=True)
+        shown = [name if len(name) <= 28 else name[:27] + "…" for name in policies]
+        _grid(left, lost, shown, scenarios, "OrRd", (0.0, 1.0), "{:.2f}")
+        _grid(right, reached, shown, scenarios, "GnBu", (0.0, 1.0), "{:.2f}")
+        left.set_title("Episodes with a loss of separation")
+        right.set_title("Waypoints reached")
+        own = [(policies.index(c.policy.name), scenarios.index(c.file.name)) for c in cells if c.row["own"]]
+        for ax in (left, right):
+            for i, j in own:
+                x, y = np.array([-0.5, 0.5, 0.5, -0.5, -0.5]) + j, np.array([-0.5, -0.5, 0.5, 0.5, -0.5]) + i
+                ax.plot(x, y, color="#1a202c")
+            figure.colorbar(ax.images[0], ax=ax, fraction=0.03)
+    return path
 
 
 def _grid(
-    ax: Any,
+    ax: Axes,
     values: np.ndarray,
     rows: Sequence[str],
     columns: Sequence[str],

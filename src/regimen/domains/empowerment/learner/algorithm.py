@@ -41,6 +41,7 @@ class Empowerment(Algorithm):
     asynchronous = True  # learns from what any earlier policy collected
     needs_env = True  # also to act: networks read what the world makes of a state
     stages = STAGES
+    progress = ("beta_r",)
     by_env = ()
 
     def build(self, spec: Spec) -> EmpowermentBinding:

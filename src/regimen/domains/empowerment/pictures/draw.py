@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +12,15 @@ from regimen.domains.empowerment.pictures.live_view import write_power
 from regimen.domains.empowerment.pictures.scene import Scene, scene_of
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.grid_map import STEPS
-from regimen.reports.plots import CYCLE, GREY, _matplotlib, _save
+from regimen.reports.figure import CYCLE, GREY, INK, blank, headline, save, style
 from regimen.reports.replay import write_gif
 
-INK, WALL, NEVER, FAINT = "#2d3748", "#5c626e", "#edf0f4", 0.02
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
+
+WALL, NEVER, FAINT = "#5c626e", "#edf0f4", 0.02
 MARKS = {"still": "•", "pass": "•", "left": "↶", "right": "↷", "toggle": "T", "pickup": "P", "drop": "D"}
 FRAMES_PER_SECOND = 2
 
@@ -25,15 +30,15 @@ def plot_solution(solution: Solution, folder: Path, name: str = "", seed: int = 
     world has a map and can be drawn."""
     scene, episode = scene_of(solution.world), play(solution, seed)
     paths = []
-    with _matplotlib() as Figure:
+    with style():
         if scene is not None:
-            paths.append(_save(power(Figure, solution, scene, name), folder / "power.png"))
-            paths.append(_save(policy(Figure, solution, scene, name), folder / "policy.png"))
+            paths.append(save(power(solution, scene, name), folder / "power.png"))
+            paths.append(save(policy(solution, scene, name), folder / "policy.png"))
             paths.append(write_power(folder, solution, scene, episode, name))
-        paths.append(_save(power_over_time(Figure, solution, episode, name), folder / "bits.png"))
+        paths.append(save(power_over_time(solution, episode, name), folder / "bits.png"))
         if hasattr(solution.world, "render"):
             frames = episode.frames()
-            paths.append(_save(film(Figure, episode, frames, name), folder / "episode.png"))
+            paths.append(save(film(episode, frames, name), folder / "episode.png"))
             write_gif(folder / "episode.gif", [*frames, frames[-1], frames[-1]], FRAMES_PER_SECOND)
             paths.append(folder / "episode.gif")
     return paths
@@ -51,7 +56,7 @@ def best_time(solution: Solution, scene: Scene) -> int:
     return int(np.argmax(counts))
 
 
-def power(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
+def power(solution: Solution, scene: Scene, name: str) -> Figure:
     """W_h by where that human stands, and by where the first robot does; means over all states that are possible."""
     world, time = solution.world, best_time(solution, scene)
     live = solution.live(time)
@@ -65,21 +70,20 @@ def power(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
     shape = (2, world.humans) if width > 2 * height or world.humans > 1 else (1, 2)  # below each other, or side by side
     size = min(cell_size(width, shape[1]), 7.0 / (height * shape[0]))
     across = shape[1] * max(width * size + 0.5, 2.6) + 1.2
-    figure = Figure(figsize=(across, shape[0] * (height * size + 0.6) + 0.4))
-    figure.set_layout_engine("constrained")
+    figure = blank(across, shape[0] * (height * size + 0.6) + 0.4)
     axes = figure.subplots(*shape, squeeze=False).reshape(-1)
-    image = None
+    images = []
     for ax, (what, h, cells) in zip(axes, [(rows[r][0], h, v) for r in range(2) for h, v in enumerate(values[r])]):
         base(ax, scene)
-        image = paint(ax, scene, cells, low, high)
+        images.append(paint(ax, scene, cells, low, high))
         start(ax, solution, scene)
         ax.set_title(f"Human {h}, by {what} cell" if world.humans > 1 else f"By {what} cell", fontsize=10)
-    bar = figure.colorbar(image, ax=list(axes), shrink=0.85, pad=0.02, aspect=30)
+    bar = figure.colorbar(images[-1], ax=list(axes), shrink=0.85, pad=0.02, aspect=30)
     bar.set_label("power, bits (log2 X)", fontsize=9)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
     when = "" if solution.stationary else f", time {time} of {len(solution.v_r)}"
-    figure.suptitle(f"{name or 'Human power'}: mean over what is possible{when}", x=0.01, ha="left", fontsize=10)
+    headline(figure, f"{name or 'Human power'}: mean over what is possible{when}", color="black")
     return figure
 
 
@@ -95,7 +99,7 @@ def cell_size(width: float, across: int) -> float:
     return float(np.clip(9.0 / (width * across), 0.45, 0.85))
 
 
-def base(ax: Any, scene: Scene) -> None:
+def base(ax: Axes, scene: Scene) -> None:
     """Walls everywhere but on cells; y grows downwards."""
     (left, top), (right, bottom) = extent(scene)
     ax.set_xlim(left, right)
@@ -128,13 +132,13 @@ def extent(scene: Scene) -> np.ndarray:
     return np.stack([np.maximum(wanted[0], whole[0]), np.minimum(wanted[1], whole[1])])
 
 
-def square(ax: Any, x: float, y: float, color: Any) -> None:
+def square(ax: Axes, x: float, y: float, color: Any) -> None:
     from matplotlib.patches import Rectangle
 
     ax.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor=color, edgecolor="none"))
 
 
-def paint(ax: Any, scene: Scene, values: np.ndarray, low: float, high: float) -> Any:
+def paint(ax: Axes, scene: Scene, values: np.ndarray, low: float, high: float) -> ScalarMappable:
     """A colour and a number in each cell that has a value."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
@@ -150,7 +154,7 @@ def paint(ax: Any, scene: Scene, values: np.ndarray, low: float, high: float) ->
     return ScalarMappable(norm, colors)
 
 
-def start(ax: Any, solution: Solution, scene: Scene) -> None:
+def start(ax: Axes, solution: Solution, scene: Scene) -> None:
     """Who is where at the start: R and H with their numbers, where there are several."""
     world = solution.world
     for i, place in enumerate(scene.at(solution.table.states[0])):
@@ -164,15 +168,14 @@ def start(ax: Any, solution: Solution, scene: Scene) -> None:
         ax.text(x, y - 0.15, label, ha="center", va="center", fontsize=7, color="white", weight="bold", bbox=box)
 
 
-def policy(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
+def policy(solution: Solution, scene: Scene, name: str) -> Figure:
     """What each robot most likely does in each cell, and facing each way: states count as often as they occur in an
     episode. The rarer a place, the fainter its mark."""
     world = solution.world
     (left, top), (right, bottom) = extent(scene)
     size = cell_size(right - left, world.robots) * 1.2
     wide = world.robots * ((right - left) * size + 0.5) + 0.3
-    figure = Figure(figsize=(max(wide, 5.5), (bottom - top) * size + 1.2))
-    figure.set_layout_engine("constrained")
+    figure = blank(max(wide, 5.5), (bottom - top) * size + 1.2)
     axes = figure.subplots(1, world.robots, squeeze=False)[0]
     does = usage(solution, scene)  # [R, P, 4, A]
     for r, ax in enumerate(axes):
@@ -188,7 +191,7 @@ def policy(Figure: Any, solution: Solution, scene: Scene, name: str) -> Any:
     key = ["arrow: forward" if scene.faces else "arrows: moves", *(f"{MARKS[a]} {a}" for a in used)]
     where = "a mark lies on the side the robot faces" if scene.faces else "length and size: probability"
     figure.supxlabel(f"{',  '.join(key)}\n{where};  strong: often", fontsize=8, color=GREY)
-    figure.suptitle(f"{name or 'Policy'}: over an episode", x=0.01, ha="left", fontsize=10)
+    headline(figure, f"{name or 'Policy'}: over an episode", color="black")
     return figure
 
 
@@ -208,7 +211,7 @@ def usage(solution: Solution, scene: Scene) -> np.ndarray:
     return out
 
 
-def mark(ax: Any, cell: tuple[int, int], facing: int, mass: np.ndarray, solution: Solution, scene: Scene) -> None:
+def mark(ax: Axes, cell: tuple[int, int], facing: int, mass: np.ndarray, solution: Solution, scene: Scene) -> None:
     """The most likely action of a robot that faces a way, or every move as long as it is likely."""
     actions = solution.world.actions
     often = float(np.clip(mass.sum() / 0.5, 0.18, 1.0))
@@ -226,22 +229,22 @@ def mark(ax: Any, cell: tuple[int, int], facing: int, mass: np.ndarray, solution
         arrow(ax, (x + 0.12 * dx, y + 0.12 * dy), (x + 0.46 * dx, y + 0.46 * dy), often)
     else:
         size = 8 if best in ("toggle", "pickup", "drop") else 11
-        style = {"ha": "center", "va": "center", "fontsize": size, "color": INK, "alpha": often}
-        ax.text(x + 0.31 * dx, y + 0.31 * dy, MARKS[best], **style)
+        look = {"ha": "center", "va": "center", "fontsize": size, "color": INK, "alpha": often}
+        ax.text(x + 0.31 * dx, y + 0.31 * dy, MARKS[best], **look)
 
 
-def arrow(ax: Any, start: tuple[float, float], end: tuple[float, float], alpha: float, head: bool = True) -> None:
+def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], alpha: float, head: bool = True) -> None:
     kind = "-|>,head_width=0.18,head_length=0.32" if head else "-"
-    style = {"arrowstyle": kind, "color": "#2b6cb0", "lw": 1.8, "alpha": alpha}
-    ax.annotate("", end, start, arrowprops=style | {"shrinkA": 0, "shrinkB": 0})
+    look = {"arrowstyle": kind, "color": "#2b6cb0", "lw": 1.8, "alpha": alpha}
+    ax.annotate("", end, start, arrowprops=look | {"shrinkA": 0, "shrinkB": 0})
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def power_over_time(Figure: Any, solution: Solution, episode: Episode, name: str) -> Any:
+def power_over_time(solution: Solution, episode: Episode, name: str) -> Figure:
     """Bits over time: means over all that may happen with 10 to 90% of it, and those of one episode as dots."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = blank(9, 3.6)
     people, robot = figure.subplots(1, 2)
     occupancy, values = solution.occupancy(), bits(solution)
     steps = len(occupancy) - 1
@@ -263,7 +266,7 @@ def power_over_time(Figure: Any, solution: Solution, episode: Episode, name: str
         ax.legend(loc="best")
     people.set_ylabel("bits")
     note = "line: mean, band: 10 to 90%, dots: one episode"
-    figure.suptitle(f"{name + ': ' if name else ''}{note}", x=0.01, ha="left", fontsize=9, color=GREY)
+    headline(figure, f"{name + ': ' if name else ''}{note}", size=9, color=GREY)
     return figure
 
 
@@ -277,7 +280,7 @@ def quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, fl
     return float(values @ weights), float(low), float(high)
 
 
-def film(Figure: Any, episode: Episode, frames: list[np.ndarray], name: str) -> Any:
+def film(episode: Episode, frames: list[np.ndarray], name: str) -> Figure:
     """Pictures of an episode with what the robots did next, at most eighteen of them."""
     world = episode.solution.world
     keep = np.arange(0, len(frames), -(-len(frames) // 18))
@@ -285,7 +288,7 @@ def film(Figure: Any, episode: Episode, frames: list[np.ndarray], name: str) -> 
     across = int(np.clip(round(np.sqrt(len(keep) * tall / wide * 1.8)), 1, len(keep)))
     down = -(-len(keep) // across)
     size = float(np.clip(10 / across, 1.5, 2.2))
-    figure = Figure(figsize=(across * size, down * (size * tall / wide + 0.35) + 0.3), layout="constrained")
+    figure = blank(across * size, down * (size * tall / wide + 0.35) + 0.3)
     axes = figure.subplots(down, across, squeeze=False).reshape(-1)
     for ax in axes:
         ax.set_axis_off()
@@ -293,5 +296,5 @@ def film(Figure: Any, episode: Episode, frames: list[np.ndarray], name: str) -> 
         ax.imshow(frames[t])
         acts = [world.actions[a] for a in episode.actions[t][: world.robots]] if t < len(episode.actions) else ["end"]
         ax.set_title(f"{t}: {', '.join(acts)}", fontsize=8, weight="normal", pad=3)
-    figure.suptitle(f"{name or 'Episode'}: the robot does what is most likely", x=0.01, ha="left", fontsize=10)
+    headline(figure, f"{name or 'Episode'}: the robot does what is most likely", color="black")
     return figure

@@ -13,18 +13,19 @@ import yaml
 from gymnasium import spaces
 
 import regimen
-from regimen.config import layers
+from regimen import trees
 from regimen.cli.main import main
+from regimen.config import layers
+from regimen.config.curriculum import Levels, Ramp, Rule, Stairs, parse
+from regimen.engines import curriculum
+from regimen.engines.base import Limits, NativeEngine
+from regimen.engines.curriculum import Curriculum
 from regimen.envs import registry
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_episodes, read_metrics
-from regimen.runs import curriculum
-from regimen import trees
-from regimen.runs.curriculum import Curriculum, Levels, Ramp, Rule, Stairs, parse
-from regimen.engines.base import Limits, NativeEngine
+from regimen.runs.build import make_engine
 from regimen.runs.learner import initial_from
-from regimen.runs.session import make_engine
 from regimen.types import Clock, EpisodeRows, TimeStep
 from support import BROKEN, TINY, UPDATE, assert_same_run, command_line, final_state, tiny
 

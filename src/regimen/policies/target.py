@@ -1,0 +1,42 @@
+"""What a RUN or ENV names: the run directory, the policy folder, or the environment that a verb is given."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from regimen.envs import registry
+from regimen.errors import ConfigError, StorageError
+
+OBJECT = "python:"  # begins the id of an environment object that only the user's program can make again
+
+
+def is_run(target: Any) -> bool:
+    """Whether a target is the path of a run directory or of a policy folder."""
+    if not isinstance(target, (str, Path)):
+        return False
+    path = Path(target)
+    if path.is_dir() and ((path / "config.yaml").exists() or (path / "config.json").exists()):
+        return True
+    if path.is_dir() and any(path.glob("seed-*/config.yaml")):
+        raise ConfigError(f"{path} holds several seeds; name one of them, for example {path}/seed-0")
+    if path.exists() and target not in registry.ENVS:
+        raise StorageError(f"{path} is not a run directory: it has no config.yaml")
+    return False
+
+
+def refuse_object(stored: str, env: Any, instead: str) -> None:
+    """Refuse a run whose environment was a Python object, unless that object is handed over as `env`."""
+    if env is None and stored.startswith(OBJECT):
+        raise ConfigError(
+            f"this run was trained on the Python object '{stored.removeprefix(OBJECT)}', which cannot be made from its "
+            f"name; call {instead} with it"
+        )
+
+
+def stored_env(stored: str, args: dict[str, Any], env: Any) -> registry.EnvHandle:
+    """The environment of a run: `env` itself where there is one, under the name that the run knows."""
+    if env is None:
+        return registry.resolve(stored, args)
+    return dataclasses.replace(registry.resolve(env, {}), id=stored)

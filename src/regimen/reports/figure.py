@@ -1,0 +1,103 @@
+"""Matplotlib figures of one style: open them with `picture`, put curves on their axes, and they are saved whole."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regimen.errors import ConfigError
+from regimen.files.storage import replacing, storage_error
+from regimen.words import count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#c53030", "#718096"
+INK = "#2d3748"
+CYCLE = [BLUE, ORANGE, GREEN, PURPLE, RED, "#0987a0", "#b7791f", "#97266d"]
+STYLE: dict[Any, Any] = {  # keyed by matplotlib's own type of names
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": "#4a5568",
+    "axes.edgecolor": "#a0aec0",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#e2e8f0",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#4a5568",
+    "ytick.color": "#4a5568",
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "savefig.dpi": 130,
+}
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Draw everything inside the block in the house style; without matplotlib, say which extra has it."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ConfigError("plots need matplotlib: pip install 'regimen[plots]'") from error
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def blank(width: float, height: float) -> Figure:
+    """Make an empty figure of so many inches, without pyplot's global state. To be called inside `style`."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+@contextlib.contextmanager
+def picture(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """Open a figure in the house style and save it as the PNG file `path` when the block has ended."""
+    with style():
+        figure = blank(width, height)
+        yield figure
+        save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the PNG file whole or not at all, so that a reader never sees half a picture."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as tmp:
+            figure.savefig(tmp, format="png", metadata={"Software": "regimen"})
+    except OSError as error:
+        raise storage_error(path, error) from error
+    return path
+
+
+def panels(figure: Figure, n: int, across: int, rows: int | None = None, sharey: bool = False) -> list[Axes]:
+    """Return `n` axes in rows of `across`; the places that are left over stay empty."""
+    rows = -(-n // across) if rows is None else rows
+    axes = list(figure.subplots(rows, across, squeeze=False, sharey=sharey).flat)
+    for ax in axes[n:]:
+        ax.set_axis_off()
+    return axes[:n]
+
+
+def headline(figure: Figure, text: str, size: float = 10, color: str = INK) -> None:
+    """Write a line at the upper left of the figure."""
+    figure.suptitle(text, x=0.01, ha="left", fontsize=size, color=color)
+
+
+def signature(figure: Figure, text: str) -> None:
+    """Write in small grey letters at the upper right what the figure is of."""
+    figure.suptitle(text, x=0.99, ha="right", fontsize=9, color=GREY)
+
+
+def step_axis(ax: Axes) -> None:
+    """Label the x axis with counts such as `20k`."""
+    ax.xaxis.set_major_formatter(lambda value, _: count(value))

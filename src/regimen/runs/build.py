@@ -1,0 +1,117 @@
+"""Making the engine that trains a configuration: what it needs, and what is refused before anything is made."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+
+from regimen.config.regimen import Regimen, resolve
+from regimen.config.schema import TrainConfig
+from regimen.engines import curriculum, device, offline
+from regimen.engines.base import Engine, HostEngine, NativeEngine
+from regimen.engines.multihost import SharedEngine
+from regimen.engines.ray.cluster import require_ray
+from regimen.envs.check import check_env
+from regimen.envs.registry import EnvHandle
+from regimen.errors import ConfigError, EnvError, RegimenError
+from regimen.policies.policy import bind_algorithm
+from regimen.schedule import Episodes, Steps
+from regimen.sources.host import HostSource
+from regimen.sources.scan import ScanSource
+from regimen.types import State
+
+
+def make_engine(
+    config: TrainConfig,
+    handle: EnvHandle,
+    seeds: list[int],
+    stop_requested: Callable[[], bool],
+    adopt: Callable[[State], State] = lambda state: state,
+    variants: list[Any] | None = None,
+) -> Engine:
+    """The engine of this configuration; refused when its batches cannot fit. `adopt` may replace parts of each fresh
+    state (`--init-from`). `variants` are hyper-parameters of each learner, which differ from the configuration's only
+    in numbers; a native environment is then given."""
+    native = handle.native is not None
+    wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
+    if wanted and getattr(handle.native, "write_evaluation", None) is None:
+        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; its class has no `write_evaluation`")
+    regimen = resolve(config, native, len(handle.agents), handle.max_episode_steps)
+    if config.data is not None:
+        make_online = partial(make_engine, stop_requested=stop_requested)
+        return offline.make_engine(config, regimen, handle, seeds, make_online, adopt)
+    course = curriculum.make(config.curriculum, handle)
+    algo = bind_algorithm(config, handle, regimen)
+    schedule = Steps(regimen.n) if regimen.kind == "steps" else Episodes(regimen.n)
+    if not native and config.devices not in (None, 1):
+        raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
+    devices = device.choose(config.devices, regimen.num_envs, algo) if native else jax.local_devices()[:1]
+    batches = memory_needed(regimen, handle)
+    device.require_memory(batches * len(seeds), replay_needed(algo) * len(seeds), devices)
+
+    def init(key: Any, one: Any = algo) -> State:
+        return adopt(one.init(key))
+
+    if config.engine.distributed:
+        if course is not None:
+            raise ConfigError("curriculum: workers do not follow one; use --engine local")
+        if config.rollout.lag:
+            raise ConfigError("rollout.lag: workers have a lag of their own; set it to 0")
+        require_ray()
+        from regimen.engines.ray.engine import RayEngine
+
+        bytes_ahead = (config.engine.queue + 2) * batches
+        return RayEngine(config, regimen, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
+    with blaming_the_env(handle):
+        if native:
+            source, lag = ScanSource(schedule, regimen.num_envs), config.rollout.lag
+            kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
+            each = None if variants is None else [with_config(algo, c) for c in variants]
+            engine = kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
+            engine.regimen = dataclasses.replace(regimen, devices=len(devices))
+            return engine
+        if config.rollout.lag:
+            raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
+        components, limit = handle.reward_components, handle.max_episode_steps
+        metrics, host = handle.metric_reductions, handle.make_host
+        assert host is not None
+        source = HostSource(host, schedule, regimen.num_envs, components, limit, stop_requested, metrics)
+        engine = HostEngine(algo, source, seeds[0], init)
+        engine.regimen = regimen
+        return engine
+
+
+def with_config(algo: Any, config: Any) -> Any:
+    """A bound algorithm with other hyper-parameters, sharing its networks: those may not depend on what changed."""
+    return type(algo)(config, algo.network).with_binding(algo.bound)
+
+
+def memory_needed(regimen: Regimen, handle: EnvHandle) -> int:
+    """Bytes of one learner's batches, in about."""
+    episodes = 4 * regimen.n if regimen.native else regimen.n
+    return device.batch_bytes(handle.observation_space, regimen.most_rows, episodes, copies=2.5)
+
+
+def replay_needed(algo: Any) -> int:
+    """Bytes of one learner's replay; 0 where it has none."""
+    return algo.bound.replay_bytes()
+
+
+@contextlib.contextmanager
+def blaming_the_env(handle: EnvHandle) -> Iterator[None]:
+    """An error deep in jax whose cause is a native environment that breaks its contract: say which part of it."""
+    try:
+        yield
+    except RegimenError:
+        raise
+    except Exception as error:
+        problems = check_env(handle, steps=8) if handle.native is not None else []
+        errors = [p.message for p in problems if p.level == "error"]
+        if not errors:
+            raise
+        raise EnvError(f"{handle.id}: {errors[0]}") from error

@@ -1,0 +1,41 @@
+"""Numbers, durations, plurals and tables as text for people. Imports nothing but the standard library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a number with fixed digits, but never a small one as 0.000."""
+    return f"{value:.1e}" if value and abs(value) < 10.0**-digits else f"{value:.{digits}f}"
+
+
+def score(value: float) -> str:
+    """Write a return: one digit after the point, three below 1."""
+    return f"{value:.1f}" if value == 0 or abs(value) >= 1 else number(value)
+
+
+def count(value: float) -> str:
+    """Write 12,345 as `12.3k`."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}" if value != int(value) else str(int(value))
+
+
+def clock(seconds: float) -> str:
+    """Write a duration as `1:02:03`, or `2:03` below an hour."""
+    minutes, seconds = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def plural(n: int, noun: str) -> str:
+    """Write a count with its noun: `1 seed`, `2 seeds`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Write a table as lines whose columns are equally wide."""
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
