@@ -356,13 +356,14 @@ EXAMPLES = {
     "search_curriculum.py": ["--quick"],
 }
 WITHOUT_RUN = {"own_loop.py"}  # writes no run directory
+QUICK = {"quickstart.py", "callback.py", "own_loop.py"}
 
 
 def test_every_example_is_run():
     assert set(EXAMPLES) == {path.name for path in (ROOT / "examples").glob("*.py")}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [name if name in QUICK else longer(name) for name in EXAMPLES])
 def test_examples(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *EXAMPLES[name]])

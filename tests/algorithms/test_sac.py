@@ -454,6 +454,7 @@ def engine_of(env, seeds=(0,), **overrides):
 
 
 @pytest.mark.usefixtures("compilation_cache")
+@pytest.mark.long
 def test_two_seeds_are_two_runs():
     together, alone = engine_of("pendulum", (3, 4)), engine_of("pendulum", (4,))
     for engine in (together, alone):

@@ -56,6 +56,7 @@ def cluster():
     own.stop()
 
 
+@pytest.mark.long
 def test_actors_reach_the_exact_values(cluster):
     config, handle = configured()
     engine = make_engine(config, handle, [0], lambda: False)
