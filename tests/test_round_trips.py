@@ -40,7 +40,8 @@ from regimen.reports.comparison import compare
 from regimen.reports.diagnose import diagnose
 from regimen.reports.page import write_report
 from regimen.reports.replay import replay
-from regimen.runs.session import Session, evaluation_seed
+from regimen.runs.loop import evaluation_seed
+from regimen.runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 

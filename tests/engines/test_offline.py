@@ -139,8 +139,8 @@ def test_a_signal_while_data_is_collected_interrupts_everything(tmp_path, monkey
     settings |= {"total_steps": 16, "seed": 3}
     turn = Session.turn
 
-    def interrupted(session):
-        turn(session)
+    def interrupted(session, progress):
+        turn(session, progress)
         session.signals.ask(number)
 
     with monkeypatch.context() as patch:

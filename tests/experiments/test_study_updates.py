@@ -65,9 +65,9 @@ def test_the_gain_is_the_mean_of_ratio_less_one_times_standard_advantage(study):
     assert float(updates.gain(algo, state, new, batch)) == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
-def test_the_bound_of_compliance_needs_enough_episodes():
+def test_the_bound_of_a_rate_needs_enough_episodes():
     few, many = (
-        updates.compliance_bound(SimpleNamespace(metrics={"compliance": np.ones(n)}))  # type: ignore[arg-type]
+        updates.bound_of("rate", SimpleNamespace(metrics={"rate": np.ones(n)}))  # type: ignore[arg-type]
         for n in (20, 200)
     )
     assert few < 0.95 <= many < 1
@@ -88,7 +88,7 @@ def test_compliance_is_measured_in_the_asked_workflow(tmp_path):
     assert job.work(lambda share: None) == "1 of 1 seeds complied"
     study.write(draw=False)
     (row,) = study.results["parts"]["compliance"]
-    (curve,) = study.compliance["1 episode, GAE"]
+    (curve,) = study.gated["1 episode, GAE"]
     assert curve.episodes == [0, 2, 4] and all(0.01 < bound < 1 for bound in curve.returns)
     assert (row["episodes_to_gate"].value, row["episodes"]) == (0, 4)  # passed at the first look
     assert row["final"].value == pytest.approx(np.mean(curve.returns))
@@ -153,7 +153,7 @@ def test_words_follow_the_intervals():
     ("env", "options", "words"),
     [
         ("probe/match", {"strategies": "6 episodes", "targets": (1,)}, "did you mean '5 episodes'"),
-        ("probe/match", {"parts": "compliance", "targets": (1,)}, "no workflows"),
+        ("probe/match", {"parts": "compliance", "targets": (1,)}, "'compliance' is not one of race; gradient; overfit"),
         ("probe/match", {"parts": "rase"}, "did you mean 'race'"),
         ("pendulum", {}, "--targets"),
         ("probe/match", {"gate": 1.5, "targets": (1,)}, "at most 1"),
