@@ -143,8 +143,8 @@ def gains(seeds: range, budget: int) -> None:
 
         from regimen.experiments.studies import updates
 
-        reward, factors, _ = algo.scaled_reward(old, batch)
-        rows, _ = algo.advantages(old.models["policy"].params, old, batch, reward, factors)
+        reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
+        rows, _ = algo.advantages(old, batch, reward, factors)
         weight = batch.valid / batch.valid.sum()
         advantage = rows.advantage.sum(-1)
         centred = advantage - (advantage * weight).sum()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -441,3 +442,14 @@ def test_finding_runs_leaves_out_what_is_inside_them(tmp_path):
     write_run(run / "trials" / "0")
     (tmp_path / "search" / "views").mkdir(parents=True)
     assert find(tmp_path) == [(("a",), True), (("a", "trials", "0"), True), (("search",), False)]
+
+
+def test_the_library_of_the_charts_comes_with_the_package_and_its_licence(site):
+    status, headers, body = site.get("/vendor/uPlot.iife.min.js")
+    assert status == 200 and headers["content-type"].startswith("text/javascript") and b"v1.6.32" in body[:80]
+    vendor = resources.files("regimen.dashboard") / "static" / "vendor"
+    assert body == (vendor / "uPlot.iife.min.js").read_bytes()
+    assert "MIT License" in (vendor / "uPlot.LICENSE").read_text()
+    page = site.get("/")[2].decode()
+    for url in re.findall(r"(?:src|href)=\"(/[^\"]+)\"", page):
+        assert site.get(url)[0] == 200, url

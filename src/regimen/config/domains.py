@@ -70,7 +70,7 @@ class AlgorithmEntry:
         """The dataclass of its hyper-parameters."""
         return load(self.settings) if isinstance(self.settings, str) else self.settings
 
-    def load(self) -> type:
+    def load(self) -> Any:
         """The algorithm's class, imported now."""
         return load(self.target) if isinstance(self.target, str) else self.target
 

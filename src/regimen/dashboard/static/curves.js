@@ -1,7 +1,7 @@
 // Which charts there are for the runs that are overlaid, and the lines in them. One request brings all lines.
 
 import { $, h, colour, COLOURS } from "/util.js";
-import { Chart, look, dash } from "/charts.js";
+import { Chart, look, dash } from "/chart.js";
 
 const starts = (prefix) => (name) => name.startsWith(prefix) && !/_(min|max)$/.test(name);
 const among = (...names) => (name) => names.includes(name);
@@ -48,12 +48,6 @@ export class Curves {
     this.names = new Set();
     this.events = {
       say,
-      moved: (active) => {
-        for (const chart of this.charts.values()) {
-          if (chart !== active) chart.active = false;
-          chart.draw();
-        }
-      },
       zoom: (range) => {
         look.range = range;
         $("unzoom").hidden = !range;
