@@ -83,8 +83,8 @@ class UpdatesArgs:
                   return at the end, memory
       gradient    how noisy an update's gradient is at fixed policies
       overfit     how much of an update's claimed gain a new batch confirms
-      compliance  episodes until the bound of compliance with a workflow passes
-                  the gate, where the environment has workflows
+      compliance  on network_defense: episodes until the bound of compliance
+                  with a workflow passes the gate
 
     Each strategy has its documented epochs, as full batches, with z-scored Monte-Carlo returns and with GAE.
     Results are written after each part; Ctrl+C keeps what is measured.
@@ -103,7 +103,7 @@ class UpdatesArgs:
     quick: bool = False
     """A look in a minute or two: fewer seeds, strategies, updates and steps, where they are not given."""
     targets: tuple[float, ...] | None = None
-    """Evaluation returns to reach; on network_defense -100 -50 -25, else the environment's threshold."""
+    """Evaluation returns to reach; by default those that the environment names, else its threshold."""
     seeds: Natural | None = None
     """Seeds of every training (5; with --quick 2)."""
     seed: Whole = 0
@@ -117,9 +117,9 @@ class UpdatesArgs:
     eval_episodes: Natural | None = None
     """Greedy episodes per evaluation (100)."""
     gate: Positive | None = None
-    """Compliance whose lower bound must be reached (0.95)."""
+    """What the lower bound of the rate that the environment gates must reach (0.95)."""
     workflow: str | None = None
-    """The order to comply with (critical_first)."""
+    """The task for which that rate is measured: on network_defense the order to comply with (critical_first)."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train."""
     out: str | None = None

@@ -19,6 +19,7 @@ from regimen.config import datasets, presets
 from regimen.config import names as migrating
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
 from regimen.config.curriculum import PRESET
+from regimen.config.domains import domain_of
 from regimen.config.regimen import EPISODES, resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types, validate
@@ -80,8 +81,26 @@ def build_config(
     flat |= {"env": env, "algorithm": algorithm}
     if source is not None:
         flat["preset"] = source.name
-    config = validate(_build(TrainConfig, flat, algorithm))
+    config = share_discount(validate(_build(TrainConfig, flat, algorithm)))
     resolve(config, native=True)
+    return config
+
+
+def share_discount(config: TrainConfig) -> TrainConfig:
+    """The configuration with the learner's discount in an environment whose shaping must have the same."""
+    domain = domain_of(config.env)
+    gamma = getattr(config.algo, "gamma", None)
+    if domain is None or domain.discount is None or gamma is None:
+        return config
+    name, default = domain.discount
+    value = config.env_args.get(name)
+    if value is None:
+        return config if gamma == default else config.replace(env_args=config.env_args | {name: gamma})
+    if value != gamma:
+        raise ConfigError(
+            f"env.{name}: {value} is not algo.gamma {gamma:g}, with which shaping leaves the task as it is; leave "
+            f"env.{name} out, and it follows algo.gamma"
+        )
     return config
 
 

@@ -17,6 +17,7 @@ from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
+from regimen.files.datasets import Writer
 from regimen.files.run_dir import RunFiles, read_config, read_metrics
 from regimen.policies.evaluate import baseline_evaluator, evaluate_policy
 from regimen.policies.policy import Policy, load_policy, read_policy
@@ -370,7 +371,7 @@ def gather(
         raise ConfigError(f"policy: {handle.id} is an environment, so only 'random' can act; give a run directory")
 
     description = ", ".join(f"{p.fraction:.0%} {p.policy}" for p in parts) + f" on {handle.id}"
-    writer = dataset.Writer(out, handle, description, "random" if path is None else read_config(path)["algorithm"])
+    writer = Writer(out, handle, description, "random" if path is None else read_config(path)["algorithm"])
     unit, total = ("steps", steps) if steps is not None else ("episodes", episodes or DEFAULT_EPISODES)
     acting = Acting(handle, run, greedy, epsilon, target_return, everything=episodes is None and steps is None)
     try:
@@ -386,7 +387,7 @@ def gather(
     return dataset.read(written)
 
 
-def fill(writer: dataset.Writer, part: Part, stream: Stream, unit: str, share: int, report: Report) -> None:
+def fill(writer: Writer, part: Part, stream: Stream, unit: str, share: int, report: Report) -> None:
     """Write the stream's own share of the part: so many episodes, or whole episodes until so many steps are reached."""
     begin, goal, waiting = getattr(part, unit), math.ceil(share * stream.fraction), []
     part.source = stream.words if not part.source else f"{part.source}; {stream.words}"

@@ -189,7 +189,7 @@ def test_policies_of_single_aircraft(tmp_path):
     """Independent policies fly their own scenario, and are refused where there are more aircraft."""
     env = Airspace(scenario="head_on", **SHORT)
     spec = Spec(env.observation_space, env.action_space, env.reward_components, agents=("A1", "A2"))
-    algo = PolicyMap.bind(PPO(network=NetworkConfig(hidden=(8,))), spec, {"a": ("A1",), "b": ("A2",)}, {})
+    algo = PolicyMap.of(PPO(network=NetworkConfig(hidden=(8,))), spec, {"a": ("A1",), "b": ("A2",)}, {})
     params = algo.actor_params(algo.init(jax.random.key(0)))
     policy = Policy(algo, params, {"env": "airspace/head_on", "env_args": SHORT, "algorithm": "ppo"})
     found = analyse(policy, shifts="none", episodes=4, stochastic=True, baselines=False, write=False)

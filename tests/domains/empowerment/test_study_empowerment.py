@@ -3,9 +3,11 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from regimen.domains.empowerment import study as empowerment
+from regimen.engines.base import Progress
 from regimen.errors import UsageError
 from regimen.experiments.studies.jobs import Console
 
@@ -37,7 +39,8 @@ class Engine:
         first = len(self.asked) == 1
         updates = [min(4, limit.updates) for limit in limits]
         updates[1] = 2 if first else 0
-        return [SimpleNamespace(updates=n, diverged=first and k == 1) for k, n in enumerate(updates)]
+        ended = SimpleNamespace(update=np.zeros(0))
+        return [Progress(np.ones(n), {}, ended, 0.1, first and k == 1) for k, n in enumerate(updates)]
 
     def at(self, tree, k):
         return SimpleNamespace(models={})
@@ -61,6 +64,7 @@ def test_a_seed_that_diverges_stops_alone_and_is_named(monkeypatch, tmp_path):
     assert "- ramp: sigmoid" in study.words()
 
 
+@pytest.mark.long
 def test_a_real_study_of_a_tiny_world_comes_near_its_exact_values(tmp_path, monkeypatch, compilation_cache):
     """Nothing is replaced but the list of choices: one program is enough."""
     monkeypatch.setitem(empowerment.CHOICES, "targets", {"on": {}})

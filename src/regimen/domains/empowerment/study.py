@@ -19,7 +19,6 @@ from regimen.config.layers import build_config
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import reach, validate
 from regimen.engines import device
-from regimen.engines.base import IDLE, Limits
 from regimen.engines.signals import code_of
 from regimen.envs import registry
 from regimen.errors import UsageError, nearest
@@ -31,6 +30,7 @@ from regimen.reports.figure import picture
 from regimen.reports.table import Table
 from regimen.runs.api import check_free
 from regimen.runs.build import make_engine
+from regimen.runs.loop import Goal, Loop
 from regimen.statistics import mean_interval
 
 BASE: dict[str, Any] = {
@@ -230,21 +230,17 @@ def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
     handle, seeds, begun = registry.resolve(config.env, config.env_args), list(seeds), time.monotonic()
     engine: Any = make_engine(config, handle, seeds, lambda: False)
     assert config.rollout.steps is not None and config.total_steps is not None
-    updates, diverged = max(1, config.total_steps // config.rollout.steps), [False] * len(seeds)
-    done = [0] * len(seeds)
-    while any(going := [n < updates and not over for n, over in zip(done, diverged)]):
-        progress = engine.advance([Limits(updates - n) if on else IDLE for n, on in zip(done, going)])
-        diverged = [over or p.diverged for over, p in zip(diverged, progress)]
-        done = [n + p.updates for n, p in zip(done, progress)]
-        tick(max(done) / updates)
+    updates, loop = max(1, config.total_steps // config.rollout.steps), Loop(handle, engine, seeds)
+    loop.reach(lambda k: Goal(updates), lambda progress: tick(max(t.updates for t in loop.tallies) / updates))
     c: Any = config.algo
     solution = validate.solved(handle.native, c, reach.LIMIT)
     seconds, rows = (time.monotonic() - begun) / len(seeds), []
     for k, seed in enumerate(seeds):
         params = {name: m.params for name, m in engine.at(engine.state, k).models.items()}
-        found = validate.measure(validate.compare(engine.algo, jax.device_get(params), solution), c.beta_r)
-        told = {"seconds": seconds, "diverged": diverged[k], "updates": done[k]}
-        rows.append({"seed": seed} | {score: found[score] for score in SCORES} | told)
+        errors = validate.measure(validate.compare(engine.algo, jax.device_get(params), solution), c.beta_r)
+        tally = loop.tallies[k]
+        about = {"seconds": seconds, "diverged": tally.diverged, "updates": tally.updates}
+        rows.append({"seed": seed} | {score: errors[score] for score in SCORES} | about)
     return rows
 
 

@@ -32,7 +32,6 @@ from regimen.experiments.studies.options import Options, default_path, prepare, 
 from regimen.experiments.studies.rows import Run
 from regimen.files.run_dir import git_revision, versions
 from regimen.files.storage import plain, write_json
-from regimen.policies.evaluate import make_evaluator
 from regimen.runs.api import check_free
 from regimen.runs.build import make_engine
 
@@ -61,7 +60,6 @@ class Study:
     def __post_init__(self):
         self.begun = time.monotonic()
         self.benches: dict[tuple, Bench] = {}
-        self.evaluator: Any = None
         self.policies: dict[str, Any] = {}  # name -> State
         self.policy_notes: dict[str, Any] = {}
         self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
@@ -108,14 +106,17 @@ class Study:
         """The regimen's compiled training, kept for other learning rates and for outliers."""
         if regimen.program not in self.benches:
             o = self.options
-            bench = Bench(regimen, self.config, self.seeds, self.budget, o.checks, self.evaluate, o.eval_episodes)
-            if self.evaluator is None:  # one for all: the policies of all regimens have the same form
-                self.evaluator = make_evaluator(self.handle, bench.engine.algo)
-            self.benches[regimen.program] = bench
+            first = next(iter(self.benches.values()), None)  # one evaluator for all: policies have the same form
+            self.benches[regimen.program] = Bench(
+                regimen,
+                self.config,
+                self.seeds,
+                self.budget,
+                o.checks,
+                o.eval_episodes,
+                None if first is None else first.evaluator,
+            )
         return self.benches[regimen.program]
-
-    def evaluate(self, *args: Any) -> Any:
-        return self.evaluator(*args)
 
     # --- work --------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""When to update, compared with numbers: `run(env="network_defense")`, or `regimen study updates`.
+"""When to update, compared with numbers: `run("cartpole")`, or `regimen study updates`.
 
 Strategies that people use, side by side, each with its documented epochs and as full batches: after every episode, 5 or
 10 of them, 25 parallel ones, 20,000 steps; with Monte-Carlo returns z-scored over the batch and with GAE; and from a
@@ -35,7 +35,7 @@ from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
 from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, default_path, resolve_options
 from regimen.files.run_dir import git_revision, versions
 from regimen.files.storage import write_json
-from regimen.policies.evaluate import Evaluation, make_evaluator
+from regimen.policies.evaluate import Evaluation
 from regimen.runs.api import check_free
 from regimen.runs.build import make_engine
 from regimen.statistics import iqm
@@ -58,7 +58,7 @@ class Study:
     state: str = "running"
     exit_code: int = 0
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
-    compliance: dict[str, list[Curve]] = field(default_factory=dict)
+    gated: dict[str, list[Curve]] = field(default_factory=dict)  # of the bound of the gated metric
     memory: dict[str, int] = field(default_factory=dict)  # bytes of a batch, and of the replay
     updates: dict[str, float] = field(default_factory=dict)
     samples: dict[tuple[str, str], Sample] = field(default_factory=dict)  # policy, arm
@@ -84,10 +84,7 @@ class Study:
         config, o = self.config(arm, **env_args), self.options
         budget = max(1, round(o.budget * arm.share))
         checks = max(min(6, o.checks), round(o.checks * arm.share))  # the last three are the result
-        bench = Bench(arm.regimen, config, self.seeds, budget, checks, lambda *_: None, o.eval_episodes, score)
-        handle = registry.resolve(self.env, config.env_args)
-        bench.evaluate = make_evaluator(handle, bench.engine.algo)
-        return bench
+        return Bench(arm.regimen, config, self.seeds, budget, checks, o.eval_episodes, score=score)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +95,7 @@ class Study:
                 self.noise(arm, policy) for arm in self.on_policy() for policy in ("initial", "halfway")
             ],
             "overfit": lambda: [self.overfitting(arm) for arm in self.on_policy()],
-            "compliance": lambda: [self.complying(arm) for arm in self.options.arms],
+            self.options.gated: lambda: [self.complying(arm) for arm in self.options.arms],
         }
         return {part: by_part[part]() for part in self.options.parts}
 
@@ -172,10 +169,9 @@ class Study:
         o = self.options
 
         def work(tick: Tick) -> str:
-            args = {"workflow": o.workflow, "alignment": "published"}
-            bench = self.bench(arm, compliance_bound, **args)
+            bench = self.bench(arm, partial(bound_of, o.gated), **o.gated_args)
             found = bench.train(float(bench.config.algo.lr), tick)
-            self.compliance[arm.name] = found
+            self.gated[arm.name] = found
             there = sum(np.isfinite([curves.reached(c.episodes, c.returns, o.gate) for c in found]))
             return f"{there} of {len(found)} seeds complied"
 
@@ -192,7 +188,7 @@ class Study:
                 self.noise_row(a, p) for p in ("initial", "halfway") for a in o.arms if (p, a.name) in self.samples
             ],
             "overfit": [self.overfit_row(a) for a in o.arms if a.name in self.gains],
-            "compliance": [self.compliance_row(a) for a in o.arms if a.name in self.compliance],
+            o.gated: [self.gated_row(a) for a in o.arms if a.name in self.gated],
         }
         return {name: rows for name, rows in parts.items() if rows}
 
@@ -244,8 +240,8 @@ class Study:
             "kl": float(found["kl"].mean()),
         }
 
-    def compliance_row(self, arm: Arm) -> dict[str, Any]:
-        found, gate = self.compliance[arm.name], self.options.gate
+    def gated_row(self, arm: Arm) -> dict[str, Any]:
+        found, gate = self.gated[arm.name], self.options.gate
         episodes = [curves.reached(c.episodes, c.returns, gate) for c in found]
         return self.label(arm) | {
             "reached": int(np.isfinite(episodes).sum()),
@@ -279,8 +275,9 @@ class Study:
         }
         raw = {
             "curves": {name: [c.to_dict() for c in found] for name, found in self.curves.items()},
-            "compliance": {name: [c.to_dict() for c in found] for name, found in self.compliance.items()},
         }
+        if self.options.gated:
+            raw[self.options.gated] = {name: [c.to_dict() for c in found] for name, found in self.gated.items()}
         write_json(self.out / "results.json", encoded(self.results | {"raw": raw}))
         updates_report.write(self.out, self.results)
         try:
@@ -299,9 +296,9 @@ class Study:
 # --- measures --------------------------------------------------------------------------------------------------------
 
 
-def compliance_bound(evaluation: Evaluation) -> float:
-    """Lower end of the one-sided 95% interval of the mean compliance of an episode, honest also where all comply."""
-    return lower_bound(evaluation.metrics["compliance"])
+def bound_of(metric: str, evaluation: Evaluation) -> float:
+    """Lower end of the one-sided 95% interval of a rate's mean over episodes, honest also where it is 1 in all."""
+    return lower_bound(evaluation.metrics[metric])
 
 
 def memory_of(engine: NativeEngine) -> int:
@@ -311,8 +308,7 @@ def memory_of(engine: NativeEngine) -> int:
     params = algo.actor_params(state)
     shapes = jax.eval_shape(lambda: engine.source.next(engine.env, algo, carry, params, jax.random.key(0))[1])
     batch = sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
-    replay = getattr(algo.bound, "replay_bytes", None)
-    return batch + (0 if replay is None else replay())
+    return batch + algo.bound.replay_bytes()
 
 
 def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Array) -> dict[str, Array]:
@@ -332,9 +328,8 @@ def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Arra
 def gain(algo: Any, old: State, new: State, batch: Batch) -> Array:
     """E[(pi_new / pi_old - 1) A] over a batch of the old policy, its advantages with mean 0 and deviation 1: the
     improvement that the surrogate objective claims."""
-    params = old.models["policy"].params
-    reward, factors, _ = algo.scaled_reward(old, batch)
-    rows, _ = algo.advantages(params, old, batch, reward, factors)
+    reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
+    rows, _ = algo.advantages(old, batch, reward, factors)
     out = algo.policy(new.models["policy"].params, rows.obs, rows.mask)
     log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action, rows.mask)[0])
     ratio = jnp.exp(jnp.minimum(log_prob - rows.log_prob, 20.0))
@@ -346,7 +341,7 @@ def gain(algo: Any, old: State, new: State, batch: Batch) -> Array:
 
 
 def run(
-    env: str = "network_defense",
+    env: str,
     *,
     out: str | Path | None = None,
     quick: bool = False,
