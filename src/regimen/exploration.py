@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +83,7 @@ def uniform_actions(space: gym.Space, noise: dict[str, Array], mask: Array | Non
             normal = jax.scipy.stats.norm.ppf(jnp.maximum(noise[name], LEAST))
             values[name] = jnp.where(bounded, low + (high - low) * noise[name], normal).astype(jnp.float32)
         else:
-            dist = distributions.for_space(leaf)
+            dist: Any = distributions.for_space(leaf)
             lead = noise[name].shape[: noise[name].ndim - 1 - dist.event_ndim]
             params = dist.params(jnp.zeros((*lead, dist.head_size)), jnp.zeros(0), allowed)
             values[name] = dist.to_env(dist.sample(params, noise[name]))

@@ -54,8 +54,8 @@ def test_the_gain_is_the_mean_of_ratio_less_one_times_standard_advantage(study):
     algo, state, carry = engine.algo, engine.at(engine.state, 0), engine.at(engine.carry, 0)
     batch = engine.source.next(engine.env, algo, carry, algo.actor_params(state), jax.random.key(1))[1]
     new, _ = algo.update(state, batch)
-    reward, factors, _ = algo.scaled_reward(state, batch)
-    rows, _ = algo.advantages(state.models["policy"].params, state, batch, reward, factors)
+    reward, factors, _ = algo.bound.components.rewards(algo.config, state, batch)
+    rows, _ = algo.advantages(state, batch, reward, factors)
     valid = np.asarray(batch.valid)
     out = algo.policy(new.models["policy"].params, rows.obs, rows.mask)
     log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action, rows.mask)[0])

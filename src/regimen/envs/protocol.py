@@ -19,10 +19,12 @@ from regimen.types import Array, PyTree, TimeStep
 class Env(Protocol):
     """A native environment. It never resets itself and need not count time: the source does both."""
 
-    max_episode_steps: int
-    reward_components: tuple[str, ...]  # names; they partition the reward
-    metric_reductions: Mapping[str, str | Metric]  # metric -> last | sum | min | max | mean over an episode, or more
-
+    @property
+    def max_episode_steps(self) -> int: ...
+    @property
+    def reward_components(self) -> tuple[str, ...]: ...  # names; they partition the reward
+    @property
+    def metric_reductions(self) -> Mapping[str, str | Metric]: ...  # last, sum, min, max or mean over an episode
     @property
     def observation_space(self) -> Any: ...
     @property

@@ -47,7 +47,7 @@ def start(
 def of_factory(target: str, given: dict[str, Any], device: str) -> Prepared:
     """`file.py:make`: a function that returns (space, trial) or (space, trial, options); flags change the options."""
     from regimen.engines.device import configure
-    from regimen.envs.registry import load
+    from regimen.envs.imports import load
 
     configure(device, True)
     make = load(target)

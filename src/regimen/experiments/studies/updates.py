@@ -278,8 +278,7 @@ def memory_of(engine: NativeEngine) -> int:
     params = algo.actor_params(state)
     shapes = jax.eval_shape(lambda: engine.source.next(engine.env, algo, carry, params, jax.random.key(0))[1])
     batch = sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
-    replay = getattr(algo.bound, "replay_bytes", None)
-    return batch + (0 if replay is None else replay())
+    return batch + algo.bound.replay_bytes()
 
 
 def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Array) -> dict[str, Array]:
@@ -299,9 +298,8 @@ def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Arra
 def gain(algo: Any, old: State, new: State, batch: Batch) -> Array:
     """E[(pi_new / pi_old - 1) A] over a batch of the old policy, its advantages with mean 0 and deviation 1: the
     improvement that the surrogate objective claims."""
-    params = old.models["policy"].params
-    reward, factors, _ = algo.scaled_reward(old, batch)
-    rows, _ = algo.advantages(params, old, batch, reward, factors)
+    reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
+    rows, _ = algo.advantages(old, batch, reward, factors)
     out = algo.policy(new.models["policy"].params, rows.obs, rows.mask)
     log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action, rows.mask)[0])
     ratio = jnp.exp(jnp.minimum(log_prob - rows.log_prob, 20.0))

@@ -14,9 +14,9 @@ import jax
 from regimen import spaces
 from regimen.algorithms.policy_map import PolicyMap
 from regimen.domains.airspace.analysis.flight import Pilot
-from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import ScenarioFile, load
 from regimen.envs import registry
+from regimen.envs.protocol import Env, agents_of
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
 from regimen.policies.policy import Policy, load_policy
@@ -46,16 +46,16 @@ class Subject:
         return "" if self.scenario is None else load(self.scenario).name
 
 
-def act_learned(env: Airspace, params: PyTree, keys: Array, state: Any, obs: PyTree, mask: Any, memory: PyTree):
+def act_learned(env: Env, params: PyTree, keys: Array, state: PyTree, obs: PyTree, mask: Array | None, memory: PyTree):
     """The greedy policy; `params` is (algorithm, its parameters)."""
     algo, weights = params
     return greedy(algo, weights, obs, mask, memory)
 
 
-def act_sampled(env: Airspace, params: PyTree, keys: Array, state: Any, obs: PyTree, mask: Any, memory: PyTree):
+def act_sampled(env: Env, params: PyTree, keys: Array, state: PyTree, obs: PyTree, mask: Array | None, memory: PyTree):
     """The policy as it explores; each episode draws from its own key."""
     algo, weights = params
-    noise = jax.vmap(lambda key: algo.noise(key, (len(env.agents),)))(keys)
+    noise = jax.vmap(lambda key: algo.noise(key, (len(agents_of(env)),)))(keys)
     action, memory, _ = algo.act(weights, obs, memory, side_by_side(env, noise), mask=mask)
     return algo.to_env(action), memory
 
