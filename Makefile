@@ -43,10 +43,11 @@ docs: $(READY) ## Build the documentation into site/; a broken link fails
 docs-serve: docs ## Show the documentation on this machine, http://127.0.0.1:8000
 	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory site
 
-lint: $(READY) ## Check style and types
+lint: $(READY) ## Check style, types and who imports whom
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/pyright
+	$(BIN)/lint-imports
 
 format: $(READY) ## Fix what ruff can fix
 	$(BIN)/ruff check --fix src tests benchmarks examples

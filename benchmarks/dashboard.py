@@ -33,7 +33,19 @@ TARGET_MS = 200
 CHARTS = ("rollout/return_mean", "rollout/return_ma", "eval/return_mean", "eval/return_std", "eval/episodes")
 CHARTS += ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy", "train/approx_kl")
 CHARTS += ("train/explained_variance", "rollout/length_mean", "time/steps_per_second")
-ASSETS = ("/", "/style.css", "/app.js", "/charts.js", "/curves.js", "/panels.js", "/views.js", "/util.js", "/api/runs")
+ASSETS = (
+    "/",
+    "/style.css",
+    "/app.js",
+    "/chart.js",
+    "/curves.js",
+    "/panels.js",
+    "/views.js",
+    "/util.js",
+    "/vendor/uPlot.iife.min.js",
+    "/vendor/uPlot.min.css",
+    "/api/runs",
+)
 
 
 def write_run(run: Path, rows: int) -> None:

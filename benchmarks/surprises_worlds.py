@@ -77,7 +77,7 @@ def update_study(strategy: str, seed: int, budget: int, folder: str) -> Any:
 
     given = {"parts": ["race"], "strategies": [strategy], "seeds": 1, "seed": seed, "budget": budget}
     options = resolve_options("network_defense", {}, "cpu", given, False)
-    return updates.Study("network_defense", {}, "cpu", options, Path(folder))
+    return updates.UpdatesStudy({}, "cpu", options, env="network_defense", out=Path(folder))
 
 
 CRITICS = ("monte-carlo", "gae", "gae-scaled", "gae-taught", "gae-scaled-taught")
@@ -143,8 +143,8 @@ def gains(seeds: range, budget: int) -> None:
 
         from regimen.experiments.studies import updates
 
-        reward, factors, _ = algo.scaled_reward(old, batch)
-        rows, _ = algo.advantages(old.models["policy"].params, old, batch, reward, factors)
+        reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
+        rows, _ = algo.advantages(old, batch, reward, factors)
         weight = batch.valid / batch.valid.sum()
         advantage = rows.advantage.sum(-1)
         centred = advantage - (advantage * weight).sum()
@@ -201,10 +201,9 @@ def gains(seeds: range, budget: int) -> None:
 def adapted(seeds: range, steps: int, most: int, training: int) -> None:
     """Every order trained once from one policy for all orders: what `searches` reads. `training` numbers the luck."""
     import regimen
+    from regimen.domains.network_defense.search import adapting, defence_options, workflows
     from regimen.domains.network_defense.trials import DefenceTrial, make_config
     from regimen.experiments.search import api
-    from regimen.experiments.search.command import adapting
-    from regimen.experiments.search.space import workflows
 
     space, unit = workflows("meander", "published", "classes"), 100
     for seed in seeds:
@@ -215,7 +214,7 @@ def adapted(seeds: range, steps: int, most: int, training: int) -> None:
             own = {"mode": "faithful", "alignment_weight": 30.0}
             config = make_config("meander", "published", unit, Path(run), own, {}, "cpu")
             given = {"max_episodes": most, "warm_up": 0, "unit": unit}
-            options, _ = api.defence_options("standard", 0.95, given, True)
+            options, _ = defence_options("standard", 0.95, given, True)
             budget = api.exhaustive_budget(space, options, unit)
             options = dataclasses.replace(options, method="exhaustive", budget=budget)
             trial = DefenceTrial(space, config, seed + 1000 * training, Path(run), adapting(options))
@@ -229,9 +228,9 @@ def searches(logs: list[Path]) -> None:
     """Searches with training in the loop no better than random: is one training's luck as large as the differences of
     orders, and would more looks help? From what `adapted` printed of two trainings of every order: their spread, and
     searches of any length played on them."""
+    from regimen.domains.network_defense.search import workflows
     from regimen.experiments.search.gate import Gate
     from regimen.experiments.search.methods import Seen
-    from regimen.experiments.search.space import workflows
     from regimen.experiments.search.trial import Outcome
 
     space, found = workflows("meander", "published", "classes"), {}
@@ -283,8 +282,9 @@ def lone_order(seeds: range, looks: int) -> None:
     """A policy whose best order stands alone: does a kernel with a part for single orders find it? Values of the 120
     orders are drawn from the model's own prior (deviation 1, evaluations with an error of 0.5), and one order drawn at
     random is put 1.7 above the best. Looks find any order by chance with `looks` / 120."""
+    from regimen.domains.network_defense.search import workflows
     from regimen.experiments.search.methods import Seen, propose, recommend
-    from regimen.experiments.search.space import Space, workflows
+    from regimen.experiments.search.space import Space
     from regimen.experiments.search.trial import Outcome
 
     space = workflows("meander", "published", "all")
@@ -365,7 +365,7 @@ def visits(seeds: range, steps: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = {"track": False, "eval": {"every": "never"}, "log": {"episodes": False}, "seed": seed}
             run = regimen.train(world, algo="empowerment", out=f"{folder}/run", **options, **from_replay(steps))
-            found = regimen.validate(run.run_dir)
+            found = regimen.empowerment.validate(run.run_dir)
         from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
         from regimen.envs import registry
 
@@ -394,7 +394,9 @@ def switch(horizons: list[int]) -> None:
 
     for horizon in horizons:
         theory = {"beta_r": 100.0, "prior": "cautious", "beta_h": 5.0}
-        found = regimen.solve("world/deactivate_pause_or_destroy", env_args={"max_episode_steps": horizon}, **theory)
+        found = regimen.empowerment.solve(
+            "world/deactivate_pause_or_destroy", env_args={"max_episode_steps": horizon}, **theory
+        )
         world, there = found.world, found.occupancy()
         parts = Parts(*(np.asarray(x) for x in world.layout.unpack(found.table.states)))
         events = {

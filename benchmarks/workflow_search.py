@@ -26,14 +26,14 @@ from typing import Any
 import numpy as np
 from harness import OtherLoad, table
 
+from regimen.domains.network_defense.search import WORKFLOW_NAMES, adapting, defence_options, workflows
 from regimen.domains.network_defense.trials import DefenceTrial, make_config
 from regimen.engines import device
 from regimen.experiments.search import api
-from regimen.experiments.search.command import adapting
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import WARM_UP, Options, Search
 from regimen.experiments.search.methods import recommend
-from regimen.experiments.search.space import Space, workflows
+from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Store
 from regimen.reports import figure as kit
 from regimen.reports.figure import BLUE, GREY, ORANGE, PURPLE
@@ -274,11 +274,11 @@ def picture(path: Path, curves: dict[str, list[list[float]]], episodes: int, top
 def with_training(space: Space, trial: DefenceTrial, args: Any, out: Path) -> Any:
     """The whole loop: every method trains the orders it tries, on a third of what the exhaustive one takes."""
     given = {"max_episodes": args.max_episodes, "warm_up": args.episodes, "unit": args.unit}
-    options, _ = api.defence_options("standard", args.gate, given, trial.source is not None)
+    options, _ = defence_options("standard", args.gate, given, trial.source is not None)
     trial = DefenceTrial(space, trial.config, trial.seed, trial.source, adapting(options))  # as `regimen search` adapts
     rest = api.exhaustive_budget(space, options, args.unit) - options.warm_up
     options = dataclasses.replace(options, budget=options.warm_up + rest // 3)
-    found = api.compare(space, trial, options, out / "training", names=api.WORKFLOW_NAMES, say=print)
+    found = api.compare(space, trial, options, out / "training", names=WORKFLOW_NAMES, say=print)
     told = api.comparison(found)
     rows = [(m, r["best"], f"{r['value']:.2f}" if r["value"] is not None else "-",
              f"{r['regret']:.2f}" if r["regret"] is not None else "-", r["trials"], f"{r['episodes']:,}")

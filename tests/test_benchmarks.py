@@ -51,6 +51,7 @@ def test_learning_row(script, tmp_path):
     assert row[:3] == ["cartpole", "128", "2"]
 
 
+@pytest.mark.long
 def test_a_cell_of_the_lag_table(script, tmp_path):
     """The variant with the mistake in it, which is put in for the length of one training."""
     from regimen.algorithms.impala import IMPALA
@@ -137,6 +138,7 @@ def test_surprises_differ_in_settings_that_exist(script):
         assert len({(str(c.algo), c.policy_map, c.total_steps) for c in made}) == len(settings)
 
 
+@pytest.mark.long
 def test_a_family_more(script):
     """It is drawn, its aircraft converge, and afterwards the generator is as it was."""
     import jax
@@ -197,6 +199,7 @@ def test_dashboard_under_a_crowd(script, capsys):
     assert "3,000 rows" in out and out.count("the target of 200 ms") == 3 and "ms per answer" in out
 
 
+@pytest.mark.long
 def test_offline_rows_and_verdicts(script, tmp_path):
     """From a set in a .npz file: both learners, the returns beside Q, and what is said of them."""
     import regimen

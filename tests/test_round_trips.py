@@ -39,9 +39,10 @@ from regimen.policies.export import export_policy
 from regimen.policies.policy import load_policy
 from regimen.reports.comparison import compare
 from regimen.reports.diagnose import diagnose
-from regimen.reports.page import write_report
 from regimen.reports.replay import replay
-from regimen.runs.session import Session, evaluation_seed
+from regimen.reports.run_report import write_report
+from regimen.runs.loop import evaluation_seed
+from regimen.runs.session import Session
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -95,16 +96,11 @@ VARIANTS = (
     Pair("gym:CartPole-v1", "ppo", MEMORY, "-gru"),
 )
 PAIRS = (*(Pair(env, algo) for env in (*registry.ENVS, *HOSTS) for algo in ALGORITHMS), *VARIANTS)
-SAMPLE = (  # discrete, continuous, hybrid, masked, remembering, several agents, Gymnasium, PettingZoo
-    "cartpole-ppo",
-    "probe/action_box-sac",
-    "probe/hybrid-ppo",
+SAMPLE = ("cartpole-ppo", "probe/action_box-sac", "probe/hybrid-ppo", "team-ppo")  # one of each kind of actions, a team
+LONG = (
     "probe/masked-ppo",
     "cartpole/positions-ppo-gru",
     "CartPole-v1-ppo",
-    "team-ppo",
-)
-LONG = (
     "platform-ppo",
     "pendulum-cql",
     "probe/dict-bc",

@@ -1,4 +1,5 @@
-"""Correlated noise for exploration, one step at a time: what a policy carries between the steps of an episode.
+"""Exploration: uniform actions, and correlated noise, one step at a time, that a policy carries between the steps of an
+episode.
 
 Pink noise (Eberhard et al. 2023, "Pink noise is all you need") explores by drifting: its power falls as 1 / f. It is
 made here by a bank of AR(1) processes whose time constants are an octave apart, from half a step to the length of an
@@ -10,12 +11,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces as gym
 
-from regimen.types import Array, Record, pytree_dataclass
+from regimen import distributions, spaces
+from regimen.types import Array, PyTree, Record, pytree_dataclass
 
+LEAST = 1e-6  # quantile of a normal draw: 0 would be infinitely far away
 UNKNOWN_LENGTH = 1000  # steps of an episode
 SHORTEST = 0.5  # time constant, steps: nearly white; from 1 on, power would fall too fast at high frequencies
 
@@ -50,3 +56,35 @@ class Pink:
         rho = drift.going[..., None, None] * self.rho[:, None]
         state = rho * drift.state + jnp.sqrt(1 - jnp.square(rho)) * white
         return state.sum(-2) / math.sqrt(len(self.rho)), Drift(state, jnp.ones_like(drift.going))
+
+
+def uniform_noise(space: gym.Space, key: Array, shape: tuple[int, ...]) -> dict[str, Array]:
+    """The randomness of uniform actions [*shape, ...], by part of the space."""
+
+    def one(key: Array, leaf: gym.Space) -> Array:
+        if isinstance(leaf, gym.Box):
+            return jax.random.uniform(key, (*shape, *leaf.shape))
+        return distributions.for_space(leaf).noise(key, shape)  # type: ignore[return-value]
+
+    leaves = spaces.leaves(space)
+    return {name: one(k, leaf) for k, (name, leaf) in zip(jax.random.split(key, len(leaves)), leaves.items())}
+
+
+def uniform_actions(space: gym.Space, noise: dict[str, Array], mask: Array | None) -> PyTree:
+    """Actions drawn uniformly among those a mask [..., L] allows; a dimension without two bounds is standard normal."""
+    values, start = {}, 0
+    for name, leaf in spaces.leaves(space).items():
+        stop = start + spaces.logits(leaf)
+        allowed = None if mask is None else mask[..., start:stop]
+        start = stop
+        if isinstance(leaf, gym.Box):
+            bounded = np.isfinite(leaf.low) & np.isfinite(leaf.high)
+            low, high = np.where(bounded, leaf.low, 0.0), np.where(bounded, leaf.high, 1.0)
+            normal = jax.scipy.stats.norm.ppf(jnp.maximum(noise[name], LEAST))
+            values[name] = jnp.where(bounded, low + (high - low) * noise[name], normal).astype(jnp.float32)
+        else:
+            dist: Any = distributions.for_space(leaf)
+            lead = noise[name].shape[: noise[name].ndim - 1 - dist.event_ndim]
+            params = dist.params(jnp.zeros((*lead, dist.head_size)), jnp.zeros(0), allowed)
+            values[name] = dist.to_env(dist.sample(params, noise[name]))
+    return spaces.build(space, values)

@@ -164,6 +164,18 @@ def mask_row(space: Any, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
     return np_or_jnp.concatenate(rows(space, mask), axis=-1)
 
 
+def bounds(space: Any) -> tuple[Any, Any]:
+    """The least and the greatest values of a space that is not nested, by dimension; infinite where it has none."""
+    match space:
+        case gym.Discrete():
+            return space.start, space.start + space.n - 1
+        case gym.MultiDiscrete():
+            return space.start, space.start + space.nvec - 1
+        case gym.MultiBinary():
+            return 0, 1
+    return space.low, space.high
+
+
 def sample(space: Any, row: np.ndarray | None = None) -> Any:
     """A random member with the space's own generator, where a mask row allows it."""
     if row is None:

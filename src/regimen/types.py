@@ -7,7 +7,7 @@ components. With one agent B is E.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, Protocol, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -147,3 +147,25 @@ class Spec:
     def columns(self) -> int:
         """B: rows of a batch at one time."""
         return self.num_envs * max(1, len(self.agents))
+
+
+class ActingAlgorithm(Protocol):
+    """An algorithm as sources of experience and players of episodes see it: it acts, and does not learn."""
+
+    def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
+        """What the policy remembers at the start of an episode [*lead, ...]."""
+        ...
+
+    def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
+        """The randomness of actions [*shape, ...], drawn beforehand."""
+        ...
+
+    def act(
+        self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy: bool = False
+    ) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
+        """The actions as sampled, the policy's carry for the next step, and what the batch keeps beside them."""
+        ...
+
+    def to_env(self, action: PyTree) -> PyTree:
+        """Sampled actions in the environment's own form."""
+        ...

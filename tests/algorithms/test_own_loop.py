@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from regimen import spaces
 from regimen.algorithms import own_loop
 from regimen.algorithms.ppo import PPO, Sample
-from regimen.config.hyperparameters import RewardConfig
+from regimen.config.algorithms.ppo import RewardConfig
 from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.registry import make_env
@@ -139,7 +139,7 @@ def test_sizes_of_minibatches_do_not_compile_anew(hybrid):
         state, _ = algo.update_minibatch(state, rows.map(lambda x, n=n: x[:n]))
     assert own_loop._step._cache_size() == before
     other = PPO(dataclasses.replace(algo.config, lr=0.1), algo.network)
-    other.parts = algo.parts
+    other.binding = algo.binding
     other.update_minibatch(state, rows)
     assert own_loop._step._cache_size() == before, "nor does another learning rate"
 

@@ -82,8 +82,9 @@ def test_the_paying_action(schedule):
 
 
 def test_the_best_continuous_action():
-    act, _ = learn(probe.ActionBox(), updates=300)
-    assert act([0.0])[0] == pytest.approx(0.5, abs=0.1)
+    """With a learning rate of 1e-2 four epochs overshoot once the deviation is below a step: see docs/surprises.md."""
+    act, _ = learn(probe.ActionBox(), updates=300, lr=3e-3)
+    assert act([0.0])[0] == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_action_that_fits_the_observation():

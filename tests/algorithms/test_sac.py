@@ -28,8 +28,8 @@ from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
 from regimen.runs.build import make_engine
 from regimen.schedule import Steps
-from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
+from regimen.sources.keys import RolloutKeys
 from regimen.sources.replay import Sample
 from regimen.sources.scan import ScanSource
 from regimen.types import Batch, Spec, TimeStep
@@ -354,7 +354,7 @@ def test_gradient_steps_are_what_the_ratio_says(plain, ratio, expected):
 def with_floats(algo, **changes):
     """The same program with other numbers."""
     new = SAC(dataclasses.replace(algo.config, **changes), algo.network)
-    new.parts = algo.parts
+    new.binding = algo.binding
     return new
 
 
@@ -455,6 +455,7 @@ def engine_of(env, seeds=(0,), **overrides):
 
 
 @pytest.mark.usefixtures("compilation_cache")
+@pytest.mark.long
 def test_two_seeds_are_two_runs():
     together, alone = engine_of("pendulum", (3, 4)), engine_of("pendulum", (4,))
     for engine in (together, alone):

@@ -74,6 +74,7 @@ def test_the_end_is_the_end():
         assert value([t / 4]) == pytest.approx((1 - GAMMA ** (4 - t)) / (1 - GAMMA), abs=0.25)
 
 
+@pytest.mark.long
 def test_a_box_action_follows_the_observation():
     act, value, *_ = learn(probe.MatchBox(), updates=250)
     for sign in (-1.0, 1.0):
@@ -81,6 +82,7 @@ def test_a_box_action_follows_the_observation():
     assert value([1.0]) == pytest.approx(0.0, abs=0.15)
 
 
+@pytest.mark.long
 def test_masks_of_both_states():
     act, *_ = learn(probe.Masked())
     for barred in range(3):
@@ -89,6 +91,7 @@ def test_masks_of_both_states():
 
 
 @pytest.mark.parametrize("exact", [64, 1], ids=["exact", "sampled"])
+@pytest.mark.long
 def test_a_choice_with_the_amount_that_goes_with_it(exact):
     act, *_ = learn(probe.Hybrid(), updates=300, exact_choices=exact, alpha=0.2)  # sampled gradients are biased
     for right, amount in ((0, -0.5), (1, 0.0), (2, 0.5)):

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from regimen.config import schema as config_module
+from regimen.config.algorithms.ppo import PPOConfig, RewardConfig
 from regimen.config.fields import Count, Range
-from regimen.config.hyperparameters import PPOConfig, RewardConfig
 from regimen.config.layers import (
     build_config,
     from_dict,

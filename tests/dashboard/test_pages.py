@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from live_page import Site, lines, points, serving, write_run
 from regimen.cli import main as cli
 from regimen.dashboard.index import alive, find
 from regimen.dashboard.server import serve
+from regimen.envs.metric import Metric, to_table
 from regimen.errors import StorageError, UsageError
 from regimen.files import views
 
@@ -57,6 +59,18 @@ def test_the_list(site):
     assert (first["env_steps"], first["return"], first["eval"], first["speed"]) == (4000, 39, 40, 1000)
     assert runs["second"]["state"] == "diverged"
     assert runs["group"]["folder"] and runs["group"]["final"] == 3.5
+
+
+def test_labels_of_metrics_are_the_environments(tmp_path):
+    run = write_run(tmp_path / "runs" / "one")
+    status = json.loads((run / "status.json").read_text())
+    declared = to_table({"near": Metric("max", violation=True, label="near misses"), "effort": Metric("mean")})
+    odd = {"a": {"reduce": "max", "label": 5}, "b": "x", "c": {"reduce": "max", "label": "y" * 10_000}}
+    (run / "status.json").write_text(json.dumps(status | {"metrics": declared | odd}))
+    write_run(tmp_path / "runs" / "older")
+    with serving(tmp_path / "runs") as site:
+        runs = site.runs()
+    assert runs["one"]["labels"] == {"near": "near misses", "c": "y" * 255} and runs["older"]["labels"] == {}
 
 
 def test_a_run_directory_itself_can_be_shown(tmp_path):
@@ -428,3 +442,14 @@ def test_finding_runs_leaves_out_what_is_inside_them(tmp_path):
     write_run(run / "trials" / "0")
     (tmp_path / "search" / "views").mkdir(parents=True)
     assert find(tmp_path) == [(("a",), True), (("a", "trials", "0"), True), (("search",), False)]
+
+
+def test_the_library_of_the_charts_comes_with_the_package_and_its_licence(site):
+    status, headers, body = site.get("/vendor/uPlot.iife.min.js")
+    assert status == 200 and headers["content-type"].startswith("text/javascript") and b"v1.6.32" in body[:80]
+    vendor = resources.files("regimen.dashboard") / "static" / "vendor"
+    assert body == (vendor / "uPlot.iife.min.js").read_bytes()
+    assert "MIT License" in (vendor / "uPlot.LICENSE").read_text()
+    page = site.get("/")[2].decode()
+    for url in re.findall(r"(?:src|href)=\"(/[^\"]+)\"", page):
+        assert site.get(url)[0] == 200, url

@@ -384,6 +384,7 @@ def test_a_row_of_several_updates_has_the_value_of_the_last(tmp_path):
     assert list(rows.values()) == pytest.approx([-1 + 4 * (n - UPDATE) / 400 for n in rows])
 
 
+@pytest.mark.long
 def test_every_seed_moves_on_its_own(tmp_path):
     runs = [one.run_dir for one in tiny(tmp_path / "group", updates=UPDATES, env=DIAL, seeds=3, **COMMON).runs]
     paths = [logged(run, "level") for run in runs]

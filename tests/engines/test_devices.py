@@ -20,7 +20,8 @@ CHECKS = Path(__file__).with_name("device_checks.py")
 
 
 def start(*arguments, devices=1):
-    env = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    env = os.environ | {"XLA_FLAGS": flags}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -134,6 +135,7 @@ def test_small_minibatches_learn_alike_and_seeds_share_the_devices(tmp_path):
     assert found["seeds"] < 1e-5
 
 
+@pytest.mark.long
 def test_two_processes_train_and_resume_as_one(checks, pair, folder):
     """What one process with two devices learned in one go."""
     zero, one = pair

@@ -132,14 +132,15 @@ def test_an_environment_alone_collects_first(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.long
 def test_a_signal_while_data_is_collected_interrupts_everything(tmp_path, monkeypatch, number):
     """It was swallowed: SAC stopped, and the outer algorithm learned from what little there was."""
     settings = {k: v for k, v in TINY.items() if k != "algo.buffer_size"} | {"algo.behaviour_steps": 64}
     settings |= {"total_steps": 16, "seed": 3}
     turn = Session.turn
 
-    def interrupted(session):
-        turn(session)
+    def interrupted(session, progress):
+        turn(session, progress)
         session.signals.ask(number)
 
     with monkeypatch.context() as patch:

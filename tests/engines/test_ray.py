@@ -117,6 +117,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.long
 def test_two_workers_are_their_shares_joined(cluster, case):
     """Synchronous runs depend on nothing but the seed: not on which worker is faster, nor on Ray."""
     env, overrides = CASES[case]

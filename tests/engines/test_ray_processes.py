@@ -97,6 +97,7 @@ def addresses(pids: set[int]) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_run_from_the_command_line(tmp_path):
     """Only the summary on standard output, only this machine can connect, and everything is gone afterwards."""
     run = tmp_path / "run"

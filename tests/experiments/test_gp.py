@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
+from regimen.domains.network_defense.search import workflows
 from regimen.domains.network_defense.workflow import Workflow, all_workflows
 from regimen.errors import ConfigError
 from regimen.experiments.search import space as spaces
 from regimen.experiments.search.gp import GP, Hyper
 
-ALL = spaces.workflows("meander", "published", "all")
+ALL = workflows("meander", "published", "all")
 HYPER = Hyper(np.array([1.7]), 1.3, 0.05)
 
 
@@ -132,7 +133,7 @@ def test_the_posterior_depends_on_the_order():
 
 
 def test_classes_are_averages_over_their_members():
-    classes = spaces.workflows("meander", "published")
+    classes = workflows("meander", "published")
     assert len(classes) == 16 and "critical_first" in classes.keys
     theta = np.array([2.0])
     full, mine = np.exp(-2.0 * ALL.distances[0]), classes.kernel(theta)
@@ -181,7 +182,7 @@ def test_permutations_of_anything():
         (lambda: spaces.Space("s", ("a", "b"), np.zeros((1, 3, 3))), "shape"),
         (lambda: spaces.Space("s", ("a", "a"), np.zeros((1, 2, 2))), "several candidates"),
         (lambda: spaces.Space("s", ("a", "b"), np.array([[[0, -1.0], [-1.0, 0]]])), "not negative"),
-        (lambda: spaces.workflows(orders="clases"), "did you mean 'classes'"),
+        (lambda: workflows(orders="clases"), "did you mean 'classes'"),
         (lambda: ALL.index("critical_frist"), "did you mean 'critical_first'"),
     ],
 )

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from regimen.domains.network_defense.search import workflows
 from regimen.errors import ConfigError, StorageError
 from regimen.experiments.search import api, loop
 from regimen.experiments.search import space as spaces
@@ -288,7 +289,7 @@ def test_the_exhaustive_budget_is_enough_when_looks_are_no_whole_updates(tmp_pat
 
 
 def test_what_was_asked_for_is_compared_before_what_follows_from_it():
-    meander, line = (spaces.workflows(red, "published").signature() for red in ("meander", "b_line"))
+    meander, line = (workflows(red, "published").signature() for red in ("meander", "b_line"))
     assert difference(meander, line) == ("red", "meander", "b_line")
 
 
@@ -392,7 +393,7 @@ def test_a_good_leader_does_not_make_the_rest_random():
 def test_the_model_finds_the_best_in_a_third_of_the_space_and_beats_random(tmp_path, acquisition):
     """A candidate costs by the place that is furthest from the best order's, which is not what the kernel compares
     (pairs that are the other way round). Over 10 seeds, on a space of 120."""
-    space = spaces.workflows("meander", "published", "all")
+    space = workflows("meander", "published", "all")
     ranks = np.array([w.ranks() for w in space.values])
     legal = ranks[:, 4] > 0  # user first is never feasible
     hidden = np.flatnonzero(legal)[41]

@@ -147,6 +147,7 @@ def test_the_exit_code_of_a_signal_comes_first(tmp_path):
     assert many.write_summary(tmp_path, {"a": made["a"], "c": made["c"]})["exit_code"] == 5
 
 
+@pytest.mark.long
 def test_seeds_of_each_and_a_seed_that_was_lost(tmp_path):
     settings = {**FEW, "seeds": 2, "out": str(tmp_path / "family")}
     assert regimen.train("pair/all", **settings).exit_code == 0
@@ -163,6 +164,7 @@ def test_a_run_directory_is_no_folder_for_several(tmp_path):
         regimen.train("pair/all", **FEW, out=str(tmp_path))
 
 
+@pytest.mark.long
 def test_algorithms_on_one_environment_end_with_a_comparison(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(many, "ALGORITHMS", ("ppo", "cql"))  # the others take a minute to compile
     out = tmp_path / "algorithms"

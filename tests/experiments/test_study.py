@@ -20,8 +20,8 @@ from regimen.errors import ConfigError, StorageError
 from regimen.experiments.studies import batching, bench, curves, report
 from regimen.experiments.studies.bench import Injected, OutlierSource, Regimen
 from regimen.experiments.studies.curves import Curve, Estimate, collapsed, estimate, median, ratio, reached, recovery
+from regimen.experiments.studies.frame import Lines, encoded
 from regimen.experiments.studies.gradients import Sample, groups
-from regimen.experiments.studies.jobs import Console
 from regimen.experiments.studies.options import PARTS, Options, resolve_options
 from regimen.experiments.studies.rows import outlier_row
 from regimen.runs.build import make_engine
@@ -275,6 +275,7 @@ def study(tmp_path_factory, compilation_cache):
     return batching.run(ENV, out=tmp_path_factory.mktemp("study"), command="regimen study batching", **TINY)
 
 
+@pytest.mark.long
 def test_every_part_is_measured_and_written(study):
     assert study.state == "finished" and study.exit_code == 0 and study.finished == list(PARTS)
     stored = json.loads((study.out / "results.json").read_text())
@@ -293,6 +294,7 @@ def test_every_part_is_measured_and_written(study):
     assert all((study.out / f"{name}.png").stat().st_size > 5000 for name in plots)
 
 
+@pytest.mark.long
 def test_tables_and_summary_hold_the_numbers(study):
     with open(study.out / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -306,6 +308,7 @@ def test_tables_and_summary_hold_the_numbers(study):
     assert all(sentence in summary for sentence in study.results["sentences"])
 
 
+@pytest.mark.long
 def test_noise_falls_with_the_rollout_on_a_probe(study):
     for policy in ("initial", "halfway"):
         e = next(
@@ -326,6 +329,7 @@ def test_groups_are_the_parameters_of_actor_and_critic():
     assert list(groups(state, 7)) == ["all"], "another layout of the vector is not guessed at"
 
 
+@pytest.mark.long
 def test_curves_begin_at_the_initial_policy_and_keep_to_the_budget(study):
     for run in study.runs.values():
         for c in run.curves:
@@ -337,6 +341,7 @@ def test_curves_begin_at_the_initial_policy_and_keep_to_the_budget(study):
     assert small.returns[0] == large.returns[0], "every regimen starts from the same policies"
 
 
+@pytest.mark.long
 def test_a_training_started_again_is_the_same_and_another_rate_is_not(study):
     regimen = study.size(4)
     again = study.bench(regimen).train(study.lr)
@@ -345,6 +350,7 @@ def test_a_training_started_again_is_the_same_and_another_rate_is_not(study):
     assert [c.entropy[1:] for c in study.runs[study.key(regimen, 3.0)].curves] != [c.entropy[1:] for c in first]
 
 
+@pytest.mark.long
 def test_the_control_of_an_outlier_goes_on_as_the_training_did(study):
     regimen = study.size(4)
     bench, curve = study.bench(regimen), study.runs[study.key(regimen)].curves[0]
@@ -358,11 +364,11 @@ def test_the_control_of_an_outlier_goes_on_as_the_training_did(study):
 
 def test_json_says_never_as_null():
     row = {"steps": Estimate(math.inf, 5.0, math.inf), "ratio": Estimate(math.nan)}
-    assert batching.encoded(row)["steps"] == {"value": None, "low": 5.0, "high": None}
-    json.dumps(batching.encoded(row), allow_nan=False)
+    assert encoded(row)["steps"] == {"value": None, "low": 5.0, "high": None}
+    json.dumps(encoded(row), allow_nan=False)
 
 
-class Impatient(Console):
+class Impatient(Lines):
     """Interrupts once, when a line that begins so is printed."""
 
     def __init__(self, begins: str):
@@ -450,7 +456,7 @@ KEPT = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finish
 
 def study_of(path):
     config, handle = layers.build_config("cartpole"), registry.resolve("cartpole")
-    return batching.Study(config, handle, Options(budget=1), path)
+    return batching.BatchingStudy(config, handle, Options(budget=1), env=handle.id, out=path)
 
 
 def test_command_line_errors(capsys):

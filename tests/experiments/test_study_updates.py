@@ -54,8 +54,8 @@ def test_the_gain_is_the_mean_of_ratio_less_one_times_standard_advantage(study):
     algo, state, carry = engine.algo, engine.at(engine.state, 0), engine.at(engine.carry, 0)
     batch = engine.source.next(engine.env, algo, carry, algo.actor_params(state), jax.random.key(1))[1]
     new, _ = algo.update(state, batch)
-    reward, factors, _ = algo.scaled_reward(state, batch)
-    rows, _ = algo.advantages(state.models["policy"].params, state, batch, reward, factors)
+    reward, factors, _ = algo.bound.components.rewards(algo.config, state, batch)
+    rows, _ = algo.advantages(state, batch, reward, factors)
     valid = np.asarray(batch.valid)
     out = algo.policy(new.models["policy"].params, rows.obs, rows.mask)
     log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action, rows.mask)[0])
@@ -65,14 +65,15 @@ def test_the_gain_is_the_mean_of_ratio_less_one_times_standard_advantage(study):
     assert float(updates.gain(algo, state, new, batch)) == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
-def test_the_bound_of_compliance_needs_enough_episodes():
+def test_the_bound_of_a_rate_needs_enough_episodes():
     few, many = (
-        updates.compliance_bound(SimpleNamespace(metrics={"compliance": np.ones(n)}))  # type: ignore[arg-type]
+        updates.bound_of("rate", SimpleNamespace(metrics={"rate": np.ones(n)}))  # type: ignore[arg-type]
         for n in (20, 200)
     )
     assert few < 0.95 <= many < 1
 
 
+@pytest.mark.long
 def test_compliance_is_measured_in_the_asked_workflow(tmp_path):
     """The part that only network defence has, with one arm, short episodes and a gate that any policy passes."""
     given = {"parts": "compliance", "strategies": "1 episode", "seeds": 1, "budget": 80, "checks": 2, "gate": 0.01}
@@ -81,13 +82,13 @@ def test_compliance_is_measured_in_the_asked_workflow(tmp_path):
         "network_defense", short, "cpu", given | {"eval_episodes": 8, "workflow": "U,E,H,S,D"}, False
     )
     options = dataclasses.replace(options, arms=options.arms[1:])
-    study = updates.Study("network_defense", short, "cpu", options, tmp_path)
+    study = updates.UpdatesStudy(short, "cpu", options, env="network_defense", out=tmp_path)
     assert study.config(options.arms[0]).env_args == short  # the other parts reward no order
     (job,) = study.jobs()["compliance"]
     assert job.work(lambda share: None) == "1 of 1 seeds complied"
-    study.write(draw=False)
+    study.write()
     (row,) = study.results["parts"]["compliance"]
-    (curve,) = study.compliance["1 episode, GAE"]
+    (curve,) = study.gated["1 episode, GAE"]
     assert curve.episodes == [0, 2, 4] and all(0.01 < bound < 1 for bound in curve.returns)
     assert (row["episodes_to_gate"].value, row["episodes"]) == (0, 4)  # passed at the first look
     assert row["final"].value == pytest.approx(np.mean(curve.returns))
@@ -152,7 +153,7 @@ def test_words_follow_the_intervals():
     ("env", "options", "words"),
     [
         ("probe/match", {"strategies": "6 episodes", "targets": (1,)}, "did you mean '5 episodes'"),
-        ("probe/match", {"parts": "compliance", "targets": (1,)}, "no workflows"),
+        ("probe/match", {"parts": "compliance", "targets": (1,)}, "'compliance' is not one of race; gradient; overfit"),
         ("probe/match", {"parts": "rase"}, "did you mean 'race'"),
         ("pendulum", {}, "--targets"),
         ("probe/match", {"gate": 1.5, "targets": (1,)}, "at most 1"),
@@ -175,6 +176,7 @@ def test_commas_separate_strategies_but_not_thousands():
     assert o.strategies == ("1 episode", "20,000 steps", "replay")
 
 
+@pytest.mark.long
 def test_command_line(tmp_path, capsys):
     flags = "--seeds 1 --budget 32 --repeats 4 --eval-episodes 4 --targets 0.5 --parts race --json --quiet"
     words = ["study", "updates", "probe/match", "--strategies", "5 episodes", "--out", str(tmp_path / "s")]

@@ -181,6 +181,7 @@ def test_started_again_it_does_nothing(together):
         begin(together.folder, plan_of(["algo.lr=1e-4,1e-2"], ["clip_eps=uniform:0.1:0.3"], 3, seeds=2), "")
 
 
+@pytest.mark.long
 def test_interrupted_runs_of_a_program_go_on(tmp_path):
     """As a kill would leave it: some runs with a checkpoint, one without a configuration."""
     plan = plan_of(["algo.lr=1e-4,1e-2"], overrides={"total_steps": 128, "checkpoint.every": "2"})
@@ -212,6 +213,7 @@ def whole_algo(files):
 # --- one by one ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_one_by_one_in_optuna(tmp_path):
     pytest.importorskip("optuna")
     plan = plan_of(["algo.epochs=1,2"], ["algo.lr=log:1e-4:1e-2"], 4, sampler="tpe")
@@ -276,6 +278,7 @@ def test_pruning_reports_the_mean_over_seeds_that_train_together():
     assert not alone(info(3, 1, 4.0)) and not alone(info(4, 1, 0.0)) and trial.told == [(1, 4.0)]
 
 
+@pytest.mark.long
 def test_hopeless_trials_are_pruned(tmp_path):
     """A learning rate of almost nothing against good ones, on a task that is solved in a few updates."""
     pytest.importorskip("optuna")
@@ -293,6 +296,7 @@ def test_hopeless_trials_are_pruned(tmp_path):
     assert files.results()[-1]["env_steps"] < files.results()[0]["env_steps"]
 
 
+@pytest.mark.long
 def test_workers(tmp_path):
     pytest.importorskip("optuna")
     files = begin(tmp_path / "sweep", plan_of(["algo.epochs=1,2"]), "")

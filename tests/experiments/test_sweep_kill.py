@@ -92,6 +92,7 @@ def check(folder, trials):
     assert len((folder / "sweep.csv").read_text().splitlines()) == trials + 1
 
 
+@pytest.mark.long
 def test_killed_three_times(tmp_path):
     pytest.importorskip("optuna")
     kill_and_resume(ONE_BY_ONE, tmp_path / "sweep", kills=3, trials=6, seed=1)

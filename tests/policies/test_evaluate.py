@@ -10,7 +10,8 @@ from gymnasium import spaces
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.envs.registry import resolve
-from regimen.policies.evaluate import HostEvaluator, NativeEvaluator, baseline_actor, make_evaluator, random_actor
+from regimen.policies.evaluate import HostEvaluator, NativeEvaluator, make_evaluator
+from regimen.sources.play import baseline_actor, random_actor
 from regimen.types import TimeStep
 
 LIMIT = 4

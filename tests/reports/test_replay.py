@@ -58,3 +58,8 @@ def test_export_writes_a_policy_that_loads(run, tmp_path, capsys):
     assert policy.meta["env_steps"] == 32 and policy.act(np.zeros(4)) in (0, 1)
     assert main(["export", str(run), "--out", str(tmp_path / "policy")]) == 6
     assert "already exists" in capsys.readouterr().err
+
+
+def test_a_scenario_is_refused_where_there_is_none_to_choose(run, capsys):
+    assert main(["replay", str(run), "--scenario", "converging"]) == 3
+    assert capsys.readouterr().err.strip() == "regimen: error: scenario: cartpole has none to choose from"

@@ -105,6 +105,7 @@ def whole(tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_interrupted_and_resumed_is_uninterrupted(whole, tmp_path):
     """Parameters, optimisers, weights, statistics and rows, bit for bit."""
     half = tmp_path / "half"

@@ -21,7 +21,8 @@ from regimen.files.checkpoint import Checkpoints
 from regimen.files.console import Console
 from regimen.files.run_dir import read_episodes, read_metrics
 from regimen.runs.api import train
-from regimen.runs.session import evaluation_seed, mean_row
+from regimen.runs.loop import evaluation_seed
+from regimen.runs.session import mean_row
 from support import BROKEN, EPISODES, EPISODIC, STEPS, TINY, UPDATE, comparable, final_state, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")

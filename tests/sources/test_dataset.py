@@ -15,8 +15,9 @@ from regimen import distributions, spaces
 from regimen.config import datasets
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
+from regimen.files.datasets import Writer
 from regimen.sources import dataset
-from regimen.sources.dataset import Dataset, Episode, Writer
+from regimen.sources.dataset import Dataset, Episode
 
 HYBRID = "probe/hybrid"
 
@@ -212,7 +213,7 @@ def test_nothing_is_overwritten(made):
 
 def test_bounds_hold_members():
     for space in (gym.Discrete(3, start=-1), gym.MultiDiscrete([2, 3]), gym.MultiBinary(2), gym.Box(-1, np.inf, (2,))):
-        low, high = dataset.bounds(space)
+        low, high = spaces.bounds(space)
         for _ in range(20):
             x = np.asarray(spaces.sample(space))
             assert (x >= low).all() and (x <= high).all()

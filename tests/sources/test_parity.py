@@ -14,8 +14,8 @@ from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Steps
-from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
+from regimen.sources.keys import RolloutKeys
 from regimen.sources.scan import ScanSource
 from regimen.types import Spec
 

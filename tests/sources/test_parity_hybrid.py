@@ -14,8 +14,8 @@ from regimen.envs.adapters.gymnasium import GymnasiumEnv, compiled_reset, to_gym
 from regimen.envs.registry import make_env
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Steps
-from regimen.sources import NOISE_BLOCK, RolloutKeys
 from regimen.sources.host import HostSource
+from regimen.sources.keys import NOISE_BLOCK, RolloutKeys
 from regimen.sources.scan import ScanSource
 from regimen.types import Spec
 

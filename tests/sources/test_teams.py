@@ -13,8 +13,8 @@ from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
 from regimen.envs.probe import Team as Probe
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.schedule import Episodes, Steps
-from regimen.sources import RolloutKeys
 from regimen.sources.host import HostSource
+from regimen.sources.keys import RolloutKeys
 from regimen.sources.scan import ScanSource
 from regimen.types import Spec, TimeStep
 

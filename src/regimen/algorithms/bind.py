@@ -8,6 +8,7 @@ from typing import Any
 
 from regimen import spaces
 from regimen.algorithms import policy_map
+from regimen.algorithms.base import Algorithm
 from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.envs.registry import EnvHandle
@@ -19,7 +20,10 @@ Frozen = Mapping[str, tuple[Any, PyTree]]  # name -> bound algorithm and actor p
 
 def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
     """The algorithm registered as `name`, with its hyper-parameters."""
-    return ALGORITHMS[name].load()(config, network)
+    cls = ALGORITHMS[name].load()
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        raise ConfigError(f"algorithm '{name}': {cls!r} is not a subclass of regimen.algorithms.base.Algorithm")
+    return cls(config, network)
 
 
 def spec_of(handle: EnvHandle, regimen: Regimen | None = None) -> Spec:
@@ -53,4 +57,4 @@ def bind_algorithm(config: TrainConfig, handle: EnvHandle, regimen: Regimen, fro
             space, expected = getattr(actor.bound.spec, what), getattr(handle, what)
             if not spaces.same(space, expected):
                 raise ConfigError(f"frozen: the {what} of '{name}' is {space}; {handle.id} has {expected}")
-    return policy_map.PolicyMap.bind(algo, spec, policies, frozen)
+    return policy_map.PolicyMap.of(algo, spec, policies, frozen)

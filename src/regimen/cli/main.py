@@ -27,7 +27,6 @@ GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> (argument
         "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline", "envs"),
         "sweep": ("ENV", "train many settings and say which do better", "envs"),
         "study": ("STUDY [ENV]", "measure what a way of training buys", "envs"),
-        "search": ("ENV", "find the best workflow under a gate on compliance", "envs"),
     },
     "Look at runs": {
         "dashboard": ("[RUNS]", "a live page about all runs, in the browser"),

@@ -24,7 +24,7 @@ class ReplayArgs:
     fps: Natural = 30
     """Frames per second of the animation."""
     scenario: str | None = None
-    """Airspace: fly this scenario (a name or a file) instead of the one it was trained on."""
+    """Play this scenario (a name or a file) instead of the one it was trained on, where the environment has several."""
     gif: bool = True
     """Draw the animation; without it only the table is written."""
     env_args: dict[str, Any] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 """Every setting of a run as a frozen, jax-free dataclass, and the registry of algorithms. The docstring under a field
-is its `--help` text. The algorithms' own hyper-parameters are in `hyperparameters.py`."""
+is its `--help` text. The algorithms' own hyper-parameters are in `algorithms/`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from regimen.config import algorithms
+from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.domains import AlgorithmEntry, domains
-from regimen.config.fields import Fraction, Natural, NotNegative, Period, Positive, Range, Whole
-from regimen.config.hyperparameters import APPOConfig, BCConfig, CQLConfig, IMPALAConfig, PPOConfig, SACConfig
+from regimen.config.fields import Alias, Fraction, Natural, NotNegative, Period, Positive, Range, Whole
 from regimen.errors import ConfigError
 
 
@@ -125,9 +126,9 @@ class StopConfig:
 class TrackConfig:
     """MLflow: a mirror of the run's files, written in the background."""
 
-    enabled: bool = True
+    enabled: Annotated[bool, Alias("track")] = True
     """Mirror the run into MLflow when it is installed (`--no-track` turns it off)."""
-    uri: str | None = None
+    uri: Annotated[str | None, Alias("tracking_uri")] = None
     """Tracking store (`--tracking-uri`); by default MLFLOW_TRACKING_URI, else a SQLite file `mlflow.db` beside the run
     directories."""
     experiment: str | None = None
@@ -140,7 +141,7 @@ class TrackConfig:
 class EngineConfig:
     """Where experience is collected. All but `name` is about `ray`."""
 
-    name: Literal["local", "ray"] = "local"
+    name: Annotated[Literal["local", "ray"], Alias("engine")] = "local"
     """`local`: in this process. `ray`: in worker processes, on this machine or on a Ray cluster (`--engine ray`)."""
     workers: Annotated[int, Range(0, 4096)] = 2
     """Worker processes; `rollout.num_envs` is shared equally among them. 0: without Ray."""
@@ -176,7 +177,7 @@ class TrainConfig:
     """Let a float field of a native environment change while it trains: `5 @ 0, 8 @ 20k steps`, `3 .. 9.8 over 100k
     steps` or `30, 40, 50 up 0.8 down 0.5 window 100` (levels by success rate). `--curriculum NAME` takes one that the
     environment declares."""
-    algorithm: str = "ppo"
+    algorithm: Annotated[str, Alias("algo")] = "ppo"
     """A name of `regimen algorithms` (`--algo`)."""
     preset: str | None = None
     """Starting point: a name of `regimen presets`, `tuned` (the environment's own settings) or a YAML file."""
@@ -219,49 +220,8 @@ class TrainConfig:
         return dataclasses.replace(self, **changes)
 
 
-ALGORITHMS: dict[str, AlgorithmEntry] = {
-    "ppo": AlgorithmEntry(
-        PPOConfig,
-        "regimen.algorithms.ppo:PPO",
-        "Proximal policy optimisation: clipped policy gradient with a learned value function.",
-        "The default: discrete or continuous actions, an environment that can be stepped in parallel.",
-    ),
-    "impala": AlgorithmEntry(
-        IMPALAConfig,
-        "regimen.algorithms.impala:IMPALA",
-        "Actor-critic with V-trace: learns from batches of a somewhat older policy.",
-        "Many workers that must not wait for the learner: --engine ray, slow environments.",
-    ),
-    "appo": AlgorithmEntry(
-        APPOConfig,
-        "regimen.algorithms.appo:APPO",
-        "PPO's clipped loss with V-trace and a target policy, on batches of a somewhat older policy.",
-        "As IMPALA, where several passes over each batch pay: steps are dear, the learner has time.",
-    ),
-    "sac": AlgorithmEntry(
-        SACConfig,
-        "regimen.algorithms.sac:SAC",
-        "Soft actor-critic: off-policy, from a replay, with learned temperatures.",
-        "Few env steps matter more than wall time: continuous, discrete or hybrid actions.",
-        offline=True,
-    ),
-    "cql": AlgorithmEntry(
-        CQLConfig,
-        "regimen.algorithms.cql:CQL",
-        "Conservative Q-learning: SAC on a dataset, with critics held down where it has no actions.",
-        "There is data and no environment to explore, or online learning should start from data.",
-        offline=True,
-        online=False,
-    ),
-    "bc": AlgorithmEntry(
-        BCConfig,
-        "regimen.algorithms.bc:BC",
-        "Behaviour cloning: supervised learning of the actions in a dataset.",
-        "A baseline beside CQL, and enough where the data is of an expert.",
-        offline=True,
-        online=False,
-    ),
-    **{name: entry for domain in domains().values() for name, entry in domain.algorithms.items()},
+ALGORITHMS: dict[str, AlgorithmEntry] = algorithms.entries(first=TrainConfig.algorithm) | {
+    name: entry for domain in domains().values() for name, entry in domain.algorithms.items()
 }
 
 

@@ -9,16 +9,19 @@ import stat
 import threading
 import time
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from regimen.dashboard.columns import MOST_VALUES, Columns
-from regimen.dashboard.reading import UnreadableError, parse_json, read_config, read_object, read_tail
+from regimen.dashboard.reading import NAME, UnreadableError, parse_json, read_config, read_object, read_tail
+from regimen.envs.metric import from_table
 
 SIGNS = ("status.json", "metrics.jsonl")  # a folder with one of them is a run; MLflow keeps copies of a config.yaml
 PICTURES = ("views", "trajectories", "replays")
 INSIDE = ("checkpoints", "policy", "plots", "replays", "trajectories", "analysis", "export", "views")
 DEEPEST, MOST_FOLDERS, MOST_RUNS = 6, 20_000, 5_000
+MOST_METRICS = 200  # declared ones of a run that are shown
 TAIL = 1 << 16  # bytes read for how a run stands
 SLOW = 5.0  # seconds between looks at runs that have ended, and for new ones
 SILENT = 120.0  # seconds without a sign after which a run on another machine is not called running
@@ -45,6 +48,7 @@ class Run:
         self.id = run_id(parts)
         self.stamps: dict[str, tuple[int, int, int] | None] = {}
         self.status: dict[str, Any] = {}
+        self.labels: dict[str, str] = {}  # of metrics, as the environment declares them
         self.summary: dict[str, Any] = {}
         self.config: dict[str, Any] = {}
         self.config_error: str | None = None
@@ -65,6 +69,8 @@ class Run:
                 self.config, self.config_error = {}, str(error)
         if self.changed("status.json"):
             self.status = read_object(self.root, *self.parts, "status.json")
+            metrics = islice(from_table(self.status.get("metrics")).items(), MOST_METRICS)
+            self.labels = {name[:NAME]: metric.label[:NAME] for name, metric in metrics if metric.label}
         if self.changed("summary.json"):
             self.summary = read_object(self.root, *self.parts, "summary.json")
         if self.changed("metrics.jsonl"):
@@ -151,6 +157,7 @@ class Run:
             "total_steps": c.get("total_steps"),
             "final": number(self.summary.get("eval_return_mean")),
             "solved": self.summary.get("solved") if isinstance(self.summary.get("solved"), bool) else None,
+            "labels": self.labels,
             "stamp": f"{stamp[0]}-{stamp[1]}" if stamp else "",
             "pictures": "-".join(f"{s[2]:x}" for name in PICTURES if (s := self.stamps.get(name))),
             **self.last,

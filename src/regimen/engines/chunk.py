@@ -84,8 +84,8 @@ class Buffers(Record):
 
 @pytree_dataclass
 class Stretch(Record):
-    """The updates of a chunk so far. XLA compiles the loop by the order of these fields: another order is the same up to
-    the last digit only."""
+    """The updates of a chunk so far. XLA fuses the loop by the order of these fields: another order gives other last
+    digits."""
 
     updates: Array  # int32
     steps: Array  # int32

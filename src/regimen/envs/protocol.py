@@ -19,10 +19,12 @@ from regimen.types import Array, PyTree, TimeStep
 class Env(Protocol):
     """A native environment. It never resets itself and need not count time: the source does both."""
 
-    max_episode_steps: int
-    reward_components: tuple[str, ...]  # names; they partition the reward
-    metric_reductions: Mapping[str, str | Metric]  # metric -> last | sum | min | max | mean over an episode, or more
-
+    @property
+    def max_episode_steps(self) -> int: ...
+    @property
+    def reward_components(self) -> tuple[str, ...]: ...  # names; they partition the reward
+    @property
+    def metric_reductions(self) -> Mapping[str, str | Metric]: ...  # last, sum, min, max or mean over an episode
     @property
     def observation_space(self) -> Any: ...
     @property
@@ -51,6 +53,8 @@ class NativeEnv:
     reward_components: ClassVar[tuple[str, ...]] = ("total",)
     metric_reductions: ClassVar[Mapping[str, str | Metric]] = {}
     return_threshold: ClassVar[float | None] = None  # an episode at or above it is a success
+    return_targets: ClassVar[tuple[float, ...]] = ()  # returns that `regimen study updates` races to
+    gated_metric: ClassVar[str] = ""  # a rate that it also trains up to a gate, with the arguments `gated_args(task)`
     baselines: ClassVar[dict[str, Any]] = {}
     action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}
     render_fps: ClassVar[int] = 30  # pictures per second at which an episode is shown

@@ -5,36 +5,25 @@ Jax-free at import: an import string is resolved when its environment is asked f
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import difflib
-import functools
-import importlib
-import importlib.util
 import inspect
-import os
 import sys
-import typing
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
 from regimen.config.domains import EnvEntry
-from regimen.config.validation import coerce, optional
+from regimen.config.validation import coerce
+from regimen.envs.arguments import LIMIT, bind, changed_fields, parameters_of, set_fields, unknown_argument
+from regimen.envs.imports import load, one_line
+from regimen.envs.makers import components_of, copies_of, guarded, gym_factory, limited, time_limit
 from regimen.envs.metric import Metric, metrics_of
-from regimen.errors import ConfigError, EnvError, RegimenError, nearest
+from regimen.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
     import gymnasium
 
     from regimen.envs.protocol import Env
-
-LIMIT = "max_episode_steps"
-LOOK = 100  # steps of a Gymnasium environment in which components of its reward are looked for
 
 
 def register_env(name: str, target: Any, description: str = "") -> None:
@@ -172,133 +161,6 @@ def name_of(env: Any) -> str:
     return next((name for name, entry in ENVS.items() if entry.target in (path, env)), path)
 
 
-def load(target: str) -> Any:
-    """The object an import string names: `module:attribute` or `path/to/file.py:attribute`."""
-    where, _, attribute = target.rpartition(":")
-    if not where or not attribute:
-        raise ConfigError(f"environment '{target}': write module:factory or path/to/file.py:factory")
-    found: Any = import_file(where) if where.endswith(".py") else import_module(where)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            public = [n for n in vars(found) if not n.startswith("_")]
-            raise EnvError(f"environment '{target}': {where} has no '{part}'{nearest(part, public)}")
-        found = getattr(found, part)
-    return found
-
-
-def import_module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last, so that a user's file never hides an installed package
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as e:
-        close = difflib.get_close_matches(name, ["gym", "gymnax", "pettingzoo"], n=1)
-        hint = f"; did you mean '{close[0]}:...'?" if close else ""
-        if isinstance(e, ModuleNotFoundError) and e.name == name.split(".")[0] and not hint:
-            hint = "; run from the directory that holds it, or write path/to/file.py:factory"
-        raise EnvError(f"cannot import the environment module '{name}': {one_line(e)}{hint}") from e
-
-
-def import_file(path: str) -> ModuleType:
-    file = Path(path).expanduser().resolve()
-    if not file.is_file():
-        raise EnvError(f"cannot import the environment file '{path}': no such file")
-    name = f"regimen_user_{file.stem}_{zlib.crc32(str(file).encode()):08x}"  # one module per file, imported once
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))  # its neighbours can be imported
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as e:
-        del sys.modules[name]
-        raise EnvError(f"cannot import the environment file '{path}': {one_line(e)}") from e
-    return module
-
-
-def one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-# --- arguments -------------------------------------------------------------------------------------------------------
-
-
-def bind(function: Callable, args: Mapping[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split `args` into those `function` takes, as the types it declares, and the rest."""
-    try:
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # built in
-        return dict(args), {}
-    hints, named = hints_of(function), parameters_of(function)
-    given, rest = {}, {}
-    for key, value in args.items():
-        if key in named:
-            given[key] = coerce(value, hint_of(hints.get(key), named[key].default), f"env.{key}")
-        else:
-            (given if takes_any else rest)[key] = value
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in given]
-    if missing:
-        raise ConfigError(f"{name}: the argument '{missing[0]}' has no default; give --env.{missing[0]} VALUE")
-    return given, rest
-
-
-def parameters_of(function: Callable) -> dict[str, inspect.Parameter]:
-    """Arguments that can be given by name."""
-    parameters = inspect.signature(function).parameters
-    return {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-
-
-def hints_of(function: Any) -> dict[str, Any]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    try:
-        return typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
-    except Exception:  # names only a type checker sees
-        return {}
-
-
-def hint_of(hint: Any, default: Any) -> Any:
-    """The type an argument is read as: the one declared when it is plain, else its default's, else anything."""
-    plain = (int, float, bool, str)
-
-    def is_plain(h: Any) -> bool:
-        return h in (*plain, type(None), ...) or (bool(typing.get_args(h)) and all(map(is_plain, typing.get_args(h))))
-
-    if hint is not None and (is_plain(hint) or typing.get_origin(optional(hint)[0]) is Literal):
-        return hint
-    if hint is None and type(default) in plain:
-        return int | float if type(default) is int else type(default)  # `goal_velocity=0` may be a fraction
-    return Any
-
-
-def set_fields(env: Any, args: Mapping[str, Any], name: str, known: Iterable[str] = ()) -> Any:
-    """A native environment with these fields; `known` are other names that an error may suggest."""
-    fields = {f.name: f for f in dataclasses.fields(env) if f.init} if dataclasses.is_dataclass(env) else {}
-    hints = hints_of(type(env))
-    for key in args:
-        if key not in fields:
-            raise unknown_argument(key, name, {*fields, *known})
-    kinds = {k: hint_of(hints.get(k), fields[k].default) for k in args}
-    given = {k: "none" if v is None and kinds[k] is str else v for k, v in args.items()}  # as flags and YAML read it
-    values = {k: coerce(v, kinds[k], f"env.{k}") for k, v in given.items()}
-    return dataclasses.replace(env, **values) if values else env  # type: ignore[type-var]
-
-
-def changed_fields(env: Any) -> dict[str, Any]:
-    """Fields of an instance that differ from their defaults."""
-    fields = dataclasses.fields(env) if dataclasses.is_dataclass(env) else ()
-    found = {f.name: (getattr(env, f.name), f.default) for f in fields if f.default is not dataclasses.MISSING}
-    return {k: v for k, (v, default) in found.items() if isinstance(v, (int, float, str, bool)) and v != default}
-
-
-def unknown_argument(key: str, name: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(f"env.{key}: {name} has no such argument{nearest(key, known)}")
-
-
 # --- native ----------------------------------------------------------------------------------------------------------
 
 
@@ -404,118 +266,3 @@ def parallel_handle(name: str, make: Callable[..., Any], args: Mapping[str, Any]
         )
     finally:
         team.close()
-
-
-def time_limit(env: gymnasium.Env) -> int:
-    """Steps after which an episode is cut short, by its TimeLimit wrapper or its own account; 0 when unknown."""
-    limit = env.spec.max_episode_steps if env.spec is not None else None
-    wrapper: Any = env
-    while limit is None and wrapper is not env.unwrapped:
-        limit = getattr(wrapper, "_max_episode_steps", None)
-        wrapper = wrapper.env
-    return limit or getattr(env.unwrapped, LIMIT, None) or 0
-
-
-def components_of(env: gymnasium.Env) -> tuple[str, ...]:
-    """Names of the reward's components: declared, or those in the infos of a random episode's beginning. A step whose
-    reward is 0 need not have any; one that pays and has none says that there are none."""
-    declared = getattr(env.unwrapped, "reward_components", None)
-    if declared is not None:
-        return tuple(declared)
-    found: dict[str, None] = {}
-    try:
-        env.reset(seed=0)
-        env.action_space.seed(0)
-        for _ in range(LOOK):
-            _, reward, terminated, truncated, info = env.step(env.action_space.sample())
-            parts = info.get("reward_components", ())
-            found |= dict.fromkeys(parts)
-            if terminated or truncated or (reward != 0 and not parts):
-                break
-    except Exception:  # a step that fails: the source and check-env report that with its cause
-        pass
-    return tuple(found) or ("total",)
-
-
-def guarded(make: Callable[[], Any], name: str) -> Callable[[], Any]:
-    """`make` with its failures as one line."""
-
-    def guarded_make() -> Any:
-        import gymnasium
-
-        try:
-            return make()
-        except RegimenError:
-            raise
-        except (gymnasium.error.DependencyNotInstalled, ImportError) as e:
-            raise EnvError(f"{name}: {missing_dependency(e)}") from e
-        except Exception as e:
-            raise EnvError(f"{name}: cannot be made: {one_line(e)}") from e
-
-    return guarded_make
-
-
-def missing_dependency(error: Exception) -> str:
-    """What to install; Gymnasium's own errors say it themselves."""
-    text = " ".join(str(error).split())
-    missing = getattr(error, "name", None)
-    return f"{text}; pip install the package that provides '{missing}'" if missing and "pip" not in text else text
-
-
-def limited(
-    make: Callable[[], gymnasium.Env], args: Mapping[str, Any], name: str, known: Iterable[str] = ()
-) -> Callable[[], gymnasium.Env]:
-    """`make` with the only argument that needs nobody's help, a time limit."""
-    for key in args:
-        if key != LIMIT:
-            raise unknown_argument(key, name, {LIMIT, *known})
-    if LIMIT not in args:
-        return make
-
-    def make_limited() -> gymnasium.Env:
-        from gymnasium.wrappers import TimeLimit
-
-        return TimeLimit(make(), args[LIMIT])
-
-    return make_limited
-
-
-def copies_of(env: gymnasium.Env, name: str) -> Callable[[], gymnasium.Env]:
-    """Copies of an instance as it is now; evaluation alone needs a second one."""
-    import gymnasium
-
-    try:
-        original = copy.deepcopy(env)
-        return lambda: copy.deepcopy(original)
-    except Exception as e:
-        if (spec := env.spec) is not None:
-            return guarded(lambda: gymnasium.make(spec, disable_env_checker=True), name)
-        raise EnvError(f"{name}: the instance cannot be copied ({one_line(e)}); pass its class or a factory") from e
-
-
-def gym_factory(identifier: str, args: dict[str, Any], name: str) -> tuple[Callable[[], gymnasium.Env], dict[str, Any]]:
-    """A maker of a registered Gymnasium environment, and its arguments; `module:ID` imports the module first."""
-    import gymnasium
-    from gymnasium.envs.registration import load_env_creator
-
-    module, _, gym_id = identifier.rpartition(":")
-    if module:
-        import_module(module)
-    try:
-        spec = copy.deepcopy(gymnasium.spec(gym_id))
-    except gymnasium.error.Error as e:
-        hint = nearest(gym_id, gymnasium.registry).replace("'", "'gym:", 1)
-        hint = hint or "; import the package that registers it with gym:MODULE:ID"
-        raise ConfigError(f"{name}: no such Gymnasium environment{hint}") from e
-    spec.order_enforce = False  # a wrapper in the hot loop that checks what the source guarantees
-    creator: Any = spec.entry_point
-    if isinstance(creator, str):
-        entry_point = creator
-        creator = guarded(lambda: load_env_creator(entry_point), name)()
-    limit = {LIMIT: args[LIMIT]} if LIMIT in args else {}
-    own = functools.partial(creator, **spec.kwargs)
-    given, rest = bind(own, {k: v for k, v in args.items() if k != LIMIT}, name)
-    for key in rest:
-        raise unknown_argument(key, name, {LIMIT, *parameters_of(own)})
-    make = guarded(lambda: gymnasium.make(spec, disable_env_checker=True, **limit, **given), name)
-    return make, given | limit

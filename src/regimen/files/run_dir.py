@@ -54,7 +54,7 @@ _PACKAGES = ("regimen", "jax", "jaxlib", "flax", "optax", "safetensors", "numpy"
 
 
 class RunFiles:
-    """One run directory: see the contract in docs/architecture.md."""
+    """One run directory: see the contract in docs/run_directory.md."""
 
     def __init__(self, path: Path):
         self.path = Path(path)

@@ -1,6 +1,6 @@
 """Pictures that a run leaves for the page: `RUN/views/NAME.json`, one of a few kinds (docs/dashboard.md has them all).
 
-    from regimen.dashboard import views
+    from regimen.files import views
 
     views.write(run_dir, "power", views.grid("Power", rows=["#..", "..."], frames=[views.grid_frame(values=table)]))
 
@@ -38,6 +38,12 @@ def write(run_dir: str | Path, name: str, view: Mapping[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, data + "\n", sync=False)
     return path
+
+
+def table_title(name: str, what: str) -> str:
+    """The title of a table in a run directory: `evaluation at step 1,000` of `step-001000.csv`, else `WHAT NAME`."""
+    match = re.fullmatch(r"step-0*(\d{1,18})\.csv", name)
+    return f"evaluation at step {int(match[1]):,}" if match else f"{what} {name.removesuffix('.csv')}"
 
 
 # --- making them -----------------------------------------------------------------------------------------------------

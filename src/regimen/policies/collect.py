@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces as gym
 
-from regimen import distributions, spaces, trees
+from regimen import exploration, trees
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
+from regimen.files.datasets import Writer
 from regimen.files.run_dir import RunFiles, read_config, read_metrics
 from regimen.policies.evaluate import baseline_evaluator, evaluate_policy
 from regimen.policies.policy import Policy, load_policy, read_policy
@@ -26,9 +27,9 @@ from regimen.schedule import Episodes
 from regimen.sources import dataset
 from regimen.sources.dataset import Dataset, Episode
 from regimen.sources.host import HostSource
-from regimen.sources.replay import Replay
+from regimen.sources.replay import Replay, Rows
 from regimen.sources.scan import ScanSource
-from regimen.types import Array, Batch, PyTree
+from regimen.types import ActingAlgorithm, Array, Batch, PyTree
 
 DEFAULT_EPISODES = 100
 LOOK = 20  # episodes that measure a policy nobody has evaluated yet
@@ -46,7 +47,9 @@ class Behaviour:
     """Who acts: nobody (uniform), or a policy that is replaced by uniform actions with probability `epsilon`. For a
     source it is an algorithm whose actions come in the environment's own form."""
 
-    def __init__(self, space: Any, policy: Policy | None = None, greedy: bool = False, epsilon: float = 0.0):
+    def __init__(
+        self, space: gymnasium.Space, policy: Policy | None = None, greedy: bool = False, epsilon: float = 0.0
+    ):
         self.space, self.greedy, self.epsilon = space, greedy, epsilon
         self.algo = None if policy is None else policy.algo
         self.params: PyTree = () if policy is None else policy.params
@@ -56,11 +59,14 @@ class Behaviour:
 
     def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
         keys = jax.random.split(key, 3)
-        out = {"uniform": uniform_noise(self.space, keys[0], shape), "coin": jax.random.uniform(keys[1], shape)}
+        out = {
+            "uniform": exploration.uniform_noise(self.space, keys[0], shape),
+            "coin": jax.random.uniform(keys[1], shape),
+        }
         return out if self.algo is None or self.greedy else out | {"policy": self.algo.noise(keys[2], shape)}
 
     def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
-        drawn = uniform_actions(self.space, noise["uniform"], mask)
+        drawn = exploration.uniform_actions(self.space, noise["uniform"], mask)
         if self.algo is None:
             return drawn, carry, {}
         action, carry, _ = self.algo.act(params, obs, carry, noise.get("policy"), mask=mask, greedy=self.greedy)
@@ -73,37 +79,6 @@ class Behaviour:
 
     def to_env(self, action: PyTree) -> PyTree:
         return action
-
-
-def uniform_noise(space: Any, key: Array, shape: tuple[int, ...]) -> dict[str, Array]:
-    """Noise of uniform actions, by part of the space."""
-
-    def one(key: Array, leaf: Any) -> Array:
-        if isinstance(leaf, gym.Box):
-            return jax.random.uniform(key, (*shape, *leaf.shape), minval=1e-6)
-        return distributions.for_space(leaf).noise(key, shape)  # type: ignore[return-value]
-
-    leaves = spaces.leaves(space)
-    return {name: one(k, leaf) for k, (name, leaf) in zip(jax.random.split(key, len(leaves)), leaves.items())}
-
-
-def uniform_actions(space: Any, noise: dict[str, Array], mask: Array | None) -> PyTree:
-    """Uniform over what is allowed; a dimension without two bounds is standard normal."""
-    values, start = {}, 0
-    for name, leaf in spaces.leaves(space).items():
-        stop = start + spaces.logits(leaf)
-        own, start = None if mask is None else mask[..., start:stop], stop
-        if isinstance(leaf, gym.Box):
-            bounded = np.isfinite(leaf.low) & np.isfinite(leaf.high)
-            low, high = np.where(bounded, leaf.low, 0.0), np.where(bounded, leaf.high, 1.0)
-            flat = low + (high - low) * noise[name]
-            values[name] = jnp.where(bounded, flat, jax.scipy.stats.norm.ppf(noise[name])).astype(jnp.float32)
-        else:
-            dist: Any = distributions.for_space(leaf)
-            lead = noise[name].shape[: noise[name].ndim - 1 - dist.event_ndim]
-            params = dist.params(jnp.zeros((*lead, dist.head_size)), jnp.zeros(0), own)
-            values[name] = dist.to_env(dist.sample(params, noise[name]))
-    return spaces.build(space, values)
 
 
 # --- playing ---------------------------------------------------------------------------------------------------------
@@ -119,8 +94,8 @@ def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> It
         rollout = jax.jit(lambda env, params, key: source.episodes(env, who, params, key)[1])
         for i in range(2**30):
             yield from split(jax.device_get(rollout(handle.native, who.params, jax.random.fold_in(key, i))))
-    n, h = min(HOST_ENVS, most), handle
-    host = HostSource(h.make_host, Episodes(n), n, h.reward_components, h.max_episode_steps)  # type: ignore[arg-type]
+    n = min(HOST_ENVS, most)
+    host = HostSource.of(handle, Episodes(n), n)
     try:
         host.init(seed)
         for i in range(2**30):
@@ -148,7 +123,7 @@ def split(batch: Batch) -> Iterator[Episode]:
         )
 
 
-def with_last(x: np.ndarray, following: np.ndarray) -> np.ndarray:
+def with_last(x: np.ndarray | Array, following: np.ndarray | Array) -> np.ndarray:
     """Rows [T, ...] and the one after them."""
     return np.concatenate([x, following[-1:]])
 
@@ -310,7 +285,7 @@ class Run:
         return float(evaluate_policy(self.handle, load_policy(self.path, str(step)), LOOK, 0).returns.mean())
 
 
-def episodes_of(rows: Any, cursor: np.ndarray, count: np.ndarray, algo: Any) -> list[Episode]:
+def episodes_of(rows: Rows, cursor: np.ndarray, count: np.ndarray, algo: ActingAlgorithm) -> list[Episode]:
     """The episodes of a ring of time rows [C, B, ...], column by column from the oldest row on. The first of a column
     may have lost its beginning, and the last is cut where the ring ends."""
     capacity, columns = rows.valid.shape
@@ -327,14 +302,14 @@ def episodes_of(rows: Any, cursor: np.ndarray, count: np.ndarray, algo: Any) -> 
     return out
 
 
-def episode_of(rows: Any, algo: Any) -> Episode:
+def episode_of(rows: Rows, algo: ActingAlgorithm) -> Episode:
     """One episode from its rows [T, ...]."""
     return Episode(
         jax.tree.map(with_last, rows.obs, rows.next_obs),
         jax.tree.map(np.asarray, algo.to_env(rows.action)),
-        rows.reward,
+        np.asarray(rows.reward),
         bool(rows.terminated[-1]),
-        None if rows.mask is None else with_last(rows.mask, rows.next_mask),
+        None if rows.mask is None or rows.next_mask is None else with_last(rows.mask, rows.next_mask),
     )
 
 
@@ -399,7 +374,7 @@ def gather(
         raise ConfigError(f"policy: {handle.id} is an environment, so only 'random' can act; give a run directory")
 
     description = ", ".join(f"{p.fraction:.0%} {p.policy}" for p in parts) + f" on {handle.id}"
-    writer = dataset.Writer(out, handle, description, "random" if path is None else read_config(path)["algorithm"])
+    writer = Writer(out, handle, description, "random" if path is None else read_config(path)["algorithm"])
     unit, total = ("steps", steps) if steps is not None else ("episodes", episodes or DEFAULT_EPISODES)
     acting = Acting(handle, run, greedy, epsilon, target_return, everything=episodes is None and steps is None)
     try:
@@ -415,7 +390,7 @@ def gather(
     return dataset.read(written)
 
 
-def fill(writer: dataset.Writer, part: Part, stream: Stream, unit: str, share: int, report: Report) -> None:
+def fill(writer: Writer, part: Part, stream: Stream, unit: str, share: int, report: Report) -> None:
     """Write the stream's own share of the part: so many episodes, or whole episodes until so many steps are reached."""
     begin, goal, waiting = getattr(part, unit), math.ceil(share * stream.fraction), []
     part.source = stream.words if not part.source else f"{part.source}; {stream.words}"

@@ -1,4 +1,4 @@
-"""Playing episodes without learning: its own environments and keys, never the training state."""
+"""Evaluating a policy: episodes played without learning, summed up as metrics, JSON and lines for people."""
 
 from __future__ import annotations
 
@@ -9,45 +9,37 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces as gym
-from jax import lax
+from jax.stages import Compiled
 
-from regimen import distributions, spaces
+from regimen import spaces
 from regimen.engines import device
 from regimen.envs import registry
-from regimen.envs.protocol import agents_of
+from regimen.envs.protocol import Env
+from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, StorageError, nearest
 from regimen.files.mlflow import resolve_model_uri
 from regimen.files.run_dir import read_config
 from regimen.policies.policy import Policy, load_policy, read_policy, require_match
 from regimen.policies.target import is_run, refuse_object
 from regimen.schedule import Episodes
-from regimen.sources import by_agent, side_by_side
-from regimen.sources.host import HostSource, Interrupted, to_members
-from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
+from regimen.sources.host import HostSource, Member, to_members
+from regimen.sources.play import (
+    Actor,
+    Recording,
+    baseline_actor,
+    greedy,
+    greedy_actor,
+    play_host,
+    play_resets,
+    random_actor,
+)
+from regimen.sources.scan import EnvCarry
 from regimen.statistics import mean_interval, sample_interval, wilson
-from regimen.types import Array, PyTree
-
-
-class Recording(NamedTuple):
-    """What the environment recorded of the episodes of an evaluation, E of them."""
-
-    start: PyTree  # [E, ...] the states they began in
-    rows: dict[str, Array]  # name -> [T + 1, E, ...] `recorded` of the start and of the state after each step
-    length: Array  # [E] steps taken; later rows mean nothing
-
-
-class Actor(NamedTuple):
-    """A policy that plays: `act(env, params, key, state [E, ...], obs [B, ...], mask, memory [B, ...])` gives actions
-    in the environment's own form and the memory for the next step; `start(B)` is the memory of a new episode."""
-
-    act: Callable[..., tuple[PyTree, PyTree]]
-    start: Callable[[int], PyTree] = lambda n: ()
+from regimen.types import ActingAlgorithm, Array, PyTree
 
 
 @dataclass
@@ -67,7 +59,7 @@ class Evaluation:
     recording: Recording | None = field(default=None, repr=False, compare=False)
 
     def point(self) -> dict[str, float]:
-        """As logged metrics."""
+        """The metrics that a run logs."""
         out = {
             "eval/return_mean": float(self.returns.mean()),
             "eval/return_std": float(self.returns.std()),
@@ -127,104 +119,28 @@ class Evaluation:
 
 
 def interval(bounds: tuple[float, float]) -> list[float] | None:
-    """As JSON can hold it: None where there are too few values to tell."""
+    """An interval as JSON can hold it: None where there are too few values for one."""
     return list(map(float, bounds)) if np.isfinite(bounds).all() else None
 
 
-def play(
-    env: Any, actor: Actor, params: PyTree, key: Array, episodes: int, record: bool = False
+@partial(jax.jit, static_argnames=("actor", "episodes", "record"))
+def evaluate_native(
+    env: Env, actor: Actor, params: PyTree, key: Array, episodes: int, record: bool
 ) -> tuple[EnvCarry, Array, Recording | None]:
-    """One episode in each of `episodes` environments: their sums (an EnvCarry), which terminated, and what the
-    environment recorded of them where it is asked to."""
-
-    def seen(state: PyTree) -> dict[str, Array]:
-        return jax.vmap(env.recorded)(state) if record else {}
-
-    def kept_row(rows: PyTree, t: Array, row: PyTree) -> PyTree:
-        return jax.tree.map(lambda all, x: lax.dynamic_update_index_in_dim(all, x, t, 0), rows, row)
-
-    start_key, key = jax.random.split(key)
-    state, obs = jax.vmap(env.reset)(jax.random.split(start_key, episodes))
-    carry = fresh(env, state, obs, actor.start(episodes * max(1, len(agents_of(env)))))
-    flags = jnp.zeros(episodes, bool)
-    rows = jax.tree.map(lambda x: jnp.zeros((env.max_episode_steps + 1, *x.shape), x.dtype), seen(state))
-    rows = kept_row(rows, jnp.int32(0), seen(state))
-
-    def going(x):
-        return jnp.any(~x[2])
-
-    def body(x):
-        t, carry, over, terminated, rows = x
-        act_key, step_key = jax.random.split(jax.random.fold_in(key, t))
-        mask = masks(env, carry.state)
-        action, memory = actor.act(env, params, act_key, carry.state, carry.obs, mask, carry.memory)
-        new = step_all(env, carry, action, memory, jax.random.split(step_key, episodes))
-        kept = jax.tree.map(lambda a, b: select(over, b, a), new.going, carry)
-        rows = kept_row(rows, t + 1, seen(kept.state))
-        return t + 1, kept, over | new.over, terminated | (new.ended & ~over), rows
-
-    _, carry, _, terminated, rows = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags, rows))
-    recording = Recording(state, rows, carry.length) if record else None
-    return replace(carry, state=(), obs=(), memory=()), terminated, recording
-
-
-def greedy(algo: Any, params: PyTree, obs: PyTree, mask: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
-    """The algorithm's own greedy policy, from `actor_params`: actions, and what it carries on."""
-    action, memory, _ = algo.act(params, obs, memory, None, mask=mask, greedy=True)
-    return algo.to_env(action), memory
-
-
-def greedy_actor(algo: Any) -> Actor:
-    def act(env, params, key, state, obs, mask, memory):
-        return greedy(algo, params, obs, mask, memory)
-
-    return Actor(act, lambda n: algo.initial_carry((n,)))
-
-
-def random_actor(space: Any) -> Actor:
-    """Uniform over what is allowed; unbounded dimensions are standard normal."""
-
-    def leaf(key: Array, space: Any, n: int, mask: Array | None) -> Array:
-        if not isinstance(space, gym.Box):
-            dist: Any = distributions.for_space(space)
-            params = dist.params(jnp.zeros((n, dist.head_size)), jnp.zeros(0), mask)
-            return dist.to_env(dist.sample(params, dist.noise(key, (n,))))
-        bounded = np.isfinite(space.low) & np.isfinite(space.high)
-        low, high = np.where(bounded, space.low, 0.0), np.where(bounded, space.high, 1.0)
-        uniform = low + (high - low) * jax.random.uniform(key, (n, *space.shape))
-        return jnp.where(bounded, uniform, jax.random.normal(key, (n, *space.shape)))
-
-    def act(env, params, key, state, obs, mask, memory):
-        n, leaves, values, start = jax.tree.leaves(obs)[0].shape[0], spaces.leaves(space), {}, 0
-        for own, (name, sub) in zip(jax.random.split(key, len(leaves)), leaves.items()):
-            stop = start + spaces.logits(sub)
-            values[name] = leaf(own, sub, n, None if mask is None else mask[..., start:stop])
-            start = stop
-        return spaces.build(space, values), memory
-
-    return Actor(act)
-
-
-def baseline_actor(function: Any) -> Actor:
-    """A registered baseline: `fn(env, key, state, obs) -> action`, for one environment and all of its agents."""
-
-    def act(env, params, key, state, obs, mask, memory):
-        obs = by_agent(env, obs)
-        keys = jax.random.split(key, jax.tree.leaves(obs)[0].shape[0])
-        return side_by_side(env, jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs)), memory
-
-    return Actor(act)
+    """Play episodes and return their sums, which of them terminated, and what the environment records of them."""
+    look = env.recorded if record else lambda state: {}  # type: ignore[attr-defined]
+    carry, terminated, recording = play_resets(env, actor, params, key, episodes, look)
+    return replace(carry, state=(), obs=(), memory=()), terminated, recording if record else None
 
 
 class NativeEvaluator:
-    """Plays on a native environment, compiled once per number of episodes; with `record`, evaluations have a
-    recording."""
+    """Evaluates on a native environment, with one compiled program for each number of episodes. With `record`,
+    evaluations have a recording."""
 
-    def __init__(self, handle: Any, actor: Actor, record: bool = False):
+    def __init__(self, handle: EnvHandle, actor: Actor, record: bool = False):
         self.handle, self.record = handle, record
-        self.play = jax.jit(play, static_argnames=("actor", "episodes", "record"))
         self.actor = actor
-        self.programs: dict[int, Future] = {}
+        self.programs: dict[int, Future[Compiled]] = {}
         self.compiling = False
         self.compile_seconds = 0.0  # spent waiting for it
 
@@ -234,11 +150,11 @@ class NativeEvaluator:
             shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
             arguments = (self.handle.native, self.actor, shapes, jax.random.key(0), episodes, self.record)
             pool = ThreadPoolExecutor(1)
-            self.programs[episodes] = pool.submit(lambda: self.play.lower(*arguments).compile())
+            self.programs[episodes] = pool.submit(lambda: evaluate_native.lower(*arguments).compile())
             pool.shutdown(wait=False)
 
-    def program(self, params: PyTree, episodes: int) -> Any:
-        """Its time is known, and a signal can end the process while it is waited for."""
+    def program(self, params: PyTree, episodes: int) -> Compiled:
+        """The compiled program. The time it is waited for is counted, and a signal can end the process meanwhile."""
         self.prepare(params, episodes)
         if not self.programs[episodes].done():
             self.compiling, start = True, time.monotonic()
@@ -250,14 +166,17 @@ class NativeEvaluator:
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
         played = self.program(params, episodes)(self.handle.native, params, jax.random.key(seed))
         carry, terminated, recording = jax.device_get(played)
-        found = summarize(self.handle, policy, seed, carry.reward, carry.length, terminated, carry.metrics)
-        return replace(found, recording=recording)
+        out = summarize(self.handle, policy, seed, carry.reward, carry.length, terminated, carry.metrics)
+        return replace(out, recording=recording)
 
     def close(self) -> None: ...
 
 
+HostAct = Callable[[PyTree, PyTree, np.ndarray | None, PyTree], tuple[PyTree, PyTree]]
+
+
 class HostEvaluator:
-    """Plays on Gymnasium environments, several at a time; episode j starts from seed + j whatever their number.
+    """Evaluates on Gymnasium environments, several at a time; episode j starts from seed + j whatever their number.
 
     `act(params, obs, mask, memory) -> (actions, memory)` takes batches; None draws actions from the space. `algo` is
     what the memory belongs to.
@@ -268,11 +187,11 @@ class HostEvaluator:
 
     def __init__(
         self,
-        handle: Any,
-        act: Any,
+        handle: EnvHandle,
+        act: HostAct | None,
         num_envs: int = 8,
         stop_requested: Callable[[], bool] = lambda: False,
-        algo: Any = None,
+        algo: ActingAlgorithm | None = None,
     ):
         self.handle, self.act, self.num_envs, self.algo = handle, act, num_envs, algo
         self.stop_requested = stop_requested
@@ -281,65 +200,44 @@ class HostEvaluator:
     def prepare(self, params: PyTree, episodes: int) -> None: ...
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
-        h, n = self.handle, min(self.num_envs, episodes)
-        src = self.open(n)
-        h.action_space.seed(seed)
-        queue = list(range(episodes))
-        running = {i: queue.pop(0) for i in range(n)}  # environment -> episode
-        for i, j in running.items():
-            src.reset(i, seed + j)
+        source = self.open(min(self.num_envs, episodes))
+        self.handle.action_space.seed(seed)
         ended: list[Any] = [None] * episodes
-        row = one_row(src)
-        while running:
-            if self.stop_requested():
-                raise Interrupted
-            row["terminated"][:] = row["truncated"][:] = False
-            for i, terminated, ok in src.step(row, 0, self.actions(src, params), list(running)):
-                ended[running.pop(i)] = (0, src.reward[i].copy(), src.length[i], terminated, ok, src.metrics[i])
-                if queue:
-                    running[i] = queue.pop(0)
-                    src.reset(i, seed + running[i])
-            running = dict(sorted(running.items()))
-        rows: Any = src.finished(ended)
-        return summarize(h, policy, seed, rows.reward, rows.length, rows.terminated, rows.metrics)
+        for moment in play_host(source, partial(self.actions, params), seed, episodes, self.stop_requested):
+            for i, terminated, success in moment.ended:
+                sums = source.reward[i].copy(), source.length[i], terminated, success, source.metrics[i]
+                ended[moment.running[i]] = (0, *sums)
+        rows: Any = source.finished(ended)
+        return summarize(self.handle, policy, seed, rows.reward, rows.length, rows.terminated, rows.metrics)
 
     def open(self, n: int) -> HostSource:
-        """`n` environments, kept between evaluations."""
+        """The source with `n` environments, which stays open between evaluations."""
         if self.source is None or self.source.num_envs != n:
             self.close()
-            h = self.handle
-            args = (h.make_host, Episodes(n), n, h.reward_components, h.max_episode_steps)
-            self.source = HostSource(*args, metric_reductions=h.metric_reductions)
+            self.source = HostSource.of(self.handle, Episodes(n), n)
             if self.algo is not None:
                 self.source.remember(self.algo)
         return self.source
 
-    def actions(self, src: HostSource, params: PyTree) -> list:
+    def actions(self, params: PyTree, source: HostSource) -> list[Member]:
+        """The actions of all columns, as members of the space."""
         space = self.handle.action_space
         if self.act is None:
-            return [spaces.sample(space, None if src.mask is None else src.mask[i]) for i in range(src.columns)]
-        actions, memory = self.act(params, src.obs, src.mask, src.memory)
-        if src.remembers:
-            src.memory = jax.tree.map(np.array, memory)
+            rows = [None] * source.columns if source.mask is None else source.mask
+            return [spaces.sample(space, row) for row in rows]
+        actions, memory = self.act(params, source.obs, source.mask, source.memory)
+        if source.remembers:
+            source.memory = jax.tree.map(np.array, memory)
         out = spaces.split(space, actions).values()
-        return to_members(space, np.concatenate([np.asarray(x).reshape(src.columns, -1) for x in out], axis=1))
+        return to_members(space, np.concatenate([np.asarray(x).reshape(source.columns, -1) for x in out], axis=1))
 
     def close(self) -> None:
         if self.source is not None:
             self.source.close()
 
 
-def one_row(src: HostSource) -> dict[str, Any]:
-    """What `HostSource.step` writes into."""
-    n = src.columns
-    row: dict[str, Any] = {name: np.zeros((1, n), bool) for name in ("terminated", "truncated", "valid")}
-    row["reward"] = np.zeros((1, n, len(src.components)), np.float32)
-    row["next_obs"] = spaces.zeros(src.observation_space, (1, n))
-    return row
-
-
 def summarize(
-    handle: Any,
+    handle: EnvHandle,
     policy: str,
     seed: int,
     reward: np.ndarray,
@@ -347,6 +245,7 @@ def summarize(
     terminated: np.ndarray,
     metrics: dict[str, np.ndarray],
 ) -> Evaluation:
+    """The evaluation of episodes with these sums [n, ...]."""
     reward = reward.astype(np.float64)
     returns = reward.sum(-1)
     return Evaluation(
@@ -362,7 +261,7 @@ def summarize(
     )
 
 
-def success_of(handle: Any, returns: np.ndarray, metrics: dict[str, np.ndarray]) -> np.ndarray | None:
+def success_of(handle: EnvHandle, returns: np.ndarray, metrics: dict[str, np.ndarray]) -> np.ndarray | None:
     """From the environment's own `success`, else its return threshold, else unknown."""
     if "success" in metrics:
         return metrics["success"] > 0.5
@@ -370,19 +269,20 @@ def success_of(handle: Any, returns: np.ndarray, metrics: dict[str, np.ndarray])
 
 
 def make_evaluator(
-    handle: Any, algo: Any, stop_requested: Callable[[], bool] = lambda: False, record: bool = False
+    handle: EnvHandle, algo: ActingAlgorithm, stop_requested: Callable[[], bool] = lambda: False, record: bool = False
 ) -> NativeEvaluator | HostEvaluator:
-    """For a learned policy: call with (actor params, seed, episodes). `record` is for native environments."""
+    """The evaluator of a learned policy, called with (actor params, seed, episodes). `record` is for native
+    environments."""
     if handle.native is not None:
         return NativeEvaluator(handle, greedy_actor(algo), record)
     return HostEvaluator(handle, jax.jit(partial(greedy, algo)), stop_requested=stop_requested, algo=algo)
 
 
-def baseline_evaluator(handle: Any, name: str) -> NativeEvaluator | HostEvaluator:
-    """For `random`, or a baseline that the environment registers: call with ((), seed, episodes)."""
-    known = {"random", *handle.baselines}
-    if name not in known:
-        raise ConfigError(f"policy: '{name}' is not a baseline of {handle.id}{nearest(name, known)}")
+def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEvaluator:
+    """The evaluator of `random`, or of a baseline that the environment registers, called with ((), seed, episodes)."""
+    names = {"random", *handle.baselines}
+    if name not in names:
+        raise ConfigError(f"policy: '{name}' is not a baseline of {handle.id}{nearest(name, names)}")
     function = handle.baselines.get(name)
     if handle.native is not None:
         return NativeEvaluator(handle, baseline_actor(function) if function else random_actor(handle.action_space))

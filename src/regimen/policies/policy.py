@@ -178,7 +178,7 @@ def read_policy(path: Path) -> Policy:
     meta, arrays = read_files(path)
     components = tuple(meta.get("reward_components", ("total",)))
     observed, acted = (spaces.from_json(meta[name]) for name in ("observation_space", "action_space"))
-    needs_env = "policies" not in meta and getattr(ALGORITHMS[meta["algorithm"]].load(), "needs_env", False)
+    needs_env = "policies" not in meta and ALGORITHMS[meta["algorithm"]].load().needs_env
     env = registry.resolve(meta["env"], meta.get("env_args", {})).native if needs_env else None
     spec = Spec(observed, acted, components, tuple(meta.get("agents", ())), env=env)
     if "policies" in meta:
@@ -187,7 +187,7 @@ def read_policy(path: Path) -> Policy:
             policy_map.Member(name, algos[name].bind(spec), tuple(spec.agents.index(a) for a in one["agents"]))
             for name, one in meta["policies"].items()
         )
-        algo: Any = policy_map.PolicyMap(members, policy_map.Parts(spec, members))
+        algo: Any = policy_map.PolicyMap(members, policy_map.Members(spec, members))
     else:
         algo = saved_algorithm(meta, path).bind(spec)
     like = algo.actor_params(algo.init(jax.random.key(0)))

@@ -28,6 +28,7 @@ CORE = (
     "flax",
     "optax",
     "numpy",
+    "scipy",
     "gymnasium",
     "rich",
     "tyro",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 
 from regimen.engines import device
 from regimen.envs import registry
-from regimen.envs.adapters.gymnasium import read_mask, to_gymnasium
+from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.adapters.pettingzoo import ParallelNative, Team, zero_of
 from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, StorageError
@@ -21,6 +22,10 @@ from regimen.files.run_dir import RunFiles
 from regimen.files.storage import replacing
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.table import Table
+from regimen.schedule import Episodes
+from regimen.sources.host import HostSource, Member, row_of
+from regimen.sources.play import play_host
+from regimen.types import PyTree
 
 
 def replay(
@@ -46,18 +51,14 @@ def replay(
         config = RunFiles.open(path).config
         policy = load_policy(path, checkpoint)
     args = dict(config["env_args"]) | dict(env_args or {})
-    env: Any = drawing_env(*elsewhere(config["env"], args, scenario), gif)
+    env = drawing_env(config["env"], in_scenario(config["env"], args, scenario), gif)
     folder, start = path / "replays", f"{Path(scenario).stem}-" if scenario else ""
     try:
         folder.mkdir(exist_ok=True)
         for number in range(seed, seed + episodes):
             path = folder / f"{start}seed-{number}.csv"
-            if isinstance(env, Team):
-                rows, frames, states = play_together(env, policy, number)
-                if not write_states(path, getattr(env.env, "native", None), states):
-                    Table.of_records(rows).write_csv(path)
-            else:
-                rows, frames = play(env, policy, number)
+            rows, frames, states = film(env, policy, number)
+            if not isinstance(env, Team) or not write_states(path, getattr(env.env, "native", None), states):
                 Table.of_records(rows).write_csv(path)
             if frames:
                 path = path.with_suffix(".gif")
@@ -70,16 +71,16 @@ def replay(
         env.close()
 
 
-def elsewhere(name: str, args: dict[str, Any], scenario: str | None) -> tuple[str, dict[str, Any]]:
-    """The environment, with another scenario if one is asked for."""
+def in_scenario(name: str, args: dict[str, Any], scenario: str | None) -> dict[str, Any]:
+    """The environment's arguments, with another scenario if one is asked for."""
     if scenario is None:
-        return name, args
-    if not name.startswith(("airspace/", "airspace:")):
-        raise ConfigError(f"scenario: {name} has none; the airspace has")
-    return "airspace/head_on", args | {"scenario": scenario}
+        return args
+    if not hasattr(registry.locate(name)[1], "scenario"):
+        raise ConfigError(f"scenario: {name} has none to choose from")
+    return args | {"scenario": scenario}
 
 
-def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> Any:
+def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> gymnasium.Env | Team:
     """The run's environment with frames. A native one draws itself or, where it equals an environment of Gymnasium and
     none of its own parameters is set, borrows that one's renderer."""
     for driver in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # Gymnasium's renderers use SDL: no sound, no window
@@ -102,59 +103,54 @@ def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> Any:
     return Team(ParallelNative(made, mode)) if agents_of(made) else to_gymnasium(made, render_mode=mode)
 
 
-def play(env: gymnasium.Env, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-    """One greedy episode: a row per step, and the frames."""
-    obs, info = env.reset(seed=seed)
+class Film(NamedTuple):
+    """One greedy episode to look at."""
+
+    rows: list[dict[str, Any]]  # of every agent at every step at which it acts
+    frames: list[np.ndarray]  # empty where nothing can be drawn
+    states: list[PyTree]  # of a native environment of several agents, the first included
+
+
+def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
+    """Play one greedy episode; an environment of one agent is a team of one without a name."""
+    if isinstance(env, Team):
+        source = HostSource(lambda: env, Episodes(1), 1, env.reward_components, env.max_episode_steps)
+    else:
+        source = HostSource(lambda: env, Episodes(1), 1, max_episode_steps=registry.time_limit(env))
     policy.reset()
-    draws = env.render_mode == "rgb_array"
-    frames = [np.asarray(env.render())] if draws else []
-    rows, over, limit = [], False, registry.time_limit(env)
-    while not over:
-        action = policy.act(obs, mask=read_mask(info))
-        row = {"step": len(rows)} | columns("obs", obs) | unseen(env) | columns("action", action)
-        obs, reward, terminated, truncated, info = env.step(action)
-        truncated = truncated or (len(rows) + 1 == limit and not terminated)
-        rows.append(row | {"reward": float(reward), "terminated": int(terminated), "truncated": int(truncated)})
-        if draws:
+    rows, frames, states, before, hidden = [], [], [], (), {}
+    for step, moment in enumerate(play_host(source, partial(decide, policy), seed, 1), -1):
+        for k in np.flatnonzero(moment.row["valid"][0]):
+            row = {"step": step} | ({"agent": env.agents[k]} if isinstance(env, Team) else {})
+            row |= columns("obs", row_of(before, int(k))) | hidden | columns("action", moment.actions[k])
+            row["reward"] = float(moment.row["reward"][0, k].sum(dtype=np.float64))
+            rows.append(row | {name: int(moment.row[name][0, k]) for name in ("terminated", "truncated")})
+        before, hidden = jax.tree.map(np.copy, source.obs), unseen(env)
+        states.append(getattr(getattr(env, "env", None), "state_of_native", None))
+        if env.render_mode == "rgb_array":
             frames.append(np.asarray(env.render()))
-        over = terminated or truncated
-    return rows, frames
+    return Film(rows, frames, states)
+
+
+def decide(policy: Policy, source: HostSource) -> list[Member]:
+    """The greedy actions in the only environment of a source, one for each agent; who has left gets a filler."""
+    env = source.envs[0]
+    if not isinstance(env, Team):
+        return [policy.act(row_of(source.obs, 0), mask=None if source.mask is None else source.mask[0])]
+    acting = {agent: k for k, agent in enumerate(env.agents) if env.alive[k]}
+    allowed = {} if source.mask is None else {agent: source.mask[k] for agent, k in acting.items()}
+    actions = policy.act({agent: row_of(source.obs, k) for agent, k in acting.items()}, mask=allowed)
+    return [actions.get(agent, zero_of(env.action_space)) for agent in env.agents]
 
 
 def unseen(env: Any) -> dict[str, float]:
     """Columns of the state that the observation does not show, of a native environment that names some."""
-    tell = getattr(getattr(env, "native", None), "replay_columns", None)
-    found = {} if tell is None else tell(jax.device_get(env.state))
-    return {k: v for name, value in found.items() for k, v in columns(name, value).items()}
+    name_columns = getattr(getattr(env, "native", None), "replay_columns", None)
+    values = {} if name_columns is None else name_columns(jax.device_get(env.state))
+    return {k: v for name, value in values.items() for k, v in columns(name, value).items()}
 
 
-def play_together(team: Team, policy: Policy, seed: int) -> tuple[list[dict[str, Any]], list[np.ndarray], list[Any]]:
-    """One greedy episode of several agents: a row for each that acts, the frames, and the states of a native one."""
-    observations, info = team.reset(seed=seed)
-    policy.reset()
-    draws, idle = team.render_mode == "rgb_array", zero_of(team.action_space)
-    frames = [np.asarray(team.render())] if draws else []
-    states, rows, step = [getattr(team.env, "state_of_native", None)], [], 0
-    while team.alive.any() and (step < team.max_episode_steps or not team.max_episode_steps):
-        acting = [(k, agent) for k, agent in enumerate(team.agents) if team.alive[k]]
-        before = {agent: observations[k] for k, agent in acting}
-        allowed = {agent: info["action_mask"][k] for k, agent in acting} if "action_mask" in info else {}
-        actions = policy.act(before, mask=allowed)
-        given = [actions.get(agent, idle) for agent in team.agents]
-        observations, rewards, terminated, truncated, info = team.step(given)
-        late = step + 1 == team.max_episode_steps
-        for k, agent in acting:
-            row = {"step": step, "agent": agent} | columns("obs", before[agent]) | columns("action", actions[agent])
-            ends = {"terminated": int(terminated[k]), "truncated": int(truncated[k] or (late and not terminated[k]))}
-            rows.append(row | {"reward": float(rewards[k].sum())} | ends)
-        states.append(getattr(team.env, "state_of_native", None))
-        if draws:
-            frames.append(np.asarray(team.render()))
-        step += 1
-    return rows, frames, states
-
-
-def write_states(path: Path, env: Any, states: list[Any]) -> bool:
+def write_states(path: Path, env: Any, states: list[PyTree]) -> bool:
     """The table of an environment that has one of its own, in the place of what agents saw and did."""
     if not hasattr(env, "write_states"):
         return False
@@ -162,7 +158,7 @@ def write_states(path: Path, env: Any, states: list[Any]) -> bool:
     return True
 
 
-def columns(name: str, value: Any) -> dict[str, float]:
+def columns(name: str, value: PyTree) -> dict[str, float]:
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     out = {}
     for path, leaf in leaves:

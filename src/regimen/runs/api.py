@@ -115,7 +115,7 @@ def train_runs(job: Job, config: TrainConfig, paths: list[Path], seeds: list[int
         with closing(files):
             session = Session(config, job.handle, engine, files, seeds, job.path, job.console, job.callback, signals)
             for learner in session.learners:
-                learner.run.started = begun
+                learner.ledger.started = begun
                 if config.init_from:
                     learner.files.event(f"starts from the policy of {config.init_from}")
             return run(session, job.where)
@@ -126,7 +126,7 @@ def run(session: Session, where: str) -> list[Result]:
     console, learners = session.console, session.learners
     try:
         session.header(where)
-        session.loop()
+        session.train()
         if not session.signals.requested:
             session.final_evaluation()
     except Interrupted:
@@ -327,7 +327,7 @@ def resume_run(job: Job, config: TrainConfig, files: RunFiles, checkpoint: str, 
             args = (config, job.handle, engine, [files], [config.seed], job.path, job.console, job.callback, signals)
             session = Session(*args)
             learner = session.learners[0]
-            learner.run.started = begun
+            learner.ledger.started = begun
             take_up(session, learner, checkpoint)
         except BaseException:
             if copied:
@@ -350,8 +350,8 @@ def take_up(session: Session, learner: Learner, checkpoint: str) -> None:
         warnings.append("there is no checkpoint yet: starting from the beginning")
     else:
         learner.load(checkpoint, warnings.append)
-    c = learner.run.counters
-    spent = learner.run.rules.budget.check(c.steps, c.episodes)
+    c = learner.ledger.counters
+    spent = learner.ledger.rules.budget.check(c.steps, c.episodes)
     if spent is not None and state_of(learner.files) == "finished":
         raise ConfigError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
     ended = [name for name in SCHEDULES if schedule_over(learner, name)]
@@ -359,7 +359,7 @@ def take_up(session: Session, learner: Learner, checkpoint: str) -> None:
         warnings.append(
             f"algo.{ended[0]} ended at algo.horizon ({learner.config.algo.horizon}) and stays at its end value"
         )
-    learner.run.stop = learner.run.stop or spent  # what remains is the last evaluation
+    learner.ledger.stop = learner.ledger.stop or spent  # what remains is the last evaluation
     learner.rewind()
     for text in warnings:
         session.tell(learner, f"warning: {text}")
@@ -370,4 +370,4 @@ def schedule_over(learner: Learner, name: str) -> bool:
     algo = learner.config.algo
     horizon = Count.parse(getattr(algo, "horizon", None))
     moving = getattr(algo, name, "constant") != "constant"
-    return moving and horizon is not None and getattr(learner.run.counters, horizon.unit) >= horizon.n
+    return moving and horizon is not None and getattr(learner.ledger.counters, horizon.unit) >= horizon.n

@@ -22,7 +22,7 @@ from regimen.files.run_dir import RunFiles
 from regimen.files.storage import read_json
 from regimen.policies.evaluate import Evaluation, interval
 from regimen.policies.policy import read_policy, require_match, save_policy
-from regimen.runs.run import Row, Run
+from regimen.runs.ledger import Ledger, Row
 from regimen.runs.stopping import Stop
 from regimen.statistics import mean_interval, sample_interval
 from regimen.types import PyTree, State
@@ -33,7 +33,7 @@ class Learner:
 
     def __init__(self, config: TrainConfig, handle: Any, engine: Engine, k: int, seed: int, files: RunFiles):
         self.config, self.handle, self.engine, self.k, self.seed, self.files = config, handle, engine, k, seed, files
-        self.run = Run(config, handle, seed)
+        self.ledger = Ledger(config, handle, seed)
         c = config.checkpoint
         self.checkpoints = Checkpoints(files.path / "checkpoints", c.keep, c.keep_best)
         self.best_params: PyTree = None  # on the host
@@ -48,7 +48,7 @@ class Learner:
 
     @property
     def stop(self) -> Stop | None:
-        return self.run.stop
+        return self.ledger.stop
 
     @property
     def diverged(self) -> bool:
@@ -80,12 +80,12 @@ class Learner:
         course, begun = self.engine.curriculum, self.stages(progress)
         if course is None:
             return begun
-        lines, self.lesson = course.moves(self.lesson, progress, self.run.counters.steps)
+        lines, self.lesson = course.moves(self.lesson, progress, self.ledger.counters.steps)
         return [*lines, *begun]
 
     def stages(self, progress: Progress) -> list[str]:
         """Stages of the algorithm that an advance came to."""
-        names, lines, steps = getattr(self.engine.algo, "stages", ()), [], self.run.counters.steps
+        names, lines, steps = self.engine.algo.stages, [], self.ledger.counters.steps
         found = progress.metrics.get("stage", np.zeros(0)) if names else ()
         for number, taken in zip(found, np.cumsum(progress.steps)):
             if int(number) != self.stage:
@@ -96,29 +96,29 @@ class Learner:
     def note_best(self, point: Row) -> bool:
         """Whether an evaluation is a new best, whose policy is then kept."""
         score = point.get("eval/return_mean")
-        if score is None or (self.run.best is not None and score <= self.run.best):
+        if score is None or (self.ledger.best is not None and score <= self.ledger.best):
             return False
-        self.run.best, self.run.best_step = score, self.run.counters.steps
+        self.ledger.best, self.ledger.best_step = score, self.ledger.counters.steps
         self.best_params = jax.device_get(self.actor_params())
         return True
 
     def save(self) -> None:
         """A checkpoint of this moment. `policy/` is the best by evaluation, or the newest while there is none."""
-        run, params = self.run, self.actor_params()
-        new_best = run.best_step == run.counters.steps
-        meta = {"wall_seconds": run.seconds, "identity": self.identity(), "run": run.state()}
+        ledger, params = self.ledger, self.actor_params()
+        new_best = ledger.best_step == ledger.counters.steps
+        meta = {"wall_seconds": ledger.seconds, "identity": self.identity(), "run": ledger.state()}
         if self.lesson is not None:
             meta["lesson"] = self.lesson
 
         def write_policy(path: Path) -> None:
             info = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed}
-            info["env_steps"] = run.counters.steps
+            info["env_steps"] = ledger.counters.steps
             save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, info)
 
-        best = run.best if new_best else None
-        snapshot, final = self.engine.snapshot(self.k), run.stop is not None
-        self.checkpoints.save(run.counters.steps, snapshot, meta, write_policy, best=best, final=final)
-        if new_best or run.best is None:
+        best = ledger.best if new_best else None
+        snapshot, final = self.engine.snapshot(self.k), ledger.stop is not None
+        self.checkpoints.save(ledger.counters.steps, snapshot, meta, write_policy, best=best, final=final)
+        if new_best or ledger.best is None:
             write_policy(self.path / "policy")
 
     def load(self, which: str, warn: Callable[[str], None]) -> None:
@@ -128,26 +128,26 @@ class Learner:
         require_match(theirs, self.identity(), f"the checkpoint {path}")
         self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
         finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
-        self.run.restore(meta["run"], meta["wall_seconds"], finished)
+        self.ledger.restore(meta["run"], meta["wall_seconds"], finished)
         self.lesson = meta.get("lesson")
 
     def rewind(self) -> None:
         """Make the files those of the moment that was loaded: what came later is about to be written anew."""
-        steps = self.run.counters.steps
+        steps = self.ledger.counters.steps
         self.checkpoints.forget_after(steps)
-        self.files.rewind(self.run.counters.updates)
+        self.files.rewind(self.ledger.counters.updates)
         self.restore_policy(steps)
         self.files.event(f"resumed from step {steps:,}")
 
     def restore_policy(self, steps: int) -> None:
         """`policy/` as it was: the best by evaluation, or that of this moment where the best is no longer kept."""
-        folder, wanted = self.path / "policy", self.run.best_step if self.run.best is not None else steps
+        folder, wanted = self.path / "policy", self.ledger.best_step if self.ledger.best is not None else steps
         if read_json(folder / "config.json").get("env_steps") != wanted:
             kept = [s for s in (wanted, steps) if (self.checkpoints.path / str(s) / "policy").is_dir()]
             if not kept:  # nothing was saved yet
                 return
             read_policy(self.checkpoints.path / str(kept[0]) / "policy").save(folder)
-        if self.run.best is not None:
+        if self.ledger.best is not None:
             self.best_params = jax.device_get(read_policy(folder).params)
 
     def divergence(self, progress: Progress) -> Stop:
@@ -156,7 +156,7 @@ class Learner:
         bad.pop("explained_variance", None)  # has no value on a constant target
         shown = sorted(bad, key=lambda name: name != "loss")[:3]
         what = ", ".join(f"{name} {bad[name]}" for name in shown) or "the parameters are not finite"
-        c = self.run.counters
+        c = self.ledger.counters
         return Stop(
             "diverged",
             f"training diverged at update {c.updates + 1} (step {c.steps:,}): {what}; the last good state is saved in "
@@ -164,7 +164,7 @@ class Learner:
         )
 
     def summary(self, compile_seconds: float) -> dict[str, Any]:
-        run, c = self.run, self.run.counters
+        ledger, c = self.ledger, self.ledger.counters
         out: dict[str, Any] = {
             "env": self.handle.id,
             "env_args": self.config.env_args,
@@ -175,17 +175,17 @@ class Learner:
             "agent_steps": c.agent_steps,
             "updates": c.updates,
             "episodes": c.episodes,
-            "wall_seconds": round(run.seconds, 3),
+            "wall_seconds": round(ledger.seconds, 3),
             "compile_seconds": round(compile_seconds, 3),
-            "steps_per_second": round(c.steps / max(run.seconds - compile_seconds, 1e-9), 1),
-            "best_checkpoint": run.best_step,
-            "stop_reason": run.stop.code if run.stop else None,
-            "stop_detail": run.stop.reason if run.stop else None,
-            "converged": bool(run.stop and run.stop.converged),
-            "solved_at": run.solved_at,
+            "steps_per_second": round(c.steps / max(ledger.seconds - compile_seconds, 1e-9), 1),
+            "best_checkpoint": ledger.best_step,
+            "stop_reason": ledger.stop.code if ledger.stop else None,
+            "stop_detail": ledger.stop.reason if ledger.stop else None,
+            "converged": bool(ledger.stop and ledger.stop.converged),
+            "solved_at": ledger.solved_at,
             "return_threshold": self.handle.return_threshold,
         }
-        out |= self.engine.summary() | run.rules.columns()
+        out |= self.engine.summary() | ledger.rules.columns()
         if not self.evaluations:
             return out
         best, final = self.evaluations["best"], self.evaluations["final"]

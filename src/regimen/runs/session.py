@@ -1,4 +1,4 @@
-"""The loop, written once: `advance -> log -> evaluate -> check -> checkpoint`.
+"""A run with its files: the loop of `loop.py`, and after each advance `log -> evaluate -> check -> checkpoint`.
 
 `Session` runs it for K seeds on one engine; each is a `Learner` with files of its own. What differs between native and
 Gymnasium environments is in the engine.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,24 @@ import numpy as np
 from regimen.config.regimen import describe, describe_budget
 from regimen.config.schema import TrainConfig
 from regimen.engines import device
-from regimen.engines.base import CHUNK, IDLE, Engine, Progress
+from regimen.engines.base import CHUNK, Engine, Limits, Progress
 from regimen.engines.signals import Signals
 from regimen.envs.metric import to_table
+from regimen.envs.registry import EnvHandle
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
 from regimen.policies.evaluate import Evaluation, make_evaluator
-from regimen.runs.build import blaming_the_env, memory_needed, replay_needed
+from regimen.runs.build import memory_needed, replay_needed
 from regimen.runs.learner import Learner
-from regimen.runs.run import Row
+from regimen.runs.ledger import Row
+from regimen.runs.loop import Loop
 from regimen.runs.stopping import Stop, evaluation_rules
 from regimen.sources.host import Interrupted
 
 Callback = Callable[[dict[str, Any]], Any]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
+FINAL = 2**20  # index of the evaluations at the end: no update has it
 NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
 
 
@@ -42,7 +45,7 @@ class Session:
     def __init__(
         self,
         config: TrainConfig,
-        handle: Any,
+        handle: EnvHandle,
         engine: Engine,
         files: list[RunFiles],
         seeds: list[int],
@@ -61,7 +64,8 @@ class Session:
         self.labels = labels or [f"seed {seed}" for seed in seeds]
         self.varied = labels is not None
         self.recorded = config.log.trajectories or config.log.alerts
-        self.evaluate = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
+        self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
+        self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
         self.ending = False  # everything is saved: a signal ends the process at once
         self.warned_of: set[str] = set()
         self.workers_written = (-math.inf, 0)  # when, and their restarts then
@@ -75,7 +79,7 @@ class Session:
 
     @property
     def compile_seconds(self) -> float:
-        return self.engine.compile_seconds + self.evaluate.compile_seconds
+        return self.engine.compile_seconds + self.evaluator.compile_seconds
 
     def name(self, learner: Learner) -> str:
         """How an event for everyone begins."""
@@ -88,11 +92,11 @@ class Session:
     def show_workers(self, rows: list[dict[str, Any]]) -> None:
         """The state of each worker: about once a second here, and more rarely in the files."""
         self.console.workers(rows)
-        run, restarts = self.learners[0].run, sum(row["restarts"] for row in rows)
+        ledger, restarts = self.learners[0].ledger, sum(row["restarts"] for row in rows)
         written, before = self.workers_written
-        if run.seconds - written >= WORKERS_SECONDS or restarts > before:
-            self.workers_written = run.seconds, restarts
-            self.learners[0].files.workers(run.counters.updates, run.seconds, rows)
+        if ledger.seconds - written >= WORKERS_SECONDS or restarts > before:
+            self.workers_written = ledger.seconds, restarts
+            self.learners[0].files.workers(ledger.counters.updates, ledger.seconds, rows)
 
     def header(self, where: str) -> None:
         c, h = self.config, self.handle
@@ -110,7 +114,7 @@ class Session:
         lines = [
             f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: " + describe(c, regimen),
             *self.engine.notes,
-            *getattr(getattr(self.engine.algo, "parts", None), "notes", ()),
+            *self.engine.algo.bound.notes,
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
             f"{device.size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
@@ -139,19 +143,18 @@ class Session:
             below = learner.path.relative_to(self.path).as_posix() if self.group else ""
             learner.start_mirror(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
+    # --- training ----------------------------------------------------------------------------------------------------
 
-    def loop(self) -> None:
+    def train(self) -> None:
         """Train until every learner has stopped or a signal asks to. Files are complete whatever happens."""
         c = self.config
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         algo = self.engine.algo
-        self.console.start(total, unit, getattr(algo, "stages", ()), getattr(algo, "progress", ()))
-        self.evaluate.prepare(self.learners[0].actor_params(), c.eval.episodes)
+        self.console.start(total, unit, algo.stages, algo.progress)
+        self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
-            while any(learner.stop is None for learner in self.learners) and not self.signals.requested:
-                self.turn()
+            self.loop.run(self.limits, self.turn, self.signals.is_requested)
         except Interrupted:
             pass
         except BaseException as error:
@@ -160,15 +163,15 @@ class Session:
         finally:
             self.console.stop()
 
-    def turn(self) -> None:
-        """One advance of every learner that is still going, and everything that is due after it."""
+    def limits(self, k: int) -> Limits | None:
+        """How far learner k may go before something is due; None once it has stopped."""
         every_update = self.callback is not None and not getattr(self.callback, "evaluations_only", False)
-        most = 1 if every_update else CHUNK
-        going = [learner for learner in self.learners if learner.stop is None]
-        limits = [learner.run.limits(most) if learner.stop is None else IDLE for learner in self.learners]
-        with blaming_the_env(self.handle):
-            progress = self.engine.advance(limits)
-        rows = [self.absorb(learner, progress[learner.k]) for learner in going]
+        learner = self.learners[k]
+        return learner.ledger.limits(1 if every_update else CHUNK) if learner.stop is None else None
+
+    def turn(self, progress: Mapping[int, Progress]) -> None:
+        """Everything that is due after an advance, of every learner that took part in it."""
+        rows = [self.absorb(self.learners[k], one) for k, one in progress.items()]
         if not self.group:
             for row in rows[0]:
                 self.console.update(row)
@@ -177,27 +180,25 @@ class Session:
 
     def absorb(self, learner: Learner, progress: Progress) -> list[Row]:
         """Log, evaluate, check the rules, save: what is due after an advance. Returns the rows logged."""
-        run = learner.run
+        ledger = learner.ledger
         for move in learner.moves(progress):
             self.tell(learner, move)
-        rows, episodes, due = run.record(progress)
+        rows, episodes, due = ledger.record(progress)
         if self.config.log.episodes:
             learner.files.episodes(episodes)
-        point = self.evaluation(learner) if "eval" in due else {}
-        row_due = bool(due & {"log", "eval"})
-        if row_due:
-            rows.append(run.close_row(point))
+        solved_before = ledger.solved_at is not None
+        point = ledger.close(rows, due, self.evaluation(learner) if "eval" in due else None)
         if point:
-            rows[-1] |= run.rules.evaluation(rows[-1])
+            if ledger.solved_at is not None and not solved_before:
+                self.tell_solved(learner, point["eval/return_mean"])
             self.note_unknown_metric(learner, rows[-1])
         learner.log(rows)
         new_best = learner.note_best(point)
-        stop = run.check(row_due)
         if progress.updates and self.called_back(learner, progress, rows, point):
-            stop = Stop("callback", "the callback asked to stop")
+            ledger.stop = Stop("callback", "the callback asked to stop")
         if progress.diverged:
-            stop = learner.divergence(progress)
-        run.stop = stop
+            ledger.stop = learner.divergence(progress)
+        stop = ledger.stop
         if "checkpoint" in due or new_best or stop is not None:
             learner.save()
         if stop is not None:
@@ -206,33 +207,31 @@ class Session:
                 self.console.event(self.name(learner) + stop.reason)
         return rows
 
-    def evaluation(self, learner: Learner) -> Row:
-        """The greedy policy now, as metrics; nothing when a signal interrupts it."""
-        run = learner.run
-        seed = evaluation_seed(learner.seed, run.counters.updates)
+    def evaluation(self, learner: Learner) -> Evaluation | None:
+        """The greedy policy now; None when a signal interrupts it."""
         try:
-            played = self.evaluate(learner.actor_params(), seed, self.config.eval.episodes)
+            played = self.loop.evaluate(learner.k, learner.ledger.counters.updates)
         except Interrupted:
-            return {}
+            return None
         if self.recorded:
             self.write_trajectories(learner, played)
-        point = played.point()
-        mean, threshold = point["eval/return_mean"], self.handle.return_threshold
-        if run.solved_at is None and threshold is not None and mean >= threshold:
-            run.solved_at = run.counters.steps
-            self.tell(
-                learner,
-                f"Solved after {run.counters.steps:,} steps, {run.seconds:.1f} s: greedy mean {mean:.1f} over "
-                f"{self.config.eval.episodes} episodes (threshold {threshold:g})",
-            )
-        return point | {"eval/best_return": mean if run.best is None else max(run.best, mean)}
+        return played
+
+    def tell_solved(self, learner: Learner, mean: float) -> None:
+        ledger = learner.ledger
+        self.tell(
+            learner,
+            f"Solved after {ledger.counters.steps:,} steps, {ledger.seconds:.1f} s: greedy mean {mean:.1f} over "
+            f"{self.config.eval.episodes} episodes (threshold {self.handle.return_threshold:g})",
+        )
 
     def write_trajectories(self, learner: Learner, played: Evaluation) -> None:
         """What the evaluation just made looked like, step by step."""
         assert played.recording is not None
-        path = learner.path / "trajectories" / f"step-{learner.run.counters.steps:09d}.csv"
+        path = learner.path / "trajectories" / f"step-{learner.ledger.counters.steps:09d}.csv"
         try:
-            self.handle.native.write_evaluation(path, *played.recording, self.config.log.alerts)
+            native: Any = self.handle.native
+            native.write_evaluation(path, *played.recording, self.config.log.alerts)
         except OSError as e:
             raise StorageError(f"cannot write {path}: {e.strerror or e}") from e
 
@@ -240,7 +239,7 @@ class Session:
         """Whether the user's callback asks to stop."""
         if self.callback is None:
             return False
-        c, row = learner.run.counters, rows[-1] if rows else {}
+        c, row = learner.ledger.counters, rows[-1] if rows else {}
         metrics = {name: float(v[-1]) for name, v in progress.metrics.items()}
         info = {
             "seed": learner.seed,
@@ -255,7 +254,7 @@ class Session:
     # --- rules that could never fire ---------------------------------------------------------------------------------
 
     def note_blind_rules(self, learner: Learner) -> None:
-        blind = evaluation_rules(self.config.stop) if learner.run.every["eval"] is None else []
+        blind = evaluation_rules(self.config.stop) if learner.ledger.every["eval"] is None else []
         if blind:
             self.warn_once(learner, f"stop.{blind[0]} is checked at evaluations, and eval.every is 'never'")
 
@@ -275,14 +274,12 @@ class Session:
 
     def final_evaluation(self) -> None:
         """The best and the final policy, on episodes neither was selected on."""
-        n = self.config.eval.episodes
         for learner in self.learners:
             if learner.diverged:
                 continue
-            seed, run = evaluation_seed(learner.seed, 2**20), learner.run
-            final = best = self.evaluate(learner.actor_params(), seed, n)
-            if learner.best_params is not None and run.best_step != run.counters.steps:
-                best = self.evaluate(learner.best_params, seed, n)
+            final = best = self.loop.evaluate(learner.k, FINAL)
+            if learner.best_params is not None and learner.ledger.best_step != learner.ledger.counters.steps:
+                best = self.loop.evaluate(learner.k, FINAL, learner.best_params)
             learner.evaluations = {"best": best, "final": final}
 
     def interrupted(self) -> int:
@@ -292,7 +289,7 @@ class Session:
         for learner in self.learners:
             if learner.stop is None:
                 learner.save()
-            steps = learner.run.counters.steps
+            steps = learner.ledger.counters.steps
             learner.files.event(f"interrupted by {name}; state saved at step {steps:,}")
             learner.files.status(state="interrupted", stop_reason=name)
             learner.files.summary(learner.summary(self.compile_seconds) | {"stop_reason": name})
@@ -306,7 +303,7 @@ class Session:
         if not isinstance(error, (StorageError, OutOfMemoryError, KeyboardInterrupt)):
             with contextlib.suppress(Exception):  # the engine's state may be gone with the program that failed
                 for learner in self.learners:
-                    if learner.stop is None and learner.run.counters.updates:
+                    if learner.stop is None and learner.ledger.counters.updates:
                         learner.save()
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         for learner in self.learners:
@@ -321,7 +318,7 @@ class Session:
                 learner.mirror.finish({"state": state, "stop_reason": state}, [], timeout=4 / len(self.learners))
 
     def busy(self) -> bool:
-        return self.engine.compiling or self.evaluate.compiling or self.ending
+        return self.engine.compiling or self.evaluator.compiling or self.ending
 
     def last_words(self, number: int) -> None:
         """The process is about to be ended by the signal's thread: the last checkpoint stays as it is."""
@@ -336,7 +333,7 @@ class Session:
 
     def close(self) -> None:
         self.workers_written = (-math.inf, 0)  # the last state is kept
-        self.evaluate.close()
+        self.evaluator.close()
         self.engine.close()
 
 
@@ -345,8 +342,3 @@ def mean_row(rows: list[Row]) -> Row:
     names = dict.fromkeys(name for row in rows for name in row)
     means = {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
     return means | {name: round(means[name]) for name in COUNTERS if name != "wall_seconds" and name in means}
-
-
-def evaluation_seed(seed: int, index: int) -> int:
-    """Starts that training never uses and that differ from one evaluation to the next."""
-    return (1_000_003 * (seed + 1) + index) % 2**31

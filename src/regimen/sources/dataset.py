@@ -1,4 +1,4 @@
-"""Offline data: Minari datasets as arrays, and writing them. Nothing is downloaded and nothing is unpickled.
+"""Offline data: Minari datasets as arrays. Nothing is downloaded and nothing is unpickled.
 
 A Minari episode has one observation more than steps, so that the true successor of every step is there, also of the
 last one. Actions are kept as the environment took them; `on_device` brings them into the form an algorithm learns from.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import shutil
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces as gym
 
 from regimen import spaces
 from regimen.config import datasets
-from regimen.config.datasets import INSTALL, OWN, PREFIX
+from regimen.config.datasets import INSTALL, OWN
+from regimen.distributions import Distribution
+from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.sources.replay import Replay, Ring, Rows, Sample
 from regimen.types import Array, PyTree, Record, pytree_dataclass
@@ -54,8 +54,8 @@ class Dataset:
     path: Path
     name: str
     metadata: dict[str, Any]
-    observation_space: Any
-    action_space: Any
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
     obs: PyTree  # [N, ...]
     action: PyTree  # [N, ...] as the environment took it
     reward: np.ndarray  # [N] sum of the components
@@ -159,11 +159,11 @@ class Data(Record):
     def steps(self) -> int:
         return self.rows.reward.shape[0]
 
-    def sample(self, key: Array, size: int, n_step: int = 1, gamma: Any = 0.0) -> Sample:
+    def sample(self, key: Array, size: int, n_step: int = 1, gamma: Array | float = 0.0) -> Sample:
         return Replay(self.steps, 1, 1).sample(self.ring, self.rows, key, size, n_step, gamma)
 
 
-def on_device(data: Dataset, dist: Any, gamma: float, probe: int = PROBE) -> Data:
+def on_device(data: Dataset, dist: Distribution, gamma: float, probe: int = PROBE) -> Data:
     """The dataset in the form that an algorithm with this action distribution learns from."""
     n = data.steps
     columns: Any = (data.obs, dist.from_env(data.action), data.reward, data.terminated, data.truncated, data.next_obs)
@@ -178,7 +178,7 @@ def on_device(data: Dataset, dist: Any, gamma: float, probe: int = PROBE) -> Dat
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(name: Any) -> Dataset:
+def read(name: str | Path | None) -> Dataset:
     """The dataset in a folder, in a `.npz` file, or of `minari:ID`."""
     path = datasets.locate(name)
     if path is None:
@@ -186,12 +186,12 @@ def read(name: Any) -> Dataset:
         why = "no such folder" if not where.exists() else "there is no data/metadata.json in it"
         raise StorageError(f"{name} is not a Minari dataset: {why}")
     try:
-        found = read_npz(path) if path.suffix == ".npz" else read_minari(path)
+        data = read_npz(path) if path.suffix == ".npz" else read_minari(path)
     except RegimenError:
         raise
     except Exception as e:  # whatever h5py, json or Minari raise on a damaged file
         raise StorageError(f"the dataset {path} cannot be read: {type(e).__name__}: {' '.join(str(e).split())}") from e
-    return checked(found)
+    return checked(data)
 
 
 def read_minari(path: Path) -> Dataset:
@@ -209,7 +209,7 @@ def read_minari(path: Path) -> Dataset:
     return joined(path, data.id, metadata, data.observation_space, data.action_space, episodes)
 
 
-def from_minari(data: Any, space: Any, where: str) -> Episode:
+def from_minari(data: Any, space: gymnasium.Space, where: str) -> Episode:
     """One episode, its lengths and flags checked."""
     steps, infos = len(data.rewards), data.infos or {}
     lengths = {len(x) for x in jax.tree.leaves(data.observations)}
@@ -230,13 +230,13 @@ def joined(
     path: Path,
     name: str,
     metadata: dict[str, Any],
-    observation_space: Any,
-    action_space: Any,
+    observation_space: gymnasium.Space,
+    action_space: gymnasium.Space,
     episodes: list[Episode],
 ) -> Dataset:
     """Episodes as one table of steps."""
 
-    def rows(part: Any) -> PyTree:
+    def rows(part: Callable[[Any], PyTree]) -> PyTree:
         return jax.tree.map(lambda *x: np.concatenate(x), *map(part, episodes))
 
     masked = episodes[0].mask is not None
@@ -270,7 +270,7 @@ def read_npz(path: Path) -> Dataset:
     metadata = json.loads(str(arrays.pop("metadata")))
     observation_space, action_space = (spaces.from_json(metadata[k]) for k in ("observation_space", "action_space"))
 
-    def part(prefix: str, space: Any) -> PyTree:
+    def part(prefix: str, space: gymnasium.Space) -> PyTree:
         values = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         return spaces.build(space, values)
 
@@ -307,163 +307,23 @@ def checked(data: Dataset) -> Dataset:
         x = values[name]
         if x.shape[1:] != space.shape:
             raise StorageError(f"the dataset {data.path} has actions of shape {x.shape[1:]}; its space is {space}")
-        low, high = bounds(space)
+        low, high = spaces.bounds(space)
         if (x < low - 1e-4 * np.abs(low)).any() or (x > high + 1e-4 * np.abs(high)).any():
             raise StorageError(f"the dataset {data.path} has actions outside its action space {space}")
     return data
 
 
-def bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
-    match space:
-        case gym.Discrete():
-            return np.asarray(space.start), np.asarray(space.start + space.n - 1)
-        case gym.MultiDiscrete():
-            return np.asarray(space.start), np.asarray(space.start + space.nvec - 1)
-        case gym.MultiBinary():
-            return np.asarray(0), np.asarray(1)
-    big = np.finfo(np.float32).max
-    return np.clip(space.low.astype(np.float64), -big, big), np.clip(space.high.astype(np.float64), -big, big)
-
-
-def require_fit(data: Dataset, handle: Any) -> None:
+def require_fit(data: Dataset, handle: EnvHandle) -> None:
     """Refuse data of another environment, naming both."""
     for what in ("observation_space", "action_space"):
-        theirs, mine = getattr(data, what), getattr(handle, what)
-        if parts_of(theirs) != parts_of(mine):
+        of_data, of_env = getattr(data, what), getattr(handle, what)
+        if parts_of(of_data) != parts_of(of_env):
             raise ConfigError(
                 f"data: {data.path} does not fit {handle.id}: its {what.replace('_', ' ')} is "
-                f"{spaces.describe(theirs)}, the environment's is {spaces.describe(mine)}"
+                f"{spaces.describe(of_data)}, the environment's is {spaces.describe(of_env)}"
             )
 
 
-def parts_of(space: Any) -> dict[str, str]:
+def parts_of(space: gymnasium.Space) -> dict[str, str]:
     """Its parts by name: Minari does not keep the order of a Dict."""
     return {name: spaces.describe(leaf) for name, leaf in spaces.leaves(space).items()}
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
-class Writer:
-    """A dataset being written: whole, or not at all. `out` is a folder or `minari:ID`."""
-
-    def __init__(self, out: str | Path, handle: Any, description: str, algorithm: str):
-        try:
-            from minari.dataset.minari_storage import MinariStorage
-        except ImportError as e:
-            raise ConfigError(INSTALL) from e
-        self.handle = handle
-        self.path, self.name = destination(out)
-        self.tmp = self.path.with_name(f".{self.path.name}.tmp")
-        try:
-            shutil.rmtree(self.tmp, ignore_errors=True)
-            self.tmp.mkdir(parents=True)
-            self.storage: Any = MinariStorage.new(
-                (self.tmp / "data").absolute(),  # Minari measures a relative one in the wrong place
-                handle.observation_space,
-                handle.action_space,
-                env_spec_of(handle),
-                jpeg_encoding=False,
-            )
-        except OSError as e:
-            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
-        self.storage.update_metadata(
-            {
-                "dataset_id": self.name,
-                "description": description,
-                "algorithm_name": algorithm,
-                "minari_version": minari_version(),
-            }
-        )
-
-    def add(self, episodes: Iterable[Episode]) -> None:
-        try:
-            self.storage.update_episodes([to_minari(e, self.handle) for e in episodes])
-        except OSError as e:
-            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
-
-    def finish(self, note: dict[str, Any]) -> Path:
-        """Put it in its place; `note` is what we keep about it beside Minari's own metadata."""
-        h = self.handle
-        note = {"env": h.id, "env_args": h.env_args} | note
-        try:
-            self.storage.update_metadata({OWN: note})
-            self.tmp.rename(self.path)
-        except OSError as e:
-            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
-        return self.path
-
-    def discard(self) -> None:
-        shutil.rmtree(self.tmp, ignore_errors=True)
-
-
-def minari_version() -> str:
-    from importlib.metadata import version
-
-    return version("minari")
-
-
-def destination(out: str | Path) -> tuple[Path, str]:
-    """(folder, dataset id); what exists is left alone. Minari ids end in a version: `-v0` unless the name has one."""
-    text = str(out)
-    if text.startswith(PREFIX):
-        from minari import namespace
-        from minari.dataset.minari_dataset import parse_dataset_id
-
-        name = text.removeprefix(PREFIX)
-        name = name if re.search(r"-v\d+$", name) else f"{name}-v0"
-        try:
-            space, _, _ = parse_dataset_id(name)
-        except ValueError as e:
-            raise ConfigError(f"--out: '{text}' is no Minari id; write minari:NAMESPACE/NAME-v0") from e
-        path = datasets.in_root(PREFIX + name)
-        if space is not None and space not in namespace.list_local_namespaces():
-            namespace.create_namespace(space)
-    else:
-        path = Path(text).expanduser()
-        stem = re.sub(r"[^\w-]+", "-", path.name) or "dataset"
-        name = stem if re.search(r"-v\d+$", stem) else f"{stem}-v0"
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
-    if path.exists():
-        path.rmdir()
-    return path, name
-
-
-def env_spec_of(handle: Any) -> Any:
-    """What makes the environment again in Gymnasium, for Minari's `recover_environment`; None where nothing does."""
-    from gymnasium.envs.registration import EnvSpec
-
-    if handle.agents:
-        return None
-    if handle.native is None:
-        env = handle.make_host()
-        env.close()
-        return env.spec
-    name = "regimen/" + re.sub(r"[^\w.-]+", ".", handle.id)
-    return EnvSpec(
-        id=name,
-        entry_point="regimen.envs.adapters.gymnasium:make_registered",
-        max_episode_steps=handle.max_episode_steps,
-        kwargs={"name": handle.id, **handle.env_args},
-    )
-
-
-def to_minari(episode: Episode, handle: Any) -> Any:
-    from minari.data_collector import EpisodeBuffer
-
-    last = np.arange(episode.steps) == episode.steps - 1
-    return EpisodeBuffer(
-        observations=members(handle.observation_space, episode.obs),
-        actions=members(handle.action_space, episode.action),
-        rewards=episode.reward.astype(np.float64),  # type: ignore[arg-type]
-        terminations=last & episode.terminated,  # type: ignore[arg-type]
-        truncations=last & (not episode.terminated),  # type: ignore[arg-type]
-        infos=None if episode.mask is None else {MASK: episode.mask},
-    )
-
-
-def members(space: Any, x: PyTree) -> PyTree:
-    """Arrays in the space's own types."""
-    leaves = spaces.leaves(space)
-    return spaces.build(space, {k: np.asarray(v, leaves[k].dtype) for k, v in spaces.split(space, x).items()})

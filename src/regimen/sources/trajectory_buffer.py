@@ -7,17 +7,27 @@ is that of `regimen.returns.gae`, here one episode at a time and in float64.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from regimen.errors import ConfigError
+from regimen.sources.trajectory_rows import (
+    MinibatchRows,
+    PyTree,
+    TrajectoryError,
+    check_components,
+    flatten,
+    map_arrays,
+    paths_of,
+    read_fraction,
+    read_generator,
+    require_components,
+    total_of,
+)
 
-PyTree = Any  # nested dicts and tuples of arrays; a list is an array
 Seed = int | np.random.Generator
 
 DTYPES = {
@@ -29,39 +39,6 @@ DTYPES = {
 }
 FINITE = ("reward", "value", "final_value", "log_prob")
 SCALAR = ("reward", "value", "final_value")
-
-
-class TrajectoryError(ConfigError, ValueError):
-    """The buffer was used in the wrong order, or was given what does not fit the steps before."""
-
-
-@dataclass(frozen=True, eq=False)
-class MinibatchRows:
-    """Rows of a buffer. With values by component so are `returns` and `advantages`; the latter also have `total`, the
-    sum over the components. Those made with `as_jax=True` are pytrees."""
-
-    states: PyTree  # [M, ...]
-    actions: PyTree  # [M, ...]
-    log_probs: PyTree  # [M, ...] float32; None where no step had one
-    values: PyTree  # [M] float32, or component -> [M]
-    returns: PyTree  # [M] float32, or component -> [M]
-    advantages: PyTree  # [M] float32, or component -> [M]
-    masks: PyTree  # [M, ...] bool; None where no step had one
-    extras: dict[str, PyTree]  # name -> [M, ...]
-
-    def __len__(self) -> int:
-        returns = self.returns
-        return len(next(iter(returns.values())) if isinstance(returns, dict) else returns)
-
-    def map(self, f: Callable[[Any], Any]) -> MinibatchRows:
-        """`f` of every array."""
-        return MinibatchRows(**{field.name: _map(f, getattr(self, field.name)) for field in fields(self)})
-
-    def to_jax(self) -> MinibatchRows:
-        import jax.numpy as jnp
-
-        _register_pytree()
-        return self.map(jnp.asarray)
 
 
 @dataclass(frozen=True)
@@ -81,7 +58,7 @@ class TrajectoryBuffer:
     """
 
     def __init__(self, seed: int = 0):
-        self._rng = _generator(seed)
+        self._rng = read_generator(seed)
         self.clear()
 
     def clear(self) -> None:
@@ -170,7 +147,7 @@ class TrajectoryBuffer:
         `normalize_advantage` shifts and scales them to mean 0 and deviation 1 over the whole buffer. By component, each
         has its mean taken off and all are divided by the deviation of `total`, so that they still add up to it.
         """
-        gamma, gae_lambda = _fraction("gamma", gamma), _fraction("gae_lambda", gae_lambda)
+        gamma, gae_lambda = read_fraction("gamma", gamma), read_fraction("gae_lambda", gae_lambda)
         if self._open is not None:
             raise TrajectoryError(
                 f"compute_returns_and_advantages: episode {self.num_episodes} is still open after {len(self._open)} "
@@ -183,9 +160,9 @@ class TrajectoryBuffer:
         heads = value if isinstance(value, dict) else {"total": value}
         advantages, returns = {}, {}
         for name, path in heads.items():
-            rewards = [reward[name]] if isinstance(value, dict) else _paths(reward)
+            rewards = [reward[name]] if isinstance(value, dict) else paths_of(reward)
             parts = [
-                _gae(_total(e.columns, rewards), e.columns[path], e.final[path], gamma, gae_lambda)
+                _gae(total_of(e.columns, rewards), e.columns[path], e.final[path], gamma, gae_lambda)
                 for e in self._episodes
             ]
             advantages[name] = np.concatenate(parts)
@@ -200,15 +177,15 @@ class TrajectoryBuffer:
             advantages, returns = advantages["total"], returns["total"]
 
         def stored(field: str) -> PyTree:
-            return _map(columns.__getitem__, self._skeleton[field])  # type: ignore[index]
+            return map_arrays(columns.__getitem__, self._skeleton[field])  # type: ignore[index]
 
         self._rows = MinibatchRows(
             states=stored("state"),
             actions=stored("action"),
             log_probs=stored("log_prob"),
-            values=_map(_float32, stored("value")),
-            returns=_map(_float32, returns),
-            advantages=_map(_float32, advantages),
+            values=map_arrays(_float32, stored("value")),
+            returns=map_arrays(_float32, returns),
+            advantages=map_arrays(_float32, advantages),
             masks=stored("mask"),
             extras=stored("extras"),
         )
@@ -233,7 +210,7 @@ class TrajectoryBuffer:
             why = "steps were added, the advantages are out of date" if self._outdated else "no advantages yet"
             raise TrajectoryError(f"{why}: call compute_returns_and_advantages() first")
         rows, count = self._rows, len(self._rows)
-        rng = self._rng if seed is None else _generator(seed)
+        rng = self._rng if seed is None else read_generator(seed)
         order = rng.permutation(count) if shuffle else np.arange(count)
         parts = np.array_split(order, -(-count // size))
         batches = [rows.map(lambda x, part=part: x[part]) for part in parts]
@@ -247,7 +224,7 @@ class TrajectoryBuffer:
         if not self._episodes or self._skeleton is None:
             return out
         reward = self._skeleton["reward"]
-        returns = np.array([_total(e.columns, _paths(reward)).sum() for e in self._episodes])
+        returns = np.array([total_of(e.columns, paths_of(reward)).sum() for e in self._episodes])
         out |= {"return_mean": returns.mean(), "return_std": returns.std()}
         out |= {"return_min": returns.min(), "return_max": returns.max()}
         out["length_mean"] = np.mean([e.length for e in self._episodes])
@@ -281,20 +258,20 @@ class TrajectoryBuffer:
         first: PyTree = None
         for t, item in enumerate(x):
             leaves: dict[str, Any] = {}
-            skeleton = _flatten(item, name, leaves)
+            skeleton = flatten(item, name, leaves)
             first = skeleton if t == 0 else first
             if skeleton != first:
                 self._differ(dict.fromkeys(leaves), dict.fromkeys(columns), name, t)
             for path, leaf in leaves.items():
                 columns.setdefault(path, []).append(leaf)
-        return _map(lambda path: self._transpose(path, columns[path]), first)
+        return map_arrays(lambda path: self._transpose(path, columns[path]), first)
 
     def _read(self, step: PyTree, lead: int, start: int) -> tuple[dict[str, PyTree], dict[str, np.ndarray]]:
         """A step (`lead` = 0), or an episode of them (1), as path -> array; raises where it does not fit."""
         leaves: dict[str, Any] = {}
-        skeleton = {name: _flatten(x, name, leaves) for name, x in step.items()}
+        skeleton = {name: flatten(x, name, leaves) for name, x in step.items()}
         if self._skeleton is None:
-            _check_components(skeleton["reward"], skeleton["value"])
+            check_components(skeleton["reward"], skeleton["value"])
         arrays = {path: self._array(path, x, lead, start) for path, x in leaves.items()}
         if lead:
             lengths = {path: len(x) for path, x in arrays.items()}
@@ -349,9 +326,9 @@ class TrajectoryBuffer:
         """V after the last step, for each path of a value."""
         value = skeleton["value"]
         if terminated:
-            return dict.fromkeys(_paths(value), 0.0)
+            return dict.fromkeys(paths_of(value), 0.0)
         given: dict[str, Any] = {}
-        form = _flatten(final_value, "final_value", given)
+        form = flatten(final_value, "final_value", given)
         if isinstance(value, dict) and isinstance(form, str):
             if float(self._array("final_value", final_value, 0, None)) != 0.0:
                 raise TrajectoryError(
@@ -361,7 +338,7 @@ class TrajectoryBuffer:
         if not isinstance(value, dict) and not isinstance(form, str):
             raise TrajectoryError("final_value: must be a number, as the values of the steps are")
         if isinstance(value, dict):
-            _same_components("final_value", form, "value", value)
+            require_components("final_value", form, "value", value)
         numbers = {path: float(self._array(path, x, 0, None)) for path, x in given.items()}
         return {value[n]: numbers[form[n]] for n in value} if isinstance(value, dict) else {value: numbers[form]}
 
@@ -392,84 +369,3 @@ def _gae(reward: np.ndarray, value: np.ndarray, final: float, gamma: float, gae_
 
 def _float32(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32)
-
-
-def _total(columns: dict[str, np.ndarray], paths: list[str]) -> np.ndarray:
-    return np.sum([columns[path] for path in paths], axis=0)
-
-
-def _paths(skeleton: PyTree) -> list[str]:
-    return list(skeleton.values()) if isinstance(skeleton, dict) else [skeleton]
-
-
-def _check_components(reward: PyTree, value: PyTree) -> None:
-    """Rewards and values are numbers or flat dicts, and dicts of values have the components of the rewards."""
-    for field, x in (("reward", reward), ("value", value)):
-        flat = isinstance(x, dict) and x and all(isinstance(path, str) for path in x.values())
-        if not isinstance(x, str) and not flat:
-            raise TrajectoryError(f"{field}: must be a number, or a dict from component to number")
-    if isinstance(reward, dict) and len(reward) > 1 and "total" in reward:
-        raise TrajectoryError("reward['total']: 'total' is the sum of all components; leave it out or rename it")
-    if isinstance(value, dict):
-        if not isinstance(reward, dict):
-            raise TrajectoryError("value: by component, but reward is a number; give both by component")
-        _same_components("value", value, "reward", reward)
-
-
-def _same_components(field: str, given: PyTree, other: str, expected: dict) -> None:
-    names = given if isinstance(given, dict) else {}
-    for name in expected:
-        if not isinstance(names.get(name), str):
-            raise TrajectoryError(f"{field}[{name!r}]: missing, but {other} has this component")
-    for name in names:
-        if name not in expected:
-            raise TrajectoryError(f"{field}[{name!r}]: given, but {other} does not have this component")
-
-
-def _fraction(name: str, x: Any) -> float:
-    try:
-        number = float(x)
-    except (TypeError, ValueError):
-        raise TrajectoryError(f"{name}: {x!r} is not a number") from None
-    if not 0.0 <= number <= 1.0:
-        raise TrajectoryError(f"{name}: {x} must be 0 to 1")
-    return number
-
-
-def _generator(seed: Any) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise TrajectoryError(f"seed: {seed!r} is neither a number of at least 0 nor a numpy Generator") from None
-
-
-def _flatten(tree: PyTree, path: str, leaves: dict[str, Any]) -> PyTree:
-    """Put the arrays of a tree into `leaves`, by path, and return the tree with paths in their places."""
-    if tree is None:
-        return None
-    if isinstance(tree, Mapping):
-        return {name: _flatten(x, f"{path}[{name!r}]", leaves) for name, x in tree.items()}
-    if isinstance(tree, tuple):
-        items = [_flatten(x, f"{path}[{i}]", leaves) for i, x in enumerate(tree)]
-        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
-    leaves[path] = tree
-    return path
-
-
-def _map(f: Callable[[Any], Any], tree: PyTree) -> PyTree:
-    if tree is None:
-        return None
-    if isinstance(tree, dict):
-        return {name: _map(f, x) for name, x in tree.items()}
-    if isinstance(tree, tuple):
-        items = [_map(f, x) for x in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
-    return f(tree)
-
-
-@cache
-def _register_pytree() -> None:
-    import jax
-
-    names = [field.name for field in fields(MinibatchRows)]
-    jax.tree_util.register_dataclass(MinibatchRows, data_fields=names, meta_fields=[])

@@ -218,12 +218,12 @@ def policy():
 def test_a_learned_policy_flies(policy, scenarios):
     """Equal episode numbers draw equal noise, whatever else is in the batch."""
     algo, params = policy
-    pilot = Pilot("ppo", pilots.act_sampled, (algo, params), pilots.start_learned)
+    pilot = Pilot("ppo", pilots.SAMPLED, (algo, params))
     same = jax.tree.map(lambda x: x[[3, 4, 3, 4, 3, 3]], scenarios[0])
     drawn = fly(ENV, pilot, same, KEY, episodes=[0, 0, 0, 1, 1, 2])
     assert np.array_equal(drawn.action[0], drawn.action[2]) and not np.array_equal(drawn.action[0], drawn.action[4])
     assert np.abs(drawn.action[:, 1:5]).max() > 0.1
-    greedy = Pilot("ppo", pilots.act_learned, (algo, params), pilots.start_learned)
+    greedy = Pilot("ppo", pilots.GREEDY, (algo, params))
     [(_, rows)] = chunks(ENV, greedy, same, KEY, episodes=[0, 1, 2, 3, 4, 5])
     assert np.array_equal(np.asarray(rows.state["north"])[:, 0], np.asarray(rows.state["north"])[:, 2])
 

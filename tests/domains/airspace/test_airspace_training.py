@@ -8,7 +8,7 @@ import pytest
 
 import regimen
 from regimen.domains.airspace.analysis.flight import Pilot, Rows, flight_of, fly, joined
-from regimen.domains.airspace.analysis.pilots import act_learned, start_learned
+from regimen.domains.airspace.analysis.pilots import GREEDY
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.policies.evaluate import make_evaluator
@@ -56,7 +56,7 @@ def test_an_evaluation_is_flown_once_and_its_table_is_that_of_a_second_flight(ru
     played = make_evaluator(handle, policy.algo, record=True)(policy.params, 5, 3).recording
     env = handle.native
     keys = jax.random.split(jax.random.split(jax.random.key(5))[0], 3)
-    pilot = Pilot("policy", act_learned, (policy.algo, policy.params), start_learned)
+    pilot = Pilot("policy", GREEDY, (policy.algo, policy.params))
     again = fly(env, pilot, jax.device_get(jax.vmap(env.draw)(keys)), jax.random.key(5))
     flight = joined([flight_of(Rows(played.rows, played.length, played.start.scenario), np.arange(3))])
     np.testing.assert_array_equal(flight.length, again.length)

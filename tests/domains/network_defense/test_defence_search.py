@@ -11,21 +11,20 @@ import pytest
 
 import regimen
 from regimen.cli import main as cli
-from regimen.cli.search import SearchArgs
 from regimen.config.flags import parse
+from regimen.domains.network_defense.search import WORKFLOW_NAMES, prepare, workflows
 from regimen.domains.network_defense.trials import DefenceTrial, make_config
+from regimen.domains.network_defense.verbs.search import SearchArgs
 from regimen.domains.network_defense.workflow import Workflow
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError, UsageError
 from regimen.experiments.search import api
-from regimen.experiments.search import space as spaces
-from regimen.experiments.search.command import prepare
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options, Search
 from regimen.experiments.search.store import Store
 
 TINY = {"max_episode_steps": 12}
-SPACE = spaces.workflows("b_line", "published")
+SPACE = workflows("b_line", "published")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +93,7 @@ def test_training_follows_from_where_it_starts(trial):
 
 
 def test_a_search_with_training_and_its_files(trial, tmp_path):
-    found = api.run(SPACE, trial, OPTIONS, tmp_path / "s", names=api.WORKFLOW_NAMES, command="regimen search")
+    found = api.run(SPACE, trial, OPTIONS, tmp_path / "s", names=WORKFLOW_NAMES, command="regimen search")
     rows = list(csv.DictReader((tmp_path / "s" / "search.csv").read_text().splitlines()))
     assert len(rows) == found.summary["trials"] >= 3
     wanted = "iteration workflow order acquisition mean std reward compliance compliance_bound episodes feasible cause"
@@ -125,7 +124,7 @@ def test_interrupted_training_goes_on_exactly(trial, tmp_path):
 
 def test_the_best_policy_can_be_loaded(trial, tmp_path):
     easy = dataclasses.replace(OPTIONS, gate=Gate(0.01, min_events=0), budget=160, check_episodes=20)
-    found = api.run(SPACE, trial, easy, tmp_path / "s", names=api.WORKFLOW_NAMES, plots=False)
+    found = api.run(SPACE, trial, easy, tmp_path / "s", names=WORKFLOW_NAMES, plots=False)
     assert found.best is not None
     policy = regimen.load_policy(tmp_path / "s")
     assert policy.meta["env_args"]["workflow"] == found.best
@@ -135,7 +134,7 @@ def test_the_best_policy_can_be_loaded(trial, tmp_path):
 def test_a_policy_that_was_only_evaluated_is_kept_too(trial, tmp_path):
     """And can be watched."""
     only = dataclasses.replace(OPTIONS, gate=Gate(0.01, min_events=0), budget=80, max_episodes=0)
-    found = api.run(SPACE, trial, only, tmp_path / "s", names=api.WORKFLOW_NAMES, plots=False)
+    found = api.run(SPACE, trial, only, tmp_path / "s", names=WORKFLOW_NAMES, plots=False)
     policy = regimen.load_policy(tmp_path / "s")
     assert policy.meta["env_args"]["workflow"] == found.best
     for mine, first in zip(jax.tree.leaves(policy.params), jax.tree.leaves(first_params(trial))):
@@ -152,7 +151,7 @@ def first_params(trial):
 
 def test_methods_compared(trial, tmp_path):
     easy = dataclasses.replace(OPTIONS, gate=Gate(0.01, min_events=0), max_episodes=0, eval_episodes=40, budget=120)
-    found = api.compare(SPACE, trial, easy, tmp_path / "c", names=api.WORKFLOW_NAMES, plots=False)
+    found = api.compare(SPACE, trial, easy, tmp_path / "c", names=WORKFLOW_NAMES, plots=False)
     assert set(found) == {"gp", "random", "round_robin", "exhaustive"}
     assert [v.candidate for v in found["exhaustive"].search.verdicts] == list(range(5))
     told = json.loads((tmp_path / "c" / "comparison.json").read_text())

@@ -1,7 +1,7 @@
 // The page: the list of runs kept up to date by one stream of events, what is overlaid, tabs, theme, keyboard.
 
 import { $, h, number, duration, recall, remember, forgetColours, COLOURS } from "/util.js";
-import { look } from "/charts.js";
+import { look } from "/chart.js";
 import { Curves } from "/curves.js";
 import { Panels } from "/panels.js";
 

@@ -1,7 +1,7 @@
 // Which charts there are for the runs that are overlaid, and the lines in them. One request brings all lines.
 
 import { $, h, colour, COLOURS } from "/util.js";
-import { Chart, look, dash } from "/charts.js";
+import { Chart, look, dash } from "/chart.js";
 
 const starts = (prefix) => (name) => name.startsWith(prefix) && !/_(min|max)$/.test(name);
 const among = (...names) => (name) => names.includes(name);
@@ -12,10 +12,7 @@ const CHARTS = [
   { title: "Evaluation", of: among("eval/return_mean", "eval/return_std", "eval/episodes"), how: "interval", note: "greedy policy, 95% interval" },
   { title: "Reward components", of: starts("rollout/reward/"), how: "stack" },
   { title: "Success", of: among("rollout/success_rate", "eval/success_rate") },
-  { title: "Conflicts", of: among("rollout/conflicts", "rollout/los", "eval/conflicts", "eval/los") },
-  { title: "Least separation", of: among("rollout/min_separation", "eval/min_separation") },
-  { title: "Colony size", of: among("rollout/nodes", "eval/nodes"), note: "nodes" },
-  { title: "Colony frontier", of: among("rollout/max_x", "eval/max_x"), note: "furthest x" },
+  { declared: true }, // of metrics to which the environment gives a label
   { title: "Losses", of: (name) => /^train\/(\w+_)?loss$/.test(name) },
   { title: "Entropy", of: (name) => name === "train/entropy" || name.startsWith("train/entropy/") },
   { title: "KL divergence", of: (name) => name === "train/approx_kl" || name.startsWith("train/approx_kl/") },
@@ -51,12 +48,6 @@ export class Curves {
     this.names = new Set();
     this.events = {
       say,
-      moved: (active) => {
-        for (const chart of this.charts.values()) {
-          if (chart !== active) chart.active = false;
-          chart.draw();
-        }
-      },
       zoom: (range) => {
         look.range = range;
         $("unzoom").hidden = !range;
@@ -118,7 +109,18 @@ export class Curves {
 
   specs() {
     const own = this.extra.map((name) => ({ title: name, of: among(name), remove: () => this.remove(name) }));
-    return [...CHARTS, ...own];
+    return [...CHARTS.flatMap((spec) => (spec.declared ? this.declared() : [spec])), ...own];
+  }
+
+  /** A chart for every label that the environments of the chosen runs give to metrics of theirs. */
+  declared() {
+    const names = new Map(); // label -> metrics
+    for (const id of this.state.selected) {
+      for (const [name, label] of Object.entries(this.state.runs.get(id)?.labels ?? {})) {
+        names.set(label, [...(names.get(label) ?? []), `rollout/${name}`, `eval/${name}`]);
+      }
+    }
+    return [...names].map(([label, metrics]) => ({ title: label[0].toUpperCase() + label.slice(1), of: among(...metrics) }));
   }
 
   add(name) {

@@ -67,7 +67,7 @@ export class Panels {
     if (!current()) return null;
     if (!views.length) {
       this.stop();
-      return [h("div", { class: "empty" }, h("p", {}, "This run holds no pictures."), h("p", {}, "Airspace: train with --log.trajectories, or run regimen replay RUN."))];
+      return [h("div", { class: "empty" }, h("p", {}, "This run holds no pictures."), h("p", {}, "Run regimen replay RUN, or train with --log.trajectories where the environment can write them."))];
     }
     const key = `${id} ${views.map((view) => view.id + view.stamp).join(" ")}`;
     if (this.shown === key) return null; // nothing new: what is looked at stays as it is

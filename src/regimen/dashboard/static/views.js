@@ -1,7 +1,7 @@
 // Pictures of what happens in a domain, moved through time by a slider. Their files are described in docs/dashboard.md.
 
 import { h, number, colour, fade, surface, ticks, COLOURS } from "/util.js";
-import { Chart } from "/charts.js";
+import { Chart } from "/chart.js";
 
 const hue = (i) => colour("c" + (i % COLOURS));
 const still = matchMedia("(prefers-reduced-motion: reduce)");

@@ -38,6 +38,7 @@ DOMAIN = Domain(
         )
     },
     presets=f"{__path__[0]}/presets",
+    tables="regimen.domains.airspace.views:draw_table",
     verbs={
         "analyse": Verb(
             "RUN...",

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.airspace.env import Airspace, AirspaceState
 from regimen.domains.airspace.files import SEPARATION, ScenarioFile, load
 from regimen.errors import ConfigError
+from regimen.sources.play import Played, baseline_actor, play
 
 
 class Outcome(NamedTuple):
@@ -34,30 +34,18 @@ class Outcome(NamedTuple):
 def no_op(scenario: str, reward: str = "compat") -> Outcome:
     """Fly a scenario straight on until all have reached their waypoints, or to the limit."""
     env = Airspace(scenario=scenario, reward=reward)
+    keys = jax.random.key(0)[None]
 
     @jax.jit
-    def play(env: Airspace):
-        first, _ = env.reset(jax.random.key(0))
+    def fly(env: Airspace) -> Played:
+        actor = baseline_actor(env.baselines["no_op"])
+        return play(env, actor, (), jax.vmap(env.reset)(keys), lambda t: (keys, keys), env.recorded)
 
-        def step(carry, _):
-            state, over = carry
-            after, ts = env.step(jax.random.key(0), state, jnp.zeros_like(state.action))
-            after = jax.tree.map(lambda a, b: jnp.where(over, a, b), state, after)
-            paid = jnp.where(over, 0.0, jnp.sum(ts.reward, axis=-1))
-            ended = over | jnp.all(ts.terminated | ~env.alive(after))
-            return (after, ended), (after.north, after.east, after.min_sep, paid, over)
-
-        (last, _), rows = jax.lax.scan(step, (first, jnp.bool_(False)), None, length=env.max_episode_steps)
-        return first, last, rows
-
-    first, last, (north, east, separation, paid, over) = jax.device_get(play(env))
-    t = int(np.sum(~over))
-
-    def track(start: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.concatenate([start[None], rows[:t]])
-
-    tracks = track(first.north, north), track(first.east, east), track(first.min_sep, separation)
-    return Outcome(env, last, tracks[0], tracks[1], tracks[2], paid.sum(axis=0))
+    carry, _, recording = jax.device_get(fly(env))
+    rows = {name: x[: int(recording.length[0]) + 1, 0] for name, x in recording.rows.items()}
+    last = jax.tree.map(lambda x: x[0], carry.state)
+    reward_sum = rows["parts"][1:].sum(-1).sum(0)
+    return Outcome(env, last, rows["north"], rows["east"], rows["min_sep"], reward_sum)
 
 
 def report(scenario: str) -> tuple[list[str], Outcome]:

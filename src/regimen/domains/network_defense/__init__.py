@@ -1,6 +1,6 @@
 """Defending a network of 13 hosts against a scripted intruder (CAGE challenge 2, scenario 2), simulated natively."""
 
-from regimen.config.domains import Domain, EnvEntry
+from regimen.config.domains import Domain, EnvEntry, Verb
 
 DOMAIN = Domain(
     name="network_defense",
@@ -15,4 +15,14 @@ DOMAIN = Domain(
         ),
     },
     presets=f"{__path__[0]}/presets",
+    discount=("alignment_gamma", 0.99),
+    tables="regimen.domains.network_defense.views:draw_table",
+    verbs={
+        "search": Verb(
+            "ENV",
+            "find the best workflow under a gate on compliance",
+            "regimen.domains.network_defense.verbs.search",
+            words="envs",
+        )
+    },
 )

@@ -90,6 +90,8 @@ class NetworkDefense(NativeEnv):
     detection: float = 0.95
     """Probability that the callback of a reverse shell is reported."""
 
+    return_targets = (-100.0, -50.0, -25.0)
+    gated_metric = "compliance"
     baselines: ClassVar = {
         "random": policies.random,
         "sleep": policies.sleep,
@@ -363,6 +365,10 @@ class NetworkDefense(NativeEnv):
             return table
         return jnp.concatenate([table, jnp.asarray(fixing.ONE_HOT)[state.workflow]])
 
+    def gated_args(self, task: str) -> dict[str, Any]:
+        """The arguments with which a policy is paid for repairing in the order `task`."""
+        return {"workflow": task, "alignment": "published"}
+
     def replay_columns(self, state: State) -> dict[str, np.ndarray]:
         """What a replay's table has that Blue does not see: the level of Red's session on each host, 0 to 2."""
         sessions, root = int(state.seen) | int(state.unseen), int(state.root)
@@ -379,6 +385,8 @@ class NetworkDefense(NativeEnv):
 @native_env
 class NetworkDefenseWorkflow(NetworkDefense):
     """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+
+    return_targets = ()  # the reward for alignment shifts them
 
     red: str = "mixed"
     """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""

@@ -15,6 +15,7 @@ import re
 import numpy as np
 
 from regimen.errors import ConfigError, nearest
+from regimen.experiments.search.space import kendall_matrix
 
 TYPES = ("defender", "enterprise", "op_server", "op_host", "user")
 LETTERS = {"D": "defender", "E": "enterprise", "S": "op_server", "H": "op_host", "U": "user"}
@@ -130,16 +131,6 @@ def kendall(a: Workflow, b: Workflow) -> float:
 def footrule(a: Workflow, b: Workflow) -> float:
     """Spearman's footrule: how far the types are displaced in all, over the largest possible; 0 to 1."""
     return float(np.abs(a.ranks() - b.ranks()).sum()) / FOOTRULE
-
-
-def kendall_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Kendall distances (0..1) between rank vectors of any length.  # [N, n], [M, n] -> [N, M]"""
-    i, j = np.triu_indices(a.shape[1], 1)
-    if not len(i):
-        return np.zeros((len(a), len(b)))
-    before_a = a[:, i] < a[:, j]  # [N, pairs]
-    before_b = b[:, i] < b[:, j]
-    return (before_a[:, None, :] != before_b[None, :, :]).mean(-1)
 
 
 @functools.cache

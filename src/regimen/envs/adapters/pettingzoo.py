@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from regimen.envs.adapters.gymnasium import from_space, read_components, read_mask, read_success, to_mask, to_space
+from regimen.envs.imports import load
 from regimen.envs.protocol import Env, agents_of, alive_in
 from regimen.errors import EnvError
 from regimen.spaces import logits
@@ -197,8 +198,6 @@ def member_of(space: Any, action: Any) -> Any:
 
 def parallel_factory(identifier: str) -> Callable[..., Any]:
     """The maker of `pettingzoo:MODULE[:FUNCTION]`; the function is `parallel_env` unless it is given."""
-    from regimen.envs.registry import load
-
     require_pettingzoo()
     target = identifier if ":" in identifier else f"{identifier}:parallel_env"
     return load(target)

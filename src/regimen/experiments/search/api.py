@@ -1,4 +1,4 @@
-"""What the command line and Python call: `run` a search of any space, `compare` methods, `defence` for workflows."""
+"""What the command line and Python call: `run` a search of any space, `compare` methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from regimen.engines.signals import Signals
 from regimen.errors import RegimenError
-from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options, Search
 from regimen.experiments.search.methods import METHODS, Model
 from regimen.experiments.search.space import Space
@@ -24,10 +23,6 @@ from regimen.experiments.search.trial import Trial
 from regimen.files.storage import write_json
 
 Say = Callable[[str], None]
-LABELS = {"candidate": "workflow", "rate": "compliance"}
-TRAINING_LABELS = LABELS | {"value": "env_return"}
-SEARCH_LABELS = LABELS | {"value": "reward", "value_se": "reward_se"}
-SEARCH_LABELS |= {"rate_se": "compliance_se", "rate_bound": "compliance_bound"}
 
 
 @dataclass(frozen=True)
@@ -38,9 +33,6 @@ class Names:
     rate: str = "rate"
     training: Mapping[str, str] = dataclasses.field(default_factory=dict)
     search: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-WORKFLOW_NAMES = Names("return", "compliance", TRAINING_LABELS, SEARCH_LABELS)
 
 
 @dataclass(frozen=True)
@@ -227,53 +219,6 @@ def draw(search: Search, path: Path, names: Names, say: Say) -> None:
 
 def default_path(name: str) -> Path:
     return Path("searches") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
-
-
-# --- workflows -------------------------------------------------------------------------------------------------------
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "standard": {
-        "budget": 60_000,
-        "max_episodes": 3000,
-        "check_every": 500,
-        "patience": 4,
-        "eval_episodes": 400,
-        "unit": 100,
-        "warm_up": 20_000,
-    },
-    "quick": {
-        "budget": 1000,
-        "max_episodes": 50,
-        "check_every": 25,
-        "patience": 2,
-        "eval_episodes": 100,
-        "unit": 25,
-        "warm_up": 0,
-    },
-}
-
-
-def defence_options(preset: str, gate: float, given: Mapping[str, Any], based: bool) -> tuple[Options, int]:
-    """The options of a search over workflows, and the episodes of one update. `based`: there is a policy to start
-    from, so no warm-up is needed."""
-    from regimen.errors import ConfigError, nearest
-
-    if preset not in PRESETS:
-        raise ConfigError(f"--preset: unknown '{preset}'{nearest(preset, PRESETS)}")
-    threshold = Gate(gate)
-    values = PRESETS[preset] | {k: v for k, v in given.items() if v is not None}
-    if based and given.get("warm_up") is None:
-        values["warm_up"] = 0
-    unit, needed = int(values.pop("unit")), threshold.episodes_needed()
-    if given.get("eval_episodes") is None:
-        values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * needed))
-    if given.get("check_episodes") is None:
-        values["check_episodes"] = math.ceil((2.5 if preset == "standard" else 1.2) * needed)
-    if values["max_episodes"]:
-        values["check_every"] = min(values["check_every"], values["max_episodes"])
-    if values.get("inherit") is None:
-        values["inherit"] = "start" if based or values["warm_up"] else "nearest"
-    return Options(gate=threshold, **values), unit
 
 
 def truth_table(trial: Trial, space: Space, arrays: Any, episodes: int, number: int = 0) -> np.ndarray:

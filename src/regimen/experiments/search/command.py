@@ -1,4 +1,4 @@
-"""`regimen search`: from its arguments to a search."""
+"""A search from the command line: what is to be searched, its progress and its end in words."""
 
 from __future__ import annotations
 
@@ -8,114 +8,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regimen.errors import ConfigError, UsageError
-from regimen.experiments.search import api, report
+from regimen.errors import ConfigError
+from regimen.experiments.search import api
 from regimen.experiments.search.gate import LEVEL, Gate
 from regimen.experiments.search.loop import Options, Search, flag
-from regimen.experiments.search.space import Space, workflows
+from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Trial
 
-ENV = "network_defense"
-ADAPTING = 0.25  # of the learning rate, where orders begin from a common policy that is good already
-OF_WORKFLOWS = (
-    "gate", "preset", "red", "compliance", "orders", "init_from", "episodes_per_update", "env_args",
-)  # fmt: skip
 Say = Callable[[str], None]
 
 
-def start(args: Any, command: str, say: Say, progress: Say) -> tuple[dict[str, Any], int]:
-    """(the summary, the exit code)."""
-    space, trial, options, names = prepare(args)
+Prepared = tuple[Space, Trial, Options, api.Names]
+
+
+def start(
+    prepared: Prepared, out: str | None, compare: bool, command: str, say: Say, progress: Say
+) -> tuple[dict[str, Any], int]:
+    """Search what was prepared, or `compare` all methods on it; returns (the summary, the exit code)."""
+    space, trial, options, names = prepared
     words = {"names": names, "command": command, "say": say, "progress": progress}
-    path = Path(args.out) if args.out else api.default_path(space.name)
+    path = Path(out) if out else api.default_path(space.name)
     say(f"{len(space)} candidates; {describe(options)}; writing to {path}")
-    if args.compare:
-        found = api.compare(space, trial, options, path, **words)
-        code = next((f.code for f in found.values() if f.code), 0)
-        summary = {m: f.summary for m, f in found.items()}
+    if compare:
+        methods = api.compare(space, trial, options, path, **words)
+        code = next((m.code for m in methods.values() if m.code), 0)
+        summary = {name: m.summary for name, m in methods.items()}
         if code == 0:
-            for line in table(api.comparison(found)):
+            for line in table(api.comparison(methods)):
                 say(line)
-            summary = api.comparison(found) | {"summaries": summary}
+            summary = api.comparison(methods) | {"summaries": summary}
         return summary, code
-    found = api.run(space, trial, options, path, **words)
-    for line in ending(found.search):
+    result = api.run(space, trial, options, path, **words)
+    for line in ending(result.search):
         say(line)
-    return found.summary, found.code
+    return result.summary, result.code
 
 
-def prepare(args: Any) -> tuple[Space, Trial, Options, api.Names]:
-    """What is to be searched and how; everything that can be refused is, before anything is compiled."""
-    given = {
-        "budget": args.budget,
-        "max_episodes": args.max_episodes_per_workflow,
-        "check_every": args.check_every,
-        "check_episodes": args.check_episodes,
-        "eval_episodes": args.eval_episodes,
-        "patience": args.patience,
-        "unit": args.episodes_per_update,
-        "warm_up": args.warm_up,
-        "inherit": args.inherit,
-        "method": args.method,
-        "acquisition": args.acquisition,
-        "kappa": args.kappa,
-        "seed": args.seed,
-    }
-    if args.compare and args.method is not None:
-        raise UsageError(f"--compare runs every method; leave out --method {args.method}")
-    if ":" in args.env:
-        for name in OF_WORKFLOWS:
-            if getattr(args, name) not in (None, {}):
-                said = f"env.{next(iter(args.env_args))}" if name == "env_args" else name.replace("_", "-")
-                raise UsageError(
-                    f"--{said} is for {ENV}; {args.env} says itself what it searches, and under which gate"
-                )
-        return of_factory(args.env, {k: v for k, v in given.items() if v is not None}, args.device)
-    red, compliance = setting(args)
-    source = None if args.init_from is None else Path(args.init_from)
-    gate = Gate().threshold if args.gate is None else args.gate
-    options, unit = api.defence_options(args.preset or "standard", gate, given, source is not None)
-    if not options.max_episodes and source is None and not options.warm_up:
-        raise ConfigError(
-            "--max-episodes-per-workflow 0 only evaluates: name a policy with --init-from, or give a --warm-up"
-        )
-    space = workflows(red, compliance, args.orders or "classes")
-    if options.method == "exhaustive" and args.budget is None:
-        options = dataclasses.replace(options, budget=api.exhaustive_budget(space, options, unit))
-    options.check(unit)
-
-    from regimen.domains.network_defense.trials import DefenceTrial, make_config
-    from regimen.engines import device
-
-    config = make_config(red, compliance, unit, source, args.env_args, {}, args.device, options.seed)
-    device.configure(config.device, True)
-    trial = DefenceTrial(space, config, options.seed, source, adapting(options))
-    trial.program(-1)  # an environment or a policy that does not fit is refused before a directory is made
-    return space, trial, options, api.WORKFLOW_NAMES
-
-
-def setting(args: Any) -> tuple[str, str]:
-    """(red, compliance), where the environment has orders."""
-    if args.env != ENV:
-        raise UsageError(f"there is no search for '{args.env}'; search {ENV}, or file.py:make for a space of your own")
-    return args.red or "meander", args.compliance or "published"
-
-
-def adapting(options: Options) -> float:
-    """The share of the learning rate with which an order is trained."""
-    return ADAPTING if options.inherit == "start" else 1.0
-
-
-def classes(args: Any) -> tuple[dict[str, Any], list[str]]:
-    """Which orders are equal: as data, and in words."""
-    told = report.classes(*setting(args))
-    return told, report.lines(told)
-
-
-def of_factory(target: str, given: dict[str, Any], device: str) -> tuple[Space, Trial, Options, api.Names]:
+def of_factory(target: str, given: dict[str, Any], device: str) -> Prepared:
     """`file.py:make`: a function that returns (space, trial) or (space, trial, options); flags change the options."""
     from regimen.engines.device import configure
-    from regimen.envs.registry import load
+    from regimen.envs.imports import load
 
     configure(device, True)
     make = load(target)

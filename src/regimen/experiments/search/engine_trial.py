@@ -7,6 +7,7 @@ from the policy of another: networks, optimiser and normaliser are taken over, c
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import Limits, Progress
+from regimen.engines.base import Progress
 from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.errors import ConfigError
@@ -25,9 +26,9 @@ from regimen.experiments.search.trial import Arrays, Outcome, Stretch
 from regimen.policies.evaluate import make_evaluator
 from regimen.policies.policy import save_policy
 from regimen.runs.build import make_engine
-from regimen.runs.session import evaluation_seed
+from regimen.runs.loop import Evaluator, Goal, Loop
 from regimen.trees import flatten, unflatten
-from regimen.types import Clock
+from regimen.types import Clock, State
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class Program:
 
     handle: registry.EnvHandle
     engine: NativeEngine
-    first: Any  # State
-    evaluator: Any
+    evaluator: Evaluator
+    loop: Loop
+    first: State
 
 
 class EngineTrial:
@@ -119,7 +121,8 @@ class EngineTrial:
             handle = dataclasses.replace(plain, native=self.env_of(candidate, plain.native))
             engine = make_engine(config, handle, [self.seed], lambda: False)
             assert isinstance(engine, NativeEngine)
-            program = Program(plain, engine, None, make_evaluator(handle, engine.algo))
+            evaluator = make_evaluator(handle, engine.algo)
+            program = Program(plain, engine, evaluator, Loop(handle, engine, [self.seed], evaluator), engine.state)
             program.first = jax.tree.map(jnp.copy, self.adopt(program))  # the engine donates its own
             self.programs[key] = program
         return self.programs[key]
@@ -135,27 +138,31 @@ class EngineTrial:
         engine.place(state, engine.carry)
 
     def train(self, episodes: int) -> Stretch:
-        engine, updates, unit = self.program(self.candidate).engine, episodes // self.unit, self.unit
-        rows, parts, done, diverged = [], [], 0, False
-        while done < updates and not diverged:
-            (progress,) = engine.advance([Limits(updates - done)])
-            played, own = self.played(progress), np.asarray(progress.episodes.update)
-            for i in range(progress.updates):
-                seconds = progress.seconds / max(progress.updates, 1)
-                rows.append(self.summary(played.only(own == i)) | {"seconds": seconds})
+        loop, updates, unit = self.program(self.candidate).loop, episodes // self.unit, self.unit
+        rows: list[dict[str, float]] = []
+        parts: list[Played] = []
+
+        def absorb(progress: Mapping[int, Progress]) -> None:
+            advance = progress[0]
+            played, update = self.played(advance), np.asarray(advance.episodes.update)
+            for i in range(advance.updates):
+                rows.append(self.summary(played.only(update == i)) | {"seconds": advance.seconds / advance.updates})
             parts.append(played)
-            done, diverged = done + progress.updates, progress.diverged
+
+        loop.begin()
+        loop.reach(lambda k: Goal(updates), absorb)
         if not parts:
             return Stretch(0)
-        whole = joined(parts)
-        told = self.summary(whole) if len(whole) else {}
-        return Stretch(done * unit, told.get("value"), told.get("rate"), tuple(rows), diverged)
+        whole, (tally,) = joined(parts), loop.tallies
+        means = self.summary(whole) if len(whole) else {}
+        return Stretch(tally.updates * unit, means.get("value"), means.get("rate"), tuple(rows), tally.diverged)
 
     def measure(self, episodes: int, number: int) -> Outcome:
         program = self.program(self.candidate)
         native = self.env_of(self.candidate, program.handle.native)
         program.evaluator.handle = dataclasses.replace(program.evaluator.handle, native=native)
-        result = program.evaluator(program.engine.actor_params(0), evaluation_seed(self.seed, number), episodes)
+        program.loop.episodes = episodes
+        result = program.loop.evaluate(0, number)
         played = Played(result.returns, result.components, {k: np.asarray(v) for k, v in result.metrics.items()})
         values = np.asarray(self.values(played), np.float64)
         rates = self.rates(played)

@@ -1,6 +1,6 @@
 """The gate: when a measured rate is high enough, with a confidence bound that is honest for few episodes.
 
-An episode's compliance is a number in [0, 1], often 1 in every episode seen: then a normal or Student bound has width
+An episode's rate is a number in [0, 1], often 1 in every episode seen: then a normal or Student bound has width
 zero and a lucky handful would pass. `lower_bound` is exact for every distribution on [0, 1]: it tests each mean m by
 betting against it. With E[x] <= m and a fixed stake s in [0, 1/m] the capital prod_i (1 + s (x_i - m)) has an expected
 value of at most 1, and so has the mean over several stakes; by Markov's inequality it exceeds 1/alpha in at most a

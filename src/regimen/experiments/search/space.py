@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from regimen.domains.network_defense.workflow import EquivalenceClass, all_workflows, classes_for, kendall_matrix
 from regimen.errors import ConfigError, nearest
 from regimen.words import plural
 
@@ -27,7 +26,7 @@ MOST = 3000  # candidates: the kernel has the square of it
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Candidates 0..N-1. Build one with `permutations`, `grid`, `workflows`, or from distances of your own."""
+    """Candidates 0..N-1. Build one with `permutations` or `grid`, or from distances of your own."""
 
     name: str
     keys: tuple[str, ...]  # the name of each candidate, in files and on the command line
@@ -135,6 +134,16 @@ class Space:
         return {"space": self.name, **self.details, **candidates}  # the details say why the candidates are others
 
 
+def kendall_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Kendall distances (0..1) between rank vectors of any length.  # [N, n], [M, n] -> [N, M]"""
+    i, j = np.triu_indices(a.shape[1], 1)
+    if not len(i):
+        return np.zeros((len(a), len(b)))
+    before_a = a[:, i] < a[:, j]  # [N, pairs]
+    before_b = b[:, i] < b[:, j]
+    return (before_a[:, None, :] != before_b[None, :, :]).mean(-1)
+
+
 def permutations(
     items: Sequence[Hashable], name: str = "permutations", sample: int | None = None, seed: int = 0
 ) -> Space:
@@ -176,27 +185,6 @@ def grid(choices: Mapping[str, Sequence[Any]], name: str = "grid", ordered: Sequ
     keys = tuple(",".join(f"{c}={v}" for c, v in value.items()) for value in values)
     used = [f for f, options in enumerate(choices.values()) if len(options) > 1]
     return Space(name, keys, gaps[used], values, tuple(list(choices)[f] for f in used))
-
-
-def workflows(red: str = "meander", compliance: str = "published", orders: str = "classes") -> Space:
-    """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows."""
-    every = all_workflows()
-    ranks = np.array([w.ranks() for w in every])
-    kendall = kendall_matrix(ranks, ranks)[None]
-    found = classes_for(red, compliance)
-    details = {"red": red, "compliance": compliance, "orders": orders}
-    if orders == "all":
-        return Space("workflows", tuple(w.name for w in every), kendall, every, ("kendall",), details=details)
-    if orders != "classes":
-        raise ConfigError(f"orders: unknown '{orders}'{nearest(orders, ('classes', 'all'))}")
-    return of_classes(found, kendall, details)
-
-
-def of_classes(classes: Sequence[EquivalenceClass], kendall: np.ndarray, details: Mapping[str, Any]) -> Space:
-    """A candidate for each class: its representative, with the class's mean kernel."""
-    values = tuple(c.representative for c in classes)
-    members = tuple(tuple(w.index for w in c.members) for c in classes)
-    return Space("workflows", tuple(w.name for w in values), kendall, values, ("kendall",), members, details)
 
 
 def relabelled(space: Space, order: Sequence[int]) -> Space:

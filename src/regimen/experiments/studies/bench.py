@@ -7,7 +7,7 @@ whose updates differ a thousandfold in size are looked at equally often.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,13 +19,14 @@ from regimen.axes import device_index
 from regimen.config import layers, presets
 from regimen.config.regimen import describe, resolve
 from regimen.config.schema import RolloutConfig, TrainConfig
-from regimen.engines.base import IDLE, Engine, Limits, Progress
+from regimen.engines.base import Engine, Progress
 from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.experiments.studies.curves import Curve
 from regimen.experiments.studies.gradients import changed
+from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import make_engine
-from regimen.runs.session import evaluation_seed
+from regimen.runs.loop import Evaluator, Goal, Loop
 from regimen.sources.scan import ScanSource
 from regimen.types import Array, PyTree, Record, pytree_dataclass
 
@@ -118,40 +119,24 @@ class OutlierSource:
 
 
 @dataclass
-class Marks:
-    """Counters of the seeds, and what has happened since the last evaluation."""
+class Interval:
+    """What a seed's training has shown since its last evaluation."""
 
-    steps: np.ndarray  # [seeds]
-    updates: np.ndarray
-    episodes: np.ndarray
-    alive: np.ndarray  # False: diverged
-    returns: list[list[float]]
-    entropy: list[list[float]]
-    seconds: float = 0.0  # of training, all seeds together
+    returns: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
 
-    @classmethod
-    def zero(cls, n: int) -> Marks:
-        steps, updates, episodes = (np.zeros(n, np.int64) for _ in range(3))
-        return cls(steps, updates, episodes, np.ones(n, bool), [[] for _ in range(n)], [[] for _ in range(n)])
-
-    def add(self, k: int, progress: Progress) -> None:
-        self.steps[k] += int(progress.steps.sum())
-        self.updates[k] += progress.updates
-        self.episodes[k] += len(progress.episodes.update)
-        self.alive[k] &= not progress.diverged
-        self.returns[k] += progress.episodes.reward.sum(-1).tolist()
+    def add(self, progress: Progress) -> None:
+        self.returns += progress.episodes.reward.sum(-1).tolist()
         if "entropy" in progress.metrics:
-            self.entropy[k] += progress.metrics["entropy"][: progress.updates].tolist()
+            self.entropy += progress.metrics["entropy"][: progress.updates].tolist()
 
 
 def mean_of(values: list[float]) -> float:
-    """The mean of what came together, which is then forgotten; nan when nothing did."""
-    mean = float(np.mean(values)) if values else float("nan")
-    values.clear()
-    return mean
+    """The mean, or nan of no values."""
+    return float(np.mean(values)) if values else float("nan")
 
 
-def mean_return(evaluation: Any) -> float:
+def mean_return(evaluation: Evaluation) -> float:
     return float(evaluation.returns.mean())
 
 
@@ -174,39 +159,35 @@ class Bench:
     seeds: list[int]
     budget: int
     checks: int
-    evaluate: Callable[..., Any]  # actor params, seed, episodes
     eval_episodes: int
-    score: Callable[[Any], float] = mean_return  # of an Evaluation
+    evaluator: Evaluator | None = None  # another bench's, where the policies have the same form
+    score: Callable[[Evaluation], float] = mean_return
     middle: Middle | None = None
     engine: NativeEngine = field(init=False)
 
     def __post_init__(self):
-        mine = self.regimen.apply(self.config)
-        engine: Engine = make_engine(mine, registry.resolve(mine.env, mine.env_args), self.seeds, lambda: False)
+        config = self.regimen.apply(self.config)
+        handle = registry.resolve(config.env, config.env_args)
+        engine: Engine = make_engine(config, handle, self.seeds, lambda: False)
         assert isinstance(engine, NativeEngine)
+        if self.evaluator is None:  # of the environment as the study has it, whatever the regimen makes of it
+            self.evaluator = make_evaluator(registry.resolve(config.env, self.config.env_args), engine.algo)
         engine.source, engine.env = OutlierSource(engine.source), Injected(engine.env)  # type: ignore[assignment]
-        self.engine, self.start = engine, copied((engine.state, engine.carry))
+        self.engine = engine
+        self.start: tuple[PyTree, PyTree] = copied((engine.state, engine.carry))
+        self.loop = Loop(handle, engine, self.seeds, self.evaluator, self.eval_episodes)
 
-    @property
-    def learners(self) -> range:
-        return range(len(self.seeds))
-
-    def restart(self, lr: float) -> None:
-        """Back to the initial policies, with this learning rate."""
-        self.engine.state, self.engine.carry = copied(self.start)
+    def restart(self, state: PyTree, carry: PyTree, lr: float) -> list[Curve]:
+        """Go on from a state with this learning rate; nothing is counted yet."""
+        self.engine.state, self.engine.carry = copied((state, carry))
         self.engine.algo = changed(self.engine.algo, lr=float(lr))
+        self.loop.begin()
+        self.intervals = [Interval() for _ in self.seeds]
+        return [Curve.empty(seed) for seed in self.seeds]
 
-    def evaluation(self, k: int, index: int) -> float:
-        """The greedy policy of learner k on the episodes of evaluation `index`: its score, by default the mean
-        return."""
-        seed = evaluation_seed(self.seeds[k], index)
-        return self.score(self.evaluate(self.engine.actor_params(k), seed, self.eval_episodes))
-
-    def advance(self, marks: Marks, limits: dict[int, Limits]) -> None:
-        progress = self.engine.advance([limits.get(k, IDLE) for k in self.learners])
-        for k in limits:
-            marks.add(k, progress[k])
-        marks.seconds += max(progress[k].seconds for k in limits)
+    def absorb(self, progress: Mapping[int, Progress]) -> None:
+        for k, one in progress.items():
+            self.intervals[k].add(one)
 
     def train(
         self,
@@ -215,43 +196,43 @@ class Bench:
         until: Callable[[list[Curve]], bool] = lambda curves: False,
     ) -> list[Curve]:
         """All seeds for the whole budget, or until `until(curves)`; one curve each."""
-        self.restart(lr)
-        curves, marks = [Curve.empty(seed) for seed in self.seeds], Marks.zero(len(self.seeds))
+        state, carry = self.start
+        curves = self.restart(state, carry, lr)
+        tallies = self.loop.tallies
         keep_middle = self.middle is None and lr == float(self.config.algo.lr)
-        self.look(curves, marks, 0)
+
+        def absorb(progress: Mapping[int, Progress]) -> None:
+            self.absorb(progress)
+            tick(min(1.0, float(np.mean([min(t.steps, self.budget) for t in tallies])) / self.budget))
+
+        self.look(curves, 0)
         for index in range(1, self.checks + 1):
-            goal = round(self.budget * index / self.checks)
-            while limits := {
-                k: Limits(steps=goal - int(marks.steps[k]))
-                for k in self.learners
-                if marks.alive[k] and marks.steps[k] < goal
-            }:
-                self.advance(marks, limits)
-                tick(min(1.0, float(np.mean(np.minimum(marks.steps, self.budget))) / self.budget))
-            self.look(curves, marks, index)
+            goal = Goal(steps=round(self.budget * index / self.checks))
+            self.loop.reach(lambda k, goal=goal: goal, absorb)
+            self.look(curves, index)
             if keep_middle and 2 * index >= self.checks:
                 returns = np.array([c.returns[-1] for c in curves])
                 state, carry = copied((self.engine.state, self.engine.carry))
-                self.middle = Middle(state, carry, marks.steps.copy(), returns)
+                self.middle = Middle(state, carry, np.array([t.steps for t in tallies]), returns)
                 keep_middle = False
             if until(curves):
                 break
         return curves
 
-    def look(self, curves: list[Curve], marks: Marks, index: int) -> None:
-        """Evaluate the seeds that have been updated since they were last looked at."""
-        new = [k for k in self.learners if not curves[k].updates or curves[k].updates[-1] < marks.updates[k]]
-        for k in new:
-            c = curves[k]
-            c.steps.append(int(marks.steps[k]))
-            c.updates.append(int(marks.updates[k]))
-            c.episodes.append(int(marks.episodes[k]))
-            c.returns.append(self.evaluation(k, index))
-            c.training.append(mean_of(marks.returns[k]))
-            c.entropy.append(mean_of(marks.entropy[k]))
-            c.seconds.append(marks.seconds)
-        for k in self.learners:
-            curves[k].diverged = not marks.alive[k]
+    def look(self, curves: list[Curve], index: int) -> None:
+        """Evaluate the seeds that have been updated since they were last looked at, on the episodes of this index."""
+        for k, (curve, tally) in enumerate(zip(curves, self.loop.tallies)):
+            curve.diverged = tally.diverged
+            if curve.updates and curve.updates[-1] >= tally.updates:
+                continue
+            curve.steps.append(tally.steps)
+            curve.updates.append(tally.updates)
+            curve.episodes.append(tally.episodes)
+            curve.returns.append(self.score(self.loop.evaluate(k, index)))
+            curve.training.append(mean_of(self.intervals[k].returns))
+            curve.entropy.append(mean_of(self.intervals[k].entropy))
+            curve.seconds.append(self.loop.seconds)
+            self.intervals[k] = Interval()
 
     def after_outlier(
         self, lr: float, factor: float, looks: tuple[int, ...], tick: Callable[[float], None] = lambda share: None
@@ -263,25 +244,19 @@ class Bench:
         middle = self.middle
         assert middle is not None, "train first"
         engine = self.engine
-        engine.state, engine.carry = copied((middle.state, middle.carry))
-        engine.algo = changed(engine.algo, lr=float(lr))
-        curves, marks = [Curve.empty(seed) for seed in self.seeds], Marks.zero(len(self.seeds))
+        curves = self.restart(middle.state, middle.carry, lr)
+        tallies = self.loop.tallies
         rest = np.maximum(self.budget - middle.steps, 1)
         quiet: Any = engine.env
         engine.env = quiet.replace(factor=float(factor))
         try:
-            self.advance(marks, {k: Limits(1) for k in self.learners})
+            self.loop.reach(lambda k: Goal(1), self.absorb)
         finally:
             engine.env = quiet
-        self.look(curves, marks, 0)
-        for i, goal in enumerate(looks[1:], 1):
-            while limits := {
-                k: Limits(goal - int(marks.updates[k]))
-                for k in self.learners
-                if marks.alive[k] and marks.updates[k] < goal and marks.steps[k] < rest[k]
-            }:
-                self.advance(marks, limits)
-            self.look(curves, marks, i)
+        self.look(curves, 0)
+        for i, updates in enumerate(looks[1:], 1):
+            self.loop.reach(lambda k, n=updates: Goal(n) if tallies[k].steps < rest[k] else None, self.absorb)
+            self.look(curves, i)
             tick((i + 1) / len(looks))
         return curves
 

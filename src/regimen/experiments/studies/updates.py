@@ -1,4 +1,4 @@
-"""When to update, compared with numbers: `run(env="network_defense")`, or `regimen study updates`.
+"""When to update, compared with numbers: `run("cartpole")`, or `regimen study updates`.
 
 Strategies that people use, side by side, each with its documented epochs and as full batches: after every episode, 5 or
 10 of them, 25 parallel ones, 20,000 steps; with Monte-Carlo returns z-scored over the batch and with GAE; and from a
@@ -8,8 +8,7 @@ replay. Everything else is held equal. `updates_options` says what they are, `up
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,21 +21,16 @@ from jax import lax
 
 from regimen.config.schema import TrainConfig
 from regimen.engines.native import NativeEngine
-from regimen.engines.signals import code_of
 from regimen.envs import registry
-from regimen.errors import RegimenError
 from regimen.experiments.search.gate import lower_bound
 from regimen.experiments.studies import curves, updates_report
-from regimen.experiments.studies.batching import encoded
 from regimen.experiments.studies.bench import Bench, mean_return
 from regimen.experiments.studies.curves import Curve, Estimate, estimate, median
+from regimen.experiments.studies.frame import Frame, Job, Lines, Tick, encoded
 from regimen.experiments.studies.gradients import Rollouts, Sample, adopt, groups
-from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
-from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, default_path, resolve_options
-from regimen.files.run_dir import git_revision, versions
+from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, resolve_options
 from regimen.files.storage import write_json
-from regimen.policies.evaluate import Evaluation, make_evaluator
-from regimen.runs.api import check_free
+from regimen.policies.evaluate import Evaluation
 from regimen.runs.build import make_engine
 from regimen.statistics import iqm
 from regimen.types import Array, Batch, State
@@ -46,28 +40,21 @@ REFERENCE = "10 episodes"  # whose half-trained policies gradients and overfitti
 
 
 @dataclass
-class Study:
-    """One study: its work, what has come of it, and where that is written."""
+class UpdatesStudy(Frame):
+    """When to update on one environment, strategy by strategy."""
 
-    env: str
+    kind = "updates"
     env_args: dict[str, Any]
     device: str
     options: Options
-    out: Path
-    command: str = ""
-    state: str = "running"
-    exit_code: int = 0
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
-    compliance: dict[str, list[Curve]] = field(default_factory=dict)
+    gated: dict[str, list[Curve]] = field(default_factory=dict)  # of the bound of the gated metric
     memory: dict[str, int] = field(default_factory=dict)  # bytes of a batch, and of the replay
     updates: dict[str, float] = field(default_factory=dict)
     samples: dict[tuple[str, str], Sample] = field(default_factory=dict)  # policy, arm
     gains: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
-    results: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        self.begun = time.monotonic()
         self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
         self.configs: dict[tuple, TrainConfig] = {}
         self.policies: dict[str, dict[str, State]] = {}  # initial | halfway -> form of the returns -> state
@@ -84,10 +71,7 @@ class Study:
         config, o = self.config(arm, **env_args), self.options
         budget = max(1, round(o.budget * arm.share))
         checks = max(min(6, o.checks), round(o.checks * arm.share))  # the last three are the result
-        bench = Bench(arm.regimen, config, self.seeds, budget, checks, lambda *_: None, o.eval_episodes, score)
-        handle = registry.resolve(self.env, config.env_args)
-        bench.evaluate = make_evaluator(handle, bench.engine.algo)
-        return bench
+        return Bench(arm.regimen, config, self.seeds, budget, checks, o.eval_episodes, score=score)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +82,7 @@ class Study:
                 self.noise(arm, policy) for arm in self.on_policy() for policy in ("initial", "halfway")
             ],
             "overfit": lambda: [self.overfitting(arm) for arm in self.on_policy()],
-            "compliance": lambda: [self.complying(arm) for arm in self.options.arms],
+            self.options.gated: lambda: [self.complying(arm) for arm in self.options.arms],
         }
         return {part: by_part[part]() for part in self.options.parts}
 
@@ -172,10 +156,9 @@ class Study:
         o = self.options
 
         def work(tick: Tick) -> str:
-            args = {"workflow": o.workflow, "alignment": "published"}
-            bench = self.bench(arm, compliance_bound, **args)
+            bench = self.bench(arm, partial(bound_of, o.gated), **o.gated_args)
             found = bench.train(float(bench.config.algo.lr), tick)
-            self.compliance[arm.name] = found
+            self.gated[arm.name] = found
             there = sum(np.isfinite([curves.reached(c.episodes, c.returns, o.gate) for c in found]))
             return f"{there} of {len(found)} seeds complied"
 
@@ -192,7 +175,7 @@ class Study:
                 self.noise_row(a, p) for p in ("initial", "halfway") for a in o.arms if (p, a.name) in self.samples
             ],
             "overfit": [self.overfit_row(a) for a in o.arms if a.name in self.gains],
-            "compliance": [self.compliance_row(a) for a in o.arms if a.name in self.compliance],
+            o.gated: [self.gated_row(a) for a in o.arms if a.name in self.gated],
         }
         return {name: rows for name, rows in parts.items() if rows}
 
@@ -244,8 +227,8 @@ class Study:
             "kl": float(found["kl"].mean()),
         }
 
-    def compliance_row(self, arm: Arm) -> dict[str, Any]:
-        found, gate = self.compliance[arm.name], self.options.gate
+    def gated_row(self, arm: Arm) -> dict[str, Any]:
+        found, gate = self.gated[arm.name], self.options.gate
         episodes = [curves.reached(c.episodes, c.returns, gate) for c in found]
         return self.label(arm) | {
             "reached": int(np.isfinite(episodes).sum()),
@@ -257,51 +240,35 @@ class Study:
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def write(self, draw: bool = True) -> str | None:
-        """results.json, tables, summary and plots as they stand; why there are no plots, where they failed."""
+    def write(self) -> None:
+        """results.json, the tables and the summary."""
         parts = self.summarise()
-        self.results = {
-            "study": "updates",
-            "state": self.state,
-            "command": self.command,
-            "env": self.env,
+        self.results = self.about() | {
             "env_args": self.env_args,
             "seeds": self.seeds,
             "budget": self.options.budget,
             "options": self.options.to_dict(),
-            "device": jax.devices()[0].device_kind,
-            "versions": versions(),
-            "git_revision": git_revision(),
-            "seconds": round(time.monotonic() - self.begun, 1),
-            "finished": self.finished,
             "parts": parts,
             "sentences": updates_report.sentences(parts, self.options.targets, self.options.gate),
         }
-        raw = {
-            "curves": {name: [c.to_dict() for c in found] for name, found in self.curves.items()},
-            "compliance": {name: [c.to_dict() for c in found] for name, found in self.compliance.items()},
+        raw = {"curves": self.curves} | ({self.options.gated: self.gated} if self.options.gated else {})
+        dicts = {
+            name: {arm: [c.to_dict() for c in curves] for arm, curves in by_arm.items()} for name, by_arm in raw.items()
         }
-        write_json(self.out / "results.json", encoded(self.results | {"raw": raw}))
+        write_json(self.out / "results.json", encoded(self.results | {"raw": dicts}))
         updates_report.write(self.out, self.results)
-        try:
-            if draw:
-                updates_report.draw(self.out, self.results, self.curves)
-        except RegimenError as error:  # matplotlib is an extra
-            return str(error)
-        return None
 
-    def summary(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        kept = ("study", "state", "env", "budget", "seeds", "seconds", "finished", "parts", "sentences")
-        return encoded({"out": str(self.out)} | {k: self.results[k] for k in kept})
+    def draw(self, parts: Sequence[str]) -> None:
+        """All pictures: each of them compares what several parts have measured."""
+        updates_report.draw(self.out, self.results, self.curves)
 
 
 # --- measures --------------------------------------------------------------------------------------------------------
 
 
-def compliance_bound(evaluation: Evaluation) -> float:
-    """Lower end of the one-sided 95% interval of the mean compliance of an episode, honest also where all comply."""
-    return lower_bound(evaluation.metrics["compliance"])
+def bound_of(metric: str, evaluation: Evaluation) -> float:
+    """Lower end of the one-sided 95% interval of a rate's mean over episodes, honest also where it is 1 in all."""
+    return lower_bound(evaluation.metrics[metric])
 
 
 def memory_of(engine: NativeEngine) -> int:
@@ -311,8 +278,7 @@ def memory_of(engine: NativeEngine) -> int:
     params = algo.actor_params(state)
     shapes = jax.eval_shape(lambda: engine.source.next(engine.env, algo, carry, params, jax.random.key(0))[1])
     batch = sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
-    replay = getattr(algo.bound, "replay_bytes", None)
-    return batch + (0 if replay is None else replay())
+    return batch + algo.bound.replay_bytes()
 
 
 def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Array) -> dict[str, Array]:
@@ -332,9 +298,8 @@ def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Arra
 def gain(algo: Any, old: State, new: State, batch: Batch) -> Array:
     """E[(pi_new / pi_old - 1) A] over a batch of the old policy, its advantages with mean 0 and deviation 1: the
     improvement that the surrogate objective claims."""
-    params = old.models["policy"].params
-    reward, factors, _ = algo.scaled_reward(old, batch)
-    rows, _ = algo.advantages(params, old, batch, reward, factors)
+    reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
+    rows, _ = algo.advantages(old, batch, reward, factors)
     out = algo.policy(new.models["policy"].params, rows.obs, rows.mask)
     log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action, rows.mask)[0])
     ratio = jnp.exp(jnp.minimum(log_prob - rows.log_prob, 20.0))
@@ -346,42 +311,21 @@ def gain(algo: Any, old: State, new: State, batch: Batch) -> Array:
 
 
 def run(
-    env: str = "network_defense",
+    env: str,
     *,
     out: str | Path | None = None,
     quick: bool = False,
     env_args: Mapping[str, Any] | None = None,
     device: str = "auto",
     command: str = "",
-    console: Console | None = None,
+    console: Lines | None = None,
     **options: Any,
-) -> Study:
+) -> UpdatesStudy:
     """Measure what is asked for and write it to a folder; `options` are the fields of `updates_options.Options`. Ctrl+C
     ends it early and keeps what is measured."""
-    console = console or Console(quiet=True)
-    given = dict(env_args or {})
-    chosen = resolve_options(env, given, device, options, quick)
-    path = Path(out) if out else default_path(env)
-    check_free(path)
-    path.mkdir(parents=True, exist_ok=True)
-    study = Study(env, given, device, chosen, path, command)
-    jobs = study.jobs()
-    number = sum(map(len, jobs.values()))
-    console.line(f"{env}: {number} measurements, {chosen.seeds} seeds, {chosen.budget:,} steps for each training")
-
-    def finished(part: str) -> None:
-        study.finished.append(part)
-        if warning := study.write():
-            console.line(f"no plots: {warning}")
-
-    try:
-        run_jobs(jobs, console, finished)
-        study.state = "finished"
-    except KeyboardInterrupt as error:
-        study.state, study.exit_code = "interrupted", code_of(error)
-        console.line("interrupted: keeping what is measured")
-    study.write()
-    for sentence in study.results["sentences"]:
-        console.line(sentence)
-    console.line(f"written to {path}")
+    args = dict(env_args or {})
+    chosen = resolve_options(env, args, device, options, quick)
+    path = UpdatesStudy.folder(env, out)
+    study = UpdatesStudy(args, device, chosen, env=env, out=path, command=command)
+    study.measure(console or Lines(quiet=True), f"{chosen.seeds} seeds, {chosen.budget:,} steps for each training")
     return study

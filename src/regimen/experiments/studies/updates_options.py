@@ -5,25 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from regimen.config import layers
-from regimen.config.catalogue import folder_name
 from regimen.config.schema import RolloutConfig, TrainConfig
-from regimen.domains.network_defense.workflow import Workflow
 from regimen.engines import device as devices
 from regimen.envs import registry
 from regimen.errors import ConfigError, nearest
 from regimen.experiments.studies.bench import Regimen
+from regimen.experiments.studies.frame import check_names, tuples
 
-PARTS = ("race", "gradient", "overfit", "compliance")
+PARTS = ("race", "gradient", "overfit")  # and the metric that the environment gates, where there is one
 MONTE_CARLO, GAE, REPLAY = "Monte Carlo", "GAE", "replay"
 WHOLE = 1_000_000_000  # a minibatch larger than any batch: the full batch
-TARGETS = {"network_defense": (-100.0, -50.0, -25.0)}
 
 # strategy -> (rollout, epochs): one episode at a time with 4 passes and 20,000 steps with 6 as in published trainers
 # for this environment, 25 episodes side by side with 4, and 5 and 10 episodes with the 4 of batch training
@@ -95,13 +91,17 @@ class Options:
     repeats: int = 64  # rollouts for each estimate of noise and of overfitting
     eval_episodes: int = 100
     checks: int = 40  # evaluations during a training
-    gate: float = 0.95  # compliance whose lower bound must be reached
-    workflow: str = "critical_first"
+    gate: float = 0.95  # what the lower bound of the gated metric must reach
+    workflow: str = "critical_first"  # the task for which the gated metric is measured
+    gated: str = ""  # that metric, which is also the name of its part; empty: the environment has none
+    gated_args: Mapping[str, Any] = field(default_factory=dict)  # arguments of the environment for that task
     arms: tuple[Arm, ...] = ()  # made from the strategies
 
     def to_dict(self) -> dict[str, Any]:
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "arms"}
-        return found | {"arms": [arm.name for arm in self.arms]}
+        return {name: getattr(self, name) for name in SETTINGS} | {"arms": [arm.name for arm in self.arms]}
+
+
+SETTINGS = tuple(f.name for f in dataclasses.fields(Options) if f.name not in ("arms", "gated", "gated_args"))
 
 
 QUICK: dict[str, Any] = {
@@ -118,22 +118,12 @@ def resolve_options(
 ) -> Options:
     """Python keywords or flags over the defaults; None stands for what was not given. A ConfigError for what cannot be
     measured."""
-    given = {k: v for k, v in given.items() if v is not None}
-    names = [f.name for f in dataclasses.fields(Options) if f.name != "arms"]
-    for name in given:
-        if name not in names:
-            raise ConfigError(f"unknown option '{name}'{nearest(name, names)}")
+    given = check_names(given, SETTINGS)
     for name in ("parts", "strategies"):
         if isinstance(given.get(name), str):
             given[name] = [x.strip() for x in re.split(r";|,(?!\d{3})", given[name])]  # not the comma of 20,000
-    own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    o = Options(**((QUICK if quick else {}) | own))
-    for flag, found, known in (("parts", o.parts, PARTS), ("strategies", o.strategies, (*STRATEGIES, REPLAY))):
-        for x in found:
-            if x not in known:
-                raise ConfigError(f"--{flag}: '{x}' is not one of {'; '.join(known)}{nearest(x, known)}")
-        if not found:
-            raise ConfigError(f"--{flag}: nothing to measure; choose from {'; '.join(known)}")
+    o = Options(**((QUICK if quick else {}) | tuples(given)))
+    check_choice("strategies", o.strategies, (*STRATEGIES, REPLAY))
     for name, low in (("seeds", 1), ("budget", 1), ("repeats", 4), ("eval_episodes", 2), ("checks", 2)):
         if getattr(o, name) < low:
             value = getattr(o, name)
@@ -146,25 +136,36 @@ def resolve_options(
     handle = registry.resolve(env, env_args)
     if handle.native is None:
         raise ConfigError(f"{handle.id}: the study compiles its trainings and needs a native environment")
-    complies = hasattr(handle.native, "workflow")
-    if "compliance" in given.get("parts", ()) and not complies:
-        raise ConfigError(f"--parts: {handle.id} has no workflows to comply with; leave out compliance")
-    if complies and "compliance" in o.parts:
-        Workflow.parse(o.workflow)
+    gated = getattr(handle.native, "gated_metric", "")
+    every = (*PARTS, gated) if gated else PARTS
+    parts = o.parts if "parts" in given else every
+    check_choice("parts", parts, every)
+    o = dataclasses.replace(o, parts=tuple(p for p in every if p in parts), gated=gated)
+    if gated in o.parts:
+        gated_args = handle.native.gated_args(o.workflow)  # type: ignore[attr-defined]
+        registry.resolve(env, {**env_args, **gated_args})  # refuses what is no such task
+        o = dataclasses.replace(o, gated_args=gated_args)
     if set(o.parts) & {"gradient", "overfit"} and set(o.strategies) == {REPLAY}:
         raise ConfigError(
             "--parts: gradient and overfit are measured on batches of the policy; name a strategy of them"
         )
-    targets = o.targets or TARGETS.get(env, ())
+    targets = o.targets or getattr(handle.native, "return_targets", ())
     if not targets and handle.return_threshold is not None:
         targets = (handle.return_threshold,)
     if not targets and "race" in o.parts:
         raise ConfigError(f"--targets: {handle.id} has no return threshold; give evaluation returns to reach")
     if any(not math.isfinite(t) for t in targets):
         raise ConfigError(f"--targets: {list(targets)} must be finite")
-    parts = tuple(p for p in PARTS if p in o.parts and (p != "compliance" or complies))
-    limit = handle.max_episode_steps
-    return dataclasses.replace(o, parts=parts, targets=tuple(sorted(targets)), arms=arms_of(o, limit))
+    return dataclasses.replace(o, targets=tuple(sorted(targets)), arms=arms_of(o, handle.max_episode_steps))
+
+
+def check_choice(flag: str, chosen: Sequence[str], choices: Sequence[str]) -> None:
+    """Refuse an empty choice, and what is not among the choices."""
+    for x in chosen:
+        if x not in choices:
+            raise ConfigError(f"--{flag}: '{x}' is not one of {'; '.join(choices)}{nearest(x, choices)}")
+    if not chosen:
+        raise ConfigError(f"--{flag}: nothing to measure; choose from {'; '.join(choices)}")
 
 
 def arms_of(o: Options, limit: int) -> tuple[Arm, ...]:
@@ -187,7 +188,3 @@ def base_config(env: str, algorithm: str, env_args: dict[str, Any], device: str)
     own = PPO if algorithm == "ppo" else SAC
     given = {f"algo.{name}": value for name, value in own.items()} | SHARED | {"env_args": env_args, "device": device}
     return layers.build_config(env, algo=algorithm, overrides=given).replace(curriculum={})
-
-
-def default_path(env: str) -> Path:
-    return Path("studies") / f"updates-{folder_name(env)}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"

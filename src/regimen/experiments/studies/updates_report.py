@@ -31,8 +31,8 @@ DEFINITIONS = {
     "mean over the trace of its covariance, both unbiased. Each form of returns at policies trained with it.",
     "gain": "E[(pi_new / pi_old - 1) A] with standardised advantages after one whole update: on the batch that it was "
     "made on, and on a new batch of the same policy. What is lost between the two is fitted noise.",
-    "compliance": "Lower end of the one-sided 95% interval of the mean compliance of greedy episodes; `episodes` until "
-    "it passes the gate.",
+    "bound": "Lower end of the one-sided 95% interval of the mean of the environment's gated metric over greedy "
+    "episodes; `episodes` until it passes the gate.",
     "final": "Interquartile mean over seeds of the mean of each seed's last three evaluations.",
     "interval": "95% percentile bootstrap over seeds, rollouts or updates; none for fewer than five.",
 }
@@ -84,8 +84,17 @@ HEADINGS = {
     "race": "Steps and time to fixed returns",
     "gradient": "Noise of the gradient",
     "overfit": "What an update fits that is not there",
-    "compliance": "Episodes to compliance",
 }
+
+
+def heading(part: str) -> str:
+    """The heading of a part; one that is not of every environment has the name of the metric that is gated."""
+    return HEADINGS.get(part, f"Episodes to {part}")
+
+
+def gated_part(parts: Parts) -> str | None:
+    """The part that measures a gated metric."""
+    return next((part for part in parts if part not in HEADINGS), None)
 
 
 def size(number: float) -> str:
@@ -127,11 +136,11 @@ def sentences(parts: Parts, targets: Sequence[float], gate: float) -> list[str]:
                 f"{row['arm']}: on a new batch an update keeps {100 * (1 - row['lost'].value):.0f}% of what it claims "
                 f"(lost {percent(row['lost'])})."
             )
-    complied = [r for r in parts.get("compliance", []) if math.isfinite(r["episodes_to_gate"].value)]
-    if parts.get("compliance"):
+    if gated := gated_part(parts):
+        complied = [r for r in parts[gated] if math.isfinite(r["episodes_to_gate"].value)]
         words = "; ".join(f"{r['arm']} after {shown(r['episodes_to_gate'])} episodes" for r in complied)
-        none = f"no strategy got the bound of compliance to {gate:g} in half of its seeds"
-        out.append(f"Compliance of {gate:g}: {words or none}.")
+        none = f"no strategy got the bound of {gated} to {gate:g} in half of its seeds"
+        out.append(f"{gated.capitalize()} of {gate:g}: {words or none}.")
     return out
 
 
@@ -160,7 +169,7 @@ def write(out: Path, results: Mapping[str, Any]) -> None:
     parts, title = results["parts"], f"Update strategies on {results['env']}"
     text = [f"# {title}", ""]
     for part, rows in parts.items():
-        text += [f"## {HEADINGS[part]}", "", Table.of(columns(part, rows), rows).markdown(), ""]
+        text += [f"## {heading(part)}", "", Table.of(columns(part, rows), rows).markdown(), ""]
     write_atomic(out / "table.md", "\n".join([*text, "95% intervals in brackets; see summary.md.", ""]))
     lines: list[list[str]] = []
     for part, rows in parts.items():
@@ -236,9 +245,9 @@ def trade_offs(parts: Parts) -> list[tuple[str, str, dict[str, Estimate], bool]]
     if parts.get("overfit"):
         values = {r["arm"]: Estimate(*(100 * x for x in r["lost"])) for r in parts["overfit"]}
         panels.append(("Gain lost on a new batch", "% of an update's claim", values, False))
-    if parts.get("compliance"):
-        values = {r["arm"]: r["episodes_to_gate"] for r in parts["compliance"]}
-        panels.append(("Episodes to compliance", "episodes", values, True))
+    if gated := gated_part(parts):
+        values = {r["arm"]: r["episodes_to_gate"] for r in parts[gated]}
+        panels.append((heading(gated), "episodes", values, True))
     return panels
 
 

@@ -97,7 +97,7 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
                 labels=[m.label for m in chosen],
             )
             for learner, (run, old) in zip(session.learners, opened):
-                learner.run.started = begun
+                learner.ledger.started = begun
                 if old:
                     api.take_up(session, learner, "latest")
                     run.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from regimen.domains.airspace.scenario import Scenario
+from regimen.sources.play import Actor, play
 from regimen.types import Array, PyTree
+
+if TYPE_CHECKING:
+    from regimen.domains.airspace.env import Airspace
 
 BATCH = 1024  # episodes in the air at once: their states fit the processor's cache, their rows 25 MB
 RECORDED = (
@@ -34,13 +38,11 @@ STARTED = ("present", "waypoint", "altitude")
 
 
 class Pilot(NamedTuple):
-    """What flies: `act(env, params, keys [C], state, obs [C, N, D], memory) -> (action [C, N, 2], memory)`, and
-    `start(params, C, N)`, the memory at the start. Both are module-level functions: what differs is in `params`."""
+    """Who flies: an actor whose functions are shared by all pilots of its kind, and what is its own in `params`."""
 
     name: str
-    act: Callable[..., tuple[Array, PyTree]]
+    actor: Actor
     params: PyTree = ()
-    start: Callable[[PyTree, int, int], PyTree] = lambda params, episodes, aircraft: ()
 
 
 class Rows(NamedTuple):
@@ -87,39 +89,30 @@ def seen(env: Any, state: Any) -> dict[str, Array]:
     return {n: getattr(state, n) for n in RECORDED} | {"counts": env.counts(state)}
 
 
-@partial(jax.jit, static_argnames=("act", "start"))
-def rollout(env: Any, act: Any, start: Any, params: PyTree, scenarios: Any, keys: Array) -> Rows:
+class Fleet:
+    """An airspace with as many agents as its scenarios have aircraft, whatever the number in its own one. It has no
+    metrics: they are measured from the rows."""
+
+    def __init__(self, env: Airspace, aircraft: int):
+        self.env = env
+        self.agents = tuple(f"A{i + 1}" for i in range(aircraft))
+        self.metric_reductions: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+
+@partial(jax.jit, static_argnames="actor")
+def rollout(env: Airspace, actor: Actor, params: PyTree, scenarios: Scenario, keys: Array) -> Rows:
     """Fly one episode from each scenario [C, ...], with the randomness of its key."""
-    state, obs = jax.vmap(env.start)(scenarios)
-    present = scenarios.present
-    episodes, aircraft = present.shape
-    limit = env.max_episode_steps
 
-    look = jax.vmap(partial(seen, env))
+    def keys_at(t: Array) -> tuple[Array, Array]:
+        now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+        return now, now
 
-    def record(rows: dict[str, Array], t: Array, state: Any) -> dict[str, Array]:
-        return {n: lax.dynamic_update_index_in_dim(rows[n], x, t, 0) for n, x in look(state).items()}
-
-    # a row per decision, written in place
-    rows = {n: jnp.zeros((limit + 1, *x.shape), x.dtype) for n, x in look(state).items()}
-
-    def body(x):
-        t, state, obs, memory, length, rows = x
-        own = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
-        action, memory = act(env, params, own, state, obs, memory)
-        state, step = jax.vmap(env.step)(own, state, action)
-        ended = step.terminated.reshape(episodes, -1) | step.truncated.reshape(episodes, -1)  # by aircraft, or for all
-        alive = jax.vmap(env.alive)(state) & ~ended
-        over = ~(alive & present).any(-1)
-        length = jnp.where((length == limit) & over, t + 1, length)
-        return t + 1, state, step.obs, memory, length, record(rows, t + 1, state)
-
-    def going(x):
-        return (x[0] < limit) & jnp.any(x[4] == limit)  # at the limit all are over anyway
-
-    first = (jnp.int32(0), state, obs, start(params, episodes, aircraft), jnp.full(episodes, limit, jnp.int32))
-    *_, length, rows = lax.while_loop(going, body, (*first, record(rows, jnp.int32(0), state)))
-    return Rows(rows, length, scenarios)
+    fleet: Any = Fleet(env, scenarios.present.shape[1])
+    _, _, recording = play(fleet, actor, params, jax.vmap(env.start)(scenarios), keys_at, partial(seen, env))
+    return Rows(recording.rows, recording.length, scenarios)
 
 
 def episode_keys(key: Array, episodes: Any) -> Array:
@@ -139,7 +132,7 @@ def chunks(
         index = np.minimum(np.arange(begin, begin + size), total - 1)
         part = jax.tree.map(lambda x, index=index: jnp.asarray(np.asarray(x)[index]), scenarios)
         keys = episode_keys(key, episodes[index])
-        rows = rollout(env, pilot.act, pilot.start, pilot.params, part, keys)
+        rows = rollout(env, pilot.actor, pilot.params, part, keys)
         yield slice(begin, min(begin + size, total)), rows
 
 
@@ -157,7 +150,7 @@ def fly(
     [C] numbers the episodes: equal numbers draw equal noise. `batch` episodes are in the air at once.
     """
     if not isinstance(pilot, Pilot):
-        pilot = Pilot(getattr(pilot, "__name__", "policy"), _rows_act(pilot))
+        pilot = Pilot(getattr(pilot, "__name__", "policy"), rows_actor(pilot))
     size = chunk_size(len(scenarios.present), batch)
     found = chunks(env, pilot, scenarios, key, episodes=episodes, size=size)
     return joined([flight_of(rows, np.arange(where.stop - where.start)) for where, rows in found])
@@ -174,13 +167,9 @@ def joined(parts: Sequence[Flight]) -> Flight:
     return Flight(**{f.name: column(f.name) for f in fields(Flight)})
 
 
-def _rows_act(function: Callable) -> Callable:
-    def act(env, params, keys, state, obs, memory):
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), obs)
-        lead = jax.tree.leaves(obs)[0].shape[:2]
-        return function(flat, keys[0]).reshape(*lead, -1), memory
-
-    return act
+def rows_actor(function: Callable[[PyTree, Array], Array]) -> Actor:
+    """The actor of a function of observations [R, D] and one key."""
+    return Actor(lambda env, params, keys, state, obs, mask, memory: (function(obs, keys[0]), memory))
 
 
 def flight_of_states(env: Any, states: Sequence[Any]) -> Flight:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from regimen.algorithms.policy_map import PolicyMap
 from regimen.domains.airspace.analysis.flight import Pilot
 from regimen.domains.airspace.files import ScenarioFile, load
 from regimen.envs import registry
+from regimen.envs.protocol import Env, agents_of
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
 from regimen.policies.policy import Policy, load_policy
+from regimen.sources.keys import side_by_side
+from regimen.sources.play import Actor, Baseline, baseline_actor, greedy
 from regimen.types import Array, PyTree
 
 BASELINES = ("no_op", "waypoint", "mvp")
@@ -43,59 +46,45 @@ class Subject:
         return "" if self.scenario is None else load(self.scenario).name
 
 
-def act_learned(env: Any, params: PyTree, keys: Array, state: Any, obs: PyTree, memory: PyTree):
+def act_learned(env: Env, params: PyTree, keys: Array, state: PyTree, obs: PyTree, mask: Array | None, memory: PyTree):
     """The greedy policy; `params` is (algorithm, its parameters)."""
-    return _learned(params, keys, obs, memory, greedy=True)
-
-
-def act_sampled(env: Any, params: PyTree, keys: Array, state: Any, obs: PyTree, memory: PyTree):
-    """The policy as it explores; each episode draws from its own key."""
-    return _learned(params, keys, obs, memory, greedy=False)
-
-
-def _learned(params: PyTree, keys: Array, obs: PyTree, memory: PyTree, greedy: bool):
     algo, weights = params
-    episodes, aircraft = jax.tree.leaves(obs)[0].shape[:2]
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), obs)
-    noise = None
-    if not greedy:
-        noise = jax.vmap(lambda key: algo.noise(key, (aircraft,)))(keys)
-        noise = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), noise)
-    action, memory, _ = algo.act(weights, flat, memory, noise, greedy=greedy)
-    out = algo.to_env(action)
-    return jax.tree.map(lambda x: x.reshape(episodes, aircraft, *x.shape[1:]), out), memory
+    return greedy(algo, weights, obs, mask, memory)
 
 
-def start_learned(params: PyTree, episodes: int, aircraft: int) -> PyTree:
-    return params[0].initial_carry((episodes * aircraft,))
+def act_sampled(env: Env, params: PyTree, keys: Array, state: PyTree, obs: PyTree, mask: Array | None, memory: PyTree):
+    """The policy as it explores; each episode draws from its own key."""
+    algo, weights = params
+    noise = jax.vmap(lambda key: algo.noise(key, (len(agents_of(env)),)))(keys)
+    action, memory, _ = algo.act(weights, obs, memory, side_by_side(env, noise), mask=mask)
+    return algo.to_env(action), memory
 
 
-_BASELINE_ACTS: dict[Any, Callable] = {}
+def start_learned(params: PyTree, rows: int) -> PyTree:
+    """The memory of a policy before its first step."""
+    return params[0].initial_carry((rows,))
 
 
-def baseline_pilot(name: str, function: Callable) -> Pilot:
-    """A baseline `fn(env, key, state, obs [N, ...]) -> action [N, ...]` of one episode."""
-    if function not in _BASELINE_ACTS:
+GREEDY, SAMPLED = Actor(act_learned, start_learned), Actor(act_sampled, start_learned)
 
-        def act(env, params, keys, state, obs, memory):
-            return jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs), memory
 
-        _BASELINE_ACTS[function] = act  # one function per baseline, so that it is compiled once
-    return Pilot(name, _BASELINE_ACTS[function])
+def baseline_pilot(name: str, function: Baseline) -> Pilot:
+    """The pilot that follows a baseline `fn(env, key, state, obs [N, ...]) -> action [N, ...]` of one episode."""
+    return Pilot(name, baseline_actor(function))
 
 
 _ALGORITHMS: dict[str, Any] = {}
 
 
 def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False) -> Pilot:
-    """A learned policy. Policies of equal settings share one algorithm object, hence one compiled program."""
+    """The pilot that follows a learned policy. Policies of equal settings share one algorithm object, hence one
+    compiled program."""
     algo, spec = policy.algo, policy.algo.bound.spec
-    if own_policies(policy):
-        return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
-    settings = [type(algo).__name__, repr(algo.config), dataclasses.asdict(algo.network)]
-    settings += [spaces.to_json(spec.observation_space), spaces.to_json(spec.action_space)]
-    algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str), algo)
-    return Pilot(name, act_sampled if stochastic else act_learned, (algo, policy.params), start_learned)
+    if not own_policies(policy):
+        settings = [type(algo).__name__, repr(algo.config), dataclasses.asdict(algo.network)]
+        settings += [spaces.to_json(spec.observation_space), spaces.to_json(spec.action_space)]
+        algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str), algo)
+    return Pilot(name, SAMPLED if stochastic else GREEDY, (algo, policy.params))
 
 
 def own_policies(policy: Policy) -> bool:

@@ -71,7 +71,7 @@ def build(data: Mapping[str, Any], where: str) -> World:
 def typed(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Values as the types of the fields they set."""
     from regimen.config.validation import coerce
-    from regimen.envs.registry import hint_of, hints_of
+    from regimen.envs.arguments import hint_of, hints_of
 
     hints, fields = hints_of(cls), {f.name: f for f in dataclasses.fields(cls)}
     return {k: coerce(v, hint_of(hints.get(k), fields[k].default), f"{where}: {k}") for k, v in data.items()}

@@ -86,17 +86,19 @@ def run(argv: list[str]) -> int:
         "--init-from" + token[6:] if token == "--from" or token.startswith("--from=") else token for token in argv
     ]
     args = parse(SearchArgs, renamed, "search")
-    from regimen.experiments.search.command import classes, start
+    from regimen.domains.network_defense.search import classes, prepare
+    from regimen.experiments.search.command import start
 
     if args.classes:
         report, lines = classes(args)
         print(json_lib.dumps(report, indent=2) if args.json else "\n".join(lines))
         return 0
 
-    from regimen.experiments.studies.jobs import Console
+    from regimen.experiments.studies.frame import Lines
 
-    console = Console(args.quiet, sys.stderr if args.json else None)
-    summary, code = start(args, shlex.join(["regimen", "search", *argv]), console.line, console.same_line)
+    console = Lines(args.quiet, sys.stderr if args.json else None)
+    command = shlex.join(["regimen", "search", *argv])
+    summary, code = start(prepare(args), args.out, args.compare, command, console.line, console.same_line)
     if args.json:
         print(json_lib.dumps(summary, indent=2))
     return code

@@ -18,8 +18,9 @@ from regimen.config.fields import Count
 from regimen.config.schema import TrainConfig
 from regimen.engines import curriculum
 from regimen.engines.base import AGENT_STEPS, Limits, Progress
+from regimen.envs.registry import EnvHandle
 from regimen.files.console import memory_mb
-from regimen.policies.evaluate import success_of
+from regimen.policies.evaluate import Evaluation, success_of
 from regimen.runs.stopping import Rules, Stop
 
 Row = dict[str, Any]
@@ -51,10 +52,10 @@ class Counters:
         return every.unit, every.n - getattr(self, every.unit) % every.n
 
 
-class Run:
-    """A seed's run. The trainer drives it with `Progress` and evaluations; it hands back rows to log."""
+class Ledger:
+    """The bookkeeping of one seed's run: it is told of `Progress` and evaluations, and hands back rows to log."""
 
-    def __init__(self, config: TrainConfig, handle: Any, seed: int):
+    def __init__(self, config: TrainConfig, handle: EnvHandle, seed: int):
         self.config, self.handle, self.seed = config, handle, seed
         self.rules = Rules.of(config.stop, config.total_steps, config.total_episodes, handle.metrics)
         self.every = {
@@ -129,6 +130,26 @@ class Run:
                     self.pending.setdefault(name, []).append(float(values[j]))
             due = {name for name, every in self.every.items() if self.counters.due(before, every)}
         return rows, table, due
+
+    def close(self, rows: list[Row], due: set[str], played: Evaluation | None) -> Row:
+        """What follows an advance: the last row, where one is due, with what was `played`; the rules; whether to stop.
+        Returns the evaluation as metrics, nothing where there was none."""
+        point = {} if played is None else self.evaluation(played)
+        row_due = bool(due & {"log", "eval"})
+        if row_due:
+            rows.append(self.close_row(point))
+        if point:
+            rows[-1] |= self.rules.evaluation(rows[-1])
+        self.stop = self.check(row_due)
+        return point
+
+    def evaluation(self, played: Evaluation) -> Row:
+        """Its metrics; notes when the environment was first solved."""
+        point = played.point()
+        mean, threshold = point["eval/return_mean"], self.handle.return_threshold
+        if self.solved_at is None and threshold is not None and mean >= threshold:
+            self.solved_at = self.counters.steps
+        return point | {"eval/best_return": mean if self.best is None else max(self.best, mean)}
 
     def count(self, steps: int, episodes: dict[str, list[float]]) -> None:
         """One update more, and the episodes that ended in it."""

@@ -1,0 +1,61 @@
+"""The hyper-parameters of CQL. Jax-free; the docstring under a field is its `--help` text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from regimen.config.algorithms.sac import SACConfig
+from regimen.config.domains import AlgorithmEntry
+from regimen.config.fields import Natural, NotNegative, Positive, Range, Whole
+from regimen.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class CQLConfig(SACConfig):
+    """Conservative Q-learning (Kumar et al. 2020, arXiv 2006.04779): SAC's hyper-parameters and its own."""
+
+    lr: Positive = 1e-4
+    """Adam's learning rate of the policy, and of what has none of its own."""
+    critic_lr: Positive | None = 3e-4
+    """Learning rate of the critics, and of the multiplier; `lr` where not set."""
+    alpha: Positive = 0.1
+    """Temperature at the start, or for ever where `learn_alpha` is off."""
+    learning_starts: Whole = 0
+    """Env steps with uniformly random actions before learning begins, where it goes on online."""
+    min_q_weight: NotNegative = 5.0
+    """alpha: weight of the conservative term beside 1/2 of the squared error. With `lagrange`, where it starts."""
+    cql_samples: Natural = 10
+    """Actions drawn from each of three places (uniform, policy, policy at the successor) for continuous actions."""
+    importance_sampling: bool = True
+    """Weigh drawn actions by their density, which makes the term the logarithm of an integral."""
+    lagrange: Annotated[float, Range(-1000000.0, 1000000.0)] | None = None
+    """Hold the conservative gap at this threshold by learning its weight; off when not set."""
+    backup_entropy: bool = False
+    """Let the critics' targets include the entropy bonus, as SAC's do; without, Q is the return alone."""
+    max_q_backup: bool = False
+    """Take the largest Q of `cql_samples` actions of the policy in the target."""
+    bc_steps: Whole = 0
+    """Gradient steps in which the policy is cloned from the data before it follows the critics."""
+    reward_scale: Positive = 1.0
+    """Factor of the rewards in learning; logged returns and `q_data_mean` keep their own units."""
+    behaviour_steps: Natural = 10000
+    """Env steps of the run of SAC that collects data where none is given."""
+    online_steps: Whole = 0
+    """The last so many steps of the budget go on online, from the offline policy, with the data in the replay."""
+    online_q_weight: NotNegative = 0.0
+    """Weight of the conservative term then (not with `lagrange`)."""
+
+    def validate(self) -> None:
+        if self.lagrange is not None and self.min_q_weight == 0:
+            raise ConfigError("algo.min_q_weight: the multiplier of algo.lagrange cannot start at 0")
+
+
+ENTRY = AlgorithmEntry(
+    CQLConfig,
+    "regimen.algorithms.cql:CQL",
+    "Conservative Q-learning: SAC on a dataset, with critics held down where it has no actions.",
+    "There is data and no environment to explore, or online learning should start from data.",
+    offline=True,
+    online=False,
+)

@@ -1,0 +1,219 @@
+"""Searching the workflows of `network_defense`: the space of orders, its presets, and `regimen search` in Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regimen.domains.network_defense.verbs.search import SearchArgs
+from regimen.domains.network_defense.workflow import (
+    ALWAYS,
+    ATTACKED,
+    TYPES,
+    EquivalenceClass,
+    all_workflows,
+    classes_for,
+)
+from regimen.errors import ConfigError, UsageError, nearest
+from regimen.experiments.search import api
+from regimen.experiments.search.command import Prepared, of_factory
+from regimen.experiments.search.gate import Gate
+from regimen.experiments.search.loop import Options
+from regimen.experiments.search.space import Space, kendall_matrix
+
+ENV = "network_defense"
+ADAPTING = 0.25  # of the learning rate, where orders begin from a common policy that is good already
+OF_WORKFLOWS = (
+    "gate", "preset", "red", "compliance", "orders", "init_from", "episodes_per_update", "env_args",
+)  # fmt: skip
+LABELS = {"candidate": "workflow", "rate": "compliance"}
+TRAINING_LABELS = LABELS | {"value": "env_return"}
+SEARCH_LABELS = LABELS | {"value": "reward", "value_se": "reward_se"}
+SEARCH_LABELS |= {"rate_se": "compliance_se", "rate_bound": "compliance_bound"}
+WORKFLOW_NAMES = api.Names("return", "compliance", TRAINING_LABELS, SEARCH_LABELS)
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "standard": {
+        "budget": 60_000,
+        "max_episodes": 3000,
+        "check_every": 500,
+        "patience": 4,
+        "eval_episodes": 400,
+        "unit": 100,
+        "warm_up": 20_000,
+    },
+    "quick": {
+        "budget": 1000,
+        "max_episodes": 50,
+        "check_every": 25,
+        "patience": 2,
+        "eval_episodes": 100,
+        "unit": 25,
+        "warm_up": 0,
+    },
+}
+
+
+# --- from the command line -------------------------------------------------------------------------------------------
+
+
+def prepare(args: SearchArgs) -> Prepared:
+    """What is to be searched and how; everything that can be refused is, before anything is compiled."""
+    given: dict[str, Any] = {
+        "budget": args.budget,
+        "max_episodes": args.max_episodes_per_workflow,
+        "check_every": args.check_every,
+        "check_episodes": args.check_episodes,
+        "eval_episodes": args.eval_episodes,
+        "patience": args.patience,
+        "unit": args.episodes_per_update,
+        "warm_up": args.warm_up,
+        "inherit": args.inherit,
+        "method": args.method,
+        "acquisition": args.acquisition,
+        "kappa": args.kappa,
+        "seed": args.seed,
+    }
+    if args.compare and args.method is not None:
+        raise UsageError(f"--compare runs every method; leave out --method {args.method}")
+    if ":" in args.env:
+        for name in OF_WORKFLOWS:
+            if getattr(args, name) not in (None, {}):
+                said = f"env.{next(iter(args.env_args))}" if name == "env_args" else name.replace("_", "-")
+                raise UsageError(
+                    f"--{said} is for {ENV}; {args.env} says itself what it searches, and under which gate"
+                )
+        return of_factory(args.env, {k: v for k, v in given.items() if v is not None}, args.device)
+    red, compliance = setting(args)
+    source = None if args.init_from is None else Path(args.init_from)
+    gate = Gate().threshold if args.gate is None else args.gate
+    options, unit = defence_options(args.preset or "standard", gate, given, source is not None)
+    if not options.max_episodes and source is None and not options.warm_up:
+        raise ConfigError(
+            "--max-episodes-per-workflow 0 only evaluates: name a policy with --init-from, or give a --warm-up"
+        )
+    space = workflows(red, compliance, args.orders or "classes")
+    if options.method == "exhaustive" and args.budget is None:
+        options = dataclasses.replace(options, budget=api.exhaustive_budget(space, options, unit))
+    options.check(unit)
+
+    from regimen.domains.network_defense.trials import DefenceTrial, make_config
+    from regimen.engines import device
+
+    config = make_config(red, compliance, unit, source, args.env_args, {}, args.device, options.seed)
+    device.configure(config.device, True)
+    trial = DefenceTrial(space, config, options.seed, source, adapting(options))
+    trial.program(-1)  # an environment or a policy that does not fit is refused before a directory is made
+    return space, trial, options, WORKFLOW_NAMES
+
+
+def setting(args: SearchArgs) -> tuple[str, str]:
+    """(red, compliance), where the environment has orders."""
+    if args.env != ENV:
+        raise UsageError(f"there is no search for '{args.env}'; search {ENV}, or file.py:make for a space of your own")
+    return args.red or "meander", args.compliance or "published"
+
+
+def adapting(options: Options) -> float:
+    """The share of the learning rate with which an order is trained."""
+    return ADAPTING if options.inherit == "start" else 1.0
+
+
+def classes(args: SearchArgs) -> tuple[dict[str, Any], list[str]]:
+    """Which orders are equal: as data, and in words."""
+    report = equal_orders(*setting(args))
+    return report, lines(report)
+
+
+def defence_options(preset: str, gate: float, given: Mapping[str, Any], based: bool) -> tuple[Options, int]:
+    """The options of a search over workflows, and the episodes of one update. `based`: there is a policy to start
+    from, so no warm-up is needed."""
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset: unknown '{preset}'{nearest(preset, PRESETS)}")
+    threshold = Gate(gate)
+    values = PRESETS[preset] | {k: v for k, v in given.items() if v is not None}
+    if based and given.get("warm_up") is None:
+        values["warm_up"] = 0
+    unit, needed = int(values.pop("unit")), threshold.episodes_needed()
+    if given.get("eval_episodes") is None:
+        values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * needed))
+    if given.get("check_episodes") is None:
+        values["check_episodes"] = math.ceil((2.5 if preset == "standard" else 1.2) * needed)
+    if values["max_episodes"]:
+        values["check_every"] = min(values["check_every"], values["max_episodes"])
+    if values.get("inherit") is None:
+        values["inherit"] = "start" if based or values["warm_up"] else "nearest"
+    return Options(gate=threshold, **values), unit
+
+
+# --- the space -------------------------------------------------------------------------------------------------------
+
+
+def workflows(red: str = "meander", compliance: str = "published", orders: str = "classes") -> Space:
+    """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows."""
+    every = all_workflows()
+    ranks = np.array([w.ranks() for w in every])
+    kendall = kendall_matrix(ranks, ranks)[None]
+    found = classes_for(red, compliance)
+    details = {"red": red, "compliance": compliance, "orders": orders}
+    if orders == "all":
+        return Space("workflows", tuple(w.name for w in every), kendall, every, ("kendall",), details=details)
+    if orders != "classes":
+        raise ConfigError(f"orders: unknown '{orders}'{nearest(orders, ('classes', 'all'))}")
+    return of_classes(found, kendall, details)
+
+
+def of_classes(classes: Sequence[EquivalenceClass], kendall: np.ndarray, details: Mapping[str, Any]) -> Space:
+    """A candidate for each class: its representative, with the class's mean kernel."""
+    values = tuple(c.representative for c in classes)
+    members = tuple(tuple(w.index for w in c.members) for c in classes)
+    return Space("workflows", tuple(w.name for w in values), kendall, values, ("kendall",), members, details)
+
+
+# --- equal orders ----------------------------------------------------------------------------------------------------
+
+
+def equal_orders(red: str, compliance: str) -> dict[str, Any]:
+    """The equivalence classes and why there are so few."""
+    found = classes_for(red, compliance)
+    return {
+        "red": red,
+        "compliance": compliance,
+        "orders": len(all_workflows()),
+        "classes": len(found),
+        "never_compromised": [unit for unit in TYPES if unit not in ATTACKED[red]],
+        "always_compromised": list(ALWAYS[compliance]),
+        "members": [
+            {
+                "priority": list(c.priority),
+                "representative": c.representative.name,
+                "size": len(c.members),
+                "orders": [w.name for w in c.members],
+            }
+            for c in found
+        ],
+    }
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    never, always = report["never_compromised"], report["always_compromised"]
+    out = [
+        f"network_defense, red {report['red']}, compliance {report['compliance']}: "
+        f"{report['orders']} orders, {report['classes']} that can be told apart"
+    ]
+    if never:
+        out.append(f"never compromised, so their place does not matter: {', '.join(never)}")
+    if always:
+        out.append(f"always compromised, so nothing behind it matters: {', '.join(always)}")
+    width = max(len(" > ".join(m["priority"])) for m in report["members"])
+    out += ["", f"{'what matters of the order':<{width}}  orders  for example"]
+    for m in sorted(report["members"], key=lambda m: (len(m["priority"]), m["priority"])):
+        names = [m["representative"], *(name for name in m["orders"] if name != m["representative"])]
+        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        out.append(f"{' > '.join(m['priority']):<{width}}  {m['size']:>6}  {shown}")
+    return out

@@ -1,0 +1,34 @@
+"""What is wrong with an environment, before training finds out: `regimen check-env ENV`.
+
+Every message says what is wrong, where, and how to mend it. An error would stop or spoil training; a warning may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regimen.envs.check.host import check_host
+from regimen.envs.check.members import check_spaces
+from regimen.envs.check.native import check_native
+from regimen.envs.check.report import Problem, Report
+from regimen.envs.registry import EnvHandle, resolve
+from regimen.errors import EnvError
+
+__all__ = ["Problem", "check_env"]
+
+
+def check_env(env: Any, env_args: Mapping[str, Any] | None = None, steps: int = 300, seed: int = 0) -> list[Problem]:
+    """Step an environment (a handle, or anything `resolve` takes) at random; errors first, then warnings."""
+    report = Report()
+    if isinstance(env, EnvHandle):
+        handle = env
+    else:
+        try:
+            handle = resolve(env, env_args)
+        except EnvError as e:
+            return [Problem("error", str(e))]
+    check_spaces(handle, report)
+    if not report.failed:
+        (check_native if handle.native is not None else check_host)(handle, report, steps, seed)
+    return report.problems

@@ -1,0 +1,147 @@
+"""Checking a Gymnasium or PettingZoo environment by random steps."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from regimen import spaces
+from regimen.envs.adapters.gymnasium import read_components, read_mask
+from regimen.envs.adapters.pettingzoo import Team
+from regimen.envs.check.members import check_mask, check_member, same
+from regimen.envs.check.report import Report, location
+from regimen.envs.imports import one_line
+from regimen.envs.registry import EnvHandle
+from regimen.errors import EnvError, RegimenError
+
+
+def check_host(handle: EnvHandle, report: Report, steps: int, seed: int) -> None:
+    assert handle.make_host is not None
+    try:
+        env = handle.make_host()
+    except EnvError as e:
+        return report.error("make", str(e))
+    if handle.agents:
+        return check_team(env, report, steps)
+    try:
+        first = take_steps(env, handle, report, steps, seed)
+        if not report.failed and not same(first, take_steps(env, handle, Report(), min(steps, 50), seed)):
+            report.warn(
+                "seeding",
+                f"two runs from reset(seed={seed}) with equal actions differ; call super().reset(seed=seed) and draw "
+                "from self.np_random, or results cannot be repeated",
+            )
+    finally:
+        env.close()
+    return None
+
+
+def check_team(team: Team, report: Report, steps: int) -> None:
+    """PettingZoo's own test of a parallel environment."""
+    from pettingzoo.test import parallel_api_test
+
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with contextlib.redirect_stdout(io.StringIO()):
+                parallel_api_test(team.env, num_cycles=steps)
+        for each in dict.fromkeys(str(w.message) for w in caught):
+            report.warn(each, f"PettingZoo's test warns: {each}")
+    except Exception as e:
+        report.error("parallel_api_test", f"PettingZoo's test fails: {one_line(e)}{location(e)}")
+    finally:
+        team.close()
+
+
+def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int, seed: int) -> list[Any]:
+    """Random steps; what was observed, to compare a second play with."""
+    observed, ended = [], False
+    handle.action_space.seed(seed)
+    mask = begin(env, handle, report, observed, seed)
+    for _ in range(steps):
+        if report.failed:
+            return observed
+        action = spaces.sample(handle.action_space, mask)
+        try:
+            out = env.step(action)
+        except Exception as e:
+            report.error("step", f"step({action!r}) raised {one_line(e)}{location(e)}")
+            return observed
+        if not isinstance(out, tuple) or len(out) != 5:
+            size = f" of {len(out)}" if isinstance(out, tuple) else ""
+            got = f"{type(out).__name__}{size}"
+            report.error("step", f"step returned a {got}; it must be (obs, reward, terminated, truncated, info)")
+            return observed
+        obs, reward, terminated, truncated, info = out
+        observed.append((obs, reward))
+        check_member(handle.observation_space, obs, "the observation of step", report)
+        check_reward(reward, report)
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, (bool, np.bool_)):
+                report.error(name, f"step returned {name} = {flag!r} ({type(flag).__name__}); it must be a bool")
+        mask = check_info(info, handle, "step", report)
+        if isinstance(info, dict) and not report.failed:
+            try:
+                read_components(reward, info, handle.reward_components)
+            except EnvError as e:
+                report.error("components", str(e))
+        if not report.failed and (terminated or truncated):
+            ended = True
+            mask = begin(env, handle, report, observed)
+    if not ended and not handle.max_episode_steps:
+        report.warn(
+            "endless",
+            f"no episode ended in {steps} random steps and no time limit is known; set --env.max_episode_steps N, or "
+            "rollout.episodes may wait for ever",
+        )
+    return observed
+
+
+def begin(
+    env: gymnasium.Env, handle: EnvHandle, report: Report, observed: list[Any], seed: int | None = None
+) -> np.ndarray | None:
+    """Reset the environment and return the action mask of its first state, if it has one."""
+    try:
+        out = env.reset(seed=seed)
+    except Exception as e:
+        hint = "; give reset the keyword arguments seed and options" if isinstance(e, TypeError) else ""
+        return report.error("reset", f"reset(seed={seed}) raised {one_line(e)}{location(e)}{hint}")
+    if not isinstance(out, tuple) or len(out) != 2:
+        return report.error("reset", f"reset returned a {type(out).__name__}; it must be (obs, info)")
+    obs, info = out
+    observed.append(obs)
+    check_member(handle.observation_space, obs, "the observation of reset", report)
+    return check_info(info, handle, "reset", report)
+
+
+def check_reward(reward: Any, report: Report) -> None:
+    try:
+        value = np.asarray(reward, np.float64)
+    except (TypeError, ValueError):
+        return report.error("reward", f"step returned the reward {reward!r}; it must be a number")
+    if value.size != 1:
+        return report.error("reward", f"step returned a reward of shape {value.shape}; it must be one number")
+    if not np.isfinite(value).all():
+        return report.error("reward", f"step returned the reward {value}; it must be finite")
+    if value.ndim:
+        report.warn("reward", f"step returned the reward as an array of shape {value.shape}; return float(reward)")
+    return None
+
+
+def check_info(info: Any, handle: EnvHandle, where: str, report: Report) -> np.ndarray | None:
+    """The action mask in `info`, if any."""
+    if not isinstance(info, dict):
+        return report.error("info", f"{where} returned info = {info!r}; it must be a dict, empty or not")
+    mask, where = read_mask(info), f"info['action_mask'] of {where}"
+    if mask is None:
+        return None
+    try:
+        row = spaces.mask_row(handle.action_space, mask) if isinstance(mask, (dict, tuple)) else mask
+    except (RegimenError, ValueError) as e:
+        return report.error("mask", f"{where}: {e}")
+    return row if check_mask(row, handle, where, report) else None

@@ -1,0 +1,67 @@
+"""Objects by import string: `module:attribute` or `path/to/file.py:attribute`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import zlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from regimen.errors import ConfigError, EnvError, nearest
+
+
+def load(target: str) -> Any:
+    """The object an import string names: `module:attribute` or `path/to/file.py:attribute`."""
+    where, _, attribute = target.rpartition(":")
+    if not where or not attribute:
+        raise ConfigError(f"environment '{target}': write module:factory or path/to/file.py:factory")
+    found: Any = import_file(where) if where.endswith(".py") else import_module(where)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [n for n in vars(found) if not n.startswith("_")]
+            raise EnvError(f"environment '{target}': {where} has no '{part}'{nearest(part, public)}")
+        found = getattr(found, part)
+    return found
+
+
+def import_module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that a user's file never hides an installed package
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as e:
+        close = difflib.get_close_matches(name, ["gym", "gymnax", "pettingzoo"], n=1)
+        hint = f"; did you mean '{close[0]}:...'?" if close else ""
+        if isinstance(e, ModuleNotFoundError) and e.name == name.split(".")[0] and not hint:
+            hint = "; run from the directory that holds it, or write path/to/file.py:factory"
+        raise EnvError(f"cannot import the environment module '{name}': {one_line(e)}{hint}") from e
+
+
+def import_file(path: str) -> ModuleType:
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise EnvError(f"cannot import the environment file '{path}': no such file")
+    name = f"regimen_user_{file.stem}_{zlib.crc32(str(file).encode()):08x}"  # one module per file, imported once
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # its neighbours can be imported
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as e:
+        del sys.modules[name]
+        raise EnvError(f"cannot import the environment file '{path}': {one_line(e)}") from e
+    return module
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,149 @@
+"""Writing Minari datasets: whole, or not at all."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from regimen import spaces
+from regimen.config import datasets
+from regimen.config.datasets import INSTALL, OWN, PREFIX
+from regimen.envs.registry import EnvHandle
+from regimen.errors import ConfigError, StorageError
+from regimen.sources.dataset import MASK, Episode
+from regimen.types import PyTree
+
+if TYPE_CHECKING:
+    from minari.data_collector import EpisodeBuffer
+
+
+class Writer:
+    """A dataset being written: whole, or not at all. `out` is a folder or `minari:ID`."""
+
+    def __init__(self, out: str | Path, handle: EnvHandle, description: str, algorithm: str):
+        try:
+            from minari.dataset.minari_storage import MinariStorage
+        except ImportError as e:
+            raise ConfigError(INSTALL) from e
+        self.handle = handle
+        self.path, self.name = destination(out)
+        self.tmp = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            shutil.rmtree(self.tmp, ignore_errors=True)
+            self.tmp.mkdir(parents=True)
+            self.storage: Any = MinariStorage.new(
+                (self.tmp / "data").absolute(),  # Minari measures a relative one in the wrong place
+                handle.observation_space,
+                handle.action_space,
+                env_spec_of(handle),
+                jpeg_encoding=False,
+            )
+        except OSError as e:
+            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
+        self.storage.update_metadata(
+            {
+                "dataset_id": self.name,
+                "description": description,
+                "algorithm_name": algorithm,
+                "minari_version": minari_version(),
+            }
+        )
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        try:
+            self.storage.update_episodes([to_minari(e, self.handle) for e in episodes])
+        except OSError as e:
+            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
+
+    def finish(self, note: dict[str, Any]) -> Path:
+        """Put it in its place; `note` is what we keep about it beside Minari's own metadata."""
+        h = self.handle
+        note = {"env": h.id, "env_args": h.env_args} | note
+        try:
+            self.storage.update_metadata({OWN: note})
+            self.tmp.rename(self.path)
+        except OSError as e:
+            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
+        return self.path
+
+    def discard(self) -> None:
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+
+def minari_version() -> str:
+    from importlib.metadata import version
+
+    return version("minari")
+
+
+def destination(out: str | Path) -> tuple[Path, str]:
+    """(folder, dataset id); what exists is left alone. Minari ids end in a version: `-v0` unless the name has one."""
+    text = str(out)
+    if text.startswith(PREFIX):
+        from minari import namespace
+        from minari.dataset.minari_dataset import parse_dataset_id
+
+        name = text.removeprefix(PREFIX)
+        name = name if re.search(r"-v\d+$", name) else f"{name}-v0"
+        try:
+            space, _, _ = parse_dataset_id(name)
+        except ValueError as e:
+            raise ConfigError(f"--out: '{text}' is no Minari id; write minari:NAMESPACE/NAME-v0") from e
+        path = datasets.in_root(PREFIX + name)
+        if space is not None and space not in namespace.list_local_namespaces():
+            namespace.create_namespace(space)
+    else:
+        path = Path(text).expanduser()
+        stem = re.sub(r"[^\w-]+", "-", path.name) or "dataset"
+        name = stem if re.search(r"-v\d+$", stem) else f"{stem}-v0"
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
+    if path.exists():
+        path.rmdir()
+    return path, name
+
+
+def env_spec_of(handle: EnvHandle) -> EnvSpec | None:
+    """What makes the environment again in Gymnasium, for Minari's `recover_environment`; None where nothing does."""
+    if handle.agents:
+        return None
+    if handle.native is None:
+        assert handle.make_host is not None
+        env = handle.make_host()
+        env.close()
+        return env.spec
+    name = "regimen/" + re.sub(r"[^\w.-]+", ".", handle.id)
+    return EnvSpec(
+        id=name,
+        entry_point="regimen.envs.adapters.gymnasium:make_registered",
+        max_episode_steps=handle.max_episode_steps,
+        kwargs={"name": handle.id, **handle.env_args},
+    )
+
+
+def to_minari(episode: Episode, handle: EnvHandle) -> EpisodeBuffer:
+    """One episode as Minari stores it."""
+    from minari.data_collector import EpisodeBuffer
+
+    last = np.arange(episode.steps) == episode.steps - 1
+    return EpisodeBuffer(
+        observations=members(handle.observation_space, episode.obs),
+        actions=members(handle.action_space, episode.action),
+        rewards=episode.reward.astype(np.float64),  # type: ignore[arg-type]
+        terminations=last & episode.terminated,  # type: ignore[arg-type]
+        truncations=last & (not episode.terminated),  # type: ignore[arg-type]
+        infos=None if episode.mask is None else {MASK: episode.mask},
+    )
+
+
+def members(space: gymnasium.Space, x: PyTree) -> PyTree:
+    """Arrays in the space's own types."""
+    leaves = spaces.leaves(space)
+    return spaces.build(space, {k: np.asarray(v, leaves[k].dtype) for k, v in spaces.split(space, x).items()})
