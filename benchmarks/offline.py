@@ -120,9 +120,7 @@ def learn(path: Path, algorithm: str, seeds: int, steps: int | None, looks: int,
     data = dataset.read(path)
     out = {"algorithm": algorithm, "final": final, "best": best, "diverged": int(lost.sum()), "set": data.returns}
     if algorithm != "bc":
-        from regimen.algorithms.offline import overestimation
-
-        measure = jax.jit(overestimation)
+        measure = jax.jit(lambda algo, state, data: algo.overestimation(state, data))
         states = [engine.at(engine.state, k) for k in range(seeds)]
         found = [jax.device_get(measure(engine.algo, state, engine.env)) for state in states]
         out |= {k: np.array([f[k] for f in found]) for k in ("q_data_mean", "mc_return_mean")}

@@ -72,10 +72,14 @@ class Eager(PPO):
 
     asynchronous = True
 
+    @property
+    def max_lag(self):
+        return self.config.max_lag
+
     def __init__(self, config=None, network=None):
         super().__init__(config or EagerConfig(), network)
 
     def bind(self, spec):
         bound = Eager(self.config, self.network)
-        bound.parts = super().bind(spec).parts
+        bound.binding = super().bind(spec).binding
         return bound

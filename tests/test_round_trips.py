@@ -38,8 +38,8 @@ from regimen.policies.export import export_policy
 from regimen.policies.policy import bind_algorithm, load_policy
 from regimen.reports.comparison import compare
 from regimen.reports.diagnose import diagnose
-from regimen.reports.page import write_report
 from regimen.reports.replay import replay
+from regimen.reports.run_report import write_report
 from regimen.runs.loop import evaluation_seed
 from regimen.runs.session import Session
 

@@ -2,7 +2,7 @@
 
 An environment's reward is a vector of named components that sum to it. Each has a critic head and advantages of its
 own, A_k; the policy learns from one number, A = sum_k w_k A_k. Here is what can happen in between, each part with an
-off switch (`RewardConfig`):
+off switch (`config.algorithms.ppo.RewardConfig`):
 
 - across episodes: component k is multiplied by f_k = clip(reference / sigma_k, 0.1, 10), where sigma_k is the running
   deviation of its discounted return and the reference the median over components. Critics then see like scales. With
@@ -13,8 +13,8 @@ off switch (`RewardConfig`):
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -139,21 +139,6 @@ def _standardize(x: Array, ids: Array, valid: Array, method: str, segments: int,
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-class Settings(Protocol):
-    """What learned weights are built from; the hyper-parameters under `algo.reward` are one."""
-
-    @property
-    def attention(self) -> bool: ...
-    @property
-    def weights(self) -> str: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def weight_lr(self) -> float: ...
-    @property
-    def weight_reg(self) -> float: ...
-
-
 class Weighting:
     """Learned weights in three tiers: base weights softmax(beta), attention softmax(L m + c) on the magnitudes m_k of
     the advantages, and a pull towards the configured weights.
@@ -174,10 +159,11 @@ class Weighting:
     variance counts as the component's own, which leaves a slope towards the one that helps.
     """
 
-    def __init__(self, config: Settings, components: tuple[str, ...]):
-        self.attention, self.K = config.attention, len(components)
-        self.base = jnp.asarray(parse_weights(config.weights, components))
-        self.task = jnp.asarray(parse_task(config.task, components))
+    def __init__(self, base: Sequence[float], task: Sequence[float], attention: bool):
+        """`base` weights and the mask of the `task`, one number for each component."""
+        self.attention, self.K = attention, len(base)
+        self.base = jnp.asarray(base)
+        self.task = jnp.asarray(task)
         self.opt = optax.adam(1.0)  # the learning rate is data
 
     def init(self) -> dict[str, Any]:
@@ -201,13 +187,13 @@ class Weighting:
         kl = jnp.sum(jnp.where(base > 0, base * (jnp.log(jnp.maximum(base, 1e-12)) - jnp.log(w + 1e-12)), 0.0))
         return -(w @ d) / spread + reg * kl
 
-    def update(self, state: dict, magnitude: Array, d: Array, covariance: Array, c: Settings) -> dict[str, Any]:
-        """One step of the meta-objective; `c` has its learning rate and pull as data."""
+    def update(self, state: dict, magnitude: Array, d: Array, covariance: Array, lr: Any, reg: Any) -> dict[str, Any]:
+        """One step of the meta-objective, with a learning rate and a pull towards the base weights."""
         covariance = covariance + RIDGE * jnp.diag(jnp.diag(covariance))
         scale = jnp.sqrt(jnp.maximum(jnp.trace(covariance), 1e-12)) / jnp.maximum(jnp.linalg.norm(d), 1e-12)
-        grads = jax.grad(self.objective)(state["params"], magnitude, d * scale, covariance, c.weight_reg)
+        grads = jax.grad(self.objective)(state["params"], magnitude, d * scale, covariance, reg)
         updates, opt = self.opt.update(grads, state["opt"], state["params"])
-        params = jax.tree.map(lambda p, u: p + c.weight_lr * u, state["params"], updates)
+        params = jax.tree.map(lambda p, u: p + lr * u, state["params"], updates)
         good = jnp.all(jnp.isfinite(d))
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), {"params": params, "opt": opt}, state)
 

@@ -37,7 +37,7 @@ PARTS = {}
 def cloned(space, obs, action, mask=None, **kwargs):
     settings = {"lr": 1e-2, "batch_size": 128, "normalize_obs": False} | kwargs
     algo = BC(network=NetworkConfig(hidden=(32,)), **settings)
-    algo.parts = PARTS.setdefault(str(space), algo.bind(Spec(OBS, space)).bound)
+    algo.binding = PARTS.setdefault(str(space), algo.bind(Spec(OBS, space)).bound)
     state, metrics = FIT(algo, algo.init(jax.random.key(0)), as_data(obs, action, mask=mask))
     return algo, state, metrics
 

@@ -183,7 +183,7 @@ def test_multiplier_moves_towards_the_threshold():
     state, sample = algo.init(jax.random.key(0)), sample_of(algo)
     for threshold in (-100.0, 100.0):  # a gap above the threshold asks for more weight, one below it for less
         other = CQL(dataclasses.replace(algo.config, lagrange=threshold), NET)
-        other.parts = algo.parts
+        other.binding = algo.binding
         models, metrics = one_step(other, state, sample)
         assert float(metrics["min_q_weight"]) == pytest.approx(2.0)
         moved = float(jnp.exp(models["lagrange"].params["log"][0]))
@@ -200,7 +200,7 @@ def test_warm_start_clones_whatever_the_critics_say():
     fit = jax.jit(partial(CQL.fit, steps=150))
     for weight in (1.0, 5.0):
         other = CQL(dataclasses.replace(algo.config, min_q_weight=weight), NET)
-        other.parts = algo.parts
+        other.binding = algo.binding
         state, metrics = fit(other, other.init(jax.random.key(0)), data)
         assert np.exp(algo.distribution(state.models["actor"].params, jnp.zeros((1, 1)), None))[0, 1] > 0.8
         assert int(state.aux["gradient_steps"]) == 150 and float(metrics["min_q_weight"]) == weight

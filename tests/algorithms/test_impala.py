@@ -448,6 +448,6 @@ def test_floats_are_data():
     algo = bound(IMPALA, probe.Match())
     other = dataclasses.replace(algo.config, lr=0.5, rho_clip=3.0)
     changed = IMPALA(other, algo.network)
-    changed.parts = algo.parts
+    changed.binding = algo.binding
     assert jax.tree.structure(algo) == jax.tree.structure(changed)
     assert jax.tree.leaves(algo) != jax.tree.leaves(changed)

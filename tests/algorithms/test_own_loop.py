@@ -139,7 +139,7 @@ def test_sizes_of_minibatches_do_not_compile_anew(hybrid):
         state, _ = algo.update_minibatch(state, rows.map(lambda x, n=n: x[:n]))
     assert own_loop._step._cache_size() == before
     other = PPO(dataclasses.replace(algo.config, lr=0.1), algo.network)
-    other.parts = algo.parts
+    other.binding = algo.binding
     other.update_minibatch(state, rows)
     assert own_loop._step._cache_size() == before, "nor does another learning rate"
 

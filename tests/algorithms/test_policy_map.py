@@ -1,7 +1,5 @@
 """Several policies in one environment."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 import regimen
 from regimen.algorithms import policy_map
+from regimen.algorithms.base import Algorithm, Binding
 from regimen.engines.base import finite
 from regimen.errors import ConfigError
 from regimen.types import Batch, Clock, Spec, State
@@ -82,11 +81,12 @@ def test_a_frozen_policy_acts_and_does_not_change(independent, tmp_path):
         regimen.train("probe/team", total_steps=64, **TINY, **everything)
 
 
-class Tally:
+class Tally(Algorithm):
     """An algorithm that adds up what its agents saw, and counts its updates; its loss is their mean."""
 
-    config = network = None
-    bound = SimpleNamespace(dist=None)
+    def __init__(self):
+        self.config = self.network = None
+        self.binding = Binding(Spec(None, None))
 
     def init(self, key):
         return State({}, {}, key, Clock.zero(), {"sum": jnp.zeros(()), "updates": jnp.int32(0)})
@@ -101,7 +101,7 @@ def tallied(valid):
     """Two steps of two environments of three agents, each of which has a policy, where these act [T, E, A]."""
     spec = Spec(None, None, agents=AGENTS)
     members = tuple(policy_map.Member(name, Tally(), (k,)) for k, name in enumerate(AGENTS))
-    algo = policy_map.PolicyMap(members, policy_map.Parts(spec, members))
+    algo = policy_map.PolicyMap(members, policy_map.Members(spec, members))
     obs = jnp.arange(12.0).reshape(2, 6)
     valid = jnp.array(valid).reshape(2, 6)
     batch = Batch(obs, obs, obs[..., None], valid, valid, obs, valid, {}, full=False)

@@ -46,7 +46,7 @@ def test_first_epoch_ratio_is_one(env, normalize):
     second update, when the observation statistics have moved."""
     algo, state, batch = setup(env, epochs=1, minibatch_size=10_000, normalize_obs=normalize)
     for i in range(2):
-        rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward, jnp.ones(1))
+        rows, _ = algo.advantages(state, batch, batch.reward, jnp.ones(1))
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
         dist, params = algo.bound.dist, state.models["policy"].params
         out = dist.params(algo.bound.actor.apply(params["actor"], flat.obs), params.get("log_std"))
@@ -66,7 +66,7 @@ def test_loss_matches_numpy():
     algo, state, batch = setup(vf_clip=0.1)
     flat, unravel = ravel_pytree(state.models["policy"].params)
     params = unravel(flat + 0.5 * jax.random.normal(jax.random.key(3), flat.shape))  # ratios leave the clip range
-    rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward, jnp.ones(1))
+    rows, _ = algo.advantages(state, batch, batch.reward, jnp.ones(1))
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
     shift = float(rows.advantage.mean())
     knobs = Knobs(0.2, 0.01, 0.5, weights=jnp.ones(1), shift=shift, scale=2.0, balance=jnp.ones(2))
@@ -102,7 +102,7 @@ def test_advantages_bootstrap_from_the_true_final_observation():
     def critic(obs):
         return np.asarray(algo.bound.critic.apply(params["critic"], obs)[..., 0])
 
-    rows, _ = algo.advantages(params, state, batch, batch.reward, jnp.ones(1))
+    rows, _ = algo.advantages(state, batch, batch.reward, jnp.ones(1))
     successor = np.where(batch.terminated, 0.0, critic(batch.next_obs))
     expected = np.asarray(batch.reward.sum(-1)) + 0.99 * successor - critic(batch.obs)
     assert batch.truncated.any() and batch.terminated.any()
@@ -125,7 +125,7 @@ def test_advantages_are_normalised_over_the_whole_batch_and_only_valid_rows():
 def test_micro_batches_change_nothing(schedule, micro):
     algo, state, batch = setup(schedule=schedule, minibatch_size=48, epochs=2)
     split = PPO(dataclasses.replace(algo.config, micro_batch_size=micro), algo.network)
-    split.parts = algo.parts
+    split.binding = algo.binding
     (one, m1), (two, m2) = update(algo, state, batch), update(split, state, batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), one.models, two.models)
     assert float(m1["loss"]) == pytest.approx(float(m2["loss"]), rel=1e-3)
@@ -178,7 +178,7 @@ def test_target_kl_ends_the_epochs():
     assert 1 < first < 5 and kl < 3 * seen[first - 1][2], "neighbours well within a factor of four"
     between = float(np.sqrt(kl * seen[first - 1][2]))
     strict = PPO(dataclasses.replace(algo.config, target_kl=between / 1.5), algo.network)
-    strict.parts = algo.parts
+    strict.binding = algo.binding
     new, metrics = update(strict, state, batch)
     assert int(metrics["gradient_steps"]) == first + 1
     assert float(metrics["approx_kl"]) == pytest.approx(np.mean([s[2] for s in seen[: first + 1]]), rel=1e-3)
@@ -194,7 +194,7 @@ def test_adaptive_kl_penalty_holds_the_policy_back():
     kl_free = float(update(free, state, batch)[1]["approx_kl"])
     for target, factor in ((1e-4, 2.0), (1.0, 0.5)):
         other = PPO(dataclasses.replace(held.config, kl_target=target), held.network)
-        other.parts = held.parts
+        other.binding = held.binding
         new, metrics = update(other, with_penalty, batch)
         assert 1.5e-4 < float(metrics["approx_kl"]) < 0.5 * kl_free < 0.5
         assert float(metrics["kl_coef"]) == 50.0 and float(new.aux["kl_coef"]) == 50.0 * factor
@@ -250,7 +250,7 @@ def test_clock_counts_past_thirty_two_bits():
 
 def test_reward_normalisation_divides_by_the_running_return_deviation():
     algo, state, batch = setup(normalize_reward=True, schedule=Steps(400))
-    scaled, factors, new = algo.scaled_reward(state, batch)
+    scaled, factors, new = algo.bound.components.rewards(algo.config, state, batch)
     assert factors.tolist() == [1.0]
     g, seen = np.zeros(4), []
     done = np.asarray(batch.terminated | batch.truncated)
@@ -265,7 +265,7 @@ def test_reward_normalisation_divides_by_the_running_return_deviation():
 
 def test_z_scored_monte_carlo_targets():
     algo, state, batch = setup(returns="monte_carlo_z", schedule=Episodes(4), normalize_advantage=False)
-    rows, _ = algo.advantages(state.models["policy"].params, state, batch, batch.reward, jnp.ones(1))
+    rows, _ = algo.advantages(state, batch, batch.reward, jnp.ones(1))
     target = np.asarray(rows.target)[np.asarray(batch.valid)]
     assert abs(target.mean()) < 1e-4 and target.std() == pytest.approx(1.0, abs=1e-2)
 
@@ -296,13 +296,13 @@ def test_float_hyper_parameters_are_data():
     algo, state, batch = setup()
     for change in ({"horizon": "9 steps"}, {"horizon": "5 steps"}, {"horizon": "5 steps", "lr": 1e-4}):
         other = PPO(dataclasses.replace(algo.config, **change), algo.network)
-        other.parts = algo.parts
+        other.binding = algo.binding
         compiled(other, state, batch)
     assert compiled._cache_size() == 1, "the length of the schedules"
     compiled.clear_cache()
     for change in ({}, {"lr": 1e-4}, {"gamma": 0.9}, {"clip_eps": 0.1}, {"ent_coef": 0.5}, {"max_grad_norm": 2.0}):
         other = PPO(dataclasses.replace(algo.config, **change), algo.network)
-        other.parts = algo.parts
+        other.binding = algo.binding
         compiled(other, state, batch)
     assert compiled._cache_size() == 1
     a, b = jax.tree.flatten(algo)[1], jax.tree.flatten(PPO(algo.config, algo.network))[1]

@@ -112,7 +112,7 @@ def later(state, episodes=100):
 
 @jax.jit
 def scaled(algo, state, batch):
-    return algo.scaled_reward(state, batch)
+    return algo.bound.components.rewards(algo.config, state, batch)
 
 
 @jax.jit
@@ -220,7 +220,7 @@ def test_one_component_needs_no_weights():
     plain, state, batch = setup(Summed())
     options = RewardConfig(weighting="learned", norm="zscore", norm_over="episode", task="total", weights="total=1")
     algo, other, _ = setup(Summed(), reward=options)
-    assert "weights" not in other.aux and algo.bound.weighting is None
+    assert "weights" not in other.aux and algo.bound.components.weighting is None
     jax.tree.map(np.testing.assert_array_equal, prepared(plain, state, batch), prepared(algo, other, batch))
 
 
@@ -310,7 +310,7 @@ def test_weights_learn_from_gradients_of_the_real_loss(env, norm, options):
     reward = RewardConfig(weighting="learned", task=env.reward_components[0], norm=norm, warmup=0)
     algo, state, batch = setup(env, reward=reward, **options)
     flat, unravel = ravel_pytree(state.models["policy"].params)
-    weighting = algo.bound.weighting
+    weighting = algo.bound.components.weighting
 
     @jax.jit
     def both(state, batch):
@@ -332,7 +332,7 @@ def test_weights_learn_from_gradients_of_the_real_loss(env, norm, options):
 
         d = jax.vmap(gradient, (1, None))(train.advantage, train) @ gradient(held.task, held)
         magnitude, covariance = rewards.moments(packed.unpack(packed.matrix).advantage, jnp.ones(160, bool))
-        expected = weighting.update(state.aux["weights"], magnitude, d, covariance, algo.config.reward)
+        expected = weighting.update(state.aux["weights"], magnitude, d, covariance, reward.weight_lr, reward.weight_reg)
         return new.aux["weights"], knobs.weights, d, expected, magnitude
 
     got, weights, d, expected, magnitude = both(state, batch)
@@ -380,7 +380,7 @@ def test_settings_of_the_weights_are_data():
     found = []
     for change in ({}, {"weight_lr": 0.1}, {"weight_reg": 1.0}):
         other = PPO(dataclasses.replace(algo.config, reward=dataclasses.replace(algo.config.reward, **change)), TINY)
-        other.parts = algo.parts
+        other.binding = algo.binding
         found.append(np.asarray(compiled(other, state, batch).aux["weights"]["params"]["beta"]))
     assert compiled._cache_size() == 1
     np.testing.assert_allclose(found[1], 10 * found[0], rtol=1e-4)

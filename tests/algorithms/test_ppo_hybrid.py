@@ -46,7 +46,7 @@ def bound(**settings):
 def with_settings(algo, **settings):
     """The same parts with other float settings."""
     other = PPO(dataclasses.replace(algo.config, **settings), algo.network)
-    other.parts = algo.parts
+    other.binding = algo.binding
     return other
 
 
@@ -413,9 +413,9 @@ def test_balance_is_for_actions_of_both_kinds():
     only = gym.Dict(a=gym.Discrete(2), b=gym.MultiDiscrete([2, 2]))
     algo = PPO(network=TINY, **BALANCED).bind(Spec(gym.Box(-1, 1, (1,), np.float32), only))
     state = algo.init(jax.random.key(0))
-    assert "balance" not in state.aux and not algo.bound.balanced
+    assert "balance" not in state.aux and algo.bound.head_kinds is None
     assert algo.knobs(state, jnp.ones(1)).balance.tolist() == [1.0, 1.0]
-    assert not bound(balance_gradients=False).bound.balanced
+    assert bound(balance_gradients=False).bound.head_kinds is None
 
 
 # --- real environments -----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_sequences_see_what_the_policy_saw(steps, length):
     @jax.jit
     def first_epoch(state, batch):
         params = state.models["policy"].params
-        rows, _ = algo.advantages(params, state, batch, batch.reward, jnp.ones(1))
+        rows, _ = algo.advantages(state, batch, batch.reward, jnp.ones(1))
         packed = algo.pack(rows, batch)
         row = packed.take(jnp.arange(packed.matrix.shape[0]))
         seen = {}

@@ -353,7 +353,7 @@ def test_gradient_steps_are_what_the_ratio_says(plain, ratio, expected):
 def with_floats(algo, **changes):
     """The same program with other numbers."""
     new = SAC(dataclasses.replace(algo.config, **changes), algo.network)
-    new.parts = algo.parts
+    new.binding = algo.binding
     return new
 
 

@@ -321,7 +321,7 @@ def test_the_objective_and_its_gradient_are_those_of_a_normalised_step():
         train, held = policy.rows(rng, 40), policy.rows(rng, 30)
         d = rewards.alignments(policy.log_prob, policy.params, train, held)
         magnitude, covariance = rewards.moments(jnp.asarray(train.advantage)[None], jnp.ones((1, 40), bool))
-        weighting = Weighting(RewardConfig(weighting="learned"), NAMES)
+        weighting = Weighting(np.ones(len(NAMES)), np.ones(len(NAMES)), attention=True)
         params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), weighting.init()["params"])
 
         @jax.jit
@@ -344,11 +344,11 @@ def test_the_objective_and_its_gradient_are_those_of_a_normalised_step():
 
 
 def learned(attention=True, weights="", components=NAMES):
-    weighting = Weighting(RewardConfig(weighting="learned", attention=attention, weights=weights), components)
-    return weighting, weighting.init(), jax.jit(weighting.update, static_argnames="c")
+    weighting = Weighting(parse_weights(weights, components), parse_task("", components), attention)
+    return weighting, weighting.init(), jax.jit(weighting.update)
 
 
-EVEN, SLOW = np.full(3, 1 / 3, np.float32), RewardConfig(weight_lr=0.01, weight_reg=0.001)
+EVEN, SLOW = np.full(3, 1 / 3, np.float32), (0.01, 0.001)
 
 
 def repeat(update, state, n, *args):
@@ -363,7 +363,7 @@ def test_weights_move_to_what_helps_and_stay_a_distribution(attention):
     assert weighting.weights(state["params"], EVEN).tolist() == pytest.approx([1 / 3] * 3)
     before = np.asarray(weighting.weights(state["params"], EVEN))
     for _ in range(50):
-        state = update(state, EVEN, jnp.asarray([1.0, 0.2, -1.0]), jnp.eye(3), SLOW)
+        state = update(state, EVEN, jnp.asarray([1.0, 0.2, -1.0]), jnp.eye(3), *SLOW)
         w = np.asarray(weighting.weights(state["params"], EVEN))
         assert w.sum() == pytest.approx(1.0, abs=1e-5) and (w > 0).all()
         assert w[0] > before[0] and w[2] < before[2]
@@ -381,11 +381,11 @@ def test_the_pull_brings_weights_back_where_nothing_is_learned():
     assert distance(state) < 1e-6
     away = state | {"params": state["params"] | {"beta": jnp.asarray([-1.0, 0.0, 1.0])}}
     assert distance(away) > 0.4
-    assert distance(repeat(update, away, 30, EVEN, jnp.zeros(3), jnp.eye(3), SLOW)) < 0.8 * distance(away)
-    assert distance(repeat(update, away, 300, EVEN, jnp.zeros(3), jnp.eye(3), SLOW)) < 0.02
-    free = repeat(update, away, 30, EVEN, jnp.zeros(3), jnp.eye(3), replace(SLOW, weight_reg=0.0))
+    assert distance(repeat(update, away, 30, EVEN, jnp.zeros(3), jnp.eye(3), *SLOW)) < 0.8 * distance(away)
+    assert distance(repeat(update, away, 300, EVEN, jnp.zeros(3), jnp.eye(3), *SLOW)) < 0.02
+    free = repeat(update, away, 30, EVEN, jnp.zeros(3), jnp.eye(3), 0.01, 0.0)
     assert distance(free) == distance(away)
-    helped = repeat(update, away, 30, EVEN, jnp.asarray([-1.0, 0.0, 1.0]), jnp.eye(3), replace(SLOW, weight_reg=100.0))
+    helped = repeat(update, away, 30, EVEN, jnp.asarray([-1.0, 0.0, 1.0]), jnp.eye(3), 0.01, 100.0)
     assert distance(helped) < 0.9 * distance(away), "a heavy pull wins over the task"
 
 
@@ -397,15 +397,15 @@ def test_opposed_components_can_be_told_apart():
     flat = jax.grad(weighting.objective)(aside, even, d, opposed, 0.0)
     assert float(jnp.abs(flat["beta"]).max()) < 1e-5
     for start in (state["params"], aside, state["params"] | {"beta": jnp.asarray([-0.1, 0.1])}):
-        moved = repeat(update, state | {"params": start}, 20, even, d, opposed, SLOW)
+        moved = repeat(update, state | {"params": start}, 20, even, d, opposed, *SLOW)
         assert weighting.weights(moved["params"], even)[0] > weighting.weights(start, even)[0] + 0.05
 
 
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_an_alignment_that_is_not_finite_changes_nothing(bad):
     _, state, update = learned()
-    state = repeat(update, state, 3, EVEN, jnp.asarray([1.0, 0.2, -1.0]), jnp.eye(3), SLOW)
-    after = update(state, EVEN, jnp.asarray([0.0, bad, 1.0]), jnp.eye(3), SLOW)
+    state = repeat(update, state, 3, EVEN, jnp.asarray([1.0, 0.2, -1.0]), jnp.eye(3), *SLOW)
+    after = update(state, EVEN, jnp.asarray([0.0, bad, 1.0]), jnp.eye(3), *SLOW)
     jax.tree.map(np.testing.assert_array_equal, state, after)
 
 

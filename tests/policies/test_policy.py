@@ -75,7 +75,7 @@ def test_acting_by_agent_where_observations_are_dictionaries(policies, tmp_path)
     """A dictionary of agents is not mistaken for an observation, nor the other way round."""
     spec = Spec(SEEN, gym.Discrete(4), agents=AGENTS)
     make = PPO(network=NetworkConfig(hidden=(8,)))
-    algo = make.bind(spec) if len(policies) == 1 else PolicyMap.bind(make, spec, policies, {})
+    algo = make.bind(spec) if len(policies) == 1 else PolicyMap.of(make, spec, policies, {})
     params, policy = saved(tmp_path / "policy", algo)
     views = {"one": view(0.9, 2), "two": view(-0.4, 1), "three": view(0.1)}
     together = algo.act(params, row(list(views.values())), algo.initial_carry((3,)), None, greedy=True)[0]

@@ -1,5 +1,5 @@
 """What PPO, IMPALA and APPO have in common: a policy and a value network, a recurrent core in front of them where one
-is asked for, acting, and learning from rows or from sequences of rows."""
+is asked for, acting, and the gradient steps on minibatches of rows or of sequences of rows."""
 
 from __future__ import annotations
 
@@ -9,36 +9,40 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from gymnasium import spaces as gym
 from jax.flatten_util import ravel_pytree
 
 from regimen import distributions, spaces
 from regimen.algorithms import own_loop
-from regimen.algorithms.base import Algorithm
-from regimen.algorithms.shared import next_values, optimizer, values
+from regimen.algorithms.base import Algorithm, Binding
+from regimen.algorithms.shared import next_values, optimizer, scheduled, values
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import Shape, make_core, make_net
 from regimen.normalize import RunningStats
-from regimen.schedule import Packed, pack
+from regimen.schedule import Packed, for_minibatches, pack
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 FIXED = np.zeros(0, np.float32)  # no free deviation
+Metrics = dict[str, Array]
+Loss = Callable[..., tuple[Array, Metrics]]  # loss(params, rows[, memory]) -> ([W], {name: [W]})
 
 
-class Parts:
-    """What an algorithm builds once for an environment. Compared by identity: part of the compiled program."""
+class ActorCriticBinding(Binding):
+    """The networks of an actor and of a critic with so many heads, and the distribution of the actions."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: Any, heads: int = 1, ratio: str = "joint"):
         spaces.check_observation_space(spec.observation_space)
-        self.spec, self.heads = spec, heads
-        self.dist: Any = distributions.for_space(
+        dist = distributions.for_space(
             spec.action_space,
             float(c.log_std_init),
             bounded=c.bounded,
             state_std=c.state_std,
             conditions=spec.action_conditions,
         )
+        super().__init__(spec, dist)
+        self.heads = heads
         self.elements = distributions.Elements(self.dist, ratio)
         if network.name == "graph" and c.normalize_obs:
             raise ConfigError("algo.normalize_obs: the graph network reads masks and edges as they are; turn it off")
@@ -46,21 +50,21 @@ class Parts:
             raise ConfigError("algo.state_std: nodes of the graph network have no deviation of their own; set it true")
         self.obs_size = spaces.flat_size(spec.observation_space)
         self.core = make_core(network, self.obs_size)
-        seen = spec.observation_space
+        space = spec.observation_space
         if self.core is not None:
-            seen = gym.Box(-np.inf, np.inf, (self.core.size,))
+            space = gym.Box(-np.inf, np.inf, (self.core.size,))
         outputs = tuple(d.head_shape for d in self.elements.leaves.values())
-        self.actor = make_net(network, Shape(seen, outputs), 0.01)
-        self.critic = make_net(network, Shape(seen, ((1, heads),)), 1.0)
+        self.actor = make_net(network, Shape(space, outputs), 0.01)
+        self.critic = make_net(network, Shape(space, ((1, heads),)), 1.0)
 
 
 class ActorCritic(Algorithm):
     """A policy and a value network, and what is learned with them."""
 
-    by_env: tuple[str, ...] = ()  # entries of `aux` with a row for every environment; the rest is common to all devices
+    by_env = ()
 
-    def build(self, spec: Spec) -> Parts:
-        return Parts(spec, self.network, self.config)
+    def build(self, spec: Spec) -> ActorCriticBinding:
+        return ActorCriticBinding(spec, self.network, self.config)
 
     def init(self, key: Array) -> State:
         parts, c = self.bound, self.config
@@ -75,20 +79,14 @@ class ActorCritic(Algorithm):
         return State({"policy": Model(params, opt_state)}, norm, root, Clock.zero(), {})
 
     def actor_params(self, state: State) -> PyTree:
-        """What acting needs and nothing more: the policy and its normaliser."""
         params = state.models["policy"].params
         out = {"actor": params["actor"], "log_std": params.get("log_std", FIXED)}
         out |= {"core": params["core"]} if "core" in params else {}
         return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
 
     def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
-        """What the policy carries between the steps of an episode, at its start."""
         core = self.bound.core
         return () if core is None else jnp.zeros((*lead, core.size))
-
-    def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
-        """The randomness of a rollout's actions, drawn at once: `act` is deterministic given it."""
-        return self.bound.dist.noise(key, shape)
 
     def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
         """Actions [..., *shape] as sampled, the recurrent carry, and `log_prob`; `mask` is a `spaces.mask_row`."""
@@ -159,6 +157,59 @@ class ActorCritic(Algorithm):
         x = spaces.flatten(self.bound.spec.observation_space, batch.obs)
         return state.norm | {"obs": state.norm["obs"].merge(RunningStats.of(x, batch.valid))}
 
+    # --- learning ----------------------------------------------------------------------------------------------------
+
+    def descend(
+        self,
+        state: State,
+        packed: Packed,
+        loss: Loss,
+        *,
+        epochs: int,
+        size: int,
+        micro: int | None = None,
+        target_kl: Any = None,
+        memory: PyTree = None,
+        follow: Callable[[PyTree, Metrics], PyTree] = lambda memory, metrics: memory,
+    ) -> tuple[Model, PyTree, Metrics]:
+        """The policy's model after clipped Adam on `loss(params, rows, memory)` over epochs of minibatches of `size`
+        rows, the memory that `follow(memory, metrics)` carried from one to the next, and means of the metrics. Past
+        one and a half times `target_kl` it ends early."""
+        c, model = self.config, state.models["policy"]
+        flat, unravel = ravel_pytree(model.params)
+        lr = scheduled(c.lr, c.lr_end, c.lr_schedule, self.horizon, state.clock)
+
+        def row_loss(flat: Array, rows: Any, memory: PyTree) -> tuple[Array, Metrics]:
+            return self.row_loss(lambda params, rows: loss(params, rows, memory), unravel(flat), rows)
+
+        def step(carry, minibatch):
+            flat, opt_state, memory, totals, _ = carry
+            grads, metrics = minibatch.gradient(lambda flat, rows: row_loss(flat, rows, memory), flat)
+            metrics["grad_norm"] = optax.global_norm(grads)
+            updates: Any
+            updates, moments = optimizer(c).update(grads, opt_state)
+            stop = jnp.bool_(False) if target_kl is None else metrics["approx_kl"] > 1.5 * target_kl
+            stay, move = (flat, opt_state), (flat - lr * updates, moments)
+            # a minibatch already past the target is not stepped on, and leaves no trace in the optimiser
+            flat, opt_state = jax.tree.map(lambda old, new: jnp.where(stop, old, new), stay, move)
+            return flat, opt_state, follow(memory, metrics), jax.tree.map(jnp.add, totals, metrics), stop
+
+        shapes = jax.eval_shape(lambda: row_loss(flat, packed.take(jnp.arange(1)), memory)[1])
+        zeros = {name: jnp.zeros(()) for name in (*shapes, "grad_norm")}
+        (flat, opt_state, memory, totals, _), steps = for_minibatches(
+            jax.random.fold_in(state.key, ~state.clock.updates),  # the rollout's is fold_in(key, updates)
+            packed,
+            epochs=epochs,
+            size=size,
+            micro=micro,
+            step=step,
+            carry=(flat, model.opt_state, memory, zeros, jnp.bool_(False)),
+            stopped=None if target_kl is None else (lambda carry: carry[-1]),
+        )
+        metrics = {name: x / steps for name, x in totals.items()}
+        metrics |= {"lr": lr, "gradient_steps": steps.astype(jnp.float32)}
+        return model.replace(params=unravel(flat), opt_state=opt_state), memory, metrics
+
     # --- rows and sequences ------------------------------------------------------------------------------------------
 
     def pack(self, rows: Any, batch: Batch) -> Packed:
@@ -177,7 +228,7 @@ class ActorCritic(Algorithm):
         full = batch.full and batch.valid.shape[0] % length == 0
         return pack(cut, valid, all_valid=full, dense=batch.length is None)
 
-    def row_loss(self, loss: Callable, params: PyTree, row: Any) -> tuple[Array, dict[str, Array]]:
+    def row_loss(self, loss: Loss, params: PyTree, row: Any) -> tuple[Array, Metrics]:
         """`loss(params, rows) -> ([W], {name: [W]})` on a minibatch of rows or of sequences, whose observations are
         replaced by what the recurrent core makes of them."""
         core = self.bound.core

@@ -22,6 +22,7 @@ class APPO(IMPALA):
     """Clipped policy gradient with V-trace and a target policy."""
 
     config_class = APPOConfig
+    varies_together = True
 
     def init(self, key: Array) -> State:
         state = super().init(key)
@@ -31,7 +32,7 @@ class APPO(IMPALA):
     def passes(self) -> int:
         return self.config.epochs
 
-    def evaluated(self, state: State) -> PyTree:
+    def target_policy(self, state: State) -> PyTree:
         return state.models["policy"].target
 
     def policy_loss(self, log_prob: Array, row: Sample) -> tuple[Array, dict[str, Array]]:
@@ -43,7 +44,7 @@ class APPO(IMPALA):
         loss = -jnp.minimum(ratio * row.advantage, clipped * row.advantage)
         return loss, {"clip_fraction": (jnp.abs(ratio - 1) > c.clip_eps).astype(jnp.float32)}
 
-    def targeted(self, model: Model, state: State) -> Model:
+    def with_target(self, model: Model, state: State) -> Model:
         """Every `target_every` updates the target policy becomes the current one."""
         due = (state.clock.updates + 1) % self.config.target_every == 0
         return model.replace(target=jax.tree.map(lambda a, b: jnp.where(due, a, b), model.params, model.target))

@@ -1,10 +1,11 @@
-"""What every algorithm here is made of: its hyper-parameters as data of a pytree, its networks once it is bound to an
-environment's spaces, and the way of observations in and of actions out."""
+"""The base of every algorithm: its traits, its hyper-parameters as data of a pytree, and what it binds to an
+environment's spaces."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 import jax
@@ -15,40 +16,112 @@ from regimen.algorithms.shared import Horizon
 from regimen.config.schema import NetworkConfig
 from regimen.config.validation import field_types
 from regimen.normalize import RunningStats
-from regimen.types import Array, PyTree, Spec
+from regimen.types import Array, Batch, PyTree, Spec, State
+
+
+class Binding:
+    """What an algorithm makes once for an environment: the distribution of its actions, its networks, its tables.
+    Compared by identity: part of the compiled program."""
+
+    notes: Sequence[str] = ()
+    """Lines for the head of a run's log."""
+
+    def __init__(self, spec: Spec, dist: Any = None):
+        self.spec = spec
+        self.dist = dist
+
+    def replay_bytes(self) -> int:
+        """Bytes of one learner's replay, without making it; 0 where there is none."""
+        return 0
 
 
 class Algorithm:
-    """Holds its hyper-parameters and, once bound to a `Spec`, its networks. Methods are pure."""
+    """Hyper-parameters and, once bound to a `Spec`, networks. Methods are pure. The rest of the system asks the class
+    for its traits, which are the attributes below."""
 
     config_class: type
+    """Dataclass of the hyper-parameters."""
     default_network = NetworkConfig()
-    asynchronous = False  # whether batches of an older policy can be learned from
-    needs_env = False  # whether acting needs the native environment itself, not only its spaces
-    stages: tuple[str, ...] = ()  # names of what its metric `stage` counts
-    progress: tuple[str, ...] = ()  # metrics of `update` that the console shows beside loss and entropy
+    """Networks where the run does not choose them."""
+    online: bool = True
+    """Learns from an environment: has a method `update`. Else a dataset is collected first."""
+    offline: bool = False
+    """Learns from a dataset: has a method `fit`."""
+    asynchronous: bool = False
+    """Learns also from batches of an older policy, so that workers need not wait for each other."""
+    needs_env: bool = False
+    """Needs the native environment itself, not only its spaces, also to act."""
+    by_env: tuple[str, ...] | None = None
+    """Entries of `State.aux` with a row for every environment; the rest is common to all devices. None: it learns on
+    one device only."""
+    stages: tuple[str, ...] = ()
+    """Names of what its metric `stage` counts."""
+    varies_together: bool = False
+    """Learners that differ in float hyper-parameters are, by test, the same in one program as alone."""
+    shaping: tuple[str, ...] = ()
+    """Float hyper-parameters whose being 0 or not is part of the program."""
+    counting: tuple[str, ...] = ()
+    """Float hyper-parameters that say how often a loop turns, which learners of one program do together."""
+    progress: tuple[str, ...] = ()
+    """Metrics of `update` that the console shows beside loss and entropy."""
 
-    def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides):
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.varies_together = bool(vars(cls).get("varies_together"))  # shown by a test of each class: not inherited
+
+    def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: Any):
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
         self.network = network or self.default_network
         self.horizon = Horizon.parse(getattr(self.config, "horizon", None))
-        self.parts: Any = None
+        self.binding: Any = None
 
     def bind(self, spec: Spec) -> Self:
         """This algorithm for one environment's spaces."""
-        bound = type(self)(self.config, self.network)
-        bound.parts = self.build(spec)
-        return bound
+        return self.with_binding(self.build(spec))
 
-    def build(self, spec: Spec) -> Any:
-        """Networks and whatever else is made once for an environment; has `spec` and `dist`. Compared by identity, as
-        part of the compiled program."""
-        raise NotImplementedError
+    def with_binding(self, binding: Any) -> Self:
+        """This algorithm with networks that were made before."""
+        algo = type(self)(self.config, self.network)
+        algo.binding = binding
+        return algo
 
     @property
     def bound(self) -> Any:
-        assert self.parts is not None, "call bind(spec) first"
-        return self.parts
+        assert self.binding is not None, "call bind(spec) first"
+        return self.binding
+
+    # --- what an algorithm defines -----------------------------------------------------------------------------------
+
+    def build(self, spec: Spec) -> Binding:
+        """What is made once for an environment."""
+        raise NotImplementedError
+
+    def init(self, key: Array) -> State:
+        """The state of a learner that has learned nothing."""
+        raise NotImplementedError
+
+    def actor_params(self, state: State) -> PyTree:
+        """What acting needs and nothing more: it is what travels to workers and what a policy's file holds."""
+        raise NotImplementedError
+
+    def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
+        """Actions [..., *shape] as sampled, the carry behind them, and what is to be known of the choice later.
+        `mask` is a `spaces.mask_row`."""
+        raise NotImplementedError
+
+    def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+        """The state after learning from one rollout, and metrics of it."""
+        raise NotImplementedError
+
+    # --- what most have in common ------------------------------------------------------------------------------------
+
+    def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
+        """What the policy carries between the steps of an episode, at its start."""
+        return ()
+
+    def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
+        """The randomness of a rollout's actions, drawn at once: `act` is deterministic given it."""
+        return self.bound.dist.noise(key, shape)
 
     def to_env(self, action: PyTree) -> PyTree:
         """Actions as the environment takes them; numpy from numpy."""
@@ -61,16 +134,31 @@ class Algorithm:
         return self.to_env(action)
 
     def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
+        """Observations as networks read them [..., D]."""
         x = spaces.flatten(self.bound.spec.observation_space, obs)
         return x if norm is None else norm.normalize(x)
+
+    @property
+    def max_lag(self) -> int | None:
+        """The most updates between the policy that collected a batch and the one that learns from it; None: any."""
+        return None
+
+    @property
+    def sync_every(self) -> int | None:
+        """Training steps between the weights sent to asynchronous workers; None: they get them after every update."""
+        return None
+
+    def training_steps(self, state: State) -> int:
+        """Training steps so far, which `sync_every` counts."""
+        raise NotImplementedError
 
 
 A = TypeVar("A", bound=type[Algorithm])
 
 
 def register(cls: A) -> A:
-    """Float hyper-parameters, also of sections within, and the length of the schedules are data of the pytree: another
-    value does not compile anew."""
+    """Make an algorithm a pytree whose float hyper-parameters, also of sections within, and whose length of the
+    schedules are data: another value does not compile anew."""
     jax.tree_util.register_pytree_node(cls, _flatten, lambda static, leaves: _unflatten(cls, static, leaves))
     return cls
 
@@ -88,6 +176,7 @@ def floats(config: Any) -> dict[str, Any]:
 
 
 def with_floats(config: Any, values: dict[str, Any]) -> Any:
+    """The configuration with other values of its float fields."""
     new = {k: with_floats(getattr(config, k), v) if isinstance(v, dict) else v for k, v in values.items()}
     return dataclasses.replace(config, **new)
 
@@ -98,11 +187,13 @@ def _flatten(algo: Algorithm):
     if algo.horizon is not None:
         blank = dataclasses.replace(blank, horizon=None)
     length, unit = algo.horizon or (None, None)
-    return (data, length), (blank, algo.network, algo.parts, unit)
+    return (data, length), (blank, algo.network, algo.binding, unit)
 
 
 def _unflatten(cls: type[Algorithm], static, children) -> Algorithm:
-    (config, network, parts, unit), (data, length) = static, children
+    config, network, binding, unit = static
+    data, length = children
     algo = cls(with_floats(config, data), network)
-    algo.horizon, algo.parts = None if unit is None else Horizon(length, unit), parts
+    algo.horizon = None if unit is None else Horizon(length, unit)
+    algo.binding = binding
     return algo

@@ -19,6 +19,8 @@ from jax import lax
 from regimen.distributions import Elements, MultiCategorical
 from regimen.types import Array, PyTree, Record, pytree_dataclass
 
+FREE = np.zeros(0, np.float32)  # deviations are outputs of the network: none is a free parameter
+
 
 @pytree_dataclass
 class Policy(Record):
@@ -105,6 +107,25 @@ class Branches:
         member = np.zeros((len(self.owner), len(self.names)), np.float32)
         member[np.arange(len(self.owner)), self.owner] = 1.0
         return x if len(self.owner) == len(self.names) else jnp.matmul(x, member, precision="highest")
+
+    def with_numbers(self, noise: PyTree, value: Array) -> PyTree:
+        """The noise of an action with that of its continuous elements [..., X] replaced."""
+        leaves, x = dict(self.elements.by_leaf(noise)), 0
+        for name, d in self.continuous.items():
+            leaves[name] = value[..., x : x + d.size]
+            x += d.size
+        return leaves if self.elements.hybrid else next(iter(leaves.values()))
+
+    def uniform(self, noise: PyTree, mask: Array | None, lead: tuple[int, ...]) -> PyTree:
+        """Actions uniform over what the space and the mask allow, as correlated as the noise; N(0, 1) without
+        bounds."""
+        dist: Any = self.elements.dist
+        blank = dist.params(jnp.zeros((*lead, dist.head_size)), FREE, mask)
+        leaves = dict(self.elements.by_leaf(dist.sample(blank, noise)))
+        for name, d in self.continuous.items():
+            spread = jnp.arctanh(jnp.clip(lax.erf(leaves[name] / math.sqrt(2)), -1 + 1e-6, 1 - 1e-6))
+            leaves[name] = jnp.where(d.squashed, spread, leaves[name])
+        return leaves if self.elements.hybrid else next(iter(leaves.values()))
 
     # --- what the policy would do ------------------------------------------------------------------------------------
 

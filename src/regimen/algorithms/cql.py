@@ -8,7 +8,7 @@ actions, so that the policy cannot exploit what they have never seen. The conser
 beside 1/2 (Q - target)^2. Over discrete choices the integral is an exact sum; over numbers it is estimated from actions
 drawn uniformly, from the policy at s and from the policy at s', each weighted by its density (appendix F). Optional:
 a multiplier that holds the term at a threshold (Lagrange, section 3.2), a warm start of the policy by behaviour
-cloning, and the largest of several Q in the target. Given an environment it goes on online (`training/offline.py`).
+cloning, and the largest of several Q in the target. Given an environment it goes on online (`engines/offline.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 
 from regimen.algorithms.base import register
 from regimen.algorithms.branches import Policy
-from regimen.algorithms.offline import log_likelihood
-from regimen.algorithms.sac import SAC, Models, Parts, mean
+from regimen.algorithms.off_policy import mean, move
+from regimen.algorithms.sac import SAC, Metrics, Models, SACBinding
 from regimen.config.algorithms.cql import CQLConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
@@ -48,16 +48,21 @@ class CQL(SAC):
     """SAC with a conservative critic."""
 
     config_class = CQLConfig
+    online = False
     asynchronous = False
 
-    def build(self, spec: Spec) -> Parts:
-        parts = super().build(spec)
-        if not parts.branches.exact:
+    @property
+    def reward_scale(self) -> Any:
+        return self.config.reward_scale
+
+    def build(self, spec: Spec) -> SACBinding:
+        binding = super().build(spec)
+        if not binding.branches.exact:
             raise ConfigError(
-                f"algo.exact_choices: the action has {parts.branches.number} joint choices, and the conservative term "
-                f"sums over them all; allow so many, or use another algorithm"
+                f"algo.exact_choices: the action has {binding.branches.number} joint choices, and the conservative "
+                "term sums over them all; allow so many, or use another algorithm"
             )
-        return parts
+        return binding
 
     def init(self, key: Array) -> State:
         state = super().init(key)
@@ -110,15 +115,15 @@ class CQL(SAC):
         q = jnp.where(legal, q, -jnp.inf)
         return jax.nn.logsumexp(q, axis=(1, 3)) - math.log(number)
 
-    def critic_loss(self, params: PyTree, sample: Drawn, x: Array, target: Array) -> tuple[Array, dict[str, Array]]:
+    def critic_loss(self, params: PyTree, sample: Drawn, x: Array, target: Array) -> tuple[Array, Metrics]:
         """The critics' loss and alpha (log int exp Q - Q), summed over both (eq. 4)."""
         loss, metrics = super().critic_loss(params, sample, x, target)
         assert sample.proposals is not None and sample.weight_q is not None
         gap = self.log_integral(params, x, sample.proposals) - self.taken(params, x, sample.action)  # [2, B]
         threshold = 0.0 if self.config.lagrange is None else self.config.lagrange
         conservative = sample.weight_q * (mean(gap.T, sample.weight) - threshold).sum()
-        found = {"cql_loss": conservative, "cql_gap": mean(gap.mean(0), sample.weight)}
-        return loss + conservative, metrics | found
+        metrics |= {"cql_loss": conservative, "cql_gap": mean(gap.mean(0), sample.weight)}
+        return loss + conservative, metrics
 
     def target(self, models: Models, sample: Sample, x: Array, key: Array) -> Array:
         """r + gamma V(s') [B]; V without the entropy of the policy unless `backup_entropy`, so that Q is a return."""
@@ -139,7 +144,7 @@ class CQL(SAC):
         if not self.config.bc_steps or sample.cloning is None:
             return loss, policy
         out = self.distribution(params, x, sample.mask)
-        likelihood = log_likelihood(self.bound.branches.elements, out, sample.action, sample.mask)
+        likelihood = self.log_likelihood(out, sample.action, sample.mask)
         entropy_only = self.soft(models["alpha"].params["log"], policy, jnp.zeros(()))
         cloning = -mean(entropy_only + likelihood, sample.weight)
         return jnp.where(sample.cloning, cloning, loss), policy
@@ -147,8 +152,8 @@ class CQL(SAC):
     # --- update ------------------------------------------------------------------------------------------------------
 
     def gradient_step(
-        self, models: Models, sample: Sample, norm: RunningStats | None, keys: Array, number: Array
-    ) -> tuple[Models, dict[str, Array]]:
+        self, models: Models, sample: Sample, norm: RunningStats | None, keys: list[Array], number: Array
+    ) -> tuple[Models, Metrics]:
         """SAC's, on transitions that carry the actions to be conservative about; then the multiplier."""
         c = self.config
         x, next_x = self.features(sample.obs, norm), self.features(sample.next_obs, norm)
@@ -157,14 +162,14 @@ class CQL(SAC):
         if c.lagrange is not None:
             weight = jnp.exp(models["lagrange"].params["log"][0])
         fields = {f.name: getattr(sample, f.name) for f in dataclasses.fields(sample)}
-        fields["reward"] = sample.reward * c.reward_scale
+        fields["reward"] = sample.reward * self.reward_scale
         rich = Drawn(**fields, proposals=drawn, weight_q=weight, cloning=number < c.bc_steps)
         models, metrics = super().gradient_step(models, rich, norm, keys, number)
         metrics["min_q_weight"] = weight
         if c.lagrange is not None:  # up where the critics are less conservative than the threshold, down where more
             slope = -weight * (metrics["cql_gap"] - c.lagrange)
             lr = c.lr if c.critic_lr is None else c.critic_lr
-            moved = self.descend(models["lagrange"], {"log": slope[None]}, lr)
+            moved = move(models["lagrange"], self.optimizer(), {"log": slope[None]}, lr)
             capped = {"log": jnp.minimum(moved.params["log"], math.log(LARGEST))}
             models = models | {"lagrange": moved.replace(params=capped)}
         return models, metrics

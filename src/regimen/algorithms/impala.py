@@ -7,21 +7,14 @@ current policy it is advantage actor-critic with lambda-returns.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
-import jax
 import jax.numpy as jnp
-import optax
-from jax.flatten_util import ravel_pytree
 
 from regimen.algorithms.actor_critic import ActorCritic
 from regimen.algorithms.base import register
-from regimen.algorithms.shared import explained, optimizer, scheduled
+from regimen.algorithms.shared import explained, scheduled
 from regimen.config.algorithms.impala import IMPALAConfig
 from regimen.normalize import RunningStats
 from regimen.returns import vtrace
-from regimen.schedule import for_minibatches
 from regimen.types import Array, Batch, Model, PyTree, Record, State, pytree_dataclass
 
 
@@ -44,6 +37,11 @@ class IMPALA(ActorCritic):
 
     config_class = IMPALAConfig
     asynchronous = True
+    varies_together = True
+
+    @property
+    def max_lag(self) -> int | None:
+        return self.config.max_lag
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
@@ -74,10 +72,10 @@ class IMPALA(ActorCritic):
     # --- update ------------------------------------------------------------------------------------------------------
 
     def passes(self) -> int:
-        """Over each batch."""
+        """The number of passes over each batch."""
         return 1
 
-    def evaluated(self, state: State) -> PyTree:
+    def target_policy(self, state: State) -> PyTree:
         """Parameters of the policy whose values V-trace estimates."""
         return state.models["policy"].params
 
@@ -86,7 +84,7 @@ class IMPALA(ActorCritic):
         c, params, mask = self.config, state.models["policy"].params, batch.extras.get("mask")
         x = self.encode(params, state, batch)
         value, next_value = self.values(params, state, batch, x)
-        policy = self.evaluated(state)
+        policy = self.target_policy(state)
         out = self.policy(policy, x if policy is params else self.encode(policy, state, batch), mask)
         corrected = self.joint_log_prob(self.log_probs(out, batch.action, mask)[0])
         behaviour = self.joint_log_prob(batch.extras["log_prob"])
@@ -119,38 +117,20 @@ class IMPALA(ActorCritic):
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """V-trace over the whole batch, then passes over minibatches."""
-        c, model = self.config, state.models["policy"]
+        c = self.config
         rows, metrics = self.rows(state, batch)
-        packed = self.pack(rows, batch)
-        flat, unravel = ravel_pytree(model.params)
-        lr = scheduled(c.lr, c.lr_end, c.lr_schedule, self.horizon, state.clock)
         ent_coef = scheduled(c.ent_coef, c.ent_end, c.ent_schedule, self.horizon, state.clock)
-        loss = partial(self.loss, ent_coef=ent_coef)
-
-        def step(carry, minibatch):
-            flat, opt_state, totals = carry
-            grads, parts = minibatch.gradient(lambda flat, row: self.row_loss(loss, unravel(flat), row), flat)
-            parts["grad_norm"] = optax.global_norm(grads)
-            updates: Any
-            updates, opt_state = optimizer(c).update(grads, opt_state)
-            return flat - lr * updates, opt_state, jax.tree.map(jnp.add, totals, parts)
-
-        shapes = jax.eval_shape(lambda: self.row_loss(loss, model.params, packed.take(jnp.arange(1)))[1])
-        zeros = {name: jnp.zeros(()) for name in (*shapes, "grad_norm")}
-        (flat, opt_state, totals), ran = for_minibatches(
-            jax.random.fold_in(state.key, ~state.clock.updates),
-            packed,
+        model, _, means = self.descend(
+            state,
+            self.pack(rows, batch),
+            lambda params, rows, _: self.loss(params, rows, ent_coef),
             epochs=self.passes(),
             size=self.in_rows(c.minibatch_size, batch),
-            micro=None,
-            step=step,
-            carry=(flat, model.opt_state, zeros),
         )
-        metrics |= {name: x / ran for name, x in totals.items()}
-        metrics |= {"lr": lr, "ent_coef": ent_coef, "gradient_steps": ran.astype(jnp.float32)}
-        new = self.targeted(Model(unravel(flat), opt_state, model.target), state)
-        return state.replace(models={"policy": new}, norm=self.updated_norm(state, batch)), metrics
+        models = {"policy": self.with_target(model, state)}
+        state = state.replace(models=models, norm=self.updated_norm(state, batch))
+        return state, metrics | means | {"ent_coef": ent_coef}
 
-    def targeted(self, model: Model, state: State) -> Model:
+    def with_target(self, model: Model, state: State) -> Model:
         """The model after an update, its target copy brought up to date where there is one."""
         return model

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import spaces
+from regimen.algorithms.base import Algorithm, Binding
 from regimen.axes import applied_state, sum_over_devices
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, Batch, Model, PyTree, Spec, State
@@ -28,7 +29,7 @@ class Member:
     """One policy and its agents."""
 
     name: str
-    algo: Any
+    algo: Algorithm
     agents: tuple[int, ...]  # their places among all
     frozen: Any = None  # actor parameters of a policy that does not learn
 
@@ -37,55 +38,56 @@ class Member:
         return self.frozen is None
 
 
-class Parts:
-    """What is asked of a bound algorithm. Compared by identity: part of the compiled program."""
+class Members(Binding):
+    """The policies of one environment."""
 
     def __init__(self, spec: Spec, members: tuple[Member, ...]):
-        self.spec, self.members = spec, members
-        self.dist = members[0].algo.bound.dist
+        super().__init__(spec, members[0].algo.bound.dist)
+        self.members = members
 
     def replay_bytes(self) -> int:
-        sizes = [getattr(m.algo.bound, "replay_bytes", int)() for m in self.members if m.learns]
-        return sum(sizes)
+        return sum(m.algo.bound.replay_bytes() for m in self.members if m.learns)
 
 
-class PolicyMap:
+class PolicyMap(Algorithm):
     """Members that act side by side. `config` and `network` are those that the learning ones have in common."""
 
-    def __init__(self, members: tuple[Member, ...], parts: Parts):
-        self.members, self.parts = members, parts
+    def __init__(self, members: tuple[Member, ...], binding: Members):
+        self.members, self.binding = members, binding
         first = next((m.algo for m in members if m.learns), None)
         if first is None:
             raise ConfigError("policy_map: every policy is frozen; nothing would be learned")
+        self.learner = first
         self.config, self.network = first.config, first.network
-        self.asynchronous = bool(getattr(first, "asynchronous", False))
-        if hasattr(first, "by_env"):
+        self.asynchronous = first.asynchronous
+        if first.by_env is not None:
             self.by_env = tuple(f"{m.name}.{entry}" for m in members if m.learns for entry in m.algo.by_env)
 
+    @property
+    def max_lag(self) -> int | None:
+        return self.learner.max_lag
+
     @classmethod
-    def bind(cls, algo: Any, spec: Spec, chosen: Mapping[str, tuple[str, ...]], frozen: Mapping[str, Any]) -> PolicyMap:
+    def of(
+        cls, algo: Algorithm, spec: Spec, chosen: Mapping[str, tuple[str, ...]], frozen: Mapping[str, Any]
+    ) -> PolicyMap:
         """`algo` for every policy of `chosen` (name -> agents), except those given as `frozen` (name -> (bound
         algorithm, actor parameters))."""
         members = []
         for name, agents in chosen.items():
-            own = dataclasses.replace(spec, agents=agents)
             places = tuple(spec.agents.index(agent) for agent in agents)
             if name in frozen:
                 bound, params = frozen[name]
                 members.append(Member(name, bound, places, jax.tree.map(jnp.asarray, params)))
             else:
-                members.append(Member(name, algo.bind(own), places))
-        return cls(tuple(members), Parts(spec, tuple(members)))
-
-    @property
-    def bound(self) -> Parts:
-        return self.parts
+                members.append(Member(name, algo.bind(dataclasses.replace(spec, agents=agents)), places))
+        return cls(tuple(members), Members(spec, tuple(members)))
 
     # --- the way to a member and back --------------------------------------------------------------------------------
 
-    def own(self, member: Member, tree: PyTree, axis: int) -> PyTree:
+    def columns(self, member: Member, tree: PyTree, axis: int) -> PyTree:
         """The columns of a member's agents; `axis` is that of all rows, environments times agents."""
-        agents = len(self.parts.spec.agents)
+        agents = len(self.binding.spec.agents)
 
         def take(x: Array) -> Array:
             lead, rest = x.shape[:axis], x.shape[axis + 1 :]
@@ -94,17 +96,17 @@ class PolicyMap:
 
         return jax.tree.map(take, tree)
 
-    def joined(self, parts: list[PyTree], axis: int) -> PyTree:
-        """What the members gave, in the order of all rows."""
+    def join(self, pieces: list[PyTree], axis: int) -> PyTree:
+        """Rows of each member as rows of all, in their order."""
         order = np.argsort(np.concatenate([m.agents for m in self.members]))
 
-        def join(*pieces: Array) -> Array:
-            lead, rest = pieces[0].shape[:axis], pieces[0].shape[axis + 1 :]
-            each = [p.reshape(*lead, -1, len(m.agents), *rest) for p, m in zip(pieces, self.members)]
+        def interleave(*leaves: Array) -> Array:
+            lead, rest = leaves[0].shape[:axis], leaves[0].shape[axis + 1 :]
+            each = [x.reshape(*lead, -1, len(m.agents), *rest) for x, m in zip(leaves, self.members)]
             whole = jnp.concatenate(each, axis=axis + 1)
             return jnp.take(whole, order, axis=axis + 1).reshape(*lead, -1, *rest)
 
-        return jax.tree.map(join, *parts)
+        return jax.tree.map(interleave, *pieces)
 
     def state_of(self, member: Member, state: State) -> State:
         """A member's own, with a randomness of its own."""
@@ -120,20 +122,22 @@ class PolicyMap:
     # --- the seam ----------------------------------------------------------------------------------------------------
 
     def init(self, key: Array) -> State:
-        own = {m.name: m.algo.init(jax.random.fold_in(key, i)) for i, m in enumerate(self.members) if m.learns}
+        states = {m.name: m.algo.init(jax.random.fold_in(key, i)) for i, m in enumerate(self.members) if m.learns}
         frozen = {f"{m.name}.frozen": Model(m.frozen) for m in self.members if not m.learns}
-        state = next(iter(own.values())).replace(models=frozen, norm={}, aux={}, replay={})
+        state = next(iter(states.values())).replace(models=frozen, norm={}, aux={}, replay={})
         for m in self.members:
-            state = self.with_state(state, m, own[m.name]) if m.learns else state
+            state = self.with_state(state, m, states[m.name]) if m.learns else state
         return state.replace(replay=state.replay if any_leaves(state.replay) else ())
 
-    def with_state(self, state: State, member: Member, own: State) -> State:
+    def with_state(self, state: State, member: Member, part: State) -> State:
+        """The state of all with that of one member in it."""
+
         def named(entries: dict[str, PyTree]) -> dict[str, PyTree]:
             return {f"{member.name}.{key}": value for key, value in entries.items()}
 
-        replay = state.replay | {member.name: own.replay} if isinstance(state.replay, dict) else state.replay
+        replay = state.replay | {member.name: part.replay} if isinstance(state.replay, dict) else state.replay
         models, norm, aux = (
-            a | named(b) for a, b in ((state.models, own.models), (state.norm, own.norm), (state.aux, own.aux))
+            a | named(b) for a, b in ((state.models, part.models), (state.norm, part.norm), (state.aux, part.aux))
         )
         return state.replace(models=models, norm=norm, aux=aux, replay=replay)
 
@@ -154,30 +158,31 @@ class PolicyMap:
         return {m.name: m.algo.noise(jax.random.fold_in(key, i), shape) for i, m in enumerate(self.members)}
 
     def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
-        one = jax.tree.leaves(spaces.zeros(self.parts.spec.observation_space))[0]
+        one = jax.tree.leaves(spaces.zeros(self.binding.spec.observation_space))[0]
         axis = jax.tree.leaves(obs)[0].ndim - 1 - one.ndim
         actions, extras, carries = [], [], dict(carry) if carry != () else {}
         for m in self.members:
-            seen, allowed, before = (self.own(m, x, axis) for x in (obs, mask, carries.get(m.name, ())))
-            drawn = None if noise is None else self.own(m, noise[m.name], axis)
-            action, after, said = m.algo.act(params[m.name], seen, before, drawn, mask=allowed, greedy=greedy)
+            view, allowed, before = (self.columns(m, x, axis) for x in (obs, mask, carries.get(m.name, ())))
+            lots = None if noise is None else self.columns(m, noise[m.name], axis)
+            action, after, extra = m.algo.act(params[m.name], view, before, lots, mask=allowed, greedy=greedy)
             actions.append(action)
-            extras.append(said if m.learns else None)
+            extras.append(extra if m.learns else None)
             if any_leaves(after):
                 carries[m.name] = self.put(m, carries[m.name], after, axis)
         like = next(x for x in extras if x is not None)
         filled = [self.blank(like, action, axis) if x is None else x for x, action in zip(extras, actions)]
-        return self.joined(actions, axis), carries if carry != () else (), self.joined(filled, axis)
+        return self.join(actions, axis), carries if carry != () else (), self.join(filled, axis)
 
-    def put(self, member: Member, whole: PyTree, own: PyTree, axis: int) -> PyTree:
-        agents, places = len(self.parts.spec.agents), np.array(member.agents)
+    def put(self, member: Member, whole: PyTree, part: PyTree, axis: int) -> PyTree:
+        """`whole` with the columns of a member's agents replaced."""
+        agents, places = len(self.binding.spec.agents), np.array(member.agents)
 
         def write(x: Array, y: Array) -> Array:
             lead, rest = x.shape[:axis], x.shape[axis + 1 :]
             each, new = x.reshape(*lead, -1, agents, *rest), y.reshape(*lead, -1, len(places), *rest)
             return each.at[(slice(None),) * (axis + 1) + (places,)].set(new).reshape(x.shape)
 
-        return jax.tree.map(write, whole, own)
+        return jax.tree.map(write, whole, part)
 
     def blank(self, like: PyTree, action: PyTree, axis: int) -> PyTree:
         """What a frozen member says of its choices: nothing that is learned from."""
@@ -187,36 +192,33 @@ class PolicyMap:
     def to_env(self, action: PyTree) -> PyTree:
         on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
         leaf = jax.tree.leaves(action)[0]
-        axis = leaf.ndim - 1 - jax.tree.leaves(self.parts.dist.zeros(()))[0].ndim
-        out = self.joined([m.algo.to_env(self.own(m, action, axis)) for m in self.members], axis)
+        axis = leaf.ndim - 1 - jax.tree.leaves(self.binding.dist.zeros(()))[0].ndim
+        out = self.join([m.algo.to_env(self.columns(m, action, axis)) for m in self.members], axis)
         return jax.tree.map(np.asarray, out) if on_host else out
-
-    def to_space(self, action: PyTree) -> PyTree:
-        return self.to_env(action)
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """Each learning member on its own columns; one whose agents were all absent stays as it is. Metrics are means
         over those that learned, and by policy."""
-        found: dict[str, dict[str, Array]] = {}
+        reports: dict[str, dict[str, Array]] = {}
         acted: dict[str, Array] = {}
+        columns = batch.replace(length=None, worker=None, lag=None)
         for m in self.members:
             if not m.learns:
                 continue
-            columns = batch.replace(length=None, worker=None, lag=None)
-            own = self.own(m, columns, 1).replace(length=batch.length, worker=batch.worker)
+            part = self.columns(m, columns, 1).replace(length=batch.length, worker=batch.worker)
             if batch.lag is not None:
-                own = own.replace(lag=self.own(m, batch.lag, 0))
+                part = part.replace(lag=self.columns(m, batch.lag, 0))
             before = self.state_of(m, state)
-            new, found[m.name] = m.algo.update(before, own)
-            acted[m.name] = sum_over_devices(own.valid.sum(dtype=jnp.float32)) > 0
+            new, reports[m.name] = m.algo.update(before, part)
+            acted[m.name] = sum_over_devices(part.valid.sum(dtype=jnp.float32)) > 0
             state = self.with_state(state, m, applied_state(acted[m.name], new, before))
         there = jnp.stack(list(acted.values()))
-        names = next(iter(found.values()))
-        each = {k: jnp.stack([x[k] for x in found.values()]) for k in names}
+        names = next(iter(reports.values()))
+        each = {k: jnp.stack([x[k] for x in reports.values()]) for k in names}
         metrics = {k: jnp.where(there, x, 0.0).sum() / there.sum() for k, x in each.items()}
-        if len(found) > 1:
-            shown = [(k, name) for name in found for k in ("loss", "entropy") if k in names]
-            metrics |= {f"{k}/{name}": jnp.where(acted[name], found[name][k], jnp.nan) for k, name in shown}
+        if len(reports) > 1:
+            by_policy = [(k, name) for name in reports for k in ("loss", "entropy") if k in names]
+            metrics |= {f"{k}/{name}": jnp.where(acted[name], reports[name][k], jnp.nan) for k, name in by_policy}
         return state, metrics
 
 
@@ -225,13 +227,16 @@ def any_leaves(tree: PyTree) -> bool:
 
 
 def _flatten(algo: PolicyMap):
-    return tuple(m.algo for m in algo.members), (tuple((m.name, m.agents, m.learns) for m in algo.members), algo.parts)
+    return tuple(m.algo for m in algo.members), (
+        tuple((m.name, m.agents, m.learns) for m in algo.members),
+        algo.binding,
+    )
 
 
 def _unflatten(static: Any, algos: Any) -> PolicyMap:
-    _, parts = static
-    members = tuple(dataclasses.replace(m, algo=a) for m, a in zip(parts.members, algos))
-    return PolicyMap(members, parts)
+    _, binding = static
+    members = tuple(dataclasses.replace(m, algo=a) for m, a in zip(binding.members, algos))
+    return PolicyMap(members, binding)
 
 
 jax.tree_util.register_pytree_node(PolicyMap, _flatten, _unflatten)

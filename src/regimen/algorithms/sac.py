@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,10 +20,11 @@ import optax
 from gymnasium import spaces as gym
 from jax import lax
 
-from regimen import distributions, spaces
-from regimen.algorithms import offline
-from regimen.algorithms.base import Algorithm, register
+from regimen import spaces
+from regimen.algorithms.base import register
 from regimen.algorithms.branches import Branches, Policy
+from regimen.algorithms.off_policy import OffPolicy, OffPolicyBinding, learn, mean, move
+from regimen.algorithms.shared import optimizer
 from regimen.axes import device_count, mean_over_devices, own_key, sync
 from regimen.config.algorithms.sac import SACConfig
 from regimen.config.schema import NetworkConfig
@@ -30,61 +32,60 @@ from regimen.errors import ConfigError
 from regimen.exploration import Pink
 from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats
+from regimen.sources.dataset import Data
 from regimen.sources.replay import Replay, Sample
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
-FREE = np.zeros(0, np.float32)  # deviations are outputs of the network: none is a free parameter
 CRITICS = 2
 Models = dict[str, Model]
+Metrics = dict[str, Array]
 
 
 @register
-class SAC(Algorithm):
+class SAC(OffPolicy):
     """A policy, twin critics with slow copies, and a temperature for each part of an action."""
 
     config_class = SACConfig
-    default_network = NetworkConfig(hidden=(256, 256), activation="relu")
-    asynchronous = True  # learns from what any earlier policy collected
+    asynchronous = True
     by_env = ()  # several devices have a replay of their own environments each, and one policy
+    varies_together = True
+    counting = ("update_ratio",)
 
-    def build(self, spec: Spec) -> Parts:
-        return Parts(spec, self.network, self.config)
+    def build(self, spec: Spec) -> SACBinding:
+        return SACBinding(spec, self.network, self.config)
 
     def init(self, key: Array) -> State:
-        parts, c = self.bound, self.config
+        bound, c = self.bound, self.config
         actor_key, root, *keys = jax.random.split(key, 2 + CRITICS)
-        actor = parts.actor.init(actor_key)
-        critics = [parts.critic.init(k) for k in keys]  # one by one: QR under vmap deadlocks
+        actor = bound.actor.init(actor_key)
+        critics = [bound.critic.init(k) for k in keys]  # one by one: QR under vmap deadlocks
         critic = jax.tree.map(lambda *x: jnp.stack(x), *critics)
-        alpha = {"log": jnp.full(len(parts.branches.names), math.log(c.alpha), jnp.float32)}
+        alpha = {"log": jnp.full(len(bound.branches.names), math.log(c.alpha), jnp.float32)}
         models = {
             "actor": Model(actor, self.optimizer().init(actor)),
             "critic": Model(critic, self.optimizer().init(critic), critic),
             "alpha": Model(alpha, self.optimizer().init(alpha)),
         }
-        norm = {"obs": RunningStats.zero((parts.obs_size,))} if c.normalize_obs else {}
-        aux, replay = {"owed": jnp.zeros(()), "gradient_steps": jnp.int32(0)}, ()
-        if parts.replay is not None:  # not where a policy is only loaded
-            aux["ring"], replay = parts.replay.ring(), parts.empty_replay()
-        return State(models, norm, root, Clock.zero(), aux, replay)
+        aux: dict[str, PyTree] = {"owed": jnp.zeros(()), "gradient_steps": jnp.int32(0)}
+        replay = ()
+        if bound.replay is not None:  # not where a policy is only loaded
+            aux["ring"] = bound.replay.ring()
+            replay = bound.empty_replay()
+        return State(models, self.first_norm(), root, Clock.zero(), aux, replay)
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Clipped Adam; learning rates are applied outside."""
-        limit = jnp.where(jnp.asarray(self.config.max_grad_norm) > 0, self.config.max_grad_norm, jnp.inf)
-        return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam())  # type: ignore[arg-type]
+        return optimizer(self.config, eps=1e-8)
 
     def actor_params(self, state: State) -> PyTree:
-        """What acting needs and nothing more: the policy, its normaliser, and whether it is still warming up."""
+        """The policy, its normaliser, and whether it is still warming up."""
         warming = state.clock.read("steps") < self.config.learning_starts
-        out = {"actor": state.models["actor"].params, "random": warming.astype(jnp.float32)}
-        return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
+        return super().actor_params(state) | {"random": warming.astype(jnp.float32)}
 
     def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
         """The state of correlated exploration at an episode's start; white noise has none."""
         return () if self.bound.pink is None else self.bound.pink.start(lead)
 
     def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
-        """The randomness of a rollout's actions, drawn at once: `act` is deterministic given it."""
         noise, pink = {"white": self.bound.dist.noise(key, shape)}, self.bound.pink
         if pink is not None:
             noise["pink"] = jax.random.normal(jax.random.fold_in(key, 1), (*shape, len(pink.rho), pink.size))
@@ -100,12 +101,9 @@ class SAC(Algorithm):
         white = noise["white"]
         if self.bound.pink is not None:
             value, carry = self.bound.pink.step(carry, noise["pink"])
-            white = self.bound.with_numbers(white, value)
-        action, anything = dist.sample(out, white), self.bound.uniform(white, mask, x.shape[:-1])
+            white = self.bound.branches.with_numbers(white, value)
+        action, anything = dist.sample(out, white), self.bound.branches.uniform(white, mask, x.shape[:-1])
         return jax.tree.map(lambda a, b: jnp.where(params["random"] > 0, a, b), anything, action), carry, {}
-
-    def distribution(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
-        return self.bound.dist.params(self.bound.actor.apply(params, x), FREE, mask)
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
@@ -139,7 +137,7 @@ class SAC(Algorithm):
         q = self.critics(params, jnp.concatenate([x, inputs], axis=-1))
         return q[..., 0] if output is None else (q * output).sum(-1)
 
-    def critic_loss(self, params: PyTree, sample: Sample, x: Array, target: Array) -> tuple[Array, dict[str, Array]]:
+    def critic_loss(self, params: PyTree, sample: Sample, x: Array, target: Array) -> tuple[Array, Metrics]:
         """1/2 (Q_i(s, a) - target)^2, summed over the two critics and a mean over rows; and what it says of Q."""
         q = self.taken(params, x, sample.action)
         loss = 0.5 * mean(jnp.square(q - target).sum(0), sample.weight)
@@ -168,66 +166,85 @@ class SAC(Algorithm):
 
     # --- update ------------------------------------------------------------------------------------------------------
 
-    def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
+    def update(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         """Keep the batch, then take the gradient steps that are due: `update_ratio` for each env step."""
-        c, parts = self.config, self.bound
-        assert parts.replay is not None, "Spec.rollout_rows: not known to the algorithm"
+        c, bound = self.config, self.bound
+        assert bound.replay is not None, "Spec.rollout_rows: not known to the algorithm"
         devices = device_count()
-        replay, size = parts.replay.share(devices), max(1, c.batch_size // devices)
-        steps = batch.valid.size * devices // max(1, len(parts.spec.agents))
-        norm = dict(state.norm)
-        if "obs" in norm:
-            x = spaces.flatten(parts.spec.observation_space, batch.obs)
-            norm["obs"] = norm["obs"].merge(RunningStats.of(x, batch.valid))
+        replay, size = bound.replay.share(devices), max(1, c.batch_size // devices)
+        steps = batch.valid.size * devices // max(1, len(bound.spec.agents))
+        if "obs" in state.norm:
+            x = spaces.flatten(bound.spec.observation_space, batch.obs)
+            new = state.norm["obs"].merge(RunningStats.of(x, batch.valid))
+            state = state.replace(norm=state.norm | {"obs": new})
         ring, rows = replay.insert(state.aux["ring"], state.replay, batch)
         counted = jnp.clip(state.clock.read("steps") + steps - c.learning_starts, 0, steps)
         owed = state.aux["owed"] + c.update_ratio * counted
         due = jnp.floor(owed).astype(jnp.int32)
         root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
-        done = state.aux["gradient_steps"]
 
-        def step(i: Array, models: Models) -> tuple[Models, dict[str, Array]]:
-            keys = jax.random.split(jax.random.fold_in(root, i), 3)
-            sample = replay.sample(ring, rows, own_key(keys[0]), size, c.n_step, c.gamma)
-            return self.gradient_step(models, sample, norm.get("obs"), [own_key(k) for k in keys[1:]], done + i)
+        def sample(key: Array) -> Sample:
+            return replay.sample(ring, rows, key, size, c.n_step, c.gamma)
 
-        def body(i, carry):
-            models, totals = carry
-            models, metrics = step(i, models)
-            return models, jax.tree.map(jnp.add, totals, metrics)
-
-        shapes = jax.eval_shape(lambda: step(jnp.int32(0), state.models)[1])
-        zeros = {name: jnp.zeros(()) for name in shapes}
         # seeds that still run have taken equally many env steps, and owe equally many: no turn needs a gate
-        models, totals = lax.fori_loop(0, sync(due), body, (state.models, zeros))
+        state, totals = self.learn(state, root, sample, due)
         metrics = mean_over_devices({name: x / due for name, x in totals.items()})  # not numbers where none was due
         metrics |= {"lr": jnp.float32(c.lr), "gradient_steps": due.astype(jnp.float32)}
-        metrics["replay_size"] = ring.count.sum() * jnp.float32(parts.replay.columns // replay.workers)
+        metrics["replay_size"] = ring.count.sum() * jnp.float32(bound.replay.columns // replay.workers)
         metrics["env_steps_per_gradient"] = jnp.where(due > 0, steps / due, jnp.nan)
-        aux = state.aux | {"ring": ring, "owed": owed - due, "gradient_steps": done + due}
-        return state.replace(models=models, norm=norm, aux=aux, replay=rows), metrics
+        return state.replace(aux=state.aux | {"ring": ring, "owed": owed - due}, replay=rows), metrics
 
-    def fit(self, state: State, data: Any, steps: int) -> tuple[State, dict[str, Array]]:
-        """So many gradient steps on a dataset (`sources.dataset.Data`) instead of the replay."""
-        return offline.fit(self, state, data, steps)
+    def fit(self, state: State, data: Data, steps: int) -> tuple[State, Metrics]:
+        """The state after `steps` gradient steps on a dataset instead of the replay, and means of their metrics."""
+        c = self.config
+        root = jax.random.fold_in(state.key, state.clock.updates)
+        state, totals = self.learn(state, root, lambda key: data.sample(key, c.batch_size, c.n_step, c.gamma), steps)
+        metrics = {name: x / steps for name, x in totals.items()} | self.overestimation(state, data)
+        return state, metrics | {"lr": jnp.float32(c.lr), "gradient_steps": jnp.float32(steps)}
+
+    def learn(
+        self, state: State, root: Array, sample: Callable[[Array], Sample], steps: Array | int
+    ) -> tuple[State, Metrics]:
+        """The state after gradient steps on what `sample(key)` draws, and sums of their metrics."""
+        norm, done = state.norm.get("obs"), state.aux["gradient_steps"]
+
+        def step(i: Array, models: Models) -> tuple[Models, Metrics]:
+            keys = [own_key(key) for key in jax.random.split(jax.random.fold_in(root, i), 3)]
+            return self.gradient_step(models, sample(keys[0]), norm, keys[1:], done + i)
+
+        models, totals = learn(step, state.models, sync(steps))
+        return state.replace(models=models, aux=state.aux | {"gradient_steps": done + steps}), totals
+
+    def overestimation(self, state: State, data: Data) -> Metrics:
+        """Q of the data's own actions on evenly spaced rows, in the rewards' own units, beside the discounted return
+        that followed them (`Dataset.monte_carlo`); a gap above 0 is over-estimation."""
+        x = self.features(data.probe.obs, state.norm.get("obs"))
+        q = self.taken(state.models["critic"].params, x, data.probe.action).mean() / self.reward_scale
+        happened = data.mc_return.mean()
+        return {"q_data_mean": q, "mc_return_mean": happened, "q_gap": q - happened}
+
+    @property
+    def reward_scale(self) -> Any:
+        """Factor of the rewards that the critics learn."""
+        return 1
 
     def gradient_step(
-        self, models: Models, sample: Sample, norm: RunningStats | None, keys: Any, number: Array
-    ) -> tuple[Models, dict[str, Array]]:
+        self, models: Models, sample: Sample, norm: RunningStats | None, keys: list[Array], number: Array
+    ) -> tuple[Models, Metrics]:
         """Critics, then policy and temperatures, then the slow critics."""
         c = self.config
         x, next_x = self.features(sample.obs, norm), self.features(sample.next_obs, norm)
         target = self.target(models, sample, next_x, keys[0])
         critic = models["critic"]
         loss = jax.value_and_grad(self.critic_loss, has_aux=True)
-        (critic_loss, found), grads = loss(critic.params, sample, x, target)
+        (critic_loss, says), grads = loss(critic.params, sample, x, target)
         grads = mean_over_devices(grads)
         critic_norm = optax.global_norm(grads)
-        critic = self.descend(critic, grads, c.lr if c.critic_lr is None else c.critic_lr)
+        critic = move(critic, self.optimizer(), grads, c.lr if c.critic_lr is None else c.critic_lr)
         slow = jax.tree.map(lambda a, b: a + c.tau * (b - a), critic.target, critic.params)
         models = models | {"critic": critic.replace(target=slow)}
 
-        def improve() -> tuple[Models, dict[str, Array]]:
+        def improve() -> tuple[Models, Metrics]:
             return self.improve(models, sample, x, keys[1])
 
         if c.policy_delay == 1:
@@ -236,14 +253,14 @@ class SAC(Algorithm):
             wait = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(improve)[1])
             models, metrics = lax.cond(sync(number % c.policy_delay == 0), improve, lambda: (models, wait))
             metrics = {name: c.policy_delay * m for name, m in metrics.items()}  # they are summed over all steps
-        metrics |= found | {
+        metrics |= says | {
             "loss": critic_loss + metrics["policy_loss"] + metrics.pop("alpha_loss"),
             "grad_norm": jnp.hypot(critic_norm, metrics.pop("policy_norm")),
             "target_q_mean": mean(target, sample.weight),
         }
         return models, metrics
 
-    def improve(self, models: Models, sample: Sample, x: Array, key: Array) -> tuple[Models, dict[str, Array]]:
+    def improve(self, models: Models, sample: Sample, x: Array, key: Array) -> tuple[Models, Metrics]:
         """A step of the policy and of the temperatures."""
         c, names = self.config, self.bound.branches.names
         actor, alpha = models["actor"], models["alpha"]
@@ -262,37 +279,21 @@ class SAC(Algorithm):
         if len(names) > 1:
             metrics |= {f"entropy/{name}": entropy[i] for i, name in enumerate(names)}
             metrics |= {f"alpha/{name}": jnp.exp(log_alpha[i]) for i, name in enumerate(names)}
-        models = models | {"actor": self.descend(actor, grads, c.lr)}
+        models = models | {"actor": move(actor, self.optimizer(), grads, c.lr)}
         if c.learn_alpha:
             metrics["alpha_loss"], slope = jax.value_and_grad(self.alpha_loss)(log_alpha, entropy, target)
-            models["alpha"] = self.descend(alpha, {"log": slope}, c.lr if c.alpha_lr is None else c.alpha_lr)
+            models["alpha"] = move(alpha, self.optimizer(), {"log": slope}, c.lr if c.alpha_lr is None else c.alpha_lr)
         return models, metrics
 
-    def descend(self, model: Model, grads: PyTree, lr: Any) -> Model:
-        updates, opt_state = self.optimizer().update(grads, model.opt_state)
-        return model.replace(params=jax.tree.map(lambda p, u: p - lr * u, model.params, updates), opt_state=opt_state)
 
-
-def mean(x: Array, weight: Array) -> Array:
-    """Over rows [B, ...], leaving out those of weight 0."""
-    return jnp.tensordot(weight, x, 1, precision="highest") / jnp.maximum(weight.sum(), 1.0)
-
-
-class Parts:
-    """What an algorithm builds once for an environment. Compared by identity: part of the compiled program."""
+class SACBinding(OffPolicyBinding):
+    """With the critics, the branches of an action, the replay and the exploration."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: SACConfig):
-        spaces.check_observation_space(spec.observation_space)
         if network.name == "graph":
             raise ConfigError("network.name: the critic of SAC reads actions beside observations; 'graph' cannot")
-        self.spec = spec
-        self.dist: Any = distributions.for_space(
-            spec.action_space, bounded="tanh", state_std=True, conditions=spec.action_conditions
-        )
+        super().__init__(spec, network)
         self.branches = Branches(self.dist, c.exact_choices)
-        self.obs_size = spaces.flat_size(spec.observation_space)
-        heads = tuple(d.head_shape for d in self.branches.leaves.values())
-        self.actor = make_net(network, Shape(spec.observation_space, heads), 0.01)
         reads = gym.Box(-np.inf, np.inf, (self.obs_size + self.branches.in_size,), np.float32)
         critic = dataclasses.replace(network, name="mlp_norm") if c.layer_norm and network.name == "mlp" else network
         self.critic = make_net(critic, Shape(reads, ((1, self.branches.heads),)), 0.01)
@@ -309,23 +310,5 @@ class Parts:
         return self.replay.zeros(self.spec.observation_space, self.dist.zeros(()), self.options)
 
     def replay_bytes(self) -> int:
-        """Of the replay, without making it."""
         action = jax.eval_shape(lambda: self.dist.zeros(()))
         return self.replay.bytes(self.spec.observation_space, action, self.options) if self.replay else 0
-
-    def with_numbers(self, noise: PyTree, value: Array) -> PyTree:
-        """The noise of an action with that of its continuous elements [..., X] replaced."""
-        own, x = dict(self.branches.elements.by_leaf(noise)), 0
-        for name, d in self.branches.continuous.items():
-            own[name], x = value[..., x : x + d.size], x + d.size
-        return own if self.branches.elements.hybrid else next(iter(own.values()))
-
-    def uniform(self, noise: PyTree, mask: Array | None, lead: tuple[int, ...]) -> PyTree:
-        """Uniform over what the space and the mask allow, as correlated as the noise; N(0, 1) without bounds."""
-        elements = self.branches.elements
-        blank = self.dist.params(jnp.zeros((*lead, self.dist.head_size)), FREE, mask)
-        own = dict(elements.by_leaf(self.dist.sample(blank, noise)))
-        for name, d in self.branches.continuous.items():
-            spread = jnp.arctanh(jnp.clip(lax.erf(own[name] / math.sqrt(2)), -1 + 1e-6, 1 - 1e-6))
-            own[name] = jnp.where(d.squashed, spread, own[name])
-        return own if elements.hybrid else next(iter(own.values()))

@@ -27,10 +27,10 @@ class Horizon(NamedTuple):
         return None if count is None else cls(float(count.n), count.unit)
 
 
-def optimizer(c: Any) -> optax.GradientTransformation:
-    """Clipped Adam on the parameters as one vector; the learning rate is applied outside, where its schedule is."""
+def optimizer(c: Any, eps: float = 1e-5) -> optax.GradientTransformation:
+    """Adam with gradients clipped to `max_grad_norm`; the learning rate is applied outside, where its schedule is."""
     limit = jnp.where(jnp.asarray(c.max_grad_norm) > 0, c.max_grad_norm, jnp.inf)
-    return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam(eps=1e-5))  # type: ignore[arg-type]
+    return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam(eps=eps))  # type: ignore[arg-type]
 
 
 def scheduled(start, end, shape: str, horizon: Horizon | None, clock: Clock) -> Array:

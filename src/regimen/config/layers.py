@@ -19,18 +19,14 @@ from regimen.config import datasets, presets
 from regimen.config import names as migrating
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
 from regimen.config.curriculum import PRESET
+from regimen.config.domains import domain_of
 from regimen.config.regimen import EPISODES, resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
-from regimen.config.validation import coerce, field_types, validate
+from regimen.config.validation import aliases, coerce, field_types, validate
 from regimen.errors import ConfigError, nearest
 
 BASE = {"rollout.episodes": EPISODES, "total_episodes": 1000}  # below every preset: what `balanced` has
-ALIASES = {"tracking_uri": "track.uri"}
-SCALARS = {
-    "algo": "algorithm",
-    "track": "track.enabled",
-    "engine": "engine.name",
-}  # a section's name with a plain value: algo="ppo", track=False, engine="ray"
+ALIASES = aliases(TrainConfig)  # a section's name with a plain value among them: algo="ppo", track=False
 OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
 
 
@@ -80,8 +76,26 @@ def build_config(
     flat |= {"env": env, "algorithm": algorithm}
     if source is not None:
         flat["preset"] = source.name
-    config = validate(_build(TrainConfig, flat, algorithm))
+    config = share_discount(validate(_build(TrainConfig, flat, algorithm)))
     resolve(config, native=True)
+    return config
+
+
+def share_discount(config: TrainConfig) -> TrainConfig:
+    """The configuration with the learner's discount in an environment whose shaping must have the same."""
+    domain = domain_of(config.env)
+    gamma = getattr(config.algo, "gamma", None)
+    if domain is None or domain.discount is None or gamma is None:
+        return config
+    name, default = domain.discount
+    value = config.env_args.get(name)
+    if value is None:
+        return config if gamma == default else config.replace(env_args=config.env_args | {name: gamma})
+    if value != gamma:
+        raise ConfigError(
+            f"env.{name}: {value} is not algo.gamma {gamma:g}, with which shaping leaves the task as it is; leave "
+            f"env.{name} out, and it follows algo.gamma"
+        )
     return config
 
 
@@ -208,8 +222,8 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
                 expand(texts, "curriculum.")
             elif key in sections and isinstance(value, Mapping):
                 expand(value, key + ".")
-            elif key in sections and key in SCALARS:
-                put(SCALARS[key], value)
+            elif key in sections and key in ALIASES:
+                put(ALIASES[key], value)
             elif key in sections and value is None:  # an empty section of a YAML file
                 continue
             elif key in sections:

@@ -322,7 +322,7 @@ class NativeEngine(Engine):
     def specs(self, state: State) -> tuple[Any, Any]:
         """How a state and a carry lie on the devices: rows of environments are split, the rest is on all of them."""
         everywhere, by_env = P(), P(DEVICES) if self.learners == 1 else P(None, DEVICES)
-        split = getattr(self.algo, "by_env", ())
+        split = self.algo.by_env or ()
         aux = {name: by_env if name in split else everywhere for name in state.aux}
         columns = P(None, DEVICES) if self.learners == 1 else P(None, None, DEVICES)  # a replay is [time, rows, ...]
         common = State(everywhere, everywhere, everywhere, everywhere, aux, columns)  # type: ignore[arg-type]

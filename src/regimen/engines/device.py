@@ -67,7 +67,7 @@ def choose(asked: int | None, num_envs: int, algo: Any) -> list[Any]:
         if asked not in (None, len(visible)):
             raise ConfigError(f"devices: {asked}, but all {len(visible)} of the processes take part; leave it unset")
         asked = len(visible)
-    if not hasattr(algo, "by_env"):
+    if algo.by_env is None:
         if asked not in (None, 1):
             raise ConfigError(f"devices: {type(algo).__name__} learns on one device only (it has no `by_env`); set 1")
         return visible[:1]

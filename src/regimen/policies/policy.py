@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from regimen import spaces
 from regimen.algorithms import policy_map
+from regimen.algorithms.base import Algorithm
 from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.validation import field_types
@@ -33,7 +34,10 @@ ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
 
 def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
     """The algorithm registered as `name`, with its hyper-parameters."""
-    return ALGORITHMS[name].load()(config, network)
+    cls = ALGORITHMS[name].load()
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        raise ConfigError(f"algorithm '{name}': {cls!r} is not a subclass of regimen.algorithms.base.Algorithm")
+    return cls(config, network)
 
 
 def bind_algorithm(config: TrainConfig, handle: registry.EnvHandle, regimen: Regimen) -> Any:
@@ -60,7 +64,7 @@ def bind_algorithm(config: TrainConfig, handle: registry.EnvHandle, regimen: Reg
             theirs, ours = getattr(policy, what), getattr(handle, what)
             if not spaces.same(theirs, ours):
                 raise ConfigError(f"frozen: the {what} of '{name}' is {theirs}; {handle.id} has {ours}")
-    return policy_map.PolicyMap.bind(algo, spec, chosen, {k: (p.algo, p.params) for k, p in frozen.items()})
+    return policy_map.PolicyMap.of(algo, spec, chosen, {k: (p.algo, p.params) for k, p in frozen.items()})
 
 
 class Policy:
@@ -202,7 +206,7 @@ def read_policy(path: Path) -> Policy:
     meta, arrays = read_files(path)
     components = tuple(meta.get("reward_components", ("total",)))
     observed, acted = (spaces.from_json(meta[name]) for name in ("observation_space", "action_space"))
-    needs_env = "policies" not in meta and getattr(ALGORITHMS[meta["algorithm"]].load(), "needs_env", False)
+    needs_env = "policies" not in meta and ALGORITHMS[meta["algorithm"]].load().needs_env
     env = registry.resolve(meta["env"], meta.get("env_args", {})).native if needs_env else None
     spec = Spec(observed, acted, components, tuple(meta.get("agents", ())), env=env)
     if "policies" in meta:
@@ -211,7 +215,7 @@ def read_policy(path: Path) -> Policy:
             policy_map.Member(name, algos[name].bind(spec), tuple(spec.agents.index(a) for a in one["agents"]))
             for name, one in meta["policies"].items()
         )
-        algo: Any = policy_map.PolicyMap(members, policy_map.Parts(spec, members))
+        algo: Any = policy_map.PolicyMap(members, policy_map.Members(spec, members))
     else:
         algo = saved_algorithm(meta, path).bind(spec)
     like = algo.actor_params(algo.init(jax.random.key(0)))

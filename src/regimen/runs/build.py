@@ -88,9 +88,7 @@ def make_engine(
 
 def with_config(algo: Any, config: Any) -> Any:
     """A bound algorithm with other hyper-parameters, sharing its networks: those may not depend on what changed."""
-    other = type(algo)(config, algo.network)
-    other.parts = algo.parts
-    return other
+    return type(algo)(config, algo.network).with_binding(algo.bound)
 
 
 def memory_needed(regimen: Regimen, handle: EnvHandle) -> int:
@@ -101,7 +99,7 @@ def memory_needed(regimen: Regimen, handle: EnvHandle) -> int:
 
 def replay_needed(algo: Any) -> int:
     """Bytes of one learner's replay; 0 where it has none."""
-    return algo.bound.replay_bytes() if hasattr(algo.bound, "replay_bytes") else 0
+    return algo.bound.replay_bytes()
 
 
 @contextlib.contextmanager

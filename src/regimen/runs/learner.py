@@ -85,7 +85,7 @@ class Learner:
 
     def stages(self, progress: Progress) -> list[str]:
         """Stages of the algorithm that an advance came to."""
-        names, lines, steps = getattr(self.engine.algo, "stages", ()), [], self.ledger.counters.steps
+        names, lines, steps = self.engine.algo.stages, [], self.ledger.counters.steps
         found = progress.metrics.get("stage", np.zeros(0)) if names else ()
         for number, taken in zip(found, np.cumsum(progress.steps)):
             if int(number) != self.stage:

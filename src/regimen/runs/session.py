@@ -114,7 +114,7 @@ class Session:
         lines = [
             f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: " + describe(c, regimen),
             *self.engine.notes,
-            *getattr(getattr(self.engine.algo, "parts", None), "notes", ()),
+            *self.engine.algo.bound.notes,
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
             f"{device.size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
@@ -151,7 +151,7 @@ class Session:
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         algo = self.engine.algo
-        self.console.start(total, unit, getattr(algo, "stages", ()), getattr(algo, "progress", ()))
+        self.console.start(total, unit, algo.stages, algo.progress)
         self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             self.loop.run(self.limits, self.turn, self.signals.is_requested)

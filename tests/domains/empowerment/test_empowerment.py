@@ -504,7 +504,7 @@ def test_options_fit_together(name):
 
 def test_another_number_does_not_compile_anew():
     one, other = bound(), bound()
-    other.parts = one.parts
+    other.binding = one.binding
     other.config = replace(other.config, lr_q_r=0.5, beta_r=3.0, gamma_h=0.5, epsilon_r_end=0.2, zeta=1.1)
     assert jax.tree.structure(one) == jax.tree.structure(other)
     assert jax.tree.leaves(one) != jax.tree.leaves(other)

@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
+import regimen
 from regimen.config import layers
 from regimen.config import schema as configuration
 from regimen.config.regimen import resolve, share_rollout
 from regimen.domains.empowerment import exact, validate
+from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.engines.base import Limits
 from regimen.envs import registry
 from regimen.errors import ConfigError
@@ -79,13 +81,13 @@ def test_actors_reach_the_exact_values(cluster):
 
 
 def test_weights_go_out_as_often_as_asked():
-    engine = SimpleNamespace(algo=SimpleNamespace(config=SimpleNamespace(actor_sync_freq=100)), synced=0)
+    engine = SimpleNamespace(algo=Empowerment(actor_sync_freq=100), synced=0)
     engine.state = SimpleNamespace(aux={"training_steps": 99})
     assert not RayEngine.due(engine) and engine.synced == 0
     engine.state.aux["training_steps"] = 100
     assert RayEngine.due(engine) and engine.synced == 100
     assert not RayEngine.due(engine)
-    engine.algo.config = SimpleNamespace()
+    engine.algo = regimen.PPO()
     assert RayEngine.due(engine)  # other algorithms: after every update
 
 

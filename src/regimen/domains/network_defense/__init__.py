@@ -15,6 +15,7 @@ DOMAIN = Domain(
         ),
     },
     presets=f"{__path__[0]}/presets",
+    discount=("alignment_gamma", 0.99),
     tables="regimen.domains.network_defense.views:draw_table",
     verbs={
         "search": Verb(

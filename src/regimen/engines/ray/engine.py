@@ -49,8 +49,8 @@ class RayEngine(HostEngine):
         self.regimen = regimen
         self.config, self.handle = config.replace(seed=seed, seeds=None), handle
         self.env, self.algorithm = portable_env(config.env), portable_algorithm(config.algorithm)
-        self.asynchronous = bool(getattr(algo, "asynchronous", False))
-        self.max_lag = getattr(algo.config, "max_lag", None)
+        self.asynchronous = algo.asynchronous
+        self.max_lag = algo.max_lag
         self.cluster = Cluster(config.engine, store_bytes)
         self.fleet = Fleet(config.engine, self.post, self.order, stop_requested)
         self.tell: Callable[[str], None] = lambda text: None
@@ -83,12 +83,12 @@ class RayEngine(HostEngine):
         self.weights = put(self.algo.actor_params(self.state))
 
     def due(self) -> bool:
-        """Whether workers get new weights now: after every update, or as often as the algorithm's `actor_sync_freq`
+        """Whether workers get new weights now: after every update, or as often as the algorithm's `sync_every`
         says, in its training steps."""
-        every = getattr(self.algo.config, "actor_sync_freq", None)
+        every = self.algo.sync_every
         if every is None:
             return True
-        done = int(self.state.aux["training_steps"])
+        done = self.algo.training_steps(self.state)
         due = done - self.synced >= every
         self.synced = done if due else self.synced
         return due

@@ -29,9 +29,6 @@ SCHEMA = 1
 DRAWS = 20  # trials of a random sweep that does not say how many
 KINDS = ("uniform", "log", "int", "logint", "choice")
 PLAN, DATABASE = "plan.json", "study.db"
-TOGETHER = ("ppo", "sac", "impala", "appo")  # algorithms that are known, by test, to be the same in one program
-SHAPING = ("kl_coef",)  # numbers whose being 0 or not is part of the program
-COUNTING = ("update_ratio",)  # numbers that say how often a loop turns, which learners of one program do together
 SAMPLERS = ("random", "tpe")
 OF_EVERY_ENV = ("return_mean", "length_mean", "success_rate")  # evaluation metrics that no environment declares
 
@@ -141,7 +138,8 @@ class Plan:
         native = first.env in ENVS or first.env.startswith("gymnax:")
         if not native:
             return f"{first.env} is not a native environment"
-        if first.data is not None or first.algorithm not in TOGETHER:
+        algorithm = ALGORITHMS[first.algorithm].load()
+        if first.data is not None or not algorithm.varies_together:
             return f"{first.algorithm} is trained one by one"
         if first.engine.distributed or first.policy_map != "shared" or first.frozen:
             return "workers and several policies are trained one by one"
@@ -150,12 +148,12 @@ class Plan:
             section, _, name = key.rpartition(".")
             if section != "algo" or optional(types.get(name))[0] is not float:
                 return f"{key} is not a number that one compiled program can vary"
-            if name in COUNTING:
+            if name in algorithm.counting:
                 return f"{key} changes how many gradient steps there are"
             values = [self.draw(n)[key] for n in range(self.trials)]
             if any(v is None for v in values):
                 return f"{key} is switched off in some trials"
-            if name in SHAPING and len({v == 0 for v in values}) > 1:
+            if name in algorithm.shaping and len({v == 0 for v in values}) > 1:
                 return f"{key} is switched off in some trials"
         return None
 
@@ -226,7 +224,6 @@ def read_pairs(texts: Sequence[str], flag: str, algorithm: str) -> dict[str, str
         if not equals or not value:
             raise ConfigError(f"{flag}: '{text}' is not KEY=VALUES")
         key = layers.normalize_key(name)
-        key = layers.SCALARS.get(key, key)
         known = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
         found = next((k for a in known if (k := layers.resolve_key(key, a)) is not None), None)
         if found is None:

@@ -22,7 +22,7 @@ from regimen.domains.empowerment.hyperparameters import STAGES, EmpowermentConfi
 from regimen.domains.empowerment.learner import targets as aims
 from regimen.domains.empowerment.learner.model import Rows
 from regimen.domains.empowerment.learner.networks import Nets, descend, dropped, error_loss, log_error, log_policy, move
-from regimen.domains.empowerment.learner.parts import Parts
+from regimen.domains.empowerment.learner.parts import EmpowermentBinding
 from regimen.domains.empowerment.learner.schedule import RAMP, effective_beta, epsilon, oldest, rate
 from regimen.domains.empowerment.learner.targets import Targets, Values
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
@@ -44,8 +44,15 @@ class Empowerment(Algorithm):
     progress = ("beta_r",)
     by_env = ()
 
-    def build(self, spec: Spec) -> Parts:
-        return Parts(spec, self.network, self.config)
+    def build(self, spec: Spec) -> EmpowermentBinding:
+        return EmpowermentBinding(spec, self.network, self.config)
+
+    @property
+    def sync_every(self) -> int | None:
+        return self.config.actor_sync_freq
+
+    def training_steps(self, state: State) -> int:
+        return int(state.aux["training_steps"])
 
     @property
     def nets(self) -> Nets:
@@ -102,9 +109,6 @@ class Empowerment(Algorithm):
             "epsilon_h": epsilon(c.epsilon_h_start, c.epsilon_h_end, c.epsilon_h_decay_steps, t),
         }
         return {"nets": params, "beta_r": effective_beta(c, self.bound.plan, t)} | epsilons
-
-    def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
-        return ()
 
     def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
         keys, world = jax.random.split(key, 3), self.bound.model.world

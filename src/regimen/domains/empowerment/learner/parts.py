@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regimen.algorithms.base import Binding
 from regimen.axes import device_count
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import exact, reach, tabular
@@ -30,8 +31,8 @@ CACHE = (
 )
 
 
-class Parts:
-    """Compared by identity: part of the compiled program."""
+class EmpowermentBinding(Binding):
+    """The model of a world, the networks, the stages and the replay."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: EmpowermentConfig):
         world = spec.env
@@ -39,7 +40,8 @@ class Parts:
             what = "an environment outside the program" if world is None else type(world).__name__
             raise ConfigError(f"algorithm: empowerment needs a world of humans and robots (`World`), not {what}")
         check(world, spec, c)
-        self.spec, self.plan = spec, Plan.of(c)
+        super().__init__(spec)
+        self.plan = Plan.of(c)
         self.observes = not (world.modelled and c.use_model_based_targets)
         self.model = make_model(world, c)
         self.nets = Nets(self.model, c, network)

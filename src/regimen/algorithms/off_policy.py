@@ -1,0 +1,98 @@
+"""What algorithms share that learn from transitions however they were collected: a squashed policy, the loop of
+gradient steps, and what a dataset says beside what happened in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from regimen import distributions, spaces
+from regimen.algorithms.base import Algorithm, Binding
+from regimen.algorithms.branches import FREE
+from regimen.config.schema import NetworkConfig
+from regimen.networks import Shape, make_net
+from regimen.normalize import RunningStats
+from regimen.types import Array, Model, PyTree, Spec, State
+
+Metrics = dict[str, Array]
+M = TypeVar("M")
+
+
+def learn(
+    step: Callable[[Array, M], tuple[M, Metrics]],
+    models: M,
+    stop: Array | int,
+    start: Array | int = 0,
+    totals: Metrics | None = None,
+) -> tuple[M, Metrics]:
+    """`models, metrics = step(i, models)` for i = start .. stop - 1: the models, and sums of the metrics (from `totals`
+    on, where there were steps before)."""
+
+    def body(i: Array, carry: tuple[M, Metrics]) -> tuple[M, Metrics]:
+        models, totals = carry
+        models, metrics = step(i, models)
+        return models, jax.tree.map(jnp.add, totals, metrics)
+
+    if totals is None:
+        totals = {name: jnp.zeros(()) for name in jax.eval_shape(lambda: step(jnp.int32(0), models)[1])}
+    return lax.fori_loop(start, stop, body, (models, totals))
+
+
+def move(model: Model, optimizer: optax.GradientTransformation, grads: PyTree, lr: Any) -> Model:
+    """The model one step of its optimiser on."""
+    updates, opt_state = optimizer.update(grads, model.opt_state)
+    return model.replace(params=jax.tree.map(lambda p, u: p - lr * u, model.params, updates), opt_state=opt_state)
+
+
+def mean(x: Array, weight: Array) -> Array:
+    """Over rows [B, ...], leaving out those of weight 0."""
+    return jnp.tensordot(weight, x, 1, precision="highest") / jnp.maximum(weight.sum(), 1.0)
+
+
+class OffPolicyBinding(Binding):
+    """The network of a policy whose numbers are squashed into their bounds, with deviations by state."""
+
+    def __init__(self, spec: Spec, network: NetworkConfig):
+        spaces.check_observation_space(spec.observation_space)
+        dist = distributions.for_space(
+            spec.action_space, bounded="tanh", state_std=True, conditions=spec.action_conditions
+        )
+        super().__init__(spec, dist)
+        self.elements = distributions.Elements(dist, "joint")
+        self.obs_size = spaces.flat_size(spec.observation_space)
+        heads = tuple(d.head_shape for d in self.elements.leaves.values())
+        self.actor = make_net(network, Shape(spec.observation_space, heads), 0.01)
+
+
+class OffPolicy(Algorithm):
+    """A policy that learns also from a dataset."""
+
+    default_network = NetworkConfig(hidden=(256, 256), activation="relu")
+    offline = True
+
+    def actor_params(self, state: State) -> PyTree:
+        out = {"actor": state.models["actor"].params}
+        return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
+
+    def first_norm(self) -> dict[str, PyTree]:
+        """Normalisers before anything was observed."""
+        return {"obs": RunningStats.zero((self.bound.obs_size,))} if self.config.normalize_obs else {}
+
+    def distribution(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
+        """Parameters of the policy's distribution at features [..., D]."""
+        return self.bound.dist.params(self.bound.actor.apply(params, x), FREE, mask)
+
+    def log_likelihood(self, out: PyTree, action: PyTree, mask: Array | None) -> Array:
+        """log pi(a | s) [...] of actions that were taken, over their elements that matter."""
+        return self.total(self.bound.dist.log_prob(out, action), action, mask)
+
+    def total(self, x: PyTree, action: PyTree, mask: Array | None) -> Array:
+        """Sums [...] over the elements of actions that matter."""
+        elements = self.bound.elements
+        flat, relevant = elements.flat(x), elements.relevance(action, mask)
+        return (flat if relevant is None else jnp.where(relevant, flat, 0.0)).sum(-1)
