@@ -69,7 +69,7 @@ def test_help_has_examples(verb, capsys):
     cli.main([verb, "--help"])
     text = capsys.readouterr().out
     shown = re.findall(rf"^\s+(?:eval .*)?regimen {verb}\b", text, re.MULTILINE)
-    assert shown, f"add examples of {verb} to cli/examples.py"
+    assert shown, f"add examples of {verb} to config/examples.py or to its domain"
     assert not CONTROL.search(text)
 
 

@@ -71,7 +71,6 @@ class TrainFlags:
 
 OTHERS = ("distributed", "process_id", "num_processes", "hosts")
 ONLY_FLAGS = ("config", "json", "quiet", "no_track", *OTHERS)
-SHORT = {"algo": "algorithm", "engine": "engine.name"}
 
 
 def run(argv: list[str]) -> int:
@@ -134,17 +133,13 @@ def tokenize(argv: list[str]) -> Tokens:
     def find(key: str) -> tuple[str, Any] | None:
         if key in only:
             return key, only[key]
-        if key in SHORT:
-            return SHORT[key], str
         for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name
             found = layers.resolve_key(key, algorithm)
             if found is not None:
                 return found, layers.leaf_types(algorithm).get(found, str)
         return None
 
-    tokens = read_tokens(
-        argv, find, lambda key: layers.suggest(key, algorithms[0], extra=(*ONLY_FLAGS, *SHORT), dash="--")
-    )
+    tokens = read_tokens(argv, find, lambda key: layers.suggest(key, algorithms[0], extra=ONLY_FLAGS, dash="--"))
     if len(tokens.positionals) > 1:
         raise UsageError(f"unexpected argument '{tokens.positionals[1]}'; see `regimen train --help`")
     return tokens
@@ -204,5 +199,5 @@ def show_help(argv: list[str]) -> None:
             top.append(Row("curriculum.FIELD", str, docs[name], metavar="SCHEDULE"))
         elif name not in ("env", "algorithm"):
             top.append(Row(name.replace("_", "-"), hint, docs.get(name, ""), value))
-    top += [row for row in mine if row.name not in ("ENV", *SHORT)]
+    top += [row for row in mine if row.name not in ("ENV", "algo", "engine")]
     print_help("regimen train", DESCRIPTION, top, sections)

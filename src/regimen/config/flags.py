@@ -242,7 +242,7 @@ def rows_of(cls: type, default: Any = None, prefix: str = "") -> list[Row]:
 
 def print_help(prog: str, description: str, rows: list[Row], sections: dict[str, tuple[str, list[Row]]] | None = None):
     """Draw a help page: the rows, then one box per section (name -> description, rows), then examples: the indented
-    commands of the description, and those of `cli/examples.py`."""
+    commands of the description, and those of `examples.py`."""
     import tyro
 
     from regimen.config.examples import EXAMPLES

@@ -22,16 +22,11 @@ from regimen.config.curriculum import PRESET
 from regimen.config.domains import domain_of
 from regimen.config.regimen import EPISODES, resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
-from regimen.config.validation import coerce, field_types, validate
+from regimen.config.validation import aliases, coerce, field_types, validate
 from regimen.errors import ConfigError, nearest
 
 BASE = {"rollout.episodes": EPISODES, "total_episodes": 1000}  # below every preset: what `balanced` has
-ALIASES = {"tracking_uri": "track.uri"}
-SCALARS = {
-    "algo": "algorithm",
-    "track": "track.enabled",
-    "engine": "engine.name",
-}  # a section's name with a plain value: algo="ppo", track=False, engine="ray"
+ALIASES = aliases(TrainConfig)  # a section's name with a plain value among them: algo="ppo", track=False
 OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
 
 
@@ -227,8 +222,8 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
                 expand(texts, "curriculum.")
             elif key in sections and isinstance(value, Mapping):
                 expand(value, key + ".")
-            elif key in sections and key in SCALARS:
-                put(SCALARS[key], value)
+            elif key in sections and key in ALIASES:
+                put(ALIASES[key], value)
             elif key in sections and value is None:  # an empty section of a YAML file
                 continue
             elif key in sections:

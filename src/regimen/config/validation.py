@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, Union
 
 from regimen.config import curriculum
-from regimen.config.fields import Count, Range
+from regimen.config.fields import Alias, Count, Range
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.errors import ConfigError, nearest
 
@@ -158,6 +158,16 @@ def field_marks(cls: type) -> dict[str, Range | type[Count]]:
 def _mark(hint: Any) -> Range | type[Count] | None:
     found = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Range) or m is Count]
     return next(iter(found), None) or next(filter(None, map(_mark, typing.get_args(hint))), None)
+
+
+def aliases(cls: type, prefix: str = "") -> dict[str, str]:
+    """Other name -> the dotted key that it stands for, of every setting below a dataclass."""
+    out: dict[str, str] = {}
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        out |= {mark.name: prefix + name for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Alias)}
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            out |= aliases(hint, f"{prefix}{name}.")
+    return out
 
 
 def read_field(cls: type, name: str, value: Any, where: str) -> Any:

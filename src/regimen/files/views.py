@@ -18,6 +18,8 @@ from regimen.files.storage import plain, write_atomic
 
 KINDS = ("tracks", "grid", "network", "posterior", "series", "image")
 LARGEST = 8 << 20  # bytes of a view that the page reads
+View = dict[str, Any]  # what a view's JSON holds
+Part = Mapping[str, object]  # an object within one, or one that is not checked yet
 IMAGES = (".png", ".gif", ".jpg", ".webp")
 
 
@@ -25,7 +27,7 @@ class ViewError(ValueError):
     """A view that cannot be drawn: where, and what is wrong."""
 
 
-def write(run_dir: str | Path, name: str, view: Mapping[str, object]) -> Path:
+def write(run_dir: str | Path, name: str, view: Part) -> Path:
     """Check a view and write it to `<run_dir>/views/<name>.json` in one step; a page that is open shows it at once."""
     import json
 
@@ -49,27 +51,23 @@ def table_title(name: str, what: str) -> str:
 # --- making them -----------------------------------------------------------------------------------------------------
 
 
-def tracks(
-    title: str, episodes: Sequence[Mapping[str, object]], *, separation: float | None = None, unit: str = ""
-) -> View:
+def tracks(title: str, episodes: Sequence[Part], *, separation: float | None = None, unit: str = "") -> View:
     """Movers on a plane; `separation` is the distance that any two must keep, drawn as circles of half of it."""
     return {"kind": "tracks", "title": title, "separation": separation, "unit": unit, "episodes": list(episodes)}
 
 
-def episode(title: str, time: object, agents: Sequence[Mapping[str, object]]) -> View:
+def episode(title: str, time: object, agents: Sequence[Part]) -> View:
     """One of them: T times, and each mover's `name`, `x` and `y` at them (null where it is absent), with or without a
     `goal` [x, y] and an `alert` at each time."""
     return {"title": title, "time": time, "agents": list(agents)}
 
 
-def grid(title: str, rows: Sequence[str], frames: Sequence[Mapping[str, object]], *, unit: str = "") -> View:
+def grid(title: str, rows: Sequence[str], frames: Sequence[Part], *, unit: str = "") -> View:
     """A map of characters ('#' is a wall) and what changes on it; `unit` is that of the heat map's values."""
     return {"kind": "grid", "title": title, "rows": list(rows), "frames": list(frames), "unit": unit}
 
 
-def grid_frame(
-    values: object = None, agents: Sequence[Mapping[str, object]] = (), arrows: object = (), title: str = ""
-) -> View:
+def grid_frame(values: object = None, agents: Sequence[Part] = (), arrows: object = (), title: str = "") -> View:
     """One moment: `values` by row and column, `agents` with `name`, `row`, `column`; `arrows` of (row, column, to the
     right, downwards), of length at most 1."""
     return {"title": title, "values": values, "agents": list(agents), "arrows": arrows}
@@ -78,9 +76,9 @@ def grid_frame(
 def network(
     title: str,
     states: Sequence[str],
-    nodes: Sequence[Mapping[str, object]],
+    nodes: Sequence[Part],
     edges: object,
-    frames: Sequence[Mapping[str, object]],
+    frames: Sequence[Part],
     *,
     bounds: Sequence[float] | None = None,
 ) -> View:
@@ -92,13 +90,13 @@ def network(
     return out | {"frames": list(frames)} | ({} if bounds is None else {"bounds": list(bounds)})
 
 
-def posterior(title: str, frames: Sequence[Mapping[str, object]], *, label: str = "value") -> View:
+def posterior(title: str, frames: Sequence[Part], *, label: str = "value") -> View:
     """What is believed of each candidate: frames with a `title` and `candidates` of `name`, `mean`, `low`, `high`, and
     maybe `observed` (a list of values) and `chosen` (true for the next to try)."""
     return {"kind": "posterior", "title": title, "label": label, "frames": list(frames)}
 
 
-def series(title: str, lines: Sequence[Mapping[str, object]], *, xlabel: str = "", ylabel: str = "") -> View:
+def series(title: str, lines: Sequence[Part], *, xlabel: str = "", ylabel: str = "") -> View:
     """Lines of `name`, `x`, `y`, and maybe `low` and `high`."""
     return {"kind": "series", "title": title, "xlabel": xlabel, "ylabel": ylabel, "lines": list(lines)}
 
@@ -110,9 +108,7 @@ def image(title: str, file: str, alt: str = "") -> View:
 
 # --- checking them ---------------------------------------------------------------------------------------------------
 
-View = dict[str, Any]  # as JSON has it
-Check = Callable[[object, str], Any]  # value and where it is -> the value as it is kept
-Field = tuple[Check, object]  # and its default; `...` where there is none
+Check = Callable[[object, str], Any]
 
 
 def check(view: object) -> View:
@@ -157,7 +153,7 @@ def _maybe(inner: Check) -> Check:
 
 
 def _list(inner: Check, length: int | None = None) -> Check:
-    def run(value: object, where: str) -> list[Any]:
+    def run(value: object, where: str) -> list[object]:
         if not isinstance(value, list) or (length is not None and len(value) != length):
             _fail(where, "not a list" if length is None else f"not a list of {length}")
         return [inner(item, f"{where}[{i}]") for i, item in enumerate(value)]
@@ -165,7 +161,7 @@ def _list(inner: Check, length: int | None = None) -> Check:
     return run
 
 
-def _object(fields: Mapping[str, Field]) -> Check:
+def _object(fields: Mapping[str, tuple[Check, object]]) -> Check:
     """Fields with (check, default); a default of `...` makes a field needed."""
 
     def run(value: object, where: str) -> View:
@@ -173,11 +169,11 @@ def _object(fields: Mapping[str, Field]) -> Check:
             _fail(where, "not an object")
         out, dot = {}, f"{where}." if where else ""
         for name, (inner, default) in fields.items():
-            item = value.get(name, default)
-            if item is ...:
+            given = value.get(name, default)
+            if given is ...:
                 _fail(f"{dot}{name}", "missing")
             if name in value or default is not None:
-                out[name] = inner(item, f"{dot}{name}")
+                out[name] = inner(given, f"{dot}{name}")
         return out
 
     return run
@@ -203,11 +199,11 @@ def _episode(value: object, where: str) -> View:
 
 
 def _file(value: object, where: str) -> str:
-    name = _text(value, where)
-    names = name.split("/")
+    text = _text(value, where)
+    names = text.split("/")
     if any(n in ("", ".", "..") or n.startswith(".") for n in names) or not names[-1].lower().endswith(IMAGES):
         _fail(where, f"not a picture ({', '.join(IMAGES)}) by its name below the run directory")
-    return name
+    return text
 
 
 _NUMBERS, _GAPS = _list(_number), _list(_maybe(_number))
@@ -246,7 +242,7 @@ _CANDIDATE = _object(
         "chosen": (_flag, None),
     }
 )
-FIELDS: dict[str, dict[str, Field]] = {
+FIELDS: dict[str, dict[str, tuple[Check, object]]] = {
     "tracks": {"separation": (_maybe(_number), None), "unit": (_text, ""), "episodes": (_list(_episode), ...)},
     "grid": {
         "rows": (_list(_text), ...),
