@@ -77,7 +77,7 @@ def update_study(strategy: str, seed: int, budget: int, folder: str) -> Any:
 
     given = {"parts": ["race"], "strategies": [strategy], "seeds": 1, "seed": seed, "budget": budget}
     options = resolve_options("network_defense", {}, "cpu", given, False)
-    return updates.Study("network_defense", {}, "cpu", options, Path(folder))
+    return updates.UpdatesStudy({}, "cpu", options, env="network_defense", out=Path(folder))
 
 
 CRITICS = ("monte-carlo", "gae", "gae-scaled", "gae-taught", "gae-scaled-taught")

@@ -72,8 +72,8 @@ class Dashboard:
         self.news = asyncio.Event()
         self.closing = False
         self.first = asyncio.Event()
-        self.lines: OrderedDict[tuple[Any, ...], tuple[bytes, bytes]] = OrderedDict()
-        self.answers: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
+        self.lines: OrderedDict[tuple[object, ...], tuple[bytes, bytes]] = OrderedDict()
+        self.answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     async def watch(self) -> None:
         """Keep the index up to date while a page is open."""
@@ -127,7 +127,7 @@ class Dashboard:
         finally:
             self.clients -= 1
 
-    def listing(self) -> dict[str, Any]:
+    def listing(self) -> dict[str, object]:
         runs = [run.shown | indexing(run) for run in list(self.index.runs.values()) if run.shown]
         return {"folder": self.index.root.name, "runs": runs}
 
@@ -185,7 +185,7 @@ def packed(values: np.ndarray, kind: str) -> bytes:
     return b'"%s"' % base64.b64encode(np.ascontiguousarray(values, kind).tobytes())
 
 
-def indexing(run: Run) -> dict[str, Any]:
+def indexing(run: Run) -> dict[str, float | None]:
     """How much of a long metrics file is read, where it is not all."""
     columns = run.columns
     done = columns is None or columns.complete
@@ -210,7 +210,7 @@ def artefacts(run: Run) -> list[tuple[str, ...]]:
     return out
 
 
-def answer(value: Any) -> Response:
+def answer(value: object) -> Response:
     return Response(json.dumps(value, separators=(",", ":")), media_type="application/json")
 
 
