@@ -82,7 +82,7 @@ def read_tokens(
 ) -> Tokens:
     """Sort `argv` into places, flags and `--env.KEY` pairs.
 
-    `find` gives the (key, type) that a flag's name stands for, `hint_for(name)` ends the error about one it does not know.
+    `find` gives the (key, type) that a flag's name stands for, `hint_for(name)` ends an error about another.
     """
     tokens = Tokens([], {}, {})
     rest = list(argv)
