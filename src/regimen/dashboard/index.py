@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import stat
 import threading
@@ -35,8 +36,8 @@ LAST = {  # what the list shows of the last rows
 }
 
 
-def run_id(parts: tuple[str, ...]) -> str:
-    """A name for URLs that says nothing of the path and stays the same from start to start."""
+def key_of(parts: tuple[str, ...]) -> str:
+    """Return a name for URLs that says nothing of the path and stays the same from start to start."""
     return hashlib.blake2s("/".join(parts).encode("utf-8", "surrogateescape"), digest_size=9).hexdigest()
 
 
@@ -45,7 +46,7 @@ class Run:
 
     def __init__(self, root: Path, parts: tuple[str, ...], is_run: bool):
         self.root, self.parts, self.is_run = root, parts, is_run
-        self.id = run_id(parts)
+        self.id = key_of(parts)
         self.stamps: dict[str, tuple[int, int, int] | None] = {}
         self.status: dict[str, object] = {}
         self.labels: dict[str, str] = {}  # of metrics, as the environment declares them
@@ -201,13 +202,13 @@ class Index:
 
     def scan(self) -> list[str]:
         """Find runs; returns the ids that are gone."""
-        found = {run_id(parts): (parts, is_run) for parts, is_run in find(self.root)}
-        gone = [key for key in self.runs if key not in found]
-        kept = {}
-        for key, (parts, is_run) in found.items():
+        folders = {key_of(parts): (parts, is_run) for parts, is_run in find(self.root)}
+        gone = [key for key in self.runs if key not in folders]
+        runs = {}
+        for key, (parts, is_run) in folders.items():
             run = self.runs.get(key)
-            kept[key] = run if run is not None and run.is_run == is_run else Run(self.root, parts, is_run)
-        self.runs = kept
+            runs[key] = run if run is not None and run.is_run == is_run else Run(self.root, parts, is_run)
+        self.runs = runs
         return gone
 
     def forget(self) -> None:
@@ -218,9 +219,6 @@ class Index:
             run = held.pop(0)
             total -= run.columns.values if run.columns is not None else 0
             run.columns = None
-
-    def listing(self) -> list[dict[str, object]]:
-        return [run.shown for run in list(self.runs.values()) if run.shown]
 
 
 def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
@@ -253,8 +251,6 @@ def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
 
 def natural(parts: tuple[str, ...]) -> list[list[tuple[int, str]]]:
     """seed-2 before seed-10."""
-    import re
-
     return [[(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"(\d{1,18})", part)] for part in parts]
 
 
