@@ -15,9 +15,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError
 from regimen.types import PyTree, Spec
 
-Frozen = Mapping[
-    str, tuple[Algorithm, PyTree]
-]  # name -> bound algorithm and actor parameters of a policy that only acts
+Frozen = Mapping[str, tuple[Algorithm, PyTree]]  # policies that only act, by name: bound algorithm, actor parameters
 
 
 def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Algorithm:

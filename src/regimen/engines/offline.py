@@ -60,7 +60,7 @@ class OfflineEngine(CompiledEngine):
     def inputs(self) -> PyTree:
         return self.data
 
-    def turn(self, algo: Algorithm, inputs: Data, state: State, carry: PyTree) -> Turn:
+    def turn(self, algo: Any, inputs: Data, state: State, carry: PyTree) -> Turn:
         """So many gradient steps on the data."""
         new, metrics = algo.fit(state, inputs, self.steps)
         steps, episodes = jnp.int32(self.steps), jnp.int32(0)
