@@ -31,7 +31,7 @@ def measure(world: str | None, steps: int, prior: str) -> dict[str, float]:
 
     imported = time.perf_counter()
     given = BushWorld(map=MAP, B=DENSITY) if world is None else world
-    solution = regimen.solve(given, env_args={"max_episode_steps": steps}, prior=prior)
+    solution = regimen.empowerment.solve(given, env_args={"max_episode_steps": steps}, prior=prior)
     return {
         "states": len(solution.table.states),
         "pairs": solution.pairs,

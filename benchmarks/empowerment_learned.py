@@ -45,7 +45,7 @@ def row(world: str, seeds: int, settings: dict) -> str:
         result = regimen.train(world, algo="empowerment", seeds=seeds, out=f"{folder}/run", **options, **settings)
         seconds = time.monotonic() - begun
         runs = [Path(r.run_dir) for r in result.runs] or [Path(result.run_dir)]
-        found = [regimen.validate(run).to_dict() for run in runs]
+        found = [regimen.empowerment.validate(run).to_dict() for run in runs]
     worst = {name: np.max([one[name] for one in found]) for name in found[0] if name not in ("run", "env")}
     return (
         f"| `{world}` | {found[0]['pairs']:,} | {found[0]['v_r_start_exact']:.4f} | {worst['v_r_start_error']:.3%} "

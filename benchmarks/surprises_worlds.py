@@ -77,7 +77,7 @@ def update_study(strategy: str, seed: int, budget: int, folder: str) -> Any:
 
     given = {"parts": ["race"], "strategies": [strategy], "seeds": 1, "seed": seed, "budget": budget}
     options = resolve_options("network_defense", {}, "cpu", given, False)
-    return updates.Study("network_defense", {}, "cpu", options, Path(folder))
+    return updates.UpdatesStudy({}, "cpu", options, env="network_defense", out=Path(folder))
 
 
 CRITICS = ("monte-carlo", "gae", "gae-scaled", "gae-taught", "gae-scaled-taught")
@@ -365,7 +365,7 @@ def visits(seeds: range, steps: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = {"track": False, "eval": {"every": "never"}, "log": {"episodes": False}, "seed": seed}
             run = regimen.train(world, algo="empowerment", out=f"{folder}/run", **options, **from_replay(steps))
-            found = regimen.validate(run.run_dir)
+            found = regimen.empowerment.validate(run.run_dir)
         from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
         from regimen.envs import registry
 
@@ -394,7 +394,9 @@ def switch(horizons: list[int]) -> None:
 
     for horizon in horizons:
         theory = {"beta_r": 100.0, "prior": "cautious", "beta_h": 5.0}
-        found = regimen.solve("world/deactivate_pause_or_destroy", env_args={"max_episode_steps": horizon}, **theory)
+        found = regimen.empowerment.solve(
+            "world/deactivate_pause_or_destroy", env_args={"max_episode_steps": horizon}, **theory
+        )
         world, there = found.world, found.occupancy()
         parts = Parts(*(np.asarray(x) for x in world.layout.unpack(found.table.states)))
         events = {
@@ -465,12 +467,12 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
     import continuous_world
 
+    from regimen.algorithms.bind import bind_algorithm
     from regimen.config import layers as settings
     from regimen.config import presets
     from regimen.config.regimen import resolve
     from regimen.domains.empowerment.validate import load_params
     from regimen.envs import registry
-    from regimen.policies.policy import bind_algorithm
 
     humans, times = np.linspace(0.25, 2.75, 11), np.arange(2, 7)
     exact_q, exact_pi = door_values(beta_r)

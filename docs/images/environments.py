@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from regimen.reports.replay import drawing_env
 from regimen.envs import registry
+from regimen.reports.replay import drawing_env
 
 HERE = Path(__file__).parent
 FAMILIES: dict[str, dict[str, tuple[str, int]]] = {  # family -> environment -> (policy, step)

@@ -5,6 +5,8 @@ import regimen
 result = regimen.train("cartpole", total_steps=100_000)
 regimen.evaluate(result.run_dir, episodes=100).to_dict()
 action = regimen.load_policy(result.run_dir).act(observation)
+
+What belongs to a domain is under its name: `regimen.airspace.analyse`, `regimen.empowerment.solve`.
 """
 
 from __future__ import annotations
@@ -15,34 +17,42 @@ __version__ = "0.2.0"
 
 # name -> module; imported when first used, so that `import regimen` and the command line start at once
 _LAZY = {
+    "APPO": "regimen.algorithms.appo",
+    "BC": "regimen.algorithms.bc",
+    "CQL": "regimen.algorithms.cql",
+    "IMPALA": "regimen.algorithms.impala",
+    "NativeEnv": "regimen.envs.protocol",
     "PPO": "regimen.algorithms.ppo",
-    "SAC": "regimen.algorithms.sac",
     "Policy": "regimen.policies.policy",
     "Result": "regimen.runs.result",
+    "SAC": "regimen.algorithms.sac",
+    "Spec": "regimen.types",
     "TimeStep": "regimen.types",
     "Trainer": "regimen.runs.trainer",
     "TrajectoryBuffer": "regimen.sources.trajectory_buffer",
-    "analyse": "regimen.domains.airspace.analysis.analysis",
+    "check_env": "regimen.envs.check",
     "collect": "regimen.policies.collect",
     "compare": "regimen.reports.comparison",
     "evaluate": "regimen.policies.evaluate",
     "load_policy": "regimen.policies.policy",
     "make_env": "regimen.envs.registry",
+    "native_env": "regimen.envs.protocol",
     "register_algorithm": "regimen.config.schema",
     "register_env": "regimen.envs.registry",
     "register_network": "regimen.networks",
     "resume": "regimen.runs.api",
-    "solve": "regimen.domains.empowerment.api",
-    "validate": "regimen.domains.empowerment.validate",
 }
 
 if TYPE_CHECKING:
+    from regimen.algorithms.appo import APPO
+    from regimen.algorithms.bc import BC
+    from regimen.algorithms.cql import CQL
+    from regimen.algorithms.impala import IMPALA
     from regimen.algorithms.ppo import PPO
     from regimen.algorithms.sac import SAC
     from regimen.config.schema import register_algorithm
-    from regimen.domains.airspace.analysis.analysis import analyse
-    from regimen.domains.empowerment.api import solve
-    from regimen.domains.empowerment.validate import validate
+    from regimen.envs.check import check_env
+    from regimen.envs.protocol import NativeEnv, native_env
     from regimen.envs.registry import make_env, register_env
     from regimen.networks import register_network
     from regimen.policies.collect import collect
@@ -53,29 +63,34 @@ if TYPE_CHECKING:
     from regimen.runs.result import Result
     from regimen.runs.trainer import Trainer
     from regimen.sources.trajectory_buffer import TrajectoryBuffer
-    from regimen.types import TimeStep
+    from regimen.types import Spec, TimeStep
 
 __all__ = [
+    "APPO",
+    "BC",
+    "CQL",
+    "IMPALA",
     "PPO",
     "SAC",
+    "NativeEnv",
     "Policy",
     "Result",
+    "Spec",
     "TimeStep",
     "Trainer",
     "TrajectoryBuffer",
-    "analyse",
+    "check_env",
     "collect",
     "compare",
     "evaluate",
     "load_policy",
     "make_env",
+    "native_env",
     "register_algorithm",
     "register_env",
     "register_network",
     "resume",
-    "solve",
     "train",
-    "validate",
 ]
 
 
@@ -98,4 +113,15 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if not name.startswith("_"):
+        from regimen.config.domains import domains
+
+        if name in domains():
+            return domains()[name]
     raise AttributeError(f"module 'regimen' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    from regimen.config.domains import domains
+
+    return sorted([*__all__, *(name for name, domain in domains().items() if domain.functions), "__version__"])

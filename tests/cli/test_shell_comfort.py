@@ -42,6 +42,7 @@ def test_bash_completes():
     assert complete(["regimen", "train", "cartpole", "--device", ""]) == ["auto", "cpu", "gpu"]
     assert complete(["regimen", "runs", "re"]) == ["remove"]
     assert complete(["regimen", "sweep", "cartpole", "--gri"]) == ["--grid"]
+    assert complete(["regimen", "study", "updates", "--strat"]) == ["--strategies"]  # of a domain's study
 
 
 @pytest.mark.parametrize("shell", shells.SHELLS)
@@ -69,7 +70,7 @@ def test_help_has_examples(verb, capsys):
     cli.main([verb, "--help"])
     text = capsys.readouterr().out
     shown = re.findall(rf"^\s+(?:eval .*)?regimen {verb}\b", text, re.MULTILINE)
-    assert shown, f"add examples of {verb} to cli/examples.py"
+    assert shown, f"add examples of {verb} to config/examples.py or to its domain"
     assert not CONTROL.search(text)
 
 

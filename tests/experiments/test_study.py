@@ -20,8 +20,8 @@ from regimen.errors import ConfigError, StorageError
 from regimen.experiments.studies import batching, bench, curves, report
 from regimen.experiments.studies.bench import Injected, OutlierSource, Regimen
 from regimen.experiments.studies.curves import Curve, Estimate, collapsed, estimate, median, ratio, reached, recovery
+from regimen.experiments.studies.frame import Lines, encoded
 from regimen.experiments.studies.gradients import Sample, groups
-from regimen.experiments.studies.jobs import Console
 from regimen.experiments.studies.options import PARTS, Options, resolve_options
 from regimen.experiments.studies.rows import outlier_row
 from regimen.runs.build import make_engine
@@ -364,11 +364,11 @@ def test_the_control_of_an_outlier_goes_on_as_the_training_did(study):
 
 def test_json_says_never_as_null():
     row = {"steps": Estimate(math.inf, 5.0, math.inf), "ratio": Estimate(math.nan)}
-    assert batching.encoded(row)["steps"] == {"value": None, "low": 5.0, "high": None}
-    json.dumps(batching.encoded(row), allow_nan=False)
+    assert encoded(row)["steps"] == {"value": None, "low": 5.0, "high": None}
+    json.dumps(encoded(row), allow_nan=False)
 
 
-class Impatient(Console):
+class Impatient(Lines):
     """Interrupts once, when a line that begins so is printed."""
 
     def __init__(self, begins: str):
@@ -456,7 +456,7 @@ KEPT = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finish
 
 def study_of(path):
     config, handle = layers.build_config("cartpole"), registry.resolve("cartpole")
-    return batching.Study(config, handle, Options(budget=1), path)
+    return batching.BatchingStudy(config, handle, Options(budget=1), env=handle.id, out=path)
 
 
 def test_command_line_errors(capsys):

@@ -82,11 +82,11 @@ def test_compliance_is_measured_in_the_asked_workflow(tmp_path):
         "network_defense", short, "cpu", given | {"eval_episodes": 8, "workflow": "U,E,H,S,D"}, False
     )
     options = dataclasses.replace(options, arms=options.arms[1:])
-    study = updates.Study("network_defense", short, "cpu", options, tmp_path)
+    study = updates.UpdatesStudy(short, "cpu", options, env="network_defense", out=tmp_path)
     assert study.config(options.arms[0]).env_args == short  # the other parts reward no order
     (job,) = study.jobs()["compliance"]
     assert job.work(lambda share: None) == "1 of 1 seeds complied"
-    study.write(draw=False)
+    study.write()
     (row,) = study.results["parts"]["compliance"]
     (curve,) = study.gated["1 episode, GAE"]
     assert curve.episodes == [0, 2, 4] and all(0.01 < bound < 1 for bound in curve.returns)

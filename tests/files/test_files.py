@@ -351,7 +351,7 @@ def test_plain_values():
 def test_importing_tracking_does_not_import_jax():
     code = (
         "import sys, regimen.files.run_dir, regimen.files.console, regimen.files.mlflow\n"
-        "import regimen.reports.plots, regimen.reports.page, regimen.statistics\n"
+        "import regimen.reports.plots, regimen.reports.run_report, regimen.statistics\n"
         "print([m for m in ('jax', 'mlflow', 'matplotlib', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,8 +3,8 @@ import re
 from html.parser import HTMLParser
 
 from regimen.files.run_dir import RunFiles
-from regimen.reports.page import write_report
 from regimen.reports.plots import plot_run
+from regimen.reports.run_report import write_report
 from synthetic_run import make_run
 
 VOID = {"meta", "img"}
@@ -44,7 +44,8 @@ def test_report_is_one_self_contained_file(tmp_path):
     assert len(tags.addresses) == len(pictures)
     for address in tags.addresses:
         assert base64.b64decode(address.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
-    assert "http" not in re.sub(r"base64,[^']*", "", text)
+    assert "://" not in re.sub(r"base64,[^']*", "", text)
+    assert "default-src 'none'" in text and "script-src" not in text
     for expected in (
         "498.25",
         "converged: mean of 50 episodes",
@@ -87,7 +88,7 @@ def test_a_diagnosis_and_pictures_of_the_domain_are_in_it(tmp_path):
 
 
 def test_a_picture_too_large_for_a_page_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("regimen.reports.page.LARGEST", 3)
+    monkeypatch.setattr("regimen.reports.run_report.LARGEST", 3)
     run = make_run(tmp_path / "run", updates=4)
     (run / "replays").mkdir()
     (run / "replays" / "long.gif").write_bytes(b"GIF89a")

@@ -22,7 +22,7 @@ class ReportArgs:
 def run(argv: list[str]) -> int:
     args = parse(ReportArgs, argv, "report")
 
-    from regimen.reports.page import write_report
+    from regimen.reports.run_report import write_report
 
     print(write_report(Path(args.run), args.out, draw=True))
     return 0

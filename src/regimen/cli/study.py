@@ -7,17 +7,18 @@ import importlib
 import json as json_lib
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from regimen.config.domains import Study, domains, load
-from regimen.config.fields import Natural, Positive, Whole
+from regimen.config.fields import Natural, Positive
 from regimen.config.flags import parse, positional
 from regimen.errors import UsageError, nearest
+from regimen.experiments.studies.arguments import StudyArgs
 
 
 @dataclass(frozen=True)
-class BatchingArgs:
+class BatchingArgs(StudyArgs):
     """Measure what collecting more episodes before each update buys, and write tables, plots and a summary.
 
       gradient  how noisy a gradient is, against the rollout's size
@@ -35,17 +36,10 @@ class BatchingArgs:
     """
 
     env: str = positional("ENV", default="cartpole")
-    """A native environment of `regimen envs`, or gymnax:ID, or module:factory."""
-    parts: str | None = None
-    """Which parts, separated by commas; all of them when not given."""
-    quick: bool = False
-    """A look in a minute or two: fewer seeds, sizes, rollouts and steps, where they are not given."""
     sizes: tuple[int, ...] | None = None
     """Episodes per update to compare (1 5 10 20, for gradients also 50; with --quick 1 10)."""
     seeds: Natural | None = None
     """Seeds of every training (10; with --quick 3)."""
-    seed: Whole = 0
-    """The first of them."""
     budget: Natural | None = None
     """Env steps of every training (the environment's own budget, else 200,000; with --quick 20,000)."""
     target: float | None = None
@@ -66,88 +60,14 @@ class BatchingArgs:
     """Where the other settings come from; the environment's tuned ones when not given."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train."""
-    out: str | None = None
-    """Folder to write to; by default `studies/batching-<env>-<time>`."""
-    env_args: dict[str, Any] = field(default_factory=dict)
-    json: bool = False
-    """Print the results as JSON, and nothing else, on standard output."""
-    quiet: bool = False
-    """Print no progress."""
-
-
-@dataclass(frozen=True)
-class UpdatesArgs:
-    """Compare when to update: after 1, 5 and 10 episodes, 25 parallel ones, 20,000 steps, and from a replay.
-
-      race        env steps and seconds until the greedy policy reaches returns,
-                  return at the end, memory
-      gradient    how noisy an update's gradient is at fixed policies
-      overfit     how much of an update's claimed gain a new batch confirms
-      compliance  on network_defense: episodes until the bound of compliance
-                  with a workflow passes the gate
-
-    Each strategy has its documented epochs, as full batches, with z-scored Monte-Carlo returns and with GAE.
-    Results are written after each part; Ctrl+C keeps what is measured.
-
-      regimen study updates network_defense --quick
-      regimen study updates network_defense --seeds 3 --parts race --strategies "10 episodes,25 parallel"
-      regimen study updates cartpole --targets 200 475 --budget 3e5
-    """
-
-    env: str = positional("ENV", default="network_defense")
-    """A native environment of `regimen envs`, or gymnax:ID, or module:factory."""
-    parts: str | None = None
-    """Which parts, separated by commas; all of them when not given."""
-    strategies: str | None = None
-    """Which of "1 episode, 5 episodes, 10 episodes, 25 parallel, 20,000 steps, replay", separated by commas."""
-    quick: bool = False
-    """A look in a minute or two: fewer seeds, strategies, updates and steps, where they are not given."""
-    targets: tuple[float, ...] | None = None
-    """Evaluation returns to reach; by default those that the environment names, else its threshold."""
-    seeds: Natural | None = None
-    """Seeds of every training (5; with --quick 2)."""
-    seed: Whole = 0
-    """The first of them."""
-    budget: Natural | None = None
-    """Env steps of every training (1,000,000; with --quick 50,000)."""
-    replay_share: Positive | None = None
-    """Share of the budget for the replay, which takes a gradient step for every env step (0.03)."""
-    repeats: Natural | None = None
-    """Rollouts or updates for each estimate of noise and overfitting (64; with --quick 8)."""
-    eval_episodes: Natural | None = None
-    """Greedy episodes per evaluation (100)."""
-    gate: Positive | None = None
-    """What the lower bound of the rate that the environment gates must reach (0.95)."""
-    workflow: str | None = None
-    """The task for which that rate is measured: on network_defense the order to comply with (critical_first)."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where to train."""
-    out: str | None = None
-    """Folder to write to; by default `studies/updates-<env>-<time>`."""
-    env_args: dict[str, Any] = field(default_factory=dict)
-    json: bool = False
-    """Print the results as JSON, and nothing else, on standard output."""
-    quiet: bool = False
-    """Print no progress."""
-
-
-def general(name: str, help: str, args: type, example: str) -> Study:
-    """A study of `regimen.experiments.studies`."""
-    return Study(help, f"{__name__}:{args.__name__}", f"regimen.experiments.studies.{name}", example)
 
 
 STUDIES: dict[str, Study] = {
-    "batching": general(
-        "batching",
+    "batching": Study(
         "what collecting more episodes before each update buys",
-        BatchingArgs,
+        f"{__name__}:BatchingArgs",
+        "regimen.experiments.studies.batching",
         "regimen study batching cartpole --quick",
-    ),
-    "updates": general(
-        "updates",
-        "when to update, side by side: per episode, per N, parallel, from a replay",
-        UpdatesArgs,
-        "regimen study updates network_defense --quick",
     ),
     **{name: study for domain in domains().values() for name, study in domain.studies.items()},
 }
@@ -186,12 +106,12 @@ def run(argv: list[str]) -> int:
         return 0
     name, args = read(argv)
 
-    from regimen.experiments.studies.jobs import Console
+    from regimen.experiments.studies.frame import Lines
 
     study = importlib.import_module(STUDIES[name].target).run(
         args.env,
         command=shlex.join(["regimen", "study", *argv]),
-        console=Console(args.quiet, sys.stderr if args.json else None),
+        console=Lines(args.quiet, sys.stderr if args.json else None),
         **{f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.name not in ("env", "json", "quiet")},
     )
     if args.json:

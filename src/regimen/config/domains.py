@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-from regimen.errors import ConfigError
-
 GROUP = "regimen.domains"  # the package of Regimen's own domains, and the group of entry points of others'
 
 
@@ -117,8 +115,9 @@ class Domain:
     tables: str | None = None
     """`module:function`, which draws a table that a run left in `trajectories/` or `replays/` for the page: (file name,
     header, rows, configuration as dotted keys) -> a view of `files.views`, or None where it draws no such table."""
-    check: str | None = None
-    """`module:function`, which refuses a `TrainConfig` of one of its environments; jax-free."""
+    discount: tuple[str, float] | None = None
+    """The field of its environments whose value must be the learner's discount (that of shaping by a potential), and
+    its default."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self.functions:
@@ -133,6 +132,11 @@ class Domain:
         return env in self.environments or env.partition(":")[0] in self.files
 
 
+def domain_of(env: str) -> Domain | None:
+    """The domain that an environment's name or `PREFIX:FILE` is of, if it is of one."""
+    return next((domain for domain in domains().values() if domain.owns(env)), None)
+
+
 @cache
 def domains() -> dict[str, Domain]:
     """All domains by name: the folders of `regimen.domains`, then those of installed packages."""
@@ -140,10 +144,14 @@ def domains() -> dict[str, Domain]:
     folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
     every = [load(f"{GROUP}.{name}:DOMAIN") for name in sorted(folders)]
     for text in installed():
-        domain = load(text)
-        if not isinstance(domain, Domain):
-            raise ConfigError(f"the entry point '{text}' of {GROUP} is no regimen.config.domains.Domain")
-        every.append(domain)
+        try:
+            domain = load(text)
+            if not isinstance(domain, Domain):
+                raise TypeError(f"a {type(domain).__name__} is no regimen.config.domains.Domain")
+            every.append(domain)
+        except Exception as error:  # whatever another package does, Regimen still runs
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"regimen: the domain '{text}' of an installed package is left out: {reason}", file=sys.stderr)
     return {domain.name: domain for domain in every}
 
 

@@ -36,6 +36,13 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Alias:
+    """Another name of a setting. Where it is a section's, a plain value is meant: `engine="ray"` is `engine.name`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Count:
     """A number of updates, env steps or episodes: `10 updates`, `5000 steps`, `1e5 steps`, `50 episodes`."""
 

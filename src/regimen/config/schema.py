@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from regimen.config import algorithms
 from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.domains import AlgorithmEntry, domains
-from regimen.config.fields import Fraction, Natural, NotNegative, Period, Positive, Range, Whole
+from regimen.config.fields import Alias, Fraction, Natural, NotNegative, Period, Positive, Range, Whole
 from regimen.errors import ConfigError
 
 
@@ -126,9 +126,9 @@ class StopConfig:
 class TrackConfig:
     """MLflow: a mirror of the run's files, written in the background."""
 
-    enabled: bool = True
+    enabled: Annotated[bool, Alias("track")] = True
     """Mirror the run into MLflow when it is installed (`--no-track` turns it off)."""
-    uri: str | None = None
+    uri: Annotated[str | None, Alias("tracking_uri")] = None
     """Tracking store (`--tracking-uri`); by default MLFLOW_TRACKING_URI, else a SQLite file `mlflow.db` beside the run
     directories."""
     experiment: str | None = None
@@ -141,7 +141,7 @@ class TrackConfig:
 class EngineConfig:
     """Where experience is collected. All but `name` is about `ray`."""
 
-    name: Literal["local", "ray"] = "local"
+    name: Annotated[Literal["local", "ray"], Alias("engine")] = "local"
     """`local`: in this process. `ray`: in worker processes, on this machine or on a Ray cluster (`--engine ray`)."""
     workers: Annotated[int, Range(0, 4096)] = 2
     """Worker processes; `rollout.num_envs` is shared equally among them. 0: without Ray."""
@@ -177,7 +177,7 @@ class TrainConfig:
     """Let a float field of a native environment change while it trains: `5 @ 0, 8 @ 20k steps`, `3 .. 9.8 over 100k
     steps` or `30, 40, 50 up 0.8 down 0.5 window 100` (levels by success rate). `--curriculum NAME` takes one that the
     environment declares."""
-    algorithm: str = "ppo"
+    algorithm: Annotated[str, Alias("algo")] = "ppo"
     """A name of `regimen algorithms` (`--algo`)."""
     preset: str | None = None
     """Starting point: a name of `regimen presets`, `tuned` (the environment's own settings) or a YAML file."""

@@ -23,7 +23,9 @@ from regimen.words import aligned, clock, count, score
 
 if TYPE_CHECKING:
     from regimen.runs.result import Result
+    from regimen.runs.session import Callback
 
+Row = dict[str, Any]  # what came of a run, as summary.json has it
 ALL = "all"
 ALGORITHMS = ("ppo", "sac", "impala", "appo", "cql")  # in this order: cql learns from what ppo has seen
 DRAWN = ("mixed", "random")  # members of a family that draw a scenario for each episode: not one of them
@@ -50,7 +52,7 @@ class Plan:
 # --- planning --------------------------------------------------------------------------------------------------------
 
 
-def asked(env: Any, algo: Any) -> bool:
+def asked(env: object, algo: object) -> bool:
     """Whether a command names several runs."""
     return algo == ALL or (isinstance(env, str) and env.endswith(f"/{ALL}") and env not in ENVS)
 
@@ -68,22 +70,22 @@ def family(env: str) -> list[str]:
 
 def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str, Any] | None = None) -> Plan:
     """The jobs of a command; every one of them is checked before anything is trained."""
-    given = dict(overrides or {})
-    env = env or given.get("env")
-    algo = given.get("algorithm") or given.get("algo")
+    settings = dict(overrides or {})
+    env = env or settings.get("env")
+    algo = settings.get("algorithm") or settings.get("algo")
     if not asked(env, algo):
-        return Plan((Job("", layers.build_config(env, config_file=config_file, overrides=given)),))
-    rest = {k: v for k, v in given.items() if k not in ("env", "out", "algorithm") and (k != "algo" or v != algo)}
+        return Plan((Job("", layers.build_config(env, config_file=config_file, overrides=settings)),))
+    rest = {k: v for k, v in settings.items() if k not in ("env", "out", "algorithm") and (k != "algo" or v != algo)}
     envs = family(env) if isinstance(env, str) and asked(env, None) else [env]
     algorithms = ALGORITHMS if algo == ALL else (algo,)
     jobs = []
     for name in envs:
         shared: dict[str, Any] = {}  # one environment for all algorithms: the first's preset may set arguments of it
         for algorithm in algorithms:
-            mine = {k: v for k, v in rest.items() if len(algorithms) == 1 or applies(k, algorithm)}
-            mine = {k: v for k, v in mine.items() if not (shared and is_argument(k))} | shared
-            mine |= {} if algorithm is None else {"algorithm": algorithm}
-            config = build(name, config_file, mine, algorithm)
+            chosen = {k: v for k, v in rest.items() if len(algorithms) == 1 or applies(k, algorithm)}
+            chosen = {k: v for k, v in chosen.items() if not (shared and is_argument(k))} | shared
+            chosen |= {} if algorithm is None else {"algorithm": algorithm}
+            config = build(name, config_file, chosen, algorithm)
             shared = {"env_args": config.env_args} if config.env_args else {}
             parts = [folder_name(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
             learns = config.algorithm == "cql" and algo == ALL and config.data is None
@@ -91,7 +93,7 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
             jobs.append(Job("-".join(parts) or folder_name(config.env), config, source))
     root = jobs[0].config.env if len(envs) == 1 else str(env).removesuffix(f"/{ALL}")
     title = f"{folder_name(root)}-{ALL if len(algorithms) > 1 else jobs[0].config.algorithm}"
-    return Plan(tuple(jobs), title, None if given.get("out") is None else str(given["out"]))
+    return Plan(tuple(jobs), title, None if settings.get("out") is None else str(settings["out"]))
 
 
 def is_argument(key: str) -> bool:
@@ -102,8 +104,8 @@ def is_argument(key: str) -> bool:
 def applies(key: str, algorithm: str | None) -> bool:
     """A hyper-parameter goes to the algorithms that have it; one that none has is refused by the first."""
     key = layers.normalize_key(key)
-    known = [a for a in ALGORITHMS if layers.resolve_key(key, a) is not None] if key.startswith("algo.") else []
-    return not known or algorithm in known
+    users = [a for a in ALGORITHMS if layers.resolve_key(key, a) is not None] if key.startswith("algo.") else []
+    return not users or algorithm in users
 
 
 def build(env: str | None, config_file: str | None, overrides: dict[str, Any], algorithm: str | None) -> TrainConfig:
@@ -123,7 +125,7 @@ def train_all(
     plan: Plan,
     command: str = "",
     console: Callable[[], Console] = lambda: Console(quiet=True),
-    callback: Any = None,
+    callback: Callback | None = None,
 ) -> Result:
     """Train every job of a plan; says what came of each, in a table and in `summary.json` of the folder."""
     from regimen.files.storage import write_atomic
@@ -131,7 +133,7 @@ def train_all(
 
     folder, say = parent(plan), console()
     write_atomic(folder / "command.txt", command.rstrip("\n") + "\n")
-    rows: dict[str, dict[str, Any]] = {job.name: blank(job) for job in plan.jobs}
+    rows: dict[str, Row] = {job.name: blank(job) for job in plan.jobs}
     results: list[Result] = []
     say.event(f"{len(plan.jobs)} runs in {folder}")
     for i, job in enumerate(plan.jobs, 1):
@@ -177,7 +179,9 @@ def parent(plan: Plan) -> Path:
     return folder
 
 
-def train_one(job: Job, folder: Path, rows: Mapping[str, Any], command: str, console: Console, callback: Any) -> Result:
+def train_one(
+    job: Job, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
+) -> Result:
     """A job from nothing, from where it was left, or as it was finished."""
     from regimen.runs.api import train
     from regimen.runs.result import group_result
@@ -202,7 +206,7 @@ def train_one(job: Job, folder: Path, rows: Mapping[str, Any], command: str, con
     return group_result(path, runs, console)
 
 
-def go_on(path: Path, config: TrainConfig, command: str, console: Console, callback: Any) -> Result:
+def go_on(path: Path, config: TrainConfig, command: str, console: Console, callback: Callback | None) -> Result:
     """A run of an earlier call: kept if it is finished, else continued, or begun."""
     from regimen.files.storage import read_json
     from regimen.runs.api import resume, train
@@ -219,16 +223,16 @@ def go_on(path: Path, config: TrainConfig, command: str, console: Console, callb
 # --- what came of it -------------------------------------------------------------------------------------------------
 
 
-def blank(job: Job) -> dict[str, Any]:
+def blank(job: Job) -> Row:
     c = job.config
     return {"run": job.name, "env": c.env, "algo": c.algorithm, "state": "not started", "exit_code": 0}
 
 
-def described(result: Result, path: Path) -> dict[str, Any]:
+def described(result: Result, path: Path) -> Row:
     """The row of a run, or of the mean of its seeds."""
     ones = [r.summary for r in result.runs] or [result.summary]
     reasons = Counter(str(s.get("stop_reason")) for s in ones).most_common()
-    row: dict[str, Any] = {
+    row: Row = {
         "state": "interrupted" if result.exit_code else "finished",
         "exit_code": result.exit_code,
         "run_dir": str(path),
@@ -236,7 +240,7 @@ def described(result: Result, path: Path) -> dict[str, Any]:
         "stop_reason": ", ".join(name if n == len(ones) else f"{name} ({n})" for name, n in reasons),
     }
 
-    def mean(name: str, of: Callable[[dict[str, Any]], Any]) -> None:
+    def mean(name: str, of: Callable[[Row], float | None]) -> None:
         values = [float(v) for s in ones if (v := of(s)) is not None]
         if values:
             row[name] = sum(values) / len(values)
@@ -253,7 +257,7 @@ def violations(results: Sequence[Result]) -> dict[str, str]:
     return {name: m.label or name for r in results for name, m in r.metrics.items() if m.violation}
 
 
-def write_summary(folder: Path, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def write_summary(folder: Path, rows: Mapping[str, Row]) -> Row:
     from regimen.files.storage import write_json
 
     codes = [row["exit_code"] for row in rows.values()]
@@ -268,7 +272,7 @@ def write_summary(folder: Path, rows: Mapping[str, dict[str, Any]]) -> dict[str,
     return summary
 
 
-def table(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> list[str]:
+def table(rows: list[Row], labels: Mapping[str, str]) -> list[str]:
     """A line for each run; `labels` are of the metrics that only some environments report."""
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "run": ("run", str),
@@ -288,7 +292,7 @@ def table(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> list[str]:
     return aligned([shown[n][0] for n in names], cells)
 
 
-def compared(plan: Plan, folder: Path, rows: Mapping[str, dict[str, Any]], say: Console) -> None:
+def compared(plan: Plan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
     """Where several algorithms were trained: which is better. Never a reason to fail."""
     from regimen.reports.comparison import compare
 
@@ -296,9 +300,9 @@ def compared(plan: Plan, folder: Path, rows: Mapping[str, dict[str, Any]], say: 
     if len({job.config.algorithm for job in done}) < 2:
         return
     try:
-        found = compare([folder / job.name for job in done])
-        for line in ["", *found.lines()]:
+        comparison = compare([folder / job.name for job in done])
+        for line in ["", *comparison.lines()]:
             say.event(line)
-        say.event(f"comparison {found.save(folder / 'compare')[2]}")
+        say.event(f"comparison {comparison.save(folder / 'compare')[2]}")
     except (RegimenError, OSError) as error:
         say.event(f"no comparison: {error}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +27,9 @@ from regimen.schedule import Episodes
 from regimen.sources import dataset
 from regimen.sources.dataset import Dataset, Episode
 from regimen.sources.host import HostSource
-from regimen.sources.replay import Replay
+from regimen.sources.replay import Replay, Rows
 from regimen.sources.scan import ScanSource
-from regimen.types import Array, Batch, PyTree
+from regimen.types import ActingAlgorithm, Array, Batch, PyTree
 
 DEFAULT_EPISODES = 100
 LOOK = 20  # episodes that measure a policy nobody has evaluated yet
@@ -46,7 +47,9 @@ class Behaviour:
     """Who acts: nobody (uniform), or a policy that is replaced by uniform actions with probability `epsilon`. For a
     source it is an algorithm whose actions come in the environment's own form."""
 
-    def __init__(self, space: Any, policy: Policy | None = None, greedy: bool = False, epsilon: float = 0.0):
+    def __init__(
+        self, space: gymnasium.Space, policy: Policy | None = None, greedy: bool = False, epsilon: float = 0.0
+    ):
         self.space, self.greedy, self.epsilon = space, greedy, epsilon
         self.algo = None if policy is None else policy.algo
         self.params: PyTree = () if policy is None else policy.params
@@ -120,7 +123,7 @@ def split(batch: Batch) -> Iterator[Episode]:
         )
 
 
-def with_last(x: np.ndarray, following: np.ndarray) -> np.ndarray:
+def with_last(x: np.ndarray | Array, following: np.ndarray | Array) -> np.ndarray:
     """Rows [T, ...] and the one after them."""
     return np.concatenate([x, following[-1:]])
 
@@ -282,7 +285,7 @@ class Run:
         return float(evaluate_policy(self.handle, load_policy(self.path, str(step)), LOOK, 0).returns.mean())
 
 
-def episodes_of(rows: Any, cursor: np.ndarray, count: np.ndarray, algo: Any) -> list[Episode]:
+def episodes_of(rows: Rows, cursor: np.ndarray, count: np.ndarray, algo: ActingAlgorithm) -> list[Episode]:
     """The episodes of a ring of time rows [C, B, ...], column by column from the oldest row on. The first of a column
     may have lost its beginning, and the last is cut where the ring ends."""
     capacity, columns = rows.valid.shape
@@ -299,14 +302,14 @@ def episodes_of(rows: Any, cursor: np.ndarray, count: np.ndarray, algo: Any) -> 
     return out
 
 
-def episode_of(rows: Any, algo: Any) -> Episode:
+def episode_of(rows: Rows, algo: ActingAlgorithm) -> Episode:
     """One episode from its rows [T, ...]."""
     return Episode(
         jax.tree.map(with_last, rows.obs, rows.next_obs),
         jax.tree.map(np.asarray, algo.to_env(rows.action)),
-        rows.reward,
+        np.asarray(rows.reward),
         bool(rows.terminated[-1]),
-        None if rows.mask is None else with_last(rows.mask, rows.next_mask),
+        None if rows.mask is None or rows.next_mask is None else with_last(rows.mask, rows.next_mask),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.stages import Compiled
 
 from regimen import spaces
 from regimen.engines import device
@@ -25,7 +26,7 @@ from regimen.files.run_dir import read_config
 from regimen.policies.policy import Policy, load_policy, read_policy, require_match
 from regimen.policies.target import is_run, refuse_object
 from regimen.schedule import Episodes
-from regimen.sources.host import HostSource, to_members
+from regimen.sources.host import HostSource, Member, to_members
 from regimen.sources.play import (
     Actor,
     Recording,
@@ -139,7 +140,7 @@ class NativeEvaluator:
     def __init__(self, handle: EnvHandle, actor: Actor, record: bool = False):
         self.handle, self.record = handle, record
         self.actor = actor
-        self.programs: dict[int, Future[Callable[..., Any]]] = {}
+        self.programs: dict[int, Future[Compiled]] = {}
         self.compiling = False
         self.compile_seconds = 0.0  # spent waiting for it
 
@@ -152,7 +153,7 @@ class NativeEvaluator:
             self.programs[episodes] = pool.submit(lambda: evaluate_native.lower(*arguments).compile())
             pool.shutdown(wait=False)
 
-    def program(self, params: PyTree, episodes: int) -> Callable[..., Any]:
+    def program(self, params: PyTree, episodes: int) -> Compiled:
         """The compiled program. The time it is waited for is counted, and a signal can end the process meanwhile."""
         self.prepare(params, episodes)
         if not self.programs[episodes].done():
@@ -218,7 +219,7 @@ class HostEvaluator:
                 self.source.remember(self.algo)
         return self.source
 
-    def actions(self, params: PyTree, source: HostSource) -> list[Any]:
+    def actions(self, params: PyTree, source: HostSource) -> list[Member]:
         """The actions of all columns, as members of the space."""
         space = self.handle.action_space
         if self.act is None:

@@ -14,8 +14,7 @@ from regimen.errors import RegimenError
 from regimen.files.storage import write_atomic, write_json
 from regimen.reports.comparison import FRACTIONS, Comparison, Estimate, Group, Task
 from regimen.reports.figure import CYCLE, GREY, panels, picture
-from regimen.reports.page import figure as embedded
-from regimen.reports.page import page, section
+from regimen.reports.page import embed, page, section
 from regimen.reports.plots import finish
 from regimen.reports.table import Table
 from regimen.statistics import bootstrap_band, iqm
@@ -133,7 +132,7 @@ def markdown(c: Comparison) -> str:
 def html(c: Comparison, curves: Path | None) -> str:
     sections = [section(table.title, table.html()) for table in tables(c)]
     if curves is not None:
-        sections.insert(1, section("Curves", embedded(curves, f"Evaluation {c.metric} and its interquartile mean")))
+        sections.insert(1, section("Curves", embed(curves, f"Evaluation {c.metric} and its interquartile mean")))
     notes = "".join(f"<li>{escape(note)}</li>" for note in explanations(c))
     runs = sum(len(g.runs) for t in c.tasks for g in t.groups)
     below = f"{runs} runs, {plural(len(c.tasks), 'environment')}, by {', '.join(c.by)}"

@@ -23,8 +23,9 @@ from regimen.files.storage import replacing
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.table import Table
 from regimen.schedule import Episodes
-from regimen.sources.host import HostSource, row_of
+from regimen.sources.host import HostSource, Member, row_of
 from regimen.sources.play import play_host
+from regimen.types import PyTree
 
 
 def replay(
@@ -107,7 +108,7 @@ class Film(NamedTuple):
 
     rows: list[dict[str, Any]]  # of every agent at every step at which it acts
     frames: list[np.ndarray]  # empty where nothing can be drawn
-    states: list[Any]  # of a native environment of several agents, the first included
+    states: list[PyTree]  # of a native environment of several agents, the first included
 
 
 def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
@@ -121,17 +122,17 @@ def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
     for step, moment in enumerate(play_host(source, partial(decide, policy), seed, 1), -1):
         for k in np.flatnonzero(moment.row["valid"][0]):
             row = {"step": step} | ({"agent": env.agents[k]} if isinstance(env, Team) else {})
-            row |= columns("obs", row_of(before, k)) | hidden | columns("action", moment.actions[k])
+            row |= columns("obs", row_of(before, int(k))) | hidden | columns("action", moment.actions[k])
             row["reward"] = float(moment.row["reward"][0, k].sum(dtype=np.float64))
             rows.append(row | {name: int(moment.row[name][0, k]) for name in ("terminated", "truncated")})
         before, hidden = jax.tree.map(np.copy, source.obs), unseen(env)
-        states.append(getattr(getattr(env, "env", None), "state_of_native", None))
+        states.append(getattr(getattr(env, "env", None), "native_state", None))
         if env.render_mode == "rgb_array":
             frames.append(np.asarray(env.render()))
     return Film(rows, frames, states)
 
 
-def decide(policy: Policy, source: HostSource) -> list[Any]:
+def decide(policy: Policy, source: HostSource) -> list[Member]:
     """The greedy actions in the only environment of a source, one for each agent; who has left gets a filler."""
     env = source.envs[0]
     if not isinstance(env, Team):
@@ -145,11 +146,11 @@ def decide(policy: Policy, source: HostSource) -> list[Any]:
 def unseen(env: Any) -> dict[str, float]:
     """Columns of the state that the observation does not show, of a native environment that names some."""
     name_columns = getattr(getattr(env, "native", None), "replay_columns", None)
-    values = {} if name_columns is None else name_columns(jax.device_get(env.state))
+    values = {} if name_columns is None else name_columns(jax.device_get(env.native_state))
     return {k: v for name, value in values.items() for k, v in columns(name, value).items()}
 
 
-def write_states(path: Path, env: Any, states: list[Any]) -> bool:
+def write_states(path: Path, env: Any, states: list[PyTree]) -> bool:
     """The table of an environment that has one of its own, in the place of what agents saw and did."""
     if not hasattr(env, "write_states"):
         return False
@@ -157,7 +158,7 @@ def write_states(path: Path, env: Any, states: list[Any]) -> bool:
     return True
 
 
-def columns(name: str, value: Any) -> dict[str, float]:
+def columns(name: str, value: PyTree) -> dict[str, float]:
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     out = {}
     for path, leaf in leaves:

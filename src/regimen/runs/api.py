@@ -20,7 +20,7 @@ from regimen.config.fields import Count
 from regimen.config.regimen import share_rollout
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
 from regimen.config.validation import validate
-from regimen.engines import curriculum, device, multihost
+from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
@@ -28,6 +28,7 @@ from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
 from regimen.files.storage import plain, read_json, write_atomic
 from regimen.policies.target import OBJECT, refuse_object, stored_env
+from regimen.runs import processes
 from regimen.runs.build import make_engine
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.result import Result, announce, deliver, group_result, settle
@@ -54,7 +55,7 @@ class Job:
 # --- train -----------------------------------------------------------------------------------------------------------
 
 
-@multihost.together
+@processes.together
 def train(
     config: TrainConfig,
     command: str = "",
@@ -104,7 +105,7 @@ def train_runs(job: Job, config: TrainConfig, paths: list[Path], seeds: list[int
         adopt = {}
         if config.init_from:
             adopt["adopt"] = initial_from(Path(config.init_from), config, job.handle, job.console.event)
-        multihost.begin(config, seeds)
+        processes.begin(config, seeds)
         engine = make_engine(config, job.handle, seeds, signals.is_requested, **adopt)
         files = []
         for path, seed in zip(paths, seeds):
@@ -282,7 +283,7 @@ def copy_run(source: RunFiles, target: Path) -> RunFiles:
 # --- resume ----------------------------------------------------------------------------------------------------------
 
 
-@multihost.together
+@processes.together
 def resume(
     run_dir: str | Path,
     checkpoint: str = "latest",
@@ -321,7 +322,7 @@ def resume_run(job: Job, config: TrainConfig, files: RunFiles, checkpoint: str, 
     """One session, from a checkpoint. A copy that cannot be continued is removed again."""
     with Signals() as signals, closing([files]):
         try:
-            multihost.begin(config, [config.seed])
+            processes.begin(config, [config.seed])
             engine = make_engine(config, job.handle, [config.seed], signals.is_requested)
             args = (config, job.handle, engine, [files], [config.seed], job.path, job.console, job.callback, signals)
             session = Session(*args)

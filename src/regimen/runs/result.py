@@ -18,8 +18,8 @@ from regimen.files.run_dir import read_episodes, read_metrics
 from regimen.files.storage import read_json, write_json
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
-from regimen.reports.page import write_report
 from regimen.reports.plots import plot_group, try_plot_run
+from regimen.reports.run_report import write_report
 from regimen.runs.learner import Learner
 from regimen.statistics import bootstrap_interval, iqm
 

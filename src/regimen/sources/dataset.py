@@ -159,7 +159,7 @@ class Data(Record):
     def steps(self) -> int:
         return self.rows.reward.shape[0]
 
-    def sample(self, key: Array, size: int, n_step: int = 1, gamma: Any = 0.0) -> Sample:
+    def sample(self, key: Array, size: int, n_step: int = 1, gamma: Array | float = 0.0) -> Sample:
         return Replay(self.steps, 1, 1).sample(self.ring, self.rows, key, size, n_step, gamma)
 
 

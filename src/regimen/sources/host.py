@@ -26,7 +26,12 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
 from regimen.sources.keys import NOISE_BLOCK, RolloutKeys
-from regimen.types import Array, Batch, EpisodeRows, PyTree
+from regimen.types import ActingAlgorithm, Array, Batch, EpisodeRows, PyTree
+
+Member = Any  # of an action space: a number, an array, or a dict or tuple of them
+HostRows = dict[str, PyTree]  # time rows [T, B, ...] by name
+Index = int | slice | list[int] | tuple  # of numpy
+Ending = tuple[int, bool, bool | None]  # environment, whether its episode ended by itself, whether it says it succeeded
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
@@ -61,9 +66,11 @@ class HostSource:
         self.reductions = reductions_of(metric_reductions or {})
         self.metrics: list[dict[str, float]] = [{} for _ in range(num_envs)]  # reductions over the running episode
         self.single = len(reward_components) == 1
-        self.act: Any = None
+        self.act: Callable[..., tuple[Array, PyTree]] | None = None
         self.like: PyTree = None  # parameters of the policy, for their shapes
-        self.shapes: dict[Any, PyTree] = {}  # of what is kept of an action: tracing the policy takes milliseconds
+        self.shapes: dict[
+            tuple[tuple[int, ...], bool], PyTree
+        ] = {}  # of what is kept of an action: tracing the policy takes milliseconds
         self.memory: PyTree = ()  # [B, ...] what the policy carries from step to step
         self.blank: PyTree = ()  # and at the start of an episode
         self.remembers = False
@@ -89,7 +96,7 @@ class HostSource:
         for env in self.envs:
             env.close()
 
-    def next(self, algo: Any, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
+    def next(self, algo: ActingAlgorithm, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
         """One rollout: the batch, the episodes that ended in it, and the env steps taken."""
         self.doing = ("act", -1, monotonic())
         episodic = isinstance(self.schedule, Episodes)
@@ -128,7 +135,7 @@ class HostSource:
         self.doing = ("wait", -1, monotonic())
         return self.batch(rows, t if episodic else None, algo), self.finished(ended), total
 
-    def decide(self, rows: dict, t: int, flat: Array, noise: PyTree) -> list:
+    def decide(self, rows: HostRows, t: int, flat: Array, noise: PyTree) -> list[Member]:
         """Record observations and the policy's choice in row t; the actions as the environments take them."""
         self.doing = ("act", -1, monotonic())
         set_row(rows["obs"], t, self.obs)
@@ -136,6 +143,7 @@ class HostSource:
             if not spaces.allows(self.action_space, self.mask):
                 raise EnvError("info['action_mask'] allows no action at all; at least one must be allowed")
             rows["mask"][t] = self.mask
+        assert self.act is not None
         packed, memory = self.act(flat, self.obs, self.mask, self.memory, noise)
         packed = np.asarray(packed)
         if self.remembers:
@@ -143,7 +151,7 @@ class HostSource:
         rows["packed"][t] = packed[:, self.env_width :]
         return to_members(self.action_space, packed[:, : self.env_width])
 
-    def step(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, bool, Any]]:
+    def step(self, rows: HostRows, t: int, actions: list[Member], active: list[int]) -> list[Ending]:
         """Step the active environments into row t: those whose episode ended, whether by itself, and whether they say
         they succeeded."""
         if self.agents:
@@ -182,7 +190,7 @@ class HostSource:
         set_row(self.obs, some, new)
         return done
 
-    def step_teams(self, rows: dict, t: int, actions: list, active: list[int]) -> list[tuple[int, bool, Any]]:
+    def step_teams(self, rows: HostRows, t: int, actions: list[Member], active: list[int]) -> list[Ending]:
         """The same for environments of several agents, each of which has a column as long as it acts."""
         done, limit = [], self.limit or 1 << 62
         for i in active:
@@ -235,7 +243,7 @@ class HostSource:
         if self.mask is not None:
             self.note_mask(i, info)
 
-    def prepare(self, algo: Any, params: PyTree, block: int) -> None:
+    def prepare(self, algo: ActingAlgorithm, params: PyTree, block: int) -> None:
         """Compile the policy and the draw of its noise."""
         unravel = ravel_pytree(params)[1]
         self.like = params
@@ -246,7 +254,7 @@ class HostSource:
         self.draw = lambda key, t: later(key, t) if t else first(key)
         self.remember(algo)
 
-    def remember(self, algo: Any) -> None:
+    def remember(self, algo: ActingAlgorithm) -> None:
         """Start the policy's own carry, for every environment."""
         self.memory = jax.tree.map(np.array, algo.initial_carry((self.columns,)))
         self.blank = jax.tree.map(np.array, algo.initial_carry((1,)))
@@ -293,7 +301,7 @@ class HostSource:
         except (KeyError, IndexError, TypeError) as e:
             raise EnvError(f"the environment's {where} returned an observation without the part {e}") from e
 
-    def buffer(self, capacity: int, algo: Any) -> dict[str, Any]:
+    def buffer(self, capacity: int, algo: ActingAlgorithm) -> HostRows:
         """Rows to write into. Without a known limit on an episode's length they start small and double."""
         lead = (capacity or 256, self.columns)
         team = max(1, self.agents)  # a policy map acts for whole teams
@@ -308,7 +316,7 @@ class HostSource:
         masks = {} if self.mask is None else dict.fromkeys(("mask", "next_mask"), (*lead, self.mask.shape[1]))
         return rows | {name: np.zeros(shape, bool) for name, shape in masks.items()}
 
-    def batch(self, rows: dict, length: int | None, algo: Any) -> Batch:
+    def batch(self, rows: HostRows, length: int | None, algo: ActingAlgorithm) -> Batch:
         """The rows as a batch; with `length`, T is a capacity so that the update compiles once."""
         packed = rows["packed"]
         like, structure = jax.tree.flatten(self.stored(algo, packed.shape[:2]))
@@ -320,8 +328,9 @@ class HostSource:
         used = None if length is None else jnp.int32(length)
         return Batch(**fields, action=action, extras=extras, length=used, full=length is None and not self.agents)
 
-    def stored(self, algo: Any, lead: tuple[int, ...]) -> PyTree:
-        """Shapes of what is kept of an action: as sampled, and what the policy says of it."""
+    def stored(self, algo: ActingAlgorithm, lead: tuple[int, ...]) -> PyTree:
+        """Shapes of what is kept of an action: as sampled, and what the policy says of it. They are remembered, since
+        tracing the policy takes milliseconds."""
         key = (lead, self.mask is None)
         if key in self.shapes:
             return self.shapes[key]
@@ -372,11 +381,11 @@ def finite(x: np.ndarray) -> bool:
     return math.isfinite(x.sum()) or bool(np.isfinite(x).all())
 
 
-def row_of(tree: PyTree, index: Any) -> PyTree:
+def row_of(tree: PyTree, index: Index) -> PyTree:
     return tree[index] if isinstance(tree, np.ndarray) else jax.tree.map(lambda x: x[index], tree)
 
 
-def set_row(tree: PyTree, index: Any, value: PyTree) -> None:
+def set_row(tree: PyTree, index: Index, value: PyTree) -> None:
     if isinstance(tree, np.ndarray):
         tree[index] = value
     else:
@@ -384,7 +393,13 @@ def set_row(tree: PyTree, index: Any, value: PyTree) -> None:
 
 
 def packed_act(
-    algo: Any, space: Any, params: PyTree, obs: PyTree, mask: Array | None, memory: PyTree, noise: PyTree
+    algo: ActingAlgorithm,
+    space: gymnasium.Space,
+    params: PyTree,
+    obs: PyTree,
+    mask: Array | None,
+    memory: PyTree,
+    noise: PyTree,
 ) -> tuple[Array, PyTree]:
     """Action for the environment, action as sampled and what is kept of it as one array [E, D], which is one transfer
     per step; and the policy's carry."""
@@ -393,12 +408,12 @@ def packed_act(
     return jnp.concatenate([x.reshape(x.shape[0], -1).astype(jnp.float32) for x in parts], axis=1), memory
 
 
-def to_members(space: Any, packed: np.ndarray) -> list:
+def to_members(space: gymnasium.Space, packed: np.ndarray) -> list[Member]:
     """Actions [E, D] as members of the space, one for each environment."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return packed[:, 0].astype(int).tolist()
     if not isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
-        return list(packed.astype(space.dtype).reshape(len(packed), *space.shape))
+        return list(packed.astype(space.dtype).reshape(len(packed), *(space.shape or ())))
     columns, start = {}, 0
     for name, leaf in spaces.leaves(space).items():
         stop = start + math.prod(leaf.shape)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from regimen.axes import device_count, env_numbers
-from regimen.envs.protocol import agents_of
-from regimen.types import Array, PyTree
+from regimen.envs.protocol import Env, agents_of
+from regimen.types import ActingAlgorithm, Array, PyTree
 
 NOISE_BLOCK = 64  # steps drawn at once when the number of steps is not known beforehand
 
@@ -27,7 +27,7 @@ class RolloutKeys(NamedTuple):
     def of(cls, key: Array) -> RolloutKeys:
         return cls(*jax.random.split(key, 3))
 
-    def action_noise(self, algo: Any, start: Array | int, steps: int, columns: int) -> PyTree:
+    def action_noise(self, algo: ActingAlgorithm, start: Array | int, steps: int, columns: int) -> PyTree:
         """Noise [steps, B, ...] of the actions from time `start` on."""
         return row_noise(algo, at(self.actions, start), env_numbers(columns), steps)
 
@@ -38,19 +38,19 @@ class RolloutKeys(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="steps")  # one call a block instead of a dozen, for what is stepped in Python
-def row_noise(algo: Any, key: Array, numbers: Array, steps: int) -> PyTree:
+def row_noise(algo: ActingAlgorithm, key: Array, numbers: Array, steps: int) -> PyTree:
     """Noise [steps, B, ...] for the rows with these numbers."""
     return jax.vmap(lambda key: algo.noise(key, (steps,)), out_axes=1)(numbered(key, numbers))
 
 
-def side_by_side(env: Any, tree: PyTree) -> PyTree:
+def side_by_side(env: Env, tree: PyTree) -> PyTree:
     """Agents of each environment [E, A, ...] as rows [B, ...]; unchanged where there is one agent."""
     if not agents_of(env):
         return tree
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
-def by_agent(env: Any, tree: PyTree) -> PyTree:
+def by_agent(env: Env, tree: PyTree) -> PyTree:
     """Rows [B, ...] as [E, A, ...]; unchanged where there is one agent."""
     agents = len(agents_of(env))
     return jax.tree.map(lambda x: x.reshape(-1, agents, *x.shape[1:]), tree) if agents else tree

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import jax
@@ -18,7 +18,7 @@ from jax import lax
 
 from regimen import exploration, spaces
 from regimen.envs.protocol import Env, agents_of
-from regimen.sources.host import HostSource, Interrupted
+from regimen.sources.host import Ending, HostRows, HostSource, Interrupted, Member
 from regimen.sources.keys import by_agent, side_by_side
 from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
 from regimen.types import ActingAlgorithm, Array, PyTree
@@ -168,14 +168,14 @@ class HostMoment(NamedTuple):
     """The start of all episodes, or what one step of the environments did."""
 
     running: dict[int, int]  # environment -> number of the episode it plays
-    actions: list[Any]  # [B] members of the action space; none at the start
-    row: dict[str, Any]  # [1, B, ...] rewards and flags of the step
-    ended: list[tuple[int, bool, bool | None]]  # environment, whether it ended by itself, whether it succeeded
+    actions: list[Member]  # [B] members of the action space; none at the start
+    row: HostRows  # [1, B, ...] rewards and flags of the step
+    ended: list[Ending]
 
 
 def play_host(
     source: HostSource,
-    act: Callable[[HostSource], list[Any]],
+    act: Callable[[HostSource], list[Member]],
     seed: int,
     episodes: int,
     stop_requested: Callable[[], bool] = lambda: False,
@@ -204,10 +204,10 @@ def play_host(
         running = dict(sorted(running.items()))
 
 
-def one_row(source: HostSource) -> dict[str, Any]:
+def one_row(source: HostSource) -> HostRows:
     """The arrays [1, B, ...] that `HostSource.step` writes into."""
     n = source.columns
-    row: dict[str, Any] = {name: np.zeros((1, n), bool) for name in ("terminated", "truncated", "valid")}
+    row: HostRows = {name: np.zeros((1, n), bool) for name in ("terminated", "truncated", "valid")}
     row["reward"] = np.zeros((1, n, len(source.components)), np.float32)
     row["next_obs"] = spaces.zeros(source.observation_space, (1, n))
     return row

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,11 +82,11 @@ class Replay:
         columns = self.columns // devices
         return replace(self, size=self.capacity * columns, columns=columns)
 
-    def zeros(self, observation_space: Any, action: PyTree, options: int = 0) -> Rows:
+    def zeros(self, observation_space: gymnasium.Space, action: PyTree, options: int = 0) -> Rows:
         """An empty ring. `action` is any array tree [...] of one action; `options` of its mask, 0: there is none."""
         lead = (self.capacity, self.columns)
 
-        def zeros(x: Any) -> Array:
+        def zeros(x: Array) -> Array:
             return jnp.zeros((*lead, *x.shape), x.dtype)
 
         obs = jax.tree.map(zeros, spaces.zeros(observation_space))
@@ -96,7 +96,7 @@ class Replay:
         action = jax.tree.map(zeros, action)
         return Rows(obs, action, jnp.zeros(lead), flags[0], flags[1], successor, flags[2], *masks)
 
-    def bytes(self, observation_space: Any, action: PyTree, options: int = 0) -> int:
+    def bytes(self, observation_space: gymnasium.Space, action: PyTree, options: int = 0) -> int:
         """What `zeros` would allocate; nothing is."""
         shapes = jax.eval_shape(lambda: self.zeros(observation_space, action, options))
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
@@ -139,7 +139,7 @@ class Replay:
         truncated = before(rows.truncated) | (anew & before(rows.valid) & ~before(rows.terminated))
         return rows.replace(truncated=lax.dynamic_update_slice(rows.truncated, truncated[None], at))
 
-    def sample(self, ring: Ring, rows: Rows, key: Array, size: int, n_step: int, gamma: Any) -> Sample:
+    def sample(self, ring: Ring, rows: Rows, key: Array, size: int, n_step: int, gamma: Array | float) -> Sample:
         """`size` transitions, uniform over the valid rows that count, with replacement."""
         age, column = self.draw(ring, rows, key, size)
         count, cursor = (x[column // (self.columns // self.workers)] for x in (ring.count, ring.cursor))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,10 @@ from jax import lax
 
 from regimen.axes import compact, device_count, env_numbers, sum_over_devices, sync
 from regimen.envs.metric import reductions_of
-from regimen.envs.protocol import agents_of, alive_in, mask_row
+from regimen.envs.protocol import Env, agents_of, alive_in, mask_row
 from regimen.schedule import Episodes, Schedule, Steps
 from regimen.sources.keys import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
-from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
+from regimen.types import ActingAlgorithm, Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
 
@@ -49,6 +48,9 @@ class Rollout(Record):
     counts: Array  # [E] whether the step is part of the rollout
 
 
+RolloutResult = tuple[EnvCarry, Batch, EpisodeRows, Array]  # carry, rows [T, B, ...], episodes, env steps
+
+
 @dataclass(frozen=True)
 class ScanSource:
     """`Steps` or `Episodes` from `num_envs` copies of a native environment."""
@@ -61,31 +63,27 @@ class ScanSource:
         schedule = replace(self.schedule, n=self.schedule.n // devices)
         return ScanSource(schedule, self.num_envs // devices)
 
-    def init(self, env: Any, algo: Any, key: Array) -> EnvCarry:
+    def init(self, env: Env, algo: ActingAlgorithm, key: Array) -> EnvCarry:
         state, obs = jax.vmap(env.reset)(numbered(key, env_numbers(self.num_envs)))
         return fresh(env, state, obs, algo.initial_carry((self.columns(env),)))
 
-    def columns(self, env: Any) -> int:
+    def columns(self, env: Env) -> int:
         """B: rows of a batch at one time."""
         return self.num_envs * max(1, len(agents_of(env)))
 
-    def rows(self, env: Any) -> int:
+    def rows(self, env: Env) -> int:
         """Time rows of a batch."""
         if isinstance(self.schedule, Steps):
             return self.schedule.n // self.num_envs
         return self.schedule.n // self.num_envs * env.max_episode_steps
 
-    def max_episodes(self, env: Any) -> int:
-        """The most episodes one update can finish."""
-        return self.schedule.n
-
-    def next(self, env: Any, algo: Any, carry: EnvCarry, params: PyTree, key: Array):
+    def next(self, env: Env, algo: ActingAlgorithm, carry: EnvCarry, params: PyTree, key: Array) -> RolloutResult:
         """One rollout: (carry, Batch [T, B, ...], EpisodeRows, env steps). `key` is this update's own."""
         if isinstance(self.schedule, Steps):
             return self.steps(env, algo, carry, params, key)
         return self.episodes(env, algo, params, key)
 
-    def steps(self, env: Any, algo: Any, carry: EnvCarry, params: PyTree, key: Array):
+    def steps(self, env: Env, algo: ActingAlgorithm, carry: EnvCarry, params: PyTree, key: Array) -> RolloutResult:
         noise, keys = self.draw(env, algo, RolloutKeys.of(key), 0, self.rows(env))
 
         def body(carry, x):
@@ -95,7 +93,7 @@ class ScanSource:
         carry, rollout = lax.scan(body, carry, (noise, keys))
         return carry, rollout.batch, finished(rollout, rollout.done.size), jnp.int32(rollout.done.size)
 
-    def episodes(self, env: Any, algo: Any, params: PyTree, key: Array):
+    def episodes(self, env: Env, algo: ActingAlgorithm, params: PyTree, key: Array) -> RolloutResult:
         """Each environment runs its share of whole episodes; the rollout lasts until the slowest is through."""
         assert isinstance(self.schedule, Episodes)
         share, capacity = self.schedule.n // self.num_envs, self.rows(env)
@@ -127,7 +125,10 @@ class ScanSource:
         batch = rollout.batch.replace(length=t, full=False)
         return carry, batch, finished(rollout, self.schedule.n), rollout.counts.sum(dtype=jnp.int32)
 
-    def draw(self, env: Any, algo: Any, keys: RolloutKeys, start: Array | int, steps: int) -> tuple[PyTree, Array]:
+    def draw(
+        self, env: Env, algo: ActingAlgorithm, keys: RolloutKeys, start: Array | int, steps: int
+    ) -> tuple[PyTree, Array]:
+        """Noise of the actions [steps, B, ...] and keys of the environments [steps, E] from time `start` on."""
         noise = keys.action_noise(algo, start, steps, self.columns(env))
         return noise, keys.env_keys(start, steps, self.num_envs)
 
@@ -136,7 +137,7 @@ def row_of(tree: PyTree, t: Array | int) -> PyTree:
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, keepdims=False), tree)
 
 
-def fresh(env: Any, state: PyTree, obs: PyTree, memory: PyTree) -> EnvCarry:
+def fresh(env: Env, state: PyTree, obs: PyTree, memory: PyTree) -> EnvCarry:
     """Environments at the start of an episode; `obs` is as their `reset` gives it."""
     num_envs = jax.tree.leaves(obs)[0].shape[0]
     zero = jnp.zeros(num_envs)
@@ -160,7 +161,7 @@ class Stepped(Record):
     ended: Array  # [E] by itself, not cut short
 
 
-def step_all(env: Any, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Array) -> Stepped:
+def step_all(env: Env, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Array) -> Stepped:
     """One step of every environment with actions [B, ...] in its own form."""
     agents, lead = len(agents_of(env)), carry.length.shape
     shape = (*lead, agents) if agents else lead
@@ -192,7 +193,9 @@ def step_all(env: Any, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Ar
     return Stepped(going, reward, terminated, truncated, acted, over, ended)
 
 
-def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array):
+def advance(
+    env: Env, algo: ActingAlgorithm, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array
+) -> tuple[Rollout, EnvCarry]:
     """One step of every environment: the row to keep, and the carry with finished environments reset."""
     mask = masks(env, carry.state)
     action, memory, extras = algo.act(params, carry.obs, carry.memory, noise, mask=mask)
@@ -214,7 +217,7 @@ def advance(env: Any, algo: Any, params: PyTree, carry: EnvCarry, noise: PyTree,
     return row, lax.cond(sync(jnp.any(new.over)), reset, lambda: going)
 
 
-def masks(env: Any, state: PyTree) -> Array | None:
+def masks(env: Env, state: PyTree) -> Array | None:
     """Action masks [B, L] in states [E, ...]; None without any."""
     return side_by_side(env, jax.vmap(partial(mask_row, env))(state))
 

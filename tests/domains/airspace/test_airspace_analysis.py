@@ -110,8 +110,8 @@ def test_the_page_is_one_file_and_escapes_what_it_shows(found, tmp_path):
     assert len(flights) == len(found.kept) and flights[0]["ids"] == ["A1", "A2"]
     one = flights[0]
     assert len(one["north"][0]) == one["steps"] + 1 == len(one["alert"][0]) == len(one["gap"])
-    for mark in ("__TITLE__", "__NOTE__", "__SECTIONS__", "__DATA__"):
-        assert mark not in page
+    assert "default-src 'none'" in page and "script-src 'unsafe-inline'" in page
+    assert '<canvas id="map"' in page and "<h2>Summary</h2>" in page and "body { max-width: 78rem; }" in page
 
 
 def test_transfer_matrix_of_a_folder_of_runs(tmp_path):

@@ -26,7 +26,7 @@ LATE = {"gamma_h": 0.95, "gamma_r": 0.95}
 
 
 def start(world, theory, **env_args):
-    return regimen.solve(world, env_args=env_args, **theory).at()
+    return regimen.empowerment.solve(world, env_args=env_args, **theory).at()
 
 
 # --- reference values ------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_tiny3_with_five_steps():
 
 
 def test_corr5():
-    solution = regimen.solve("world/corr5", beta_r=4, **NINE, **PLAIN)
+    solution = regimen.empowerment.solve("world/corr5", beta_r=4, **NINE, **PLAIN)
     p = solution.at()
     assert solution.pairs == 46
     np.testing.assert_allclose(p.q_r, np.where([0, 1, 0, 1, 0], -10.497798, -11.515546), atol=1e-5)
@@ -78,7 +78,7 @@ def test_accruing_during_a_step_changes_no_policy():
 )
 def test_way1x5(beta_r, east, value):
     """The robot steps out of the way; the four other actions have one effect and one value."""
-    solution = regimen.solve("world/way1x5", beta_r=beta_r, **LATE, **PLAIN)
+    solution = regimen.empowerment.solve("world/way1x5", beta_r=beta_r, **LATE, **PLAIN)
     p = solution.at()
     np.testing.assert_allclose([p.pi_r[E], p.v_r], [east, value], atol=1e-5)
     assert solution.pairs == 47 and len(solution.table.states) == 10
@@ -216,8 +216,8 @@ def test_a_robot_commits_when_humans_are_rational():
 
 
 def test_mirrored_worlds_have_mirrored_policies():
-    here = regimen.solve(BushWorld(map="Hu 1 Ro . Hu .", max_episode_steps=3))
-    there = regimen.solve(BushWorld(map=". Hu . Ro 1 Hu", max_episode_steps=3))
+    here = regimen.empowerment.solve(BushWorld(map="Hu 1 Ro . Hu .", max_episode_steps=3))
+    there = regimen.empowerment.solve(BushWorld(map=". Hu . Ro 1 Hu", max_episode_steps=3))
     np.testing.assert_allclose(here.at().q_r, there.at().q_r[[N, E, S, W, PASS]], rtol=1e-12)
     assert here.at().v_r == pytest.approx(there.at().v_r, rel=1e-12)
     np.testing.assert_allclose(here.at().x_h, there.at().x_h[::-1], rtol=1e-12)
@@ -225,7 +225,7 @@ def test_mirrored_worlds_have_mirrored_policies():
 
 def test_sum_and_mean_have_one_policy():
     """And values that differ by (|H| |G|^-xi)^eta, up to what the end is worth."""
-    mean, total = (regimen.solve("world/corr5", form=form, xi=1.3) for form in ("mean", "sum"))
+    mean, total = (regimen.empowerment.solve("world/corr5", form=form, xi=1.3) for form in ("mean", "sum"))
     factor = (2 * 5**-1.3) ** 1.1
     for t in range(4):
         np.testing.assert_allclose(total.pi_r[t], mean.pi_r[t], atol=1e-8)
@@ -234,19 +234,19 @@ def test_sum_and_mean_have_one_policy():
 
 def test_without_preference_robots_do_anything():
     for policy in ("power", "boltzmann"):
-        solution = regimen.solve("world/corr5", beta_r=0, robot_policy=policy)
+        solution = regimen.empowerment.solve("world/corr5", beta_r=0, robot_policy=policy)
         assert all((pi == 0.2).all() or np.allclose(pi, 0.2, atol=1e-15) for pi in solution.pi_r)
 
 
 def test_weaker_humans_come_first_when_inequality_matters():
     """Which of two humans the robot frees: the one who is shut in, the more so the larger xi."""
-    leans = [regimen.solve("world/unequal", xi=xi, beta_r=20).at().pi_r for xi in (1.0, 2.0)]
+    leans = [regimen.empowerment.solve("world/unequal", xi=xi, beta_r=20).at().pi_r for xi in (1.0, 2.0)]
     assert leans[0][W] > leans[0][E] and leans[1][W] / leans[1][E] > leans[0][W] / leans[0][E]
 
 
 def test_the_robot_frees_the_trapped_human():
     """From its corner it comes nearer to the bushes that shut the human in, and the human gains by it."""
-    kind, careless = (regimen.solve("world/free3x3", beta_r=beta_r).at() for beta_r in (30, 0))
+    kind, careless = (regimen.empowerment.solve("world/free3x3", beta_r=beta_r).at() for beta_r in (30, 0))
     assert kind.pi_r[[N, W]].sum() > 0.5 and kind.x_h[0] > careless.x_h[0]
 
 
@@ -254,7 +254,7 @@ def test_the_robot_frees_the_trapped_human():
 
 
 def test_the_induced_chain():
-    solution = regimen.solve("world/bush1x7", env_args={"max_episode_steps": 4})
+    solution = regimen.empowerment.solve("world/bush1x7", env_args={"max_episode_steps": 4})
     for t in range(4):
         chain = solution.chain(t)
         out = np.bincount(chain.source, chain.probability, len(solution.v_r[t]))
@@ -266,7 +266,7 @@ def test_the_induced_chain():
 
 
 def test_evaluating_u_r_on_the_chain_gives_v_r():
-    solution = regimen.solve("world/corr5")
+    solution = regimen.empowerment.solve("world/corr5")
     theory = solution.theory
     values = solution.evaluate(lambda t: solution.u_r[t], theory.gamma_r, theory.terminal_v_r)
     for t in range(4):
@@ -294,7 +294,7 @@ def test_worlds_that_end_by_themselves():
 
 def test_powerless_humans_are_named():
     with pytest.raises(EnvError) as error:
-        regimen.solve("world/corr5", env_args={"possible_goals": "0,0"})
+        regimen.empowerment.solve("world/corr5", env_args={"possible_goals": "0,0"})
     message = str(error.value)
     assert "human 1 can attain none of its goals from state" in message and "at time 3 of 4" in message
     assert "X_h = 0" in message and "env.possible_goals" in message
@@ -312,9 +312,9 @@ def test_large_worlds_are_refused_before_memory_is_spent():
     with pytest.raises(ConfigError, match=r"too large to solve exactly: more than 0 states in 2 steps times 9,765,625"):
         exact.solve(many, limit=1_000_000)
     with pytest.raises(ConfigError, match=r"lower env.max_episode_steps, take a smaller map or fewer agents, raise"):
-        regimen.solve("world/bush7x3", limit=20_000)
+        regimen.empowerment.solve("world/bush7x3", limit=20_000)
     with pytest.raises(ConfigError, match="the solution is too large to keep"):
-        regimen.solve("world/way1x5", limit=600, env_args={"max_episode_steps": 200})
+        regimen.empowerment.solve("world/way1x5", limit=600, env_args={"max_episode_steps": 200})
 
 
 def test_worlds_that_are_only_sampled_are_refused():
@@ -344,10 +344,10 @@ def test_broken_laws_are_refused():
 
 def test_unknown_parameters_and_places():
     with pytest.raises(ConfigError, match="no parameter 'beta_x'; did you mean 'beta_"):
-        regimen.solve("world/tiny3", beta_x=3)
+        regimen.empowerment.solve("world/tiny3", beta_x=3)
     with pytest.raises(ConfigError, match="cartpole is no world"):
-        regimen.solve("cartpole")
-    solution = regimen.solve("world/tiny3")
+        regimen.empowerment.solve("cartpole")
+    solution = regimen.empowerment.solve("world/tiny3")
     with pytest.raises(EnvError, match="time 3 is outside this world; it goes from 0 to 2"):
         solution.at(time=3)
     with pytest.raises(EnvError, match="not reachable from the start"):

@@ -30,7 +30,7 @@ def test_json_and_files(tmp_path, capsys):
     npz, table = str(tmp_path / "a" / "s.npz"), str(tmp_path / "s.csv")
     assert main(["solve", "world/tiny3", "--json", "--out", npz, "--env.max_episode_steps", "4"]) == 0
     found = json.loads(capsys.readouterr().out)
-    solution = regimen.solve("world/tiny3", env_args={"max_episode_steps": 4})
+    solution = regimen.empowerment.solve("world/tiny3", env_args={"max_episode_steps": 4})
     assert found["v_r"] == solution.at().v_r and found["horizon"] == 4 and found["theory"]["prior"] == "heuristic"
     assert found["theory"]["beta_h"] == "inf"  # the world's own
     assert found["policy"]["west"] == solution.at().pi_r[1] and found["humans"][0]["v_h_e"]["0,0"] == pytest.approx(1)

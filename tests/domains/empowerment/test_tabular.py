@@ -15,8 +15,8 @@ from regimen.errors import ConfigError, EnvError
 
 def test_a_long_horizon_comes_to_the_same():
     late = {"gamma_h": 0.9, "gamma_r": 0.9, "prior": "optimistic"}
-    stationary = regimen.solve("world/way1x5", stationary=True, **late)
-    long = regimen.solve("world/way1x5", env_args={"max_episode_steps": 250}, **late)
+    stationary = regimen.empowerment.solve("world/way1x5", stationary=True, **late)
+    long = regimen.empowerment.solve("world/way1x5", env_args={"max_episode_steps": 250}, **late)
     assert stationary.report["converged"] and stationary.report["residual"] < 1e-9
     for name in ("q_r", "pi_r", "v_h_e", "x_h", "u_r", "v_r", "v_h_m", "pi_h"):
         np.testing.assert_allclose(getattr(stationary.at(), name), getattr(long.at(), name), rtol=1e-7, err_msg=name)

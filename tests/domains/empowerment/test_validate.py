@@ -60,7 +60,7 @@ def test_a_run_is_validated(tmp_path, capsys):
     assert (run / "validation" / "validation.png").stat().st_size > 1000
     for name in ("power.png", "policy.png", "bits.png", "episode.gif"):
         assert (run / "validation" / "learned" / name).stat().st_size > 1000
-    assert regimen.validate(run, checkpoint="final").numbers["tv_mean"] == found["tv_mean"]
+    assert regimen.empowerment.validate(run, checkpoint="final").numbers["tv_mean"] == found["tv_mean"]
     assert main(["validate", str(run), "--limit", "5"]) == 3
     assert "too large" in capsys.readouterr().err
     policy = regimen.load_policy(run)

@@ -16,5 +16,6 @@ DOMAIN = Domain(
         ),
     },
     presets=f"{__path__[0]}/presets",
+    discount=("shaping_gamma", 0.99),
     tables="regimen.domains.durotaxis.views:draw_table",
 )

@@ -1,4 +1,4 @@
-"""`regimen.solve`: a world by name, file or object, and theory parameters by name."""
+"""`regimen.empowerment.solve`: a world by name, file or object, and theory parameters by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def solve(
     limit: int = LIMIT,
     **theory: Any,
 ) -> Solution:
-    """The exact solution of a world: `regimen.solve("world/way1x5", beta_r=5, env_args={"max_episode_steps": 8})`.
+    """The exact solution of a world: `regimen.empowerment.solve("world/way1x5", beta_r=5)`.
 
     `world` is a name, a map file, `module:factory` or a `World`. `stationary` solves it without a time limit."""
     known = Theory.__dataclass_fields__

@@ -7,7 +7,7 @@ of `regimen validate`: the error of V_r at the start, the total variation of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,14 @@ from regimen.config.layers import build_config
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import reach, validate
 from regimen.engines import device
-from regimen.engines.signals import code_of
 from regimen.envs import registry
 from regimen.errors import UsageError, nearest
-from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
+from regimen.experiments.studies.frame import Frame, Job, Lines, Tick
 from regimen.files.run_dir import versions
 from regimen.files.storage import write_json
 from regimen.policies.evaluate import interval
 from regimen.reports.figure import picture
 from regimen.reports.table import Table
-from regimen.runs.api import check_free
 from regimen.runs.build import make_engine
 from regimen.runs.loop import Goal, Loop
 from regimen.statistics import mean_interval
@@ -60,22 +58,36 @@ QUICK = {"budget": 8192, "seeds": 2}
 
 
 @dataclass
-class Study:
-    """What was measured so far."""
+class EmpowermentStudy(Frame):
+    """Choices of learning empowerment on one world, scored."""
 
-    env: str
-    out: Path
+    kind = "empowerment"
     budget: int
-    seeds: int
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    exit_code: int = 0
-    command: str = ""
+    seeds: range
+    parts: Sequence[str] = tuple(CHOICES)
+    env_args: Mapping[str, Any] | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)  # one for each choice and seed
+    scored: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # settings -> rows: each is trained once
+
+    def jobs(self) -> dict[str, list[Job]]:
+        return {part: [self.job(part, name, s) for name, s in CHOICES[part].items()] for part in self.parts}
+
+    def job(self, part: str, choice: str, settings: dict[str, Any]) -> Job:
+        def work(tick: Tick) -> str:
+            key = str(sorted(settings.items()))
+            if key not in self.scored:
+                config = configured(self.env, self.env_args, settings, self.budget)
+                self.scored[key] = train(config, self.seeds, tick)
+            self.rows += [{"part": part, "choice": choice} | row for row in self.scored[key]]
+            return f"total variation {np.mean([r['tv_mean'] for r in self.scored[key]]):.4f}"
+
+        return Job(choice, self.budget, work)
 
     def summary(self) -> dict[str, Any]:
         return {
             "env": self.env,
             "budget": self.budget,
-            "seeds": self.seeds,
+            "seeds": len(self.seeds),
             "out": str(self.out),
             "command": self.command,
             "versions": versions(),
@@ -107,7 +119,7 @@ class Study:
         ends = interval(mean_interval(np.array([scores[0][k] - scores[1][k] for k in scores[0]])))
         return ends is not None and not ends[0] <= 0 <= ends[1]
 
-    def lines(self) -> list[str]:
+    def conclusions(self) -> list[str]:
         head = f"{'part':<12}{'choice':<14}{'V_r(s0) error':>15}{'TV of pi_r':>12}{'log ratios':>12}{'V_h^e error':>13}"
         rows = [
             f"{r['part']:<12}{r['choice']:<14}{r['v_r_start_error']:>15.3%}{r['tv_mean']:>12.4f}"
@@ -117,19 +129,20 @@ class Study:
         return [head, *rows]
 
     def write(self) -> None:
-        """Everything measured so far: raw scores, the table, the summary in words and a plot."""
-        self.out.mkdir(parents=True, exist_ok=True)
+        """Raw scores, the table and the summary in words."""
         names = ["part", "choice", "seed", *SCORES, "seconds", "diverged", "updates"]
         Table(names, [[row[name] for name in names] for row in self.rows]).write_csv(self.out / "scores.csv")
         write_json(self.out / "results.json", self.summary())
         (self.out / "summary.md").write_text(self.words())
+
+    def draw(self, parts: Sequence[str]) -> None:
         draw(self.out / "scores.png", self.table(), self.env)
 
     def words(self) -> str:
         """The table in Markdown, and which choice came out best in each part."""
         table = self.table()
         lines = [f"# Choices of learning empowerment on {self.env}", ""]
-        lines += [f"{self.budget:,} training steps, {self.seeds} seeds; means over seeds. Lower is better.", ""]
+        lines += [f"{self.budget:,} training steps, {len(self.seeds)} seeds; means over seeds. Lower is better.", ""]
         columns: dict[str, Callable[[dict[str, Any]], str]] = {
             "part": lambda r: r["part"],
             "choice": lambda r: r["choice"] + lost(r),
@@ -163,41 +176,23 @@ def run(
     seed: int = 0,
     budget: int | None = None,
     env_args: Mapping[str, Any] | None = None,
-    console: Console | None = None,
+    console: Lines | None = None,
     command: str = "",
-) -> Study:
+) -> EmpowermentStudy:
     """Train every choice and write what came of it; after each part, so that an interrupt keeps what is measured."""
-    console = console or Console()
-    wanted = chosen_parts(parts)
-    seeds = seeds or (QUICK["seeds"] if quick else 5)
-    budget = budget or (QUICK["budget"] if quick else 32_768)
-    folder = (
-        Path(out) if out else Path("studies") / f"empowerment-{env.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
-    check_free(folder)
-    study = Study(env, folder, budget, seeds, command=command)
+    chosen = chosen_parts(parts)
+    path = EmpowermentStudy.folder(env, out)
     device.configure("cpu", native=True)
-    known: dict[str, Any] = {}  # choices that are the same in several parts are trained once
-
-    def job(part: str, choice: str, settings: dict[str, Any]) -> Job:
-        def work(tick: Tick) -> str:
-            key = str(sorted(settings.items()))
-            if key not in known:
-                known[key] = train(configured(env, env_args, settings, budget), range(seed, seed + seeds), tick)
-            study.rows += [{"part": part, "choice": choice} | row for row in known[key]]
-            return f"total variation {np.mean([r['tv_mean'] for r in known[key]]):.4f}"
-
-        return Job(choice, budget, work)
-
-    jobs = {part: [job(part, name, s) for name, s in CHOICES[part].items()] for part in wanted}
-    try:
-        run_jobs(jobs, console, lambda part: study.write())
-    except KeyboardInterrupt as error:
-        study.exit_code = code_of(error)
-        console.line("interrupted: keeping what is measured")
-        study.write()
-    for line in [*study.lines(), f"written to {study.out}"]:
-        console.line(line)
+    study = EmpowermentStudy(
+        budget or (QUICK["budget"] if quick else 32_768),
+        range(seed, seed + (seeds or (QUICK["seeds"] if quick else 5))),
+        chosen,
+        env_args,
+        env=env,
+        out=path,
+        command=command,
+    )
+    study.measure(console or Lines())
     return study
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,16 @@ import numpy as np
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import NativeEngine
-from regimen.engines.signals import code_of
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
-from regimen.errors import RegimenError
 from regimen.experiments.studies import plots, report, rows
 from regimen.experiments.studies.bench import Bench, Regimen
-from regimen.experiments.studies.curves import Curve, Estimate
+from regimen.experiments.studies.curves import Curve
+from regimen.experiments.studies.frame import Frame, Job, Lines, Tick, encoded
 from regimen.experiments.studies.gradients import Rollouts, Sample, groups
-from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
-from regimen.experiments.studies.options import Options, default_path, prepare, resolve_options
-from regimen.experiments.studies.rows import Run
-from regimen.files.run_dir import git_revision, versions
-from regimen.files.storage import plain, write_json
-from regimen.runs.api import check_free
+from regimen.experiments.studies.options import Options, prepare, resolve_options
+from regimen.experiments.studies.rows import Race
+from regimen.files.storage import write_json
 from regimen.runs.build import make_engine
 
 LOOKS = (1, 2, 3, 5, 8, 12, 20, 30, 50)  # updates after an outlier at which the policy is evaluated
@@ -40,25 +35,19 @@ COMPILE = 500_000  # env steps that compiling a program takes as long as, in abo
 
 
 @dataclass
-class Study:
-    """One study: its work, what has come of it, and where that is written."""
+class BatchingStudy(Frame):
+    """What larger rollouts buy on one environment."""
 
+    kind = "batching"
     config: TrainConfig
     handle: registry.EnvHandle
     options: Options
-    out: Path
-    command: str = ""
-    state: str = "running"
-    exit_code: int = 0
-    runs: dict[tuple, Run] = field(default_factory=dict)
+    runs: dict[tuple, Race] = field(default_factory=dict)
     samples: dict[tuple[str, str, str, int], Sample] = field(default_factory=dict)  # policy, kind, group, size
     rollout_steps: dict[tuple[str, int], float] = field(default_factory=dict)
     outliers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
-    results: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        self.begun = time.monotonic()
         self.benches: dict[tuple, Bench] = {}
         self.policies: dict[str, Any] = {}  # name -> State
         self.policy_notes: dict[str, Any] = {}
@@ -143,14 +132,14 @@ class Study:
         lr = (regimen.lr or self.lr) * scale
 
         def work(tick: Tick) -> str:
-            self.runs[key] = Run(regimen, lr, self.bench(regimen).train(lr, tick))
+            self.runs[key] = Race(regimen, lr, self.bench(regimen).train(lr, tick))
             return self.outcome(self.runs[key])
 
         label = regimen.name + (f", lr {lr:.2g}" if scale != 1.0 else "")
         weight = self.budget * len(self.seeds) + (0 if known_program else COMPILE)
         return Job(label, weight, work)
 
-    def outcome(self, run: Run) -> str:
+    def outcome(self, run: Race) -> str:
         steps = run.reached("steps", self.target)
         there = int(np.isfinite(steps).sum())
         words = f"{there} of {len(steps)} seeds reached {self.target:g}"
@@ -277,15 +266,10 @@ class Study:
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def write(self, draw: tuple[str, ...] = ()) -> str | None:
-        """results.json, the tables and the summary as they stand, and the plots of the parts in `draw`; why there are
-        no plots, where they failed."""
+    def write(self) -> None:
+        """results.json, the tables and the summary."""
         parts = self.summarise()
-        everything = {
-            "study": "batching",
-            "state": self.state,
-            "command": self.command,
-            "env": self.handle.id,
+        self.results = self.about() | {
             "env_args": self.handle.env_args,
             "target": self.options.target,
             "budget": self.budget,
@@ -293,24 +277,16 @@ class Study:
             "options": dataclasses.asdict(self.options),
             "settings": layers.to_dict(self.config),
             "definitions": report.DEFINITIONS,
-            "device": jax.devices()[0].device_kind,
-            "versions": versions(),
-            "git_revision": git_revision(),
-            "seconds": round(time.monotonic() - self.begun, 1),
-            "finished": self.finished,
             "policies": self.policy_notes,
             "parts": parts,
             "sentences": report.sentences(parts, self.options.target, self.budget),
         }
-        self.results = everything
-        write_json(self.out / "results.json", encoded(everything | {"raw": self.raw()}))
-        report.write_tables(self.out, everything)
-        report.write_summary(self.out, everything)
-        try:
-            plots.draw(self.out, everything, self.runs_by_name(), self.outliers, draw)
-        except RegimenError as error:  # matplotlib is an extra
-            return str(error)
-        return None
+        write_json(self.out / "results.json", encoded(self.results | {"raw": self.raw()}))
+        report.write_tables(self.out, self.results)
+        report.write_summary(self.out, self.results)
+
+    def draw(self, parts: Sequence[str]) -> None:
+        plots.draw(self.out, self.results, self.runs_by_name(), self.outliers, parts)
 
     def raw(self) -> dict[str, Any]:
         """Every number behind the estimates."""
@@ -324,26 +300,10 @@ class Study:
         }
         return {"runs": [r.to_dict() for r in self.runs.values()], "gradient": gradient, "outlier": outliers}
 
-    def runs_by_name(self) -> dict[str, Run]:
+    def runs_by_name(self) -> dict[str, Race]:
         """What the target part compared, in its order."""
         named = {r.name: self.runs.get(self.key(r)) for r in self.regimens()}
         return {name: run for name, run in named.items() if run is not None}
-
-    def summary(self) -> dict[str, Any]:
-        """What `--json` prints: everything but the raw numbers and the settings."""
-        kept = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finished", "parts", "sentences")
-        return encoded({"out": str(self.out)} | {k: self.results[k] for k in kept})
-
-
-def encoded(value: Any) -> Any:
-    """Estimates as objects, the rest as JSON can hold it; what is infinite (never) or unknown becomes null."""
-    if isinstance(value, Estimate):
-        return plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {str(k): encoded(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [encoded(v) for v in value]
-    return plain(value)
 
 
 def run(
@@ -355,37 +315,16 @@ def run(
     env_args: Mapping[str, Any] | None = None,
     device: str = "auto",
     command: str = "",
-    console: Console | None = None,
+    console: Lines | None = None,
     overrides: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Study:
+) -> BatchingStudy:
     """Measure what is asked for and write it to a folder; `options` are the fields of `Options`, `overrides` any
     settings of `regimen train` that hold for all trainings. Ctrl+C ends it early and keeps what is measured."""
-    console = console or Console(quiet=True)
     chosen = resolve_options(options, quick)
     config, handle, chosen = prepare(env, chosen, preset, dict(env_args or {}), device, dict(overrides or {}))
-    path = Path(out) if out else default_path(env)
-    check_free(path)
-    path.mkdir(parents=True, exist_ok=True)
-    study = Study(config, handle, chosen, path, command)
-    jobs = study.jobs()
+    path = BatchingStudy.folder(env, out)
+    study = BatchingStudy(config, handle, chosen, env=handle.id, out=path, command=command)
     goal = "" if chosen.target is None else f", target {chosen.target:g}"
-    number = sum(map(len, jobs.values()))
-    console.line(f"{handle.id}: {number} measurements, {chosen.seeds} seeds, {study.budget:,} steps each{goal}")
-
-    def finished(part: str) -> None:
-        study.finished.append(part)
-        if warning := study.write(draw=(part,)):
-            console.line(f"no plots: {warning}")
-
-    try:
-        run_jobs(jobs, console, finished)
-        study.state = "finished"
-    except KeyboardInterrupt as error:
-        study.state, study.exit_code = "interrupted", code_of(error)
-        console.line("interrupted: keeping what is measured")
-    study.write(draw=() if study.state == "finished" else tuple(study.summarise()))
-    for sentence in study.results["sentences"]:
-        console.line(sentence)
-    console.line(f"written to {path}")
+    study.measure(console or Lines(quiet=True), f"{chosen.seeds} seeds, {study.budget:,} steps each{goal}")
     return study

@@ -6,16 +6,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from regimen.config import layers
-from regimen.config.catalogue import folder_name
 from regimen.config.schema import TrainConfig
 from regimen.engines import device as devices
 from regimen.envs import registry
 from regimen.errors import ConfigError, nearest
+from regimen.experiments.studies.frame import check_names, tuples
 
 PARTS = ("gradient", "target", "epochs", "rates", "outlier")
 PRESETS = ("single_episode", "parallel_25", "big_batch")
@@ -84,17 +82,12 @@ QUICK = {
 
 def resolve_options(given: Mapping[str, Any], quick: bool) -> Options:
     """Python keywords or flags over the defaults; None stands for what was not given."""
-    given = {k: v for k, v in given.items() if v is not None}
-    names = [f.name for f in dataclasses.fields(Options)]
-    for name in given:
-        if name not in names:
-            raise ConfigError(f"unknown option '{name}'{nearest(name, names)}")
+    given = check_names(given, [f.name for f in dataclasses.fields(Options)])
     if "parts" in given and isinstance(given["parts"], str):
         given["parts"] = given["parts"].replace(",", " ").split()
     if "sizes" in given:
         given.setdefault("gradient_sizes", given["sizes"])
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    return Options(**((QUICK if quick else {}) | given)).check()
+    return Options(**((QUICK if quick else {}) | tuples(given))).check()
 
 
 def prepare(
@@ -118,7 +111,3 @@ def prepare(
         raise ConfigError(f"--target: {handle.id} has no return threshold; give the evaluation return to reach")
     budget = options.budget or config.total_steps or BUDGET
     return config, handle, dataclasses.replace(options, target=target, budget=budget)
-
-
-def default_path(env: str) -> Path:
-    return Path("studies") / f"batching-{folder_name(env)}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Results = Mapping[str, Any]
 
 
-def draw(out: Path, results: Results, runs: Mapping[str, Any], outliers: Mapping[int, Any], parts: tuple) -> list[Path]:
+def draw(
+    out: Path, results: Results, runs: Mapping[str, Any], outliers: Mapping[int, Any], parts: Sequence[str]
+) -> list[Path]:
     """The pictures of these parts. `runs` are those of the target part by name, `outliers` by rollout size."""
     rows = results["parts"]
     made: dict[str, list[tuple[str, tuple[float, float], int, Callable[[Sequence[Axes]], None]]]] = {

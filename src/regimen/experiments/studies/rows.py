@@ -21,7 +21,7 @@ ORDER = ("initial", "halfway", "policy", "critic", "all", *Rollouts.KINDS)
 
 
 @dataclass
-class Run:
+class Race:
     """One regimen at one learning rate, all seeds."""
 
     regimen: Regimen
@@ -70,7 +70,7 @@ def gradient_rows(
     return rows
 
 
-def race_row(run: Run, base: Run | None, target: float, budget: int) -> dict[str, Any]:
+def race_row(run: Race, base: Race | None, target: float, budget: int) -> dict[str, Any]:
     """Time to the target, also in ratio to that of `base`, and what was left at the end."""
     reached = {unit: run.reached(unit, target) for unit in ("steps", "updates", "episodes")}
     row: dict[str, Any] = {

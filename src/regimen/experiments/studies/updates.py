@@ -8,8 +8,7 @@ replay. Everything else is held equal. `updates_options` says what they are, `up
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,22 +20,17 @@ import numpy as np
 from jax import lax
 
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import NativeEngine
-from regimen.engines.signals import code_of
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
-from regimen.errors import RegimenError
 from regimen.experiments.search.gate import lower_bound
 from regimen.experiments.studies import curves, updates_report
-from regimen.experiments.studies.batching import encoded
 from regimen.experiments.studies.bench import Bench, mean_return
 from regimen.experiments.studies.curves import Curve, Estimate, estimate, median
+from regimen.experiments.studies.frame import Frame, Job, Lines, Tick, encoded
 from regimen.experiments.studies.gradients import Rollouts, Sample, adopt, groups
-from regimen.experiments.studies.jobs import Console, Job, Tick, run_jobs
-from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, default_path, resolve_options
-from regimen.files.run_dir import git_revision, versions
+from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, resolve_options
 from regimen.files.storage import write_json
 from regimen.policies.evaluate import Evaluation
-from regimen.runs.api import check_free
 from regimen.runs.build import make_engine
 from regimen.statistics import iqm
 from regimen.types import Array, Batch, State
@@ -46,28 +40,21 @@ REFERENCE = "10 episodes"  # whose half-trained policies gradients and overfitti
 
 
 @dataclass
-class Study:
-    """One study: its work, what has come of it, and where that is written."""
+class UpdatesStudy(Frame):
+    """When to update on one environment, strategy by strategy."""
 
-    env: str
+    kind = "updates"
     env_args: dict[str, Any]
     device: str
     options: Options
-    out: Path
-    command: str = ""
-    state: str = "running"
-    exit_code: int = 0
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
     gated: dict[str, list[Curve]] = field(default_factory=dict)  # of the bound of the gated metric
     memory: dict[str, int] = field(default_factory=dict)  # bytes of a batch, and of the replay
     updates: dict[str, float] = field(default_factory=dict)
     samples: dict[tuple[str, str], Sample] = field(default_factory=dict)  # policy, arm
     gains: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
-    results: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        self.begun = time.monotonic()
         self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
         self.configs: dict[tuple, TrainConfig] = {}
         self.policies: dict[str, dict[str, State]] = {}  # initial | halfway -> form of the returns -> state
@@ -253,44 +240,27 @@ class Study:
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def write(self, draw: bool = True) -> str | None:
-        """results.json, tables, summary and plots as they stand; why there are no plots, where they failed."""
+    def write(self) -> None:
+        """results.json, the tables and the summary."""
         parts = self.summarise()
-        self.results = {
-            "study": "updates",
-            "state": self.state,
-            "command": self.command,
-            "env": self.env,
+        self.results = self.about() | {
             "env_args": self.env_args,
             "seeds": self.seeds,
             "budget": self.options.budget,
             "options": self.options.to_dict(),
-            "device": jax.devices()[0].device_kind,
-            "versions": versions(),
-            "git_revision": git_revision(),
-            "seconds": round(time.monotonic() - self.begun, 1),
-            "finished": self.finished,
             "parts": parts,
             "sentences": updates_report.sentences(parts, self.options.targets, self.options.gate),
         }
-        raw = {
-            "curves": {name: [c.to_dict() for c in found] for name, found in self.curves.items()},
+        raw = {"curves": self.curves} | ({self.options.gated: self.gated} if self.options.gated else {})
+        dicts = {
+            name: {arm: [c.to_dict() for c in curves] for arm, curves in by_arm.items()} for name, by_arm in raw.items()
         }
-        if self.options.gated:
-            raw[self.options.gated] = {name: [c.to_dict() for c in found] for name, found in self.gated.items()}
-        write_json(self.out / "results.json", encoded(self.results | {"raw": raw}))
+        write_json(self.out / "results.json", encoded(self.results | {"raw": dicts}))
         updates_report.write(self.out, self.results)
-        try:
-            if draw:
-                updates_report.draw(self.out, self.results, self.curves)
-        except RegimenError as error:  # matplotlib is an extra
-            return str(error)
-        return None
 
-    def summary(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        kept = ("study", "state", "env", "budget", "seeds", "seconds", "finished", "parts", "sentences")
-        return encoded({"out": str(self.out)} | {k: self.results[k] for k in kept})
+    def draw(self, parts: Sequence[str]) -> None:
+        """All pictures: each of them compares what several parts have measured."""
+        updates_report.draw(self.out, self.results, self.curves)
 
 
 # --- measures --------------------------------------------------------------------------------------------------------
@@ -348,35 +318,14 @@ def run(
     env_args: Mapping[str, Any] | None = None,
     device: str = "auto",
     command: str = "",
-    console: Console | None = None,
+    console: Lines | None = None,
     **options: Any,
-) -> Study:
+) -> UpdatesStudy:
     """Measure what is asked for and write it to a folder; `options` are the fields of `updates_options.Options`. Ctrl+C
     ends it early and keeps what is measured."""
-    console = console or Console(quiet=True)
-    given = dict(env_args or {})
-    chosen = resolve_options(env, given, device, options, quick)
-    path = Path(out) if out else default_path(env)
-    check_free(path)
-    path.mkdir(parents=True, exist_ok=True)
-    study = Study(env, given, device, chosen, path, command)
-    jobs = study.jobs()
-    number = sum(map(len, jobs.values()))
-    console.line(f"{env}: {number} measurements, {chosen.seeds} seeds, {chosen.budget:,} steps for each training")
-
-    def finished(part: str) -> None:
-        study.finished.append(part)
-        if warning := study.write():
-            console.line(f"no plots: {warning}")
-
-    try:
-        run_jobs(jobs, console, finished)
-        study.state = "finished"
-    except KeyboardInterrupt as error:
-        study.state, study.exit_code = "interrupted", code_of(error)
-        console.line("interrupted: keeping what is measured")
-    study.write()
-    for sentence in study.results["sentences"]:
-        console.line(sentence)
-    console.line(f"written to {path}")
+    args = dict(env_args or {})
+    chosen = resolve_options(env, args, device, options, quick)
+    path = UpdatesStudy.folder(env, out)
+    study = UpdatesStudy(args, device, chosen, env=env, out=path, command=command)
+    study.measure(console or Lines(quiet=True), f"{chosen.seeds} seeds, {chosen.budget:,} steps for each training")
     return study

@@ -7,17 +7,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from regimen.config import layers
-from regimen.config.catalogue import folder_name
 from regimen.config.schema import RolloutConfig, TrainConfig
 from regimen.engines import device as devices
 from regimen.envs import registry
 from regimen.errors import ConfigError, nearest
 from regimen.experiments.studies.bench import Regimen
+from regimen.experiments.studies.frame import check_names, tuples
 
 PARTS = ("race", "gradient", "overfit")  # and the metric that the environment gates, where there is one
 MONTE_CARLO, GAE, REPLAY = "Monte Carlo", "GAE", "replay"
@@ -120,15 +118,11 @@ def resolve_options(
 ) -> Options:
     """Python keywords or flags over the defaults; None stands for what was not given. A ConfigError for what cannot be
     measured."""
-    given = {k: v for k, v in given.items() if v is not None}
-    for name in given:
-        if name not in SETTINGS:
-            raise ConfigError(f"unknown option '{name}'{nearest(name, SETTINGS)}")
+    given = check_names(given, SETTINGS)
     for name in ("parts", "strategies"):
         if isinstance(given.get(name), str):
             given[name] = [x.strip() for x in re.split(r";|,(?!\d{3})", given[name])]  # not the comma of 20,000
-    own: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    o = Options(**((QUICK if quick else {}) | own))
+    o = Options(**((QUICK if quick else {}) | tuples(given)))
     check_choice("strategies", o.strategies, (*STRATEGIES, REPLAY))
     for name, low in (("seeds", 1), ("budget", 1), ("repeats", 4), ("eval_episodes", 2), ("checks", 2)):
         if getattr(o, name) < low:
@@ -194,7 +188,3 @@ def base_config(env: str, algorithm: str, env_args: dict[str, Any], device: str)
     own = PPO if algorithm == "ppo" else SAC
     given = {f"algo.{name}": value for name, value in own.items()} | SHARED | {"env_args": env_args, "device": device}
     return layers.build_config(env, algo=algorithm, overrides=given).replace(curriculum={})
-
-
-def default_path(env: str) -> Path:
-    return Path("studies") / f"updates-{folder_name(env)}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"

@@ -224,7 +224,6 @@ def read_pairs(texts: Sequence[str], flag: str, algorithm: str) -> dict[str, str
         if not equals or not value:
             raise ConfigError(f"{flag}: '{text}' is not KEY=VALUES")
         key = layers.normalize_key(name)
-        key = layers.SCALARS.get(key, key)
         known = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
         found = next((k for a in known if (k := layers.resolve_key(key, a)) is not None), None)
         if found is None:

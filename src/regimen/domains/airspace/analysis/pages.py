@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 from collections.abc import Sequence
-from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regimen.domains.airspace.analysis.detector import pairs
+from regimen.domains.airspace.analysis.detector import Detector, pairs
 from regimen.domains.airspace.analysis.trajectory import episode_signals
 from regimen.files.storage import plain, write_atomic
+from regimen.reports.page import embed, page, section
+from regimen.reports.table import Table
+
+if TYPE_CHECKING:
+    from regimen.domains.airspace.analysis.analysis import Analysis, Kept
 
 PICTURES = 12  # most pictures put into the page; all are in plots/
 COLUMNS = {  # of the summary: column -> (heading, format)
@@ -53,36 +55,34 @@ SHIFT_COLUMNS = {
 }
 
 
-def write_page(path: Path, found: Any) -> Path:
+def write_page(path: Path, analysis: Analysis) -> Path:
     """Write the page of an analysis."""
-    flights = [flight_data(k, found.detector) for k in found.kept]
+    flights = [flight_data(k, analysis.detector) for k in analysis.kept]
     data = json.dumps(plain(flights), separators=(",", ":"), allow_nan=False)
     # a script element ends at the first "</", whatever its content means
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    policies = found.settings["policies"]
+    policies = analysis.settings["policies"]
     names = ", ".join(policies) if len(policies) <= 3 else f"{len(policies)} policies"
-    scenarios = found.settings["scenarios"]
+    scenarios = analysis.settings["scenarios"]
     where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
-    sections = [_section("Summary", _table(found.summary, COLUMNS))]
-    changed = [r for r in found.shift_rows if r["kind"] != "baseline"]
+    sections = [part("flights.html"), section("Summary", table(analysis.summary, COLUMNS))]
+    changed = [r for r in analysis.shift_rows if r["kind"] != "baseline"]
     changed.sort(key=lambda r: (-r["los_rate"], r["min_separation_p50_nm"]))
-    if changed:
-        sections.append(_section("Worst shifts", _table(changed[:20], SHIFT_COLUMNS)))
-    sections.append(_section("Pictures", _pictures(path.parent / "plots")))
-    page = resources.files("regimen.domains.airspace.analysis").joinpath("page.html").read_text(encoding="utf-8")
-    parts = {
-        "__TITLE__": escape(f"Airspace safety: {names} on {where}"),
-        "__NOTE__": escape(". ".join(found.notes)),
-        "__SECTIONS__": "\n".join(s for s in sections if s),
-        "__DATA__": data,
-    }
-    # in one pass: what is put in is not searched for marks
-    page = re.sub("|".join(parts), lambda m: parts[m.group()], page)
-    write_atomic(path, page, sync=False)
+    sections.append(section("Worst shifts", table(changed[:20], SHIFT_COLUMNS) if changed else ""))
+    sections.append(section("Pictures", pictures(path.parent / "plots")))
+    title = f"Airspace safety: {names} on {where}"
+    script = f'<script type="application/json" id="data">{data}</script>\n<script>\n{part("flights.js")}</script>\n'
+    text = page(title, ". ".join(analysis.notes), sections, part("flights.css"), script)
+    write_atomic(path, text, sync=False)
     return path
 
 
-def flight_data(kept: Any, detector: Any) -> dict[str, Any]:
+def part(name: str) -> str:
+    """Return a file of the page that lies beside this module."""
+    return resources.files("regimen.domains.airspace.analysis").joinpath(name).read_text(encoding="utf-8")
+
+
+def flight_data(kept: Kept, detector: Detector) -> dict[str, Any]:
     """What the page draws of one episode; lists by aircraft, then time."""
     one, n = kept.flight, len(kept.file.ids)
     steps = int(one.length[0])
@@ -126,36 +126,22 @@ def flight_data(kept: Any, detector: Any) -> dict[str, Any]:
     }
 
 
-def _section(title: str, body: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{body}</section>" if body else ""
+def table(rows: Sequence[dict[str, Any]], columns: dict[str, tuple[str, str]]) -> str:
+    """Return the columns of some rows, numbers as the columns' formats have them; an absent number is empty."""
 
-
-def _table(rows: Sequence[dict[str, Any]], columns: dict[str, tuple[str, str]]) -> str:
-    def text(value: Any, form: str) -> str:
+    def cell(value: Any, form: str) -> str:
         if isinstance(value, str) or not form:
-            return escape(str(value))
+            return str(value)
         return "" if value is None or not np.isfinite(value) else format(value, form)
 
-    head = "".join(f"<th{_kind(f)}>{escape(h)}</th>" for h, f in columns.values())
-    body = "".join(
-        "<tr>" + "".join(f"<td{_kind(f)}>{text(r[c], f)}</td>" for c, (_, f) in columns.items()) + "</tr>\n"
-        for r in rows
-    )
-    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n"
+    cells = [[cell(row[name], form) for name, (_, form) in columns.items()] for row in rows]
+    texts = [heading for heading, form in columns.values() if not form]
+    return Table([heading for heading, _ in columns.values()], cells).html(texts)
 
 
-def _kind(form: str) -> str:
-    return "" if form else " class='text'"
-
-
-def _pictures(folder: Path) -> str:
+def pictures(folder: Path) -> str:
+    """Return the first pictures of the analysis, the most telling kinds first."""
     kinds = ("matrix", "shifts", "aircraft", "separation", "survival")
-    found = sorted(p for kind in kinds for p in folder.glob(f"{kind}*.png"))
-    found.sort(key=lambda p: kinds.index(p.stem.partition("_")[0]))
-    out = []
-    for path in found[:PICTURES]:
-        name = escape(path.stem.replace("_", " "))
-        data = base64.b64encode(path.read_bytes()).decode("ascii")
-        image = f"<img alt='{name}' src='data:image/png;base64,{data}'>"
-        out.append(f"<figure>{image}<figcaption>{name}</figcaption></figure>\n")
-    return "".join(out)
+    paths = sorted(p for kind in kinds for p in folder.glob(f"{kind}*.png"))
+    paths.sort(key=lambda p: kinds.index(p.stem.partition("_")[0]))
+    return "".join(embed(path, path.stem.replace("_", " ")) for path in paths[:PICTURES])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from regimen.config.fields import Natural, Whole
+from regimen.config.fields import Natural
 from regimen.config.flags import positional
+from regimen.experiments.studies.arguments import StudyArgs
 
 
 @dataclass(frozen=True)
-class EmpowermentArgs:
+class EmpowermentArgs(StudyArgs):
     """Score each documented choice of learning human power against the exact values of a world.
 
     Parts: policy (power law or Boltzmann), ramp, clearing (of the replay), decay (of learning rates), loss (MSE or
@@ -23,20 +23,7 @@ class EmpowermentArgs:
 
     env: str = positional("ENV", default="world/asym1x7")
     """A world that can be solved exactly: a name of `regimen envs`, world:FILE, or module:factory."""
-    parts: str | None = None
-    """Which parts, separated by commas; all of them when not given."""
-    quick: bool = False
-    """A look in a minute or two: fewer seeds and steps, where they are not given."""
     seeds: Natural | None = None
     """Seeds of every training (5; with --quick 2)."""
-    seed: Whole = 0
-    """The first of them."""
     budget: Natural | None = None
     """Env steps of every training (32,768; with --quick 8,192)."""
-    out: str | None = None
-    """Folder to write to; by default `studies/empowerment-<world>-<time>`."""
-    env_args: dict[str, Any] = field(default_factory=dict)
-    json: bool = False
-    """Print the results as JSON, and nothing else, on standard output."""
-    quiet: bool = False
-    """Print no progress."""

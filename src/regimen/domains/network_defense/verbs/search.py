@@ -94,9 +94,9 @@ def run(argv: list[str]) -> int:
         print(json_lib.dumps(report, indent=2) if args.json else "\n".join(lines))
         return 0
 
-    from regimen.experiments.studies.jobs import Console
+    from regimen.experiments.studies.frame import Lines
 
-    console = Console(args.quiet, sys.stderr if args.json else None)
+    console = Lines(args.quiet, sys.stderr if args.json else None)
     command = shlex.join(["regimen", "search", *argv])
     summary, code = start(prepare(args), args.out, args.compare, command, console.line, console.same_line)
     if args.json:

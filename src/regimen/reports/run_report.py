@@ -1,0 +1,232 @@
+"""`report.html`: one file that opens offline and says what a run was, what came of it, and how to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from regimen.errors import StorageError
+from regimen.files.run_dir import RunFiles, read_metrics
+from regimen.files.storage import read_json, write_atomic
+from regimen.reports import diagnose
+from regimen.reports.page import PICTURES, embed, facts, folded, literal, page, section, tiles
+from regimen.reports.plots import try_plot_run
+from regimen.reports.table import Table
+from regimen.words import clock, count, score
+
+# order of the pictures and what each shows; others in plots/ follow by name
+CAPTIONS = {
+    "overview": "Overview",
+    "return": "Episode return in training and evaluation",
+    "evaluation": "Evaluation with the greedy policy",
+    "losses": "Policy and value loss",
+    "entropy": "Entropy of the policy",
+    "kl": "How far each update moved the policy",
+    "explained_variance": "How well the critic predicts returns",
+    "components": "Reward components: sums per episode",
+    "weights": "Weights of the reward components",
+    "entropy_parts": "Entropy by part of the action",
+    "curriculum": "Curriculum",
+}
+
+LARGEST = 12_000_000  # bytes of one picture in a report
+MOST = 24  # pictures of one folder
+LEFT_OUT = ("eval_metrics", "eval_metrics_ci95", "stop_detail")  # shown elsewhere
+
+
+def write_report(run_dir: Path, out: str | Path | None = None, draw: bool = False) -> Path:
+    """Write `<run_dir>/report.html` (or `out`) from the run's files and the pictures in `plots/` and `replays/`, and
+    return its path. Of a group of seeds: their statistics, its pictures and a row for each. `draw`: its curves first,
+    where they are missing."""
+    path = Path(run_dir)
+    if draw and (path / "config.yaml").is_file() and not (path / "plots" / "overview.png").is_file():
+        try_plot_run(path)
+    if not (path / "config.yaml").is_file() and any(path.glob("seed-*/config.yaml")):
+        text = group_page(path)
+    else:
+        text = run_page(RunFiles.open(path))
+    out = path / "report.html" if out is None else Path(out)
+    write_atomic(out, text)
+    return out
+
+
+def run_page(files: RunFiles) -> str:
+    path = files.path
+    config, status, summary = files.config, read_json(path / "status.json"), read_json(path / "summary.json")
+    points = read_metrics(path)
+    last = points[-1] if points else {}
+    title = " · ".join(
+        str(v) for v in (config.get("env"), config.get("algorithm"), f"seed {config.get('seed', 0)}") if v
+    )
+    stop = summary.get("stop_reason") or status.get("stop_reason") or "not finished"
+    stop = f"Stopped: {stop}" + (f" ({summary['stop_detail']})" if summary.get("stop_detail") else "")
+    counters = {k: last[k] for k in ("env_steps", "updates", "episodes", "wall_seconds") if k in last}
+    shown = {**counters, **summary, "state": status.get("state", "unknown")}
+    shown = {k: v for k, v in shown.items() if k not in ("stop_reason", *LEFT_OUT) and not k.startswith("eval_")}
+    standard, others = _pictures(path / "plots")
+    first = [p for p in standard if p.stem == "overview"]
+    charts = _figures(first, path, chart=True) or _figures(standard, path, chart=True) or _no_curves(path, points)
+    sections = [
+        _tiles(summary, last, status),
+        section("Diagnosis", _findings(path, status)),
+        section("Curves", charts),
+        section("Pictures", _figures([*others, *_pictures(path / "replays")[1]], path)),
+        section("Evaluation", _evaluation(summary, points)),
+        section("Summary", _table(shown)),
+        section("Each curve", _figures([p for p in standard if p not in first], path, chart=True) if first else ""),
+        section("Command", literal(_read(path / "command.txt"))),
+        section("Configuration", folded("every setting", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))),
+        section("Versions", _table({**_mapping(status.get("versions")), "git revision": status.get("git_revision")})),
+    ]
+    return page(title, stop, sections)
+
+
+def group_page(path: Path) -> str:
+    """The seeds of one setting."""
+    summary, runs = read_json(path / "summary.json"), sorted(path.glob("seed-*/config.yaml"))
+    rows = []
+    for run in (p.parent for p in runs):
+        one, status = read_json(run / "summary.json"), read_json(run / "status.json")
+        row = {"seed": one.get("seed", run.name), "state": status.get("state", "unknown")}
+        row |= {k: one.get(k) for k in ("env_steps", "episodes", "eval_return_mean", "success_rate", "stop_reason")}
+        row["findings"] = ", ".join(f.code for f in _diagnosed(run)) or "none"
+        rows.append(row)
+    title = " · ".join(str(v) for v in (summary.get("env"), summary.get("algo"), f"{len(rows)} seeds") if v)
+    sections = [
+        section("Curves", _figures([p for kind in _pictures(path / "plots") for p in kind], path, chart=True)),
+        section("Seeds", _rows(rows)),
+        section("Summary", _table(summary)),
+        section("Configuration", folded("of the first seed", _read(runs[0]))),
+    ]
+    return page(title or path.name, f"{len(rows)} seeds", sections)
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    return facts({str(k).replace("_", " "): _show(str(k), v) for k, v in values.items() if v is not None})
+
+
+def _show(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value) if name == "seed" else f"{value:,}"
+    if isinstance(value, float):
+        if name == "wall_seconds" and value >= 60:
+            return f"{clock(value)} ({value:,.0f} s)"
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.6g}"
+    return str(value)
+
+
+def _evaluation(summary: Mapping[str, Any], points: list[dict[str, Any]]) -> str:
+    """The final evaluation, and the best and last ones during training."""
+    final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_") and not _mapping(v)}
+    between = _mapping(summary.get("eval_metrics_ci95"))
+    for name, value in _mapping(summary.get("eval_metrics")).items():
+        if name != "return_mean":
+            ends = between.get(name)
+            final[name] = _show(name, value) + (f" (95% interval {ends[0]:.4g} to {ends[1]:.4g})" if ends else "")
+    during = [p for p in points if isinstance(p.get("eval/return_mean"), (int, float))]
+    if during:
+        best = max(during, key=lambda p: p["eval/return_mean"])
+        for label, point in (("best during training", best), ("last during training", during[-1])):
+            final[label] = f"{score(point['eval/return_mean'])} at {point.get('env_steps', 0):,} env steps"
+    return _table(final)
+
+
+def _tiles(summary: Mapping[str, Any], last: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """The figures to see first."""
+    numbers: list[tuple[str, str]] = [(str(status.get("state", "unknown")), "state")]
+    mean, between = summary.get("eval_return_mean"), _mapping(summary.get("eval_metrics_ci95")).get("return_mean")
+    if isinstance(mean, (int, float)):
+        interval = f", 95% {score(between[0])} to {score(between[1])}" if between else ""
+        numbers.insert(0, (score(mean), f"evaluation return{interval}"))
+    elif isinstance(last.get("rollout/return_mean"), (int, float)):
+        numbers.insert(0, (score(last["rollout/return_mean"]), "last training return"))
+    if isinstance(summary.get("success_rate"), (int, float)):
+        numbers.append((f"{summary['success_rate']:.0%}", "success"))
+    if summary.get("solved") is not None:
+        threshold = summary.get("return_threshold")
+        words = f" (threshold {threshold:g})" if isinstance(threshold, (int, float)) else ""
+        numbers.append(("yes" if summary["solved"] else "no", "solved" + words))
+    steps = summary.get("env_steps", last.get("env_steps"))
+    if isinstance(steps, (int, float)):
+        numbers.append((count(steps), "env steps"))
+    seconds = summary.get("wall_seconds", last.get("wall_seconds"))
+    if isinstance(seconds, (int, float)):
+        numbers.append((clock(seconds), "wall time"))
+    if isinstance(summary.get("steps_per_second"), (int, float)):
+        numbers.append((count(round(summary["steps_per_second"])), "steps per second"))
+    return tiles(numbers)
+
+
+def _diagnosed(path: Path) -> list[diagnose.Finding]:
+    """What is wrong with the run; a report is written whatever its files look like."""
+    try:
+        return diagnose.diagnose(path)
+    except (StorageError, ValueError, TypeError, KeyError, ArithmeticError):
+        return []
+
+
+def _findings(path: Path, status: Mapping[str, Any]) -> str:
+    findings = _diagnosed(path)
+    if not findings:
+        return "<p>Nothing was found to be wrong.</p>\n" if status.get("state") == "finished" else ""
+    return "".join(
+        f"<div class='finding {f.level}'><b>{escape(f.title)}</b> <small>{escape(f.code)}</small>"
+        f"<p>{escape(f.evidence)}</p><p>Try: {escape(f.advice)}</p></div>\n"
+        for f in findings
+    )
+
+
+def _no_curves(path: Path, points: list[dict[str, Any]]) -> str:
+    """Say how curves are drawn, where there is something to draw."""
+    if not points:
+        return ""
+    say = f"This run has no pictures; `regimen plot {path}` draws its curves (with matplotlib: regimen[plots])."
+    return f"<p class='stop'>{escape(say)}</p>\n"
+
+
+def _pictures(folder: Path) -> tuple[list[Path], list[Path]]:
+    """PNG and GIF files below a folder: the curves that every run has, in their order, and the others."""
+    every = (
+        sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file()) if folder.is_dir() else []
+    )
+    known = {name: i for i, name in enumerate(CAPTIONS)}
+    standard = sorted((p for p in every if p.stem in known and p.parent == folder), key=lambda p: known[p.stem])
+    return standard, [p for p in every if p not in standard]
+
+
+def _figures(paths: Iterable[Path], root: Path, chart: bool = False) -> str:
+    """Pictures side by side, one alone at full width; what is too large for a page is named instead."""
+    every = list(paths)
+    shown = [p for p in every if p.stat().st_size <= LARGEST][:MOST]
+    figures = [embed(p, CAPTIONS.get(p.stem) or _caption(p, root), chart and p.suffix == ".png") for p in shown]
+    left = [p.name for p in every if p not in shown]
+    note = f"<p class='stop'>Not in this page: {escape(', '.join(left[:10]))}</p>\n" if left else ""
+    body = "".join(figures)
+    return (f"<div class='pictures'>\n{body}</div>\n" if len(figures) > 1 else body) + note
+
+
+def _caption(path: Path, root: Path) -> str:
+    return path.relative_to(root).with_suffix("").as_posix().replace("_", " ").replace("/", ", ")
+
+
+def _rows(rows: list[dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row if any(r.get(name) is not None for r in rows)))
+    cells = [[None if r.get(n) is None else _show(n, r[n]) for n in names] for r in rows]
+    return Table([name.replace("_", " ") for name in names], cells).html()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
