@@ -16,7 +16,7 @@ from typing import Any
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.errors import DivergedError, RegimenError
-from regimen.experiments.sweep.report import best_of, write_all
+from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import Plan
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
@@ -92,10 +92,6 @@ def finish(files: SweepFiles, n: int, point: dict[str, Any], seed: int, tell: Ca
     files.event(text)
     tell(text)
     return result
-
-
-def brief(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # --- one by one ------------------------------------------------------------------------------------------------------
