@@ -8,10 +8,10 @@ import pytest
 
 from regimen.cli import sweep as cli
 from regimen.errors import ConfigError, RegimenError, StorageError, UsageError
-from regimen.experiments.sweep.optuna_trials import Pruning, Study
+from regimen.experiments.sweep.optuna_trials import OptunaStudy, Pruning
 from regimen.experiments.sweep.report import explained, groups_of, importance, ranked, write_all
 from regimen.experiments.sweep.run import do_trial, next_trial, run_sweep, work
-from regimen.experiments.sweep.space import Draw, Plan, make_plan
+from regimen.experiments.sweep.space import Draw, SweepPlan, make_plan
 from regimen.experiments.sweep.trials import SweepFiles, begin
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.storage import read_json
@@ -173,7 +173,7 @@ def test_compare_reads_it(together):
 
 def test_started_again_it_does_nothing(together):
     before = {p: p.stat().st_mtime_ns for p in together.folder.rglob("*") if p.is_file() and "trial-" in str(p)}
-    assert run_sweep(SweepFiles(together.folder, Plan.load(together.folder))) == 0
+    assert run_sweep(SweepFiles(together.folder, SweepPlan.load(together.folder))) == 0
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())
     with pytest.raises(StorageError, match="holds another sweep: its grid is"):
         begin(together.folder, plan_of(["algo.lr=1e-3,1e-2"], ["clip_eps=uniform:0.1:0.3"], 4, seeds=2), "")
@@ -218,7 +218,7 @@ def test_one_by_one_in_optuna(tmp_path):
     pytest.importorskip("optuna")
     plan = plan_of(["algo.epochs=1,2"], ["algo.lr=log:1e-4:1e-2"], 4, sampler="tpe")
     files = begin(tmp_path / "sweep", plan, "")
-    study = Study(files.folder, plan)
+    study = OptunaStudy(files.folder, plan)
     n, claim = next_trial(files, study)  # a process that takes trial 0 and dies
     first = study.point(study.take_up(n))
     claim.__exit__(None, None, None)
@@ -230,7 +230,7 @@ def test_one_by_one_in_optuna(tmp_path):
     done = files.result_path(0).read_bytes()
     assert work(files.folder) == 0
     assert files.result_path(0).read_bytes() == done and files.missing() == []
-    trials = Study(files.folder, plan).known()
+    trials = OptunaStudy(files.folder, plan).known()
     assert sorted(trials) == [0, 1, 2, 3] and {t.state.name for t in trials.values()} == {"COMPLETE"}
     assert [r["params"]["algo.epochs"] for r in files.results()] == [1, 2, 1, 2]
     assert trials[0].value == files.result(0)["value"]
@@ -348,6 +348,6 @@ def test_nothing_done_yet(tmp_path):
     files = begin(tmp_path / "s", plan_of(["algo.lr=1e-4,1e-2"]), "")
     assert write_all(files) == ["no trial is done yet"]
     with pytest.raises(StorageError, match="is not a sweep"):
-        Plan.load(tmp_path)
+        SweepPlan.load(tmp_path)
     with pytest.raises(ConfigError, match="nothing to try"):
         cli.read(["cartpole", "--out", str(tmp_path / "s")])
