@@ -29,8 +29,8 @@ def run_chunk(engine: Any, updates: int) -> tuple[int, float]:
     start = time.perf_counter()
     out = jax.block_until_ready(engine.program(engine.algo, engine.env, engine.state, engine.carry, limits))
     taken = time.perf_counter() - start
-    engine.state, engine.carry = out[:2]
-    return int(out[2]) * engine.source.schedule.n, taken
+    engine.state, engine.carry = out.state, out.carry
+    return int(out.updates) * engine.source.schedule.n, taken
 
 
 def measure(num_envs: int, repeats: int, seconds: float, steps: int = harness.STEPS) -> dict[str, float]:

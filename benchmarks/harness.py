@@ -39,7 +39,8 @@ def make_engine(
     import jax
 
     from regimen.algorithms.ppo import PPO
-    from regimen.engines.base import HostEngine, NativeEngine
+    from regimen.engines.host import HostEngine
+    from regimen.engines.native import NativeEngine
     from regimen.envs import registry
     from regimen.schedule import Episodes, Steps
     from regimen.sources.host import HostSource

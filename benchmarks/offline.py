@@ -122,9 +122,9 @@ def learn(path: Path, algorithm: str, seeds: int, steps: int | None, looks: int,
     if algorithm != "bc":
         measure = jax.jit(lambda algo, state, data: algo.overestimation(state, data))
         states = [engine.at(engine.state, k) for k in range(seeds)]
-        found = [jax.device_get(measure(engine.algo, state, engine.env)) for state in states]
+        found = [jax.device_get(measure(engine.algo, state, engine.data)) for state in states]
         out |= {k: np.array([f[k] for f in found]) for k in ("q_data_mean", "mc_return_mean")}
-        true = [policy_return(handle.native, engine.algo, engine.actor_params(k), engine.env) for k in range(seeds)]
+        true = [policy_return(handle.native, engine.algo, engine.actor_params(k), engine.data) for k in range(seeds)]
         out["policy_return"] = np.array(true)
     return out | {"seconds": time.monotonic() - start, "steps": total}
 

@@ -467,12 +467,12 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
     import continuous_world
 
+    from regimen.algorithms.bind import bind_algorithm
     from regimen.config import layers as settings
     from regimen.config import presets
     from regimen.config.regimen import resolve
     from regimen.domains.empowerment.validate import load_params
     from regimen.envs import registry
-    from regimen.policies.policy import bind_algorithm
 
     humans, times = np.linspace(0.25, 2.75, 11), np.arange(2, 7)
     exact_q, exact_pi = door_values(beta_r)

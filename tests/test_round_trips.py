@@ -24,6 +24,7 @@ import pytest
 
 import regimen
 from regimen import spaces
+from regimen.algorithms.bind import bind_algorithm
 from regimen.algorithms.policy_map import PolicyMap
 from regimen.config import layers as settings
 from regimen.config.regimen import resolve
@@ -35,7 +36,7 @@ from regimen.errors import ConfigError, EnvError
 from regimen.files.run_dir import read_metrics
 from regimen.files.storage import read_json
 from regimen.policies.export import export_policy
-from regimen.policies.policy import bind_algorithm, load_policy
+from regimen.policies.policy import load_policy
 from regimen.reports.comparison import compare
 from regimen.reports.diagnose import diagnose
 from regimen.reports.replay import replay

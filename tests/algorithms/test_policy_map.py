@@ -8,7 +8,7 @@ import pytest
 import regimen
 from regimen.algorithms import policy_map
 from regimen.algorithms.base import Algorithm, Binding
-from regimen.engines.base import finite
+from regimen.engines.chunk import finite
 from regimen.errors import ConfigError
 from regimen.types import Batch, Clock, Spec, State
 from support import TINY, assert_same_run

@@ -19,8 +19,9 @@ from regimen.config import layers
 from regimen.config.regimen import Regimen, describe
 from regimen.config.schema import NetworkConfig
 from regimen.distributions import for_space
-from regimen.engines import base as engine_module
-from regimen.engines.base import HostEngine, Limits
+from regimen.engines import chunk as engine_module
+from regimen.engines.base import Limits
+from regimen.engines.host import HostEngine
 from regimen.envs import probe, registry
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.envs.protocol import native_env

@@ -6,11 +6,11 @@ import pytest
 
 from regimen.algorithms.appo import APPO
 from regimen.algorithms.base import Algorithm
+from regimen.algorithms.bind import make_algorithm
 from regimen.algorithms.impala import IMPALA
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import ALGORITHMS, NetworkConfig
 from regimen.errors import ConfigError
-from regimen.policies.policy import make_algorithm
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))

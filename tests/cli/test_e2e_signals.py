@@ -62,7 +62,7 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, env, number, code):
 def test_during_compilation_a_signal_ends_the_process_at_once(tmp_path, number, code):
     """A compilation that never ends, and no grace: only what ends the process at once ends it. The checkpoint to
     continue from stays as it is."""
-    run, at = tmp_path / "run", "regimen.engines.base:chunk"
+    run, at = tmp_path / "run", "regimen.engines.chunk:chunk"
     if number == signal.SIGINT:
         process = start("train", "cartpole", *command_line(**ENDLESS), "--out", run, at=at)
     else:

@@ -15,6 +15,17 @@ from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
 
 PACKAGE = Path(__file__).parent / "fifth"
+PAGE = """
+from pathlib import Path
+from regimen.dashboard import derived
+from regimen.dashboard.index import Run
+
+run = Run(Path.cwd(), ("run",), True)
+run.look()
+pictures = derived.listing(run)
+view = derived.load(run, *pictures.values())
+print(run.labels, list(pictures), view["title"], len(view["lines"][0]["y"]))
+"""
 
 
 @pytest.fixture
@@ -53,6 +64,11 @@ def test_it_trains_with_its_preset(shell, tmp_path):
     assert summary["env"] == "forest" and summary["env_steps"] == 512
     config = (tmp_path / "run" / "config.yaml").read_text()
     assert "preset: tuned" in config and "growth_gamma: 0.9" in config
+    assert "zero_conflict_streak" in summary and 0 <= summary["eval_metrics"]["felled"] <= 1
+    assert "By felled (smaller is better)" in shell("compare", "run", "--metric", "felled")
+    assert "By planted (larger is better)" in shell("compare", "run", "--metric", "planted")
+    shell("replay", "run", "--no-gif")
+    assert shell("-c", PAGE) == "{'felled': 'felled trees'} ['replay seed-0'] forest seed-0 4\n"
 
 
 def test_a_broken_domain_is_left_out_and_named(shell, tmp_path):

@@ -18,8 +18,9 @@ from regimen.cli.main import main
 from regimen.config import layers
 from regimen.config.curriculum import Levels, Ramp, Rule, Stairs, parse
 from regimen.engines import curriculum
-from regimen.engines.base import Limits, NativeEngine
+from regimen.engines.base import Limits
 from regimen.engines.curriculum import Curriculum
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, StorageError

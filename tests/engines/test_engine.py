@@ -9,8 +9,9 @@ import pytest
 
 from regimen import trees
 from regimen.config import layers
-from regimen.engines import base as engine_module
-from regimen.engines.base import IDLE, Limits, append, empty_rows
+from regimen.engines import chunk as engine_module
+from regimen.engines.base import IDLE, Limits
+from regimen.engines.chunk import append, empty_rows
 from regimen.envs import registry
 from regimen.runs.build import make_engine
 from regimen.types import EpisodeRows
@@ -108,7 +109,7 @@ def test_a_float_setting_or_env_field_changes_the_result_and_not_the_program(sin
         algo = jax.tree.unflatten(jax.tree.structure(engine.algo), jax.tree.leaves(engine.algo))
         algo.config = dataclasses.replace(algo.config, lr=lr)
         limits = engine.device_limits([Limits(2)])
-        state, *_ = engine.program(algo, engine.env.replace(gain=gain), engine.state, engine.carry, limits)
+        state = engine.program(algo, engine.env.replace(gain=gain), engine.state, engine.carry, limits).state
         return trees.flatten(state.models["policy"].params)
 
     assert_equal(after(), after())

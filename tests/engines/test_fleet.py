@@ -135,7 +135,7 @@ def order():
     """Settings of a run, its policy's parameters, and a rollout's key."""
     given = {k: v for k, v in TINY.items() if k != "track"} | {"engine": "ray", "workers": 2, "seed": 3}
     config = layers.build_config(FRAGILE, overrides=given | {"total_steps": 64})
-    from regimen.policies.policy import bind_algorithm
+    from regimen.algorithms.bind import bind_algorithm
 
     algo = bind_algorithm(config, registry.resolve(FRAGILE), REGIMEN)
     key = np.asarray(jax.random.key_data(jax.random.key(1)))

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import regimen
+from regimen.algorithms.bind import bind_algorithm
 from regimen.cli.main import main
 from regimen.config import layers
 from regimen.config import schema as configuration
 from regimen.config.regimen import resolve, share_rollout
-from regimen.engines.base import HostEngine, Limits
+from regimen.engines.base import Limits
+from regimen.engines.host import HostEngine
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.files.run_dir import read_metrics
-from regimen.policies.policy import bind_algorithm
 from regimen.runs.build import make_engine
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 import regimen
+from regimen.envs.adapters.compiled import compiled_step
 from regimen.envs.adapters.gymnasium import (
-    compiled_step,
     read_components,
     read_mask,
     read_success,

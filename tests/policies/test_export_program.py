@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import regimen
+from regimen.algorithms.bind import bind_algorithm
 from regimen.cli.main import main
 from regimen.config import layers
 from regimen.config.regimen import resolve
@@ -15,7 +16,7 @@ from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.policies import export_program
 from regimen.policies.export import export_policy
-from regimen.policies.policy import bind_algorithm, save_policy
+from regimen.policies.policy import save_policy
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 

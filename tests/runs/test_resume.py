@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import regimen
-from regimen.engines.base import NativeEngine
+from regimen.engines.native import NativeEngine
 from regimen.errors import ConfigError, StorageError
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.run_dir import RunFiles, read_metrics

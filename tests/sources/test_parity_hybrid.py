@@ -10,7 +10,8 @@ from gymnasium import spaces as gym
 from regimen import spaces
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
-from regimen.envs.adapters.gymnasium import GymnasiumEnv, compiled_reset, to_gymnasium, to_space
+from regimen.envs.adapters.compiled import compiled_reset, to_space
+from regimen.envs.adapters.gymnasium import GymnasiumEnv, to_gymnasium
 from regimen.envs.registry import make_env
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Steps
@@ -37,8 +38,8 @@ class Scripted(GymnasiumEnv):
     def reset(self, *, seed=None, options=None):
         key = self.keys[self.total - 1] if self.total else self.first_key
         self._key, self._t = np.asarray(jax.random.key_data(key)), 0
-        self.state, (obs, mask) = compiled_reset(self._program, self._key)
-        return to_space(self.observation_space, obs), self._info({}, mask)
+        self.native_state, (obs, _, mask) = compiled_reset(self._program, self._key)
+        return to_space(self.observation_space, obs), self.make_info({}, mask)
 
     def step(self, action):
         assert self.action_space.contains(action), action

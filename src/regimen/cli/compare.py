@@ -33,9 +33,9 @@ def run(argv: list[str]) -> int:
 
     from regimen.reports.comparison import compare
 
-    found = compare(args.runs, by=args.by, metric=args.metric, lower=args.lower or None)
-    written = found.save(args.out) if args.out else []
-    print(json_lib.dumps(found.to_dict(), indent=2) if args.json else "\n".join(found.lines()))
+    comparison = compare(args.runs, by=args.by, metric=args.metric, lower=args.lower or None)
+    written = comparison.save(args.out) if args.out else []
+    print(json_lib.dumps(comparison.to_dict(), indent=2) if args.json else "\n".join(comparison.lines()))
     for path in written if not args.json else ():
         print(path)
     return 0

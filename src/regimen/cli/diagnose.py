@@ -30,11 +30,11 @@ def run(argv: list[str]) -> int:
     from regimen.reports.comparison import expand
     from regimen.reports.diagnose import diagnose, to_dicts
 
-    found = {str(path): diagnose(path) for path in expand(args.runs)}
+    diagnoses = {str(path): diagnose(path) for path in expand(args.runs)}
     if args.json:
-        print(json_lib.dumps({path: to_dicts(findings) for path, findings in found.items()}, indent=2))
+        print(json_lib.dumps({path: to_dicts(findings) for path, findings in diagnoses.items()}, indent=2))
         return 0
-    for path, findings in found.items():
+    for path, findings in diagnoses.items():
         print(f"{path}: {len(findings) or 'nothing'} found")
         for line in (line for finding in findings for line in finding.lines()):
             print(f"  {line}")

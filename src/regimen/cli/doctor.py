@@ -33,11 +33,11 @@ def run(argv: list[str]) -> int:
 
     from regimen.reports import doctor
 
-    found = doctor.examine(args.timeout)
+    findings = doctor.examine(args.timeout)
     if args.json:
-        print(json_lib.dumps([asdict(check) for check in found], indent=2))
+        print(json_lib.dumps([asdict(check) for check in findings], indent=2))
     else:
-        for line in doctor.lines(found):
+        for line in doctor.lines(findings):
             state = line.partition(" ")[0]
             print(painted(state, COLOURS[state]) + line[len(state) :] if state in COLOURS else line)
-    return doctor.exit_code(found)
+    return doctor.exit_code(findings)

@@ -24,10 +24,10 @@ def flags_of(verb: str) -> list[str]:
     """The flags of a verb; those of `train` and `sweep` include every setting of every algorithm."""
     module = module_of(verb)
     names: dict[str, None] = {}
-    for found in vars(module).values():
-        own = isinstance(found, type) and dataclasses.is_dataclass(found) and found.__module__ == module.__name__
-        if own and found.__name__.endswith(("Args", "Flags")):
-            for f in dataclasses.fields(found):
+    for value in vars(module).values():
+        is_local = isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
+        if is_local and value.__name__.endswith(("Args", "Flags")):
+            for f in dataclasses.fields(value):
                 if "positional" not in f.metadata and f.name != "env_args":
                     names[f.name] = None
     if verb in ("train", "sweep"):
@@ -148,9 +148,9 @@ def fish(flags: Mapping[str, list[str]]) -> str:
         out.append(f"complete -c regimen -n __fish_use_subcommand -f -a {verb} -d {quoted(text)}")
     for verb, names in flags.items():
         here = f"-n '__fish_seen_subcommand_from {verb}'"
-        found = lists.get(kind_of(verb), ())
-        if found:
-            out.append(f"complete -c regimen {here} -a {quoted(' '.join(found))}")
+        choices = lists.get(kind_of(verb), ())
+        if choices:
+            out.append(f"complete -c regimen {here} -a {quoted(' '.join(choices))}")
         for name in names:
             takes = f" -x -a {quoted(' '.join(values[name]))}" if name in values else ""
             out.append(f"complete -c regimen {here} -l {name.removeprefix('--')}{takes}")

@@ -127,16 +127,16 @@ def checked(argv: list[str]) -> Tokens:
 
 def tokenize(argv: list[str]) -> Tokens:
     only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS}
-    named = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
-    algorithms = [a for a in (*named, "ppo", *ALGORITHMS) if a in ALGORITHMS]
+    asked_for = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
+    algorithms = [a for a in (*asked_for, "ppo", *ALGORITHMS) if a in ALGORITHMS]
 
     def find(key: str) -> tuple[str, Any] | None:
         if key in only:
             return key, only[key]
         for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name
-            found = layers.resolve_key(key, algorithm)
-            if found is not None:
-                return found, layers.leaf_types(algorithm).get(found, str)
+            setting = layers.resolve_key(key, algorithm)
+            if setting is not None:
+                return setting, layers.leaf_types(algorithm).get(setting, str)
         return None
 
     tokens = read_tokens(argv, find, lambda key: layers.suggest(key, algorithms[0], extra=ONLY_FLAGS, dash="--"))
@@ -182,8 +182,8 @@ def show_help(argv: list[str]) -> None:
     except RegimenError as error:
         print(f"regimen: {error}\n", file=sys.stderr)
         config = layers.build_config(UNTUNED)
-    mine = rows_of(TrainFlags)
-    at = {row.name: row for row in mine}
+    flags = rows_of(TrainFlags)
+    at = {row.name: row for row in flags}
     at["algo"] = dataclasses.replace(at["algo"], default=config.algorithm)
     at["engine"] = dataclasses.replace(at["engine"], default=config.engine.name)
     docs = field_docs(TrainConfig)
@@ -199,5 +199,5 @@ def show_help(argv: list[str]) -> None:
             top.append(Row("curriculum.FIELD", str, docs[name], metavar="SCHEDULE"))
         elif name not in ("env", "algorithm"):
             top.append(Row(name.replace("_", "-"), hint, docs.get(name, ""), value))
-    top += [row for row in mine if row.name not in ("ENV", "algo", "engine")]
+    top += [row for row in flags if row.name not in ("ENV", "algo", "engine")]
     print_help("regimen train", DESCRIPTION, top, sections)

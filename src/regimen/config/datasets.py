@@ -58,9 +58,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
 def environment(path: Path) -> tuple[str, dict[str, Any]]:
     """(id, arguments) of the environment that a dataset was collected on: our own note, else Gymnasium's."""
     metadata = read_metadata(path)
-    own = metadata.get(OWN)
-    if isinstance(own, dict) and own.get("env"):
-        return str(own["env"]), dict(own.get("env_args") or {})
+    note = metadata.get(OWN)
+    if isinstance(note, dict) and note.get("env"):
+        return str(note["env"]), dict(note.get("env_args") or {})
     try:
         spec = json.loads(metadata["env_spec"])
         limit = spec.get("max_episode_steps")

@@ -77,10 +77,12 @@ class Tokens:
     env_args: dict[str, Any]
 
 
-def read_tokens(argv: list[str], find: Callable[[str], tuple[str, Any] | None], known: Callable[[str], str]) -> Tokens:
+def read_tokens(
+    argv: list[str], find: Callable[[str], tuple[str, Any] | None], hint_for: Callable[[str], str]
+) -> Tokens:
     """Sort `argv` into places, flags and `--env.KEY` pairs.
 
-    `find` gives the (key, type) that a flag's name stands for, `known(name)` ends the error about one it does not know.
+    `find` gives the (key, type) that a flag's name stands for, `hint_for(name)` ends an error about another.
     """
     tokens = Tokens([], {}, {})
     rest = list(argv)
@@ -100,15 +102,15 @@ def read_tokens(argv: list[str], find: Callable[[str], tuple[str, Any] | None], 
             text = value if equals else _value(rest, token)
             tokens.env_args[key.removeprefix("env_args.")] = parse_scalar(text)
             continue
-        found, negated = find(key), False
-        if found is None and (head := key.rpartition(".")) and head[2].startswith("no_"):
-            found = find(f"{head[0]}{head[1]}{head[2].removeprefix('no_')}")
+        setting, negated = find(key), False
+        if setting is None and (head := key.rpartition(".")) and head[2].startswith("no_"):
+            setting = find(f"{head[0]}{head[1]}{head[2].removeprefix('no_')}")
             negated = True
-            if found is not None and optional(found[1])[0] is not bool:
-                found = None
-        if found is None:
-            raise UsageError(f"unknown flag '--{name}'{known(key)}")
-        key, hint = found
+            if setting is not None and optional(setting[1])[0] is not bool:
+                setting = None
+        if setting is None:
+            raise UsageError(f"unknown flag '--{name}'{hint_for(key)}")
+        key, hint = setting
         kind = optional(hint)[0]
         if negated:
             if equals:
@@ -151,20 +153,20 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     places = [f for f in fields.values() if "positional" in f.metadata]
     flags = {n: hints[n] for n, f in fields.items() if f not in places and n != "env_args"}
 
-    def known(key: str) -> str:
+    def hint_for(key: str) -> str:
         return nearest(key.replace("_", "-"), [n.replace("_", "-") for n in flags]).replace("mean '", "mean '--")
 
-    tokens = read_tokens(argv, lambda key: (key, flags[key]) if key in flags else None, known)
+    tokens = read_tokens(argv, lambda key: (key, flags[key]) if key in flags else None, hint_for)
     if tokens.env_args and "env_args" not in fields:
         raise UsageError(f"regimen {verb} takes no --env.{next(iter(tokens.env_args))}")
     values = dict(tokens.values)
-    given = tokens.positionals
-    if places and typing.get_origin(hints[places[-1].name]) is tuple and len(given) >= len(places):
-        values[places[-1].name] = tuple(given[len(places) - 1 :])  # the last place takes the rest
-        given = given[: len(places) - 1]
-    for f, text in zip(places, given):
+    arguments = tokens.positionals
+    if places and typing.get_origin(hints[places[-1].name]) is tuple and len(arguments) >= len(places):
+        values[places[-1].name] = tuple(arguments[len(places) - 1 :])  # the last place takes the rest
+        arguments = arguments[: len(places) - 1]
+    for f, text in zip(places, arguments):
         values[f.name] = text
-    if len(given) > len(places):
+    if len(arguments) > len(places):
         raise UsageError(f"unexpected argument '{tokens.positionals[len(places)]}'; see `regimen {verb} --help`")
     for f in places:
         if f.name not in values and f.default is dataclasses.MISSING:
@@ -247,9 +249,9 @@ def print_help(prog: str, description: str, rows: list[Row], sections: dict[str,
 
     from regimen.config.examples import EXAMPLES
 
-    shown = [line for line in description.splitlines() if re.match(r"\s*(regimen|eval) ", line)]
-    description = "\n".join(line for line in description.splitlines() if line not in shown).strip()
-    shown = [line.strip() for line in shown] + list(EXAMPLES.get(prog.removeprefix("regimen "), ()))
+    examples = [line for line in description.splitlines() if re.match(r"\s*(regimen|eval) ", line)]
+    description = "\n".join(line for line in description.splitlines() if line not in examples).strip()
+    examples = [line.strip() for line in examples] + list(EXAMPLES.get(prog.removeprefix("regimen "), ()))
 
     def view(name: str, lines: list[Row], doc: str = "", pairs: bool = False) -> type:
         fields: list[Any] = []
@@ -269,22 +271,22 @@ def print_help(prog: str, description: str, rows: list[Row], sections: dict[str,
             hint = Annotated[(kind, *marks)] if row.default is not None else Annotated[(kind | None, *marks)]
             default = row.default if not isinstance(row.default, list) else tuple(row.default)
             fields.append((f"field_{i}", hint, dataclasses.field(default=default)))
-        made = dataclasses.make_dataclass(name, fields)
-        made.__doc__ = doc
-        return made
+        page_part = dataclasses.make_dataclass(name, fields)
+        page_part.__doc__ = doc
+        return page_part
 
     debug = Row("debug", bool, "Show the traceback of an error.", default=False)
     top = view("Options", [*rows, debug])
     fields: list[Any] = []
     for section, (doc, lines) in (sections or {}).items():
         short = [dataclasses.replace(r, name=r.name.removeprefix(section + ".")) for r in lines]
-        made = view(section, short, doc, pairs=True)
-        fields.append((section, made, dataclasses.field(default_factory=made)))
+        page_part = view(section, short, doc, pairs=True)
+        fields.append((section, page_part, dataclasses.field(default_factory=page_part)))
     page = dataclasses.make_dataclass("Page", fields, bases=(top,)) if fields else top
     page.__doc__ = description
     try:
         tyro.cli(page, prog=prog, description=description, args=["--help"])
     except SystemExit:
-        if shown:
-            print("\n".join([painted("examples:", "bold"), *(f"  {line}" for line in shown)]))
+        if examples:
+            print("\n".join([painted("examples:", "bold"), *(f"  {line}" for line in examples)]))
         sys.stdout.flush()

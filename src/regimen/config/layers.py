@@ -59,10 +59,10 @@ def build_config(
     algorithm = algo or _peek_algorithm(overrides) or _peek_algorithm(file)
     device = _peek(overrides, "device") or _peek(file, "device") or "auto"
     device = coerce(device, field_types(TrainConfig)["device"], "device")
-    named = preset or _peek(overrides, "preset")
-    if named is None and not is_complete(file, algorithm):  # a run's own config.yaml needs no preset below it
-        named = _peek(file, "preset") or presets.default_for(env, check_algorithm(algorithm or "ppo"))
-    source = presets.load_preset(coerce(named, str, "preset"), env, algorithm or "ppo") if named is not None else None
+    start = preset or _peek(overrides, "preset")
+    if start is None and not is_complete(file, algorithm):  # a run's own config.yaml needs no preset below it
+        start = _peek(file, "preset") or presets.default_for(env, check_algorithm(algorithm or "ppo"))
+    source = presets.load_preset(coerce(start, str, "preset"), env, algorithm or "ppo") if start is not None else None
     if source is not None:
         algorithm = algorithm or _peek_algorithm(source.settings)
     algorithm = check_algorithm(algorithm or "ppo")
@@ -160,20 +160,20 @@ def resolve_key(key: str, algorithm: str) -> str | None:
         return key
     if key in ALIASES:
         return ALIASES[key]
-    found = [leaf for leaf in leaves if leaf.rsplit(".", 1)[-1] == key] if "." not in key else []
-    if len(found) > 1:
-        raise ConfigError(f"'{key}' is ambiguous; write one of: {', '.join(found)}")
-    return found[0] if found else None
+    matches = [leaf for leaf in leaves if leaf.rsplit(".", 1)[-1] == key] if "." not in key else []
+    if len(matches) > 1:
+        raise ConfigError(f"'{key}' is ambiguous; write one of: {', '.join(matches)}")
+    return matches[0] if matches else None
 
 
 def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "") -> str:
     """`; here it is algo.lr` for a name of other trainers, or what the algorithm says of a name that others use; else
     the nearest setting anywhere, also in another algorithm: `; did you mean 'algo.lr'?`."""
-    told = getattr(ALGORITHMS[algorithm].config, "unknown", None)
-    if told is not None and (text := told(key.rsplit(".", 1)[-1])) is not None:
+    explain = getattr(ALGORITHMS[algorithm].config, "unknown", None)
+    if explain is not None and (text := explain(key.rsplit(".", 1)[-1])) is not None:
         return f"; {text}"
-    if (known := migrating.answer(key, leaf_types(algorithm), dash)) is not None:
-        return known
+    if (answer := migrating.answer(key, leaf_types(algorithm), dash)) is not None:
+        return answer
     candidates = dict.fromkeys((*leaf_types(algorithm), *ALIASES, *extra), "")
     for other in ALGORITHMS:
         for name in leaf_types(other):
@@ -186,8 +186,8 @@ def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "")
     best = max(candidates, key=closeness)
     if closeness(best) < 0.6:
         return "; `regimen train --help` lists them"
-    shown = best.replace("_", "-") if dash else best
-    return f"; did you mean '{dash}{shown}'{candidates[best]}?"
+    name_of_best = best.replace("_", "-") if dash else best
+    return f"; did you mean '{dash}{name_of_best}'{candidates[best]}?"
 
 
 def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[str, Any]:
@@ -217,8 +217,8 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
                 for name, argument in (coerce(value, dict[str, Any], where + key) if value is not None else {}).items():
                     put("env_args." + name, argument)
             elif key == "curriculum":
-                named = value is None or isinstance(value, str)  # none: without the one below
-                texts = {PRESET: value} if named else coerce(value, dict[str, Any], where + key)
+                is_preset = value is None or isinstance(value, str)  # none: without the one below
+                texts = {PRESET: value} if is_preset else coerce(value, dict[str, Any], where + key)
                 expand(texts, "curriculum.")
             elif key in sections and isinstance(value, Mapping):
                 expand(value, key + ".")
@@ -231,12 +231,12 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
                 raise ConfigError(f"{where}{key}: '{value}' is not a section; it holds {names}")
             else:
                 try:
-                    found = resolve_key(key, algorithm)
+                    setting = resolve_key(key, algorithm)
                 except ConfigError as error:
                     raise ConfigError(f"{where}{error}") from None
-                if found is None:
+                if setting is None:
                     raise UnknownSettingError(key, suggest(key, algorithm), where)
-                put(found, value)
+                put(setting, value)
 
     expand(layer, "")
     return flat
@@ -308,24 +308,24 @@ def merge(low: Mapping[str, Any], high: Mapping[str, Any], where: str = "") -> d
     out, steps, episodes, num_envs = dict(low), "rollout.steps", "rollout.episodes", "rollout.num_envs"
     if high.get(steps) is not None and high.get(episodes) is not None:
         raise ConfigError(f"{where}rollout.steps and rollout.episodes are both set; choose one")
-    for mine, other in ((steps, episodes), (episodes, steps)):
-        n = high.get(mine)
+    for key, rival in ((steps, episodes), (episodes, steps)):
+        n = high.get(key)
         if n is None:
             continue
-        switched = out.pop(other, None) is not None
+        switched = out.pop(rival, None) is not None
         if switched or (out.get(num_envs) and n % out[num_envs]):  # num_envs was chosen for the schedule below
             out.pop(num_envs, None)
-    for mine, other in (("total_steps", "total_episodes"), ("total_episodes", "total_steps")):
-        if high.get(mine) is not None:
-            out.pop(other, None)
+    for key, rival in (("total_steps", "total_episodes"), ("total_episodes", "total_steps")):
+        if high.get(key) is not None:
+            out.pop(rival, None)
     if f"curriculum.{PRESET}" in high:
         out = {k: v for k, v in out.items() if not k.startswith("curriculum.")}
     if "stop.metric" in high:
         for name in ("above", "below", "streak"):
             out.pop(f"stop.{name}", None)
-    for mine, other in (("stop.above", "stop.below"), ("stop.below", "stop.above")):
-        if high.get(mine) is not None:
-            out.pop(other, None)
+    for key, rival in (("stop.above", "stop.below"), ("stop.below", "stop.above")):
+        if high.get(key) is not None:
+            out.pop(rival, None)
     return out | dict(high)
 
 

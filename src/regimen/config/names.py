@@ -46,15 +46,15 @@ def answer(key: str, settings: Iterable[str], dash: str = "") -> str | None:
     if name is None:
         return None
     has = set(settings)
-    chosen = next((setting for setting in name.ours if setting in has), name.ours[0])
-    if chosen == key:  # it is called so here, in another algorithm
+    setting = next((setting for setting in name.ours if setting in has), name.ours[0])
+    if setting == key:  # it is called so here, in another algorithm
         return None
-    shown = dash + (chosen.replace("_", "-") if dash else chosen)
-    if chosen in ("env_args", "env"):
-        shown = {"env_args": "--env.KEY" if dash else "env_args", "env": "the environment's name" if dash else "env"}[
-            chosen
+    text = dash + (setting.replace("_", "-") if dash else setting)
+    if setting in ("env_args", "env"):
+        text = {"env_args": "--env.KEY" if dash else "env_args", "env": "the environment's name" if dash else "env"}[
+            setting
         ]
-    return f"; here it is {shown}" + (f" ({name.note})" if name.note else "")
+    return f"; here it is {text}" + (f" ({name.note})" if name.note else "")
 
 
 def table(trainer: str) -> list[str]:

@@ -47,8 +47,8 @@ def type_name(hint: Any) -> str:
     elif typing.get_origin(inner) in (tuple, list):
         words = f"a list, each item {type_name(typing.get_args(inner)[0])}"
     else:
-        named = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
-        words = named.get(typing.get_origin(inner) or inner, str(inner))
+        words_of = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
+        words = words_of.get(typing.get_origin(inner) or inner, str(inner))
     return words + (" or none" if can_be_none else "")
 
 
@@ -139,9 +139,9 @@ def coerce(value: Any, hint: Any, where: str = "value") -> Any:
     try:
         return _coerce(value, inner)
     except (ValueError, OverflowError, TypeError, ConfigError):
-        shown = repr(value) if isinstance(value, str) else "none" if value is None else str(value)
+        text = repr(value) if isinstance(value, str) else "none" if value is None else str(value)
         hint_text = nearest(str(value), typing.get_args(inner)) if typing.get_origin(inner) is Literal else ""
-        raise ConfigError(f"{where}: {shown} is not {type_name(hint)}{hint_text.split('; choose')[0]}") from None
+        raise ConfigError(f"{where}: {text} is not {type_name(hint)}{hint_text.split('; choose')[0]}") from None
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ def field_marks(cls: type) -> dict[str, Range | type[Count]]:
 
 
 def _mark(hint: Any) -> Range | type[Count] | None:
-    found = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Range) or m is Count]
-    return next(iter(found), None) or next(filter(None, map(_mark, typing.get_args(hint))), None)
+    marks = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Range) or m is Count]
+    return next(iter(marks), None) or next(filter(None, map(_mark, typing.get_args(hint))), None)
 
 
 def aliases(cls: type, prefix: str = "") -> dict[str, str]:
@@ -179,8 +179,8 @@ def read_field(cls: type, name: str, value: Any, where: str) -> Any:
     elif isinstance(mark, Range):
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, (int, float)) and number not in mark:
-                shown = f"{number:g}" if isinstance(number, float) else number
-                raise ConfigError(f"{where}: {shown} is out of range; it must be {mark}")
+                text = f"{number:g}" if isinstance(number, float) else number
+                raise ConfigError(f"{where}: {text} is out of range; it must be {mark}")
     return value
 
 

@@ -24,23 +24,15 @@ from fastapi.responses import Response, StreamingResponse
 
 from regimen.dashboard import derived
 from regimen.dashboard.columns import X_AXES
-from regimen.dashboard.index import Index, Run, files_below, stamp_of
+from regimen.dashboard.index import Index, Run, files_below, key_of, stamp_of
 from regimen.dashboard.reading import UnreadableError, read_bytes, read_tail
 from regimen.files.views import IMAGES, ViewError
 
-ASSETS = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/chart.js": ("chart.js", "text/javascript; charset=utf-8"),
-    "/curves.js": ("curves.js", "text/javascript; charset=utf-8"),
-    "/panels.js": ("panels.js", "text/javascript; charset=utf-8"),
-    "/views.js": ("views.js", "text/javascript; charset=utf-8"),
-    "/util.js": ("util.js", "text/javascript; charset=utf-8"),
-    "/vendor/uPlot.iife.min.js": ("vendor/uPlot.iife.min.js", "text/javascript; charset=utf-8"),
-    "/vendor/uPlot.min.css": ("vendor/uPlot.min.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
+SCRIPTS = ("app.js", "chart.js", "curves.js", "panels.js", "util.js", "views.js", "vendor/uPlot.iife.min.js")
+STYLES = ("style.css", "vendor/uPlot.min.css")
+ASSETS = {"/": ("index.html", "text/html; charset=utf-8"), "/icon.svg": ("icon.svg", "image/svg+xml")}
+ASSETS |= {f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS}
+ASSETS |= {f"/{name}": (name, "text/css; charset=utf-8") for name in STYLES}
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -72,8 +64,8 @@ class Dashboard:
         self.news = asyncio.Event()
         self.closing = False
         self.first = asyncio.Event()
-        self.lines: OrderedDict[tuple[Any, ...], tuple[bytes, bytes]] = OrderedDict()
-        self.answers: OrderedDict[tuple[Any, ...], bytes] = OrderedDict()
+        self.lines: OrderedDict[tuple[object, ...], tuple[bytes, bytes]] = OrderedDict()
+        self.answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     async def watch(self) -> None:
         """Keep the index up to date while a page is open."""
@@ -127,7 +119,7 @@ class Dashboard:
         finally:
             self.clients -= 1
 
-    def listing(self) -> dict[str, Any]:
+    def listing(self) -> dict[str, object]:
         runs = [run.shown | indexing(run) for run in list(self.index.runs.values()) if run.shown]
         return {"folder": self.index.root.name, "runs": runs}
 
@@ -185,15 +177,11 @@ def packed(values: np.ndarray, kind: str) -> bytes:
     return b'"%s"' % base64.b64encode(np.ascontiguousarray(values, kind).tobytes())
 
 
-def indexing(run: Run) -> dict[str, Any]:
+def indexing(run: Run) -> dict[str, float | None]:
     """How much of a long metrics file is read, where it is not all."""
     columns = run.columns
     done = columns is None or columns.complete
     return {"indexing": None if done or columns is None else round(columns.offset / max(columns.size, 1), 3)}
-
-
-def file_id(place: tuple[str, ...]) -> str:
-    return hashlib.blake2s("/".join(place).encode("utf-8", "surrogateescape"), digest_size=9).hexdigest()
 
 
 def artefacts(run: Run) -> list[tuple[str, ...]]:
@@ -210,7 +198,7 @@ def artefacts(run: Run) -> list[tuple[str, ...]]:
     return out
 
 
-def answer(value: Any) -> Response:
+def answer(value: object) -> Response:
     return Response(json.dumps(value, separators=(",", ":")), media_type="application/json")
 
 
@@ -312,9 +300,9 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
     @app.get("/api/runs/{key}")
     def detail(key: str) -> Response:
         run = board.run(key)
-        files = [{"id": file_id(place), "name": "/".join(place)} for place in artefacts(run)]
+        files = [{"id": key_of(place), "name": "/".join(place)} for place in artefacts(run)]
         shown = [
-            {"id": file_id(place), "title": title, "stamp": stamp_of(run.root, *run.parts, *place)}
+            {"id": key_of(place), "title": title, "stamp": stamp_of(run.root, *run.parts, *place)}
             for title, place in derived.listing(run).items()
         ]
         try:
@@ -346,7 +334,7 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
     @app.get("/api/runs/{key}/views/{name}")
     def view(key: str, name: str) -> Response:
         run = board.run(key)
-        places = {file_id(place): place for place in derived.listing(run).values()}
+        places = {key_of(place): place for place in derived.listing(run).values()}
         if name not in places:
             raise HTTPException(404, "no such view")
         try:
@@ -359,13 +347,13 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
                 return answer(
                     {"error": f"{'/'.join(places[name])}: file: no such picture in plots/, replays/ or analysis/"}
                 )
-            found["id"] = file_id(place)
+            found["id"] = key_of(place)
         return answer(found)
 
     @app.get("/api/runs/{key}/files/{name}")
     def file(key: str, name: str) -> Response:
         run = board.run(key)
-        place = next((p for p in artefacts(run) if file_id(p) == name), None)
+        place = next((p for p in artefacts(run) if key_of(p) == name), None)
         if place is None:
             raise HTTPException(404, "no such file")
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -119,7 +118,7 @@ class Columns:
         if newline:
             self.add(self.parse(whole))
 
-    def parse(self, whole: bytes) -> list[dict[str, Any]]:
+    def parse(self, whole: bytes) -> list[dict[str, object]]:
         """Rows of some lines; all in one call where every line is sound, else line by line."""
         lines = [line for line in whole.split(b"\n") if line.strip() and len(line) <= LINE]
         try:
@@ -141,7 +140,7 @@ class Columns:
                 self.bad_lines += 1
         return rows
 
-    def add(self, rows: list[dict[str, Any]]) -> None:
+    def add(self, rows: list[dict[str, object]]) -> None:
         groups: dict[tuple[str, ...], list[int]] = {}  # rows with the same keys go together as one array
         for i, row in enumerate(rows):
             groups.setdefault(tuple(row), []).append(i)
@@ -206,7 +205,7 @@ class Columns:
         return kept if whole == len(y) else np.concatenate([kept, summaries(x[whole:], y[whole:], BLOCK)], 1)
 
 
-def _numbers(table: list[list[Any]]) -> np.ndarray:
+def _numbers(table: list[list[object]]) -> np.ndarray:
     """Values as float64; what is not a number is NaN."""
     try:
         return np.array(table, np.float64)
@@ -214,7 +213,7 @@ def _numbers(table: list[list[Any]]) -> np.ndarray:
         return np.array([[_number(v) for v in row] for row in table], np.float64)
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     try:
         return float(value) if isinstance(value, (int, float)) else np.nan
     except OverflowError:

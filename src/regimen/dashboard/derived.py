@@ -38,7 +38,7 @@ def drawing_domain(run: Run) -> domains.Domain | None:
     return next((domain for domain in domains.domains().values() if domain.tables and domain.owns(env)), None)
 
 
-def load(run: Run, place: tuple[str, ...]) -> dict[str, Any]:
+def load(run: Run, place: tuple[str, ...]) -> views.View:
     """The view in a file, checked; ViewError or UnreadableError with the reason where there is none."""
     folder, name = place[0], place[-1]
     if folder == "views":
@@ -62,7 +62,7 @@ def load(run: Run, place: tuple[str, ...]) -> dict[str, Any]:
     return view
 
 
-def believed(summary: dict[str, Any]) -> dict[str, Any]:
+def believed(summary: dict[str, Any]) -> views.View:
     """What a search (`regimen search`) believes of its candidates at its end: mean and two deviations."""
     found = summary["model"]["posterior"]
     best = summary.get("best")

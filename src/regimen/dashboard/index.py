@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import stat
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.dashboard.columns import MOST_VALUES, Columns
-from regimen.dashboard.reading import NAME, UnreadableError, parse_json, read_config, read_object, read_tail
+from regimen.dashboard.reading import NAME, Settings, UnreadableError, parse_json, read_config, read_object, read_tail
 from regimen.envs.metric import from_table
 
 SIGNS = ("status.json", "metrics.jsonl")  # a folder with one of them is a run; MLflow keeps copies of a config.yaml
@@ -35,8 +36,8 @@ LAST = {  # what the list shows of the last rows
 }
 
 
-def run_id(parts: tuple[str, ...]) -> str:
-    """A name for URLs that says nothing of the path and stays the same from start to start."""
+def key_of(parts: tuple[str, ...]) -> str:
+    """Return a name for URLs that says nothing of the path and stays the same from start to start."""
     return hashlib.blake2s("/".join(parts).encode("utf-8", "surrogateescape"), digest_size=9).hexdigest()
 
 
@@ -45,19 +46,19 @@ class Run:
 
     def __init__(self, root: Path, parts: tuple[str, ...], is_run: bool):
         self.root, self.parts, self.is_run = root, parts, is_run
-        self.id = run_id(parts)
+        self.id = key_of(parts)
         self.stamps: dict[str, tuple[int, int, int] | None] = {}
-        self.status: dict[str, Any] = {}
+        self.status: dict[str, object] = {}
         self.labels: dict[str, str] = {}  # of metrics, as the environment declares them
         self.summary: dict[str, Any] = {}
-        self.config: dict[str, Any] = {}
+        self.config: Settings = {}
         self.config_error: str | None = None
         self.last: dict[str, float] = {}
         self.columns: Columns | None = None
         self.used = 0.0
         self.lock = threading.Lock()
         self.looked = -SLOW
-        self.shown: dict[str, Any] = {}
+        self.shown: dict[str, object] = {}
 
     def look(self) -> bool:
         """Read what changed; whether the list shows anything else than before."""
@@ -138,7 +139,7 @@ class Run:
         ]
         return min(1.0, max(shares)) if shares else None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """What the list shows of it."""
         s, c, stamp = self.status, self.config, self.stamps.get("metrics.jsonl")
         return {
@@ -201,13 +202,13 @@ class Index:
 
     def scan(self) -> list[str]:
         """Find runs; returns the ids that are gone."""
-        found = {run_id(parts): (parts, is_run) for parts, is_run in find(self.root)}
-        gone = [key for key in self.runs if key not in found]
-        kept = {}
-        for key, (parts, is_run) in found.items():
+        folders = {key_of(parts): (parts, is_run) for parts, is_run in find(self.root)}
+        gone = [key for key in self.runs if key not in folders]
+        runs = {}
+        for key, (parts, is_run) in folders.items():
             run = self.runs.get(key)
-            kept[key] = run if run is not None and run.is_run == is_run else Run(self.root, parts, is_run)
-        self.runs = kept
+            runs[key] = run if run is not None and run.is_run == is_run else Run(self.root, parts, is_run)
+        self.runs = runs
         return gone
 
     def forget(self) -> None:
@@ -218,9 +219,6 @@ class Index:
             run = held.pop(0)
             total -= run.columns.values if run.columns is not None else 0
             run.columns = None
-
-    def listing(self) -> list[dict[str, Any]]:
-        return [run.shown for run in list(self.runs.values()) if run.shown]
 
 
 def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
@@ -251,14 +249,12 @@ def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
     return sorted(out, key=lambda found: natural(found[0]))
 
 
-def natural(parts: tuple[str, ...]) -> list[Any]:
+def natural(parts: tuple[str, ...]) -> list[list[tuple[int, str]]]:
     """seed-2 before seed-10."""
-    import re
-
     return [[(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"(\d{1,18})", part)] for part in parts]
 
 
-def alive(pid: Any, updated: float | None) -> bool:
+def alive(pid: object, updated: float | None) -> bool:
     """Whether a process of that number runs that is not younger than what it is said to have written."""
     if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31:
         return False
@@ -284,18 +280,18 @@ def process_start(pid: int) -> float | None:
         return None
 
 
-def seconds(stamp: Any) -> float | None:
+def seconds(stamp: object) -> float | None:
     try:
         return datetime.fromisoformat(str(stamp)).timestamp()
     except ValueError:
         return None
 
 
-def text(value: Any) -> str | None:
+def text(value: object) -> str | None:
     return None if value is None else str(value)[:400]
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
 
 

@@ -18,6 +18,8 @@ import yaml
 
 SMALL = 4 << 20  # most bytes of a JSON or YAML file of a run
 DEPTH, LEAVES = 40, 5_000  # most nesting of a configuration, and most values shown of it
+Setting = None | bool | int | float | str
+Settings = dict[str, Setting]  # a configuration by its dotted keys
 NAME = 255  # most characters of a metric's or a value's name
 
 
@@ -68,7 +70,7 @@ def read_tail(limit: int, root: Path, *parts: str) -> bytes:
     return data.partition(b"\n")[2] if start else data
 
 
-def parse_json(data: bytes) -> Any:
+def parse_json(data: bytes) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -84,7 +86,7 @@ def read_object(root: Path, *parts: str, limit: int = SMALL) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def read_config(root: Path, *parts: str) -> dict[str, Any]:
+def read_config(root: Path, *parts: str) -> Settings:
     """A configuration as {dotted key: value}. Aliases are refused: a few lines of them can stand for gigabytes."""
     text = read_bytes(SMALL // 4, root, *parts)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -103,9 +105,9 @@ def read_config(root: Path, *parts: str) -> dict[str, Any]:
     return flatten(value)
 
 
-def flatten(value: dict[Any, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(value: dict[object, object], prefix: str = "") -> Settings:
     """Nested mappings as dotted keys; lists stay values. At most LEAVES of them."""
-    out: dict[str, Any] = {}
+    out: Settings = {}
     for key, item in value.items():
         name = f"{prefix}{key}"[:NAME]
         if isinstance(item, dict) and item:
@@ -117,7 +119,7 @@ def flatten(value: dict[Any, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def shown(value: Any) -> Any:
+def shown(value: object) -> Setting:
     """A setting as JSON can hold it, long ones cut."""
     if value is None or isinstance(value, (bool, int)):
         return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)[:40]

@@ -1,22 +1,15 @@
 """Several processes, on one host or many, that learn as one: the same program on the devices of all of them.
 
-Process 0 is in charge: it runs the session with its files, evaluations, rules and console. The others `follow`: they
-hold their share of the environments and take part in what it tells them. So nothing but process 0 decides anything, and
-nothing that differs between hosts (clocks, disks, signals) can make them disagree. A signal to any of them reaches
-process 0 with the next message.
+Process 0 is in charge, the others hold their share of the environments and take part in what it tells them. A signal to
+any of them reaches process 0 with the next message. Who runs the session and who follows is `runs/processes.py`.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import inspect
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial, wraps
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -26,16 +19,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from regimen import errors, trees
-from regimen.config import layers
-from regimen.config.schema import TrainConfig
-from regimen.engines import device
-from regimen.engines.base import Limits, NativeEngine, Progress
-from regimen.engines.signals import Signals
-from regimen.envs import registry
-from regimen.errors import ConfigError, LostProcessError, RegimenError
-from regimen.files.storage import plain
-from regimen.runs.result import Result
+from regimen import trees
+from regimen.engines.base import Limits, Progress
+from regimen.engines.native import NativeEngine
+from regimen.errors import ConfigError, LostProcessError
 from regimen.types import PyTree, State
 
 HEARTBEAT_SECONDS = 30  # after which jax ends the processes that wait for one that is gone
@@ -98,13 +85,6 @@ def blaming_the_lost() -> Iterator[None]:
         raise LostProcessError(
             f"{me} has lost another ({first_line(error)[:160]}); start all of them again with `regimen resume`"
         ) from error
-
-
-def leave(code: int) -> None:
-    """End this process without waiting for the others."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def first_line(error: BaseException) -> str:
@@ -188,73 +168,3 @@ def words(x: Any) -> Any:
 def as_was(x: Any, like: Any) -> Any:
     """The key with these words, where `like` is a key."""
     return jax.random.wrap_key_data(jnp.asarray(x)) if trees.is_key(like) else x
-
-
-# --- who does what ---------------------------------------------------------------------------------------------------
-
-
-def begin(config: TrainConfig, seeds: list[int]) -> None:
-    """Process 0: the others make the same engine."""
-    if jax.process_count() > 1:
-        tell({"do": "begin", "config": plain(layers.to_dict(config), finite=False), "seeds": seeds})
-
-
-def together(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Where there are several processes, process 0 does it and the others follow it. All of them return what it
-    returns, or raise what it raises."""
-
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Result:
-        if not jax.distributed.is_initialized() or jax.process_count() == 1:
-            return function(*args, **kwargs)
-        given = inspect.signature(function).bind(*args, **kwargs).arguments
-        try:
-            if jax.process_index() > 0:
-                return follow(given.get("handle") or given.get("env"))
-            return lead(partial(function, *args, **kwargs))
-        except BaseException as error:
-            atexit.register(leave, getattr(error, "exit_code", 1))
-            raise
-
-    return run
-
-
-def lead(run: Callable[[], Result]) -> Result:
-    outcome: dict[str, Any] = {"do": "end"}
-    try:
-        result = run()
-        outcome |= {"run_dir": str(result.run_dir), "summary": result.summary, "exit_code": result.exit_code}
-        return result
-    except BaseException as error:
-        outcome |= {"error": str(error), "kind": type(error).__name__}
-        raise
-    finally:
-        with contextlib.suppress(LostProcessError):
-            tell(plain(outcome))
-
-
-def follow(env: Any) -> Result:
-    """Do as process 0 says, until it says how the run ended. `env` is the environment itself, where it has no name."""
-    from regimen.runs.build import make_engine
-
-    device.configure("auto", native=True)
-    engine, failure = None, None
-    with Signals() as signals:
-        signals.busy = lambda: engine is None or engine.compiling
-        while (message := tell(None, signals.requested)[0])["do"] != "end":
-            if failure is not None:  # of this process alone, or process 0 would have ended the run
-                raise failure
-            if engine is not None:
-                engine.obey(message)
-                continue
-            config = layers.from_dict(message["config"])
-            try:
-                handle = (
-                    env if isinstance(env, registry.EnvHandle) else registry.resolve(env or config.env, config.env_args)
-                )
-                engine: Any = make_engine(config, handle, message["seeds"], signals.is_requested)
-            except RegimenError as error:
-                failure = error
-    if "error" in message:
-        raise getattr(errors, message["kind"], RegimenError)(f"process 0: {message['error']}")
-    return Result(Path(message["run_dir"]), message["summary"], message["exit_code"])

@@ -14,90 +14,66 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from regimen import spaces
-from regimen.axes import SEEDS, applied_state, sync
+from regimen.algorithms.bind import make_algorithm, spec_of
 from regimen.config.regimen import Regimen
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import CHUNK, Buffers, Engine, Limits, NativeEngine, Progress, finite
+from regimen.engines.base import Engine, Limits, Progress
+from regimen.engines.chunk import CompiledEngine, Turn, finite
 from regimen.envs.registry import EnvHandle
 from regimen.errors import StorageError
 from regimen.normalize import RunningStats
-from regimen.policies.policy import make_algorithm
 from regimen.sources import dataset
 from regimen.sources.dataset import Data
 from regimen.sources.replay import Replay, Ring
-from regimen.types import Array, EpisodeRows, PyTree, Spec, State
-
-
-def offline_chunk(steps: int, components: int, algo: Any, data: Data, state: State, carry: Any, limits: Limits):
-    """Updates of `steps` gradient steps until a limit: what `engine.chunk` is to an environment."""
-
-    def going(x) -> Array:
-        i, ok, _, _ = x
-        return ok & (i < limits.updates) & (i * steps < limits.steps)
-
-    def body(x):
-        i, still_ok, state, buffers = x
-        active = going(x)
-        new, metrics = algo.fit(state, data, steps)
-        new = new.replace(clock=state.clock.advance(jnp.int32(steps), jnp.int32(0)))
-        ok = finite(metrics, new)
-        applied = active & ok  # an update that is not finite is not applied
-        row = jnp.stack([metrics[k].astype(jnp.float32) for k in names])
-        kept = buffers.replace(steps=buffers.steps.at[i].set(steps), metrics=buffers.metrics.at[i].set(row))
-        return i + applied, still_ok & (ok | ~active), applied_state(applied, new, state), kept
-
-    names = sorted(jax.eval_shape(lambda: algo.fit(state, data, steps)[1]))
-    buffers = Buffers(jnp.zeros(CHUNK + 1, jnp.int32), jnp.zeros((CHUNK + 1, len(names))), no_episodes(components))
-    start = (jnp.int32(0), jnp.bool_(True), state, buffers)
-    i, ok, state, buffers = lax.while_loop(lambda x: sync(going(x)), body, start)
-    return state, carry, i, ~ok, buffers.replace(metrics={k: buffers.metrics[:, j] for j, k in enumerate(names)})
+from regimen.types import Array, EpisodeRows, PyTree, State
 
 
 def no_episodes(components: int) -> EpisodeRows:
-    number = jnp.zeros(0, jnp.int32)
-    return EpisodeRows(
-        jnp.zeros(1, jnp.int32), number, number, jnp.zeros((0, components)), number, jnp.zeros(0, bool), {}
-    )
+    """The episodes of an update that plays none."""
+    none = jnp.zeros(0, jnp.int32)
+    return EpisodeRows(jnp.int32(0), none, none, jnp.zeros((0, components)), none, jnp.zeros(0, bool), {})
 
 
-class OfflineEngine(NativeEngine):
+class OfflineEngine(CompiledEngine):
     """K learners on one dataset, in one program. The data is an argument of it, shared by all."""
 
     def __init__(
         self, algo: Any, data: Data, steps: int, seeds: list[int], init: Callable[[Array], State], digest: str = ""
     ):
-        self.algo, self.env, self.steps = algo, data, steps
+        super().__init__(algo, len(seeds))
+        self.data = data
+        self.steps = steps  # gradient steps of an update
         self.digest = np.frombuffer(bytes.fromhex(digest), np.uint8)  # of the data, saved with every state
-        self.learners = len(seeds)
-        self.speed, self.program = 0.0, None
         states = [init(jax.random.fold_in(jax.random.key(seed), 0)) for seed in seeds]
         self.place(self.stack([self.with_statistics(state) for state in states]), ())
 
-    def place(self, state: State, carry: Any) -> None:
-        self.state, self.carry = jax.tree.map(jnp.copy, (state, carry))  # the buffers are donated
+    @property
+    def inputs(self) -> PyTree:
+        return self.data
+
+    def turn(self, algo: Any, inputs: Data, state: State, carry: PyTree) -> Turn:
+        """So many gradient steps on the data."""
+        new, metrics = algo.fit(state, inputs, self.steps)
+        steps, episodes = jnp.int32(self.steps), jnp.int32(0)
+        new = new.replace(clock=state.clock.advance(steps, episodes))
+        return Turn(
+            state=new,
+            carry=carry,
+            finite=finite(metrics, new),
+            steps=steps,
+            ended=episodes[None],
+            metrics=metrics,
+            episodes=no_episodes(len(algo.bound.spec.reward_components)),
+        )
 
     def with_statistics(self, state: State) -> State:
         """A normaliser of observations is that of the data, from the start."""
         if "obs" not in state.norm:
             return state
-        x = spaces.flatten(self.algo.bound.spec.observation_space, self.env.rows.obs)
-        return state.replace(norm=state.norm | {"obs": RunningStats.of(x, self.env.rows.valid)})
-
-    def compile(self) -> Callable[..., Any]:
-        components = len(self.algo.bound.spec.reward_components)
-
-        def run(*args: Any):
-            return offline_chunk(self.steps, components, *args)
-
-        if self.learners > 1:
-            run = jax.vmap(run, in_axes=(None, None, 0, 0, 0), axis_name=SEEDS)
-        jitted = jax.jit(run, donate_argnums=(2,))
-        with self.compilation():
-            limits = self.device_limits([Limits()] * self.learners)
-            return jitted.lower(self.algo, self.env, self.state, self.carry, limits).compile()
+        x = spaces.flatten(self.algo.bound.spec.observation_space, self.data.rows.obs)
+        return state.replace(norm=state.norm | {"obs": RunningStats.of(x, self.data.rows.valid)})
 
     def snapshot(self, k: int) -> PyTree:
         return super().snapshot(k) | {"data": self.digest}
@@ -122,16 +98,7 @@ def make_engine(
     """The engine of a configuration with a dataset. `make_online` makes the one of the same configuration without."""
     data = dataset.read(config.data)
     dataset.require_fit(data, handle)
-    spec = Spec(
-        handle.observation_space,
-        handle.action_space,
-        handle.reward_components,
-        agents=handle.agents,
-        max_episode_steps=handle.max_episode_steps,
-        env=handle.native,
-        action_conditions=handle.action_conditions,
-    )
-    algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec)
+    algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec_of(handle))
     about = data.describe()
     rows = dataset.on_device(data, algo.bound.dist, getattr(config.algo, "gamma", 0.99))
     given: Any = config.algo
@@ -152,9 +119,11 @@ class FineTuneEngine(Engine):
     """Offline until `switch` steps, then online: from the offline state, with the data in the replay."""
 
     def __init__(self, offline: OfflineEngine, make_online: Callable[..., Engine], switch: int):
-        self.offline, self.make_online, self.switch = offline, make_online, switch
+        super().__init__(offline.algo, offline.learners)
+        self.offline = offline
+        self.make_online = make_online
+        self.switch = switch
         self.now: Engine = offline
-        self.algo, self.learners = offline.algo, offline.learners
         self.steps = [0] * self.learners
 
     @property
@@ -181,7 +150,7 @@ class FineTuneEngine(Engine):
         online: Any = self.make_online()
         if states is not None:
             fresh = [online.at(online.state, k) if self.learners > 1 else online.state for k in range(self.learners)]
-            made = [seeded(old, new, online.algo.bound.replay, self.offline.env) for old, new in zip(states, fresh)]
+            made = [seeded(old, new, online.algo.bound.replay, self.offline.data) for old, new in zip(states, fresh)]
             online.state = jax.tree.map(jnp.copy, self.offline.stack(made))
         self.now = online
 

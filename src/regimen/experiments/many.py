@@ -23,7 +23,9 @@ from regimen.words import aligned, clock, count, score
 
 if TYPE_CHECKING:
     from regimen.runs.result import Result
+    from regimen.runs.session import Callback
 
+Row = dict[str, Any]  # what came of a run, as summary.json has it
 ALL = "all"
 ALGORITHMS = ("ppo", "sac", "impala", "appo", "cql")  # in this order: cql learns from what ppo has seen
 DRAWN = ("mixed", "random")  # members of a family that draw a scenario for each episode: not one of them
@@ -50,7 +52,7 @@ class RunsPlan:
 # --- planning --------------------------------------------------------------------------------------------------------
 
 
-def asked(env: Any, algo: Any) -> bool:
+def asked(env: object, algo: object) -> bool:
     """Whether a command names several runs."""
     return algo == ALL or (isinstance(env, str) and env.endswith(f"/{ALL}") and env not in ENVS)
 
@@ -123,7 +125,7 @@ def train_all(
     plan: RunsPlan,
     command: str = "",
     console: Callable[[], Console] = lambda: Console(quiet=True),
-    callback: Any = None,
+    callback: Callback | None = None,
 ) -> Result:
     """Train every job of a plan; says what came of each, in a table and in `summary.json` of the folder."""
     from regimen.files.storage import write_atomic
@@ -131,7 +133,7 @@ def train_all(
 
     folder, say = parent(plan), console()
     write_atomic(folder / "command.txt", command.rstrip("\n") + "\n")
-    rows: dict[str, dict[str, Any]] = {job.name: blank(job) for job in plan.jobs}
+    rows: dict[str, Row] = {job.name: blank(job) for job in plan.jobs}
     results: list[Result] = []
     say.event(f"{len(plan.jobs)} runs in {folder}")
     for i, job in enumerate(plan.jobs, 1):
@@ -176,8 +178,8 @@ def parent(plan: RunsPlan) -> Path:
 
 
 def attempt(
-    job: RunPlan, folder: Path, rows: Mapping[str, Any], command: str, console: Console, callback: Any
-) -> tuple[Result | None, dict[str, Any]]:
+    job: RunPlan, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
+) -> tuple[Result | None, Row]:
     """Train a run whose failure stops no other: its result, or what to note of it (state, error, exit code)."""
     try:
         return train_one(job, folder, rows, command, console, callback), {}
@@ -188,7 +190,7 @@ def attempt(
 
 
 def train_one(
-    job: RunPlan, folder: Path, rows: Mapping[str, Any], command: str, console: Console, callback: Any
+    job: RunPlan, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
 ) -> Result:
     """Train a run from nothing or from where it was left, or return it as it was finished."""
     from regimen.runs.api import train
@@ -214,7 +216,7 @@ def train_one(
     return group_result(path, runs, console)
 
 
-def go_on(path: Path, config: TrainConfig, command: str, console: Console, callback: Any) -> Result:
+def go_on(path: Path, config: TrainConfig, command: str, console: Console, callback: Callback | None) -> Result:
     """A run of an earlier call: kept if it is finished, else continued, or begun."""
     from regimen.files.storage import read_json
     from regimen.runs.api import resume, train
@@ -231,16 +233,16 @@ def go_on(path: Path, config: TrainConfig, command: str, console: Console, callb
 # --- what came of it -------------------------------------------------------------------------------------------------
 
 
-def blank(job: RunPlan) -> dict[str, Any]:
+def blank(job: RunPlan) -> Row:
     c = job.config
     return {"run": job.name, "env": c.env, "algo": c.algorithm, "state": "not started", "exit_code": 0}
 
 
-def described(result: Result, path: Path) -> dict[str, Any]:
+def described(result: Result, path: Path) -> Row:
     """The row of a run, or of the mean of its seeds."""
     ones = [r.summary for r in result.runs] or [result.summary]
     reasons = Counter(str(s.get("stop_reason")) for s in ones).most_common()
-    row: dict[str, Any] = {
+    row: Row = {
         "state": "interrupted" if result.exit_code else "finished",
         "exit_code": result.exit_code,
         "run_dir": str(path),
@@ -248,7 +250,7 @@ def described(result: Result, path: Path) -> dict[str, Any]:
         "stop_reason": ", ".join(name if n == len(ones) else f"{name} ({n})" for name, n in reasons),
     }
 
-    def mean(name: str, of: Callable[[dict[str, Any]], Any]) -> None:
+    def mean(name: str, of: Callable[[Row], float | None]) -> None:
         values = [float(v) for s in ones if (v := of(s)) is not None]
         if values:
             row[name] = sum(values) / len(values)
@@ -265,7 +267,7 @@ def violations(results: Sequence[Result]) -> dict[str, str]:
     return {name: m.label or name for r in results for name, m in r.metrics.items() if m.violation}
 
 
-def write_summary(folder: Path, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def write_summary(folder: Path, rows: Mapping[str, Row]) -> Row:
     from regimen.files.storage import write_json
 
     codes = [row["exit_code"] for row in rows.values()]
@@ -280,7 +282,7 @@ def write_summary(folder: Path, rows: Mapping[str, dict[str, Any]]) -> dict[str,
     return summary
 
 
-def table(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> list[str]:
+def table(rows: list[Row], labels: Mapping[str, str]) -> list[str]:
     """A line for each run; `labels` are of the metrics that only some environments report."""
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "run": ("run", str),
@@ -300,7 +302,7 @@ def table(rows: list[dict[str, Any]], labels: Mapping[str, str]) -> list[str]:
     return aligned([shown[n][0] for n in names], cells)
 
 
-def compared(plan: RunsPlan, folder: Path, rows: Mapping[str, dict[str, Any]], say: Console) -> None:
+def compared(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
     """Where several algorithms were trained: which is better. Never a reason to fail."""
     from regimen.reports.comparison import compare
 

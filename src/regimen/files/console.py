@@ -8,10 +8,18 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from regimen.words import clock, count, number, plural, score
 
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
+    from rich.live import Live
+    from rich.table import Table as RichTable
+
+Point = Mapping[str, float]  # a logged row
+WorkerRow = dict[str, Any]  # of workers.csv: numbers, and its state in words
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
 WORKERS_SECONDS = 30.0  # and one line about its workers in this
 MANY_WORKERS = 16  # the panel shows so many, those in trouble first
@@ -19,7 +27,7 @@ _WEIGHT, _SUM = "train/weight/", "rollout/reward/"
 _COUNTER = {"steps": "env_steps", "episodes": "episodes", "updates": "updates"}
 
 
-def focus(point: Mapping[str, Any]) -> str | None:
+def focus(point: Point) -> str | None:
     """The reward component that weighs most: `goal(0.43)`; `all(0.25)` where they weigh alike."""
     weights = {name: w for name, w in point.items() if name.startswith(_WEIGHT)}
     if not weights:
@@ -30,7 +38,7 @@ def focus(point: Mapping[str, Any]) -> str | None:
     return f"{name.removeprefix(_WEIGHT)}({weights[name]:.2f})"
 
 
-def component_sums(point: Mapping[str, Any]) -> dict[str, float]:
+def component_sums(point: Point) -> dict[str, float]:
     """Mean episode sum of every reward component, by its name."""
     found = {name.removeprefix(_SUM): x for name, x in point.items() if name.startswith(_SUM)}
     bands = {f"{name}{end}" for name in found for end in ("_min", "_max")}
@@ -38,7 +46,7 @@ def component_sums(point: Mapping[str, Any]) -> dict[str, float]:
 
 
 def batch_line(
-    point: Mapping[str, Any],
+    point: Point,
     ma: float | None,
     best: float | None,
     stages: Sequence[str] = (),
@@ -68,7 +76,7 @@ def batch_line(
     return " | ".join(parts)
 
 
-def learning(point: Mapping[str, Any], stages: Sequence[str], progress: Sequence[str]) -> list[tuple[str, str]]:
+def learning(point: Point, stages: Sequence[str], progress: Sequence[str]) -> list[tuple[str, str]]:
     """What only some algorithms log, as labels and texts: the stage with its name in `stages`, such as `5 (ramp)`, and
     the metrics named by `progress`."""
     out = []
@@ -78,7 +86,7 @@ def learning(point: Mapping[str, Any], stages: Sequence[str], progress: Sequence
     return out + [(name, number(point[f"train/{name}"])) for name in progress if f"train/{name}" in point]
 
 
-def eval_line(point: Mapping[str, Any]) -> str:
+def eval_line(point: Point) -> str:
     """`Eval 12 | R 480.1 ± 5.2 | length 480 | episodes 10`, and the success rate when there is one."""
     spread = f" ± {score(point['eval/return_std'])}" if "eval/return_std" in point else ""
     parts = [f"Eval {point.get('updates', 0)}", f"R {score(point['eval/return_mean'])}{spread}"]
@@ -93,7 +101,7 @@ def eval_line(point: Mapping[str, Any]) -> str:
     return " | ".join(parts)
 
 
-def worker_text(row: Mapping[str, Any]) -> str:
+def worker_text(row: WorkerRow) -> str:
     """`0 collecting 1.2k/s`, its restarts where there were any, and how long it has been silent."""
     parts = [f"{row['worker']} {row['state']} {count(round(row['steps_per_second']))}/s"]
     if row["restarts"]:
@@ -150,7 +158,7 @@ class Console:
         self._stages: Sequence[str] = ()
         self._progress: Sequence[str] = ()
         self._panel: _Panel | None = None
-        self._display: Any = None  # rich.live.Live
+        self._display: Live | None = None
 
     def _stream(self) -> TextIO:
         return self._file or sys.stdout
@@ -180,7 +188,7 @@ class Console:
         except (OSError, ValueError):
             self._broken()
 
-    def update(self, point: Mapping[str, Any]) -> None:
+    def update(self, point: Point) -> None:
         """A logged point: its batch line, and its evaluation line when it has one."""
         if self.quiet:
             return
@@ -199,7 +207,7 @@ class Console:
         if "eval/return_mean" in point:
             self._print(eval_line(point))
 
-    def workers(self, rows: list[dict[str, Any]]) -> None:
+    def workers(self, rows: list[WorkerRow]) -> None:
         """The state of each worker: rows of the panel, or a line from time to time."""
         now = time.monotonic()
         if self._panel is not None:
@@ -263,15 +271,15 @@ class _Panel:
         self.stages = stages
         self.progress_names = progress
         self.started = time.monotonic()
-        self.point: dict[str, Any] = {}  # the last value of everything logged
+        self.point: dict[str, float] = {}  # the last value of everything logged
         self.ma: float | None = None
         self.best: float | None = None
         self.evaluated = 0  # the update of the last evaluation
         self.returns: deque[float] = deque(maxlen=40)
-        self.workers: list[dict[str, Any]] = []
+        self.workers: list[WorkerRow] = []
         self._marks: deque[tuple[float, float]] = deque(maxlen=60)  # (time, done) of recent points, for the time left
 
-    def update(self, point: Mapping[str, Any], ma: float | None, best: float | None) -> None:
+    def update(self, point: Point, ma: float | None, best: float | None) -> None:
         self.ma, self.best = ma, best
         self.point = {**self.point, **point}
         if "eval/return_mean" in point:
@@ -327,7 +335,7 @@ class _Panel:
             return text + "  compiling"
         return text if left is None else f"{text}  {clock(left)} left"
 
-    def __rich_console__(self, console: Any, options: Any) -> Any:
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         from rich.console import Group
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
@@ -350,7 +358,7 @@ class _Panel:
         cells = self.figures()
         for i in range(0, len(cells), across):
             figures.add_row(*(text for pair in cells[i : i + across] for text in pair))
-        parts: list[Any] = [progress, figures]
+        parts: list[RenderableType] = [progress, figures]
         if "eval/return_mean" in self.point:
             evaluation = eval_line({**self.point, "updates": self.evaluated}).removeprefix("Eval ")
             parts.append(Text.assemble(("evaluation at update ", "dim"), evaluation))
@@ -364,7 +372,7 @@ class _Panel:
             parts.append(self.worker_table())
         yield Panel(Group(*parts), title="training", title_align="left", border_style="dim")
 
-    def worker_table(self) -> Any:
+    def worker_table(self) -> RichTable:
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))

@@ -16,11 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.storage import plain, read_json, write_json
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
 
 CHAMPION = "champion"
 INTERVAL = 5.0  # seconds between batches
@@ -30,6 +35,7 @@ BACKLOG = 100_000  # metrics; above it every second waiting point is dropped
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED", "diverged": "FAILED"}
 _MODEL_CODE = Path(__file__).with_name("pyfunc_model.py")
 _CONNECTING = threading.Lock()  # runs of several seeds share one store; its tables are created once
+_KEPT = "; training is not affected and the run's files are complete"
 _INSTALL = "MLflow is not installed: pip install 'regimen[tracking]'"
 
 
@@ -88,10 +94,10 @@ class Mirror:
         self._warn = warn
         self._warned = threading.Lock()  # taken once, by the first warning
         self._result = MirrorResult(uri=without_password(self.uri))
-        self._client: Any = None
+        self._client: Any = None  # MlflowClient, once connected
         self._model_id: str | None = None
         self._points: list[tuple[int, int, Mapping[str, Any]]] = []  # (step, milliseconds, metrics)
-        self._unsent: list[Any] = []  # mlflow Metric
+        self._unsent: list[Metric] = []
         self._guard = threading.Lock()  # of _points
         self._wake = threading.Event()
         self._ending: _Ending | None = None
@@ -167,10 +173,10 @@ class Mirror:
         with _CONNECTING:
             client = make_client(self.uri)
             experiment_id = self._experiment_id(client)
-        known = read_json(self.run_dir / "mlflow.json")
+        earlier = read_json(self.run_dir / "mlflow.json")
         run_id = None
-        if known.get("uri") == self._result.uri and isinstance(known.get("run_id"), str):
-            run_id = self._reopen(client, known["run_id"])
+        if earlier.get("uri") == self._result.uri and isinstance(earlier.get("run_id"), str):
+            run_id = self._reopen(client, earlier["run_id"])
         if run_id is None:
             tags = {"mlflow.source.name": "regimen", "regimen.run_dir": str(self.run_dir.resolve())}
             run_id = client.create_run(experiment_id, run_name=self.run_name, tags=tags).info.run_id
@@ -180,24 +186,24 @@ class Mirror:
         write_json(self.run_dir / "mlflow.json", record | {"experiment_id": experiment_id})
         self._client = client
 
-    def _experiment_id(self, client: Any) -> str:
+    def _experiment_id(self, client: MlflowClient) -> str:
         from mlflow.exceptions import MlflowException
 
-        found = client.get_experiment_by_name(self.experiment)
-        if found is not None:
-            return found.experiment_id
+        experiment = client.get_experiment_by_name(self.experiment)
+        if experiment is not None:
+            return experiment.experiment_id
         location, path = None, sqlite_path(self.uri)
         if path is not None:  # a SQLite store would put artifacts under the working directory
             location = (path.resolve().parent / "mlartifacts" / registry_name(self.experiment)).as_uri()
         try:
             return client.create_experiment(self.experiment, artifact_location=location)
         except MlflowException:  # another run created it in between
-            found = client.get_experiment_by_name(self.experiment)
-            if found is None:
+            experiment = client.get_experiment_by_name(self.experiment)
+            if experiment is None:
                 raise
-            return found.experiment_id
+            return experiment.experiment_id
 
-    def _reopen(self, client: Any, run_id: str) -> str | None:
+    def _reopen(self, client: MlflowClient, run_id: str) -> str | None:
         """The MLflow run of an earlier part of this run; None when someone deleted it."""
         from mlflow.exceptions import MlflowException
 
@@ -211,17 +217,16 @@ class Mirror:
         client.update_run(run_id, status="RUNNING")
         return run_id
 
-    def _log_params(self, client: Any, run_id: str) -> None:
+    def _log_params(self, client: MlflowClient, run_id: str) -> None:
         """MLflow parameters cannot change: what a resume set differently becomes a tag."""
         from mlflow.entities import Param, RunTag
 
         logged = client.get_run(run_id).data.params
         new = [Param(k, v) for k, v in self.params.items() if k not in logged]
         changed = [RunTag(f"resumed.{k}"[:KEY_LENGTH], v) for k, v in self.params.items() if logged.get(k, v) != v]
-        for i in range(0, len(new), PARAMS_PER_CALL):
-            client.log_batch(run_id, params=new[i : i + PARAMS_PER_CALL], synchronous=True)
-        for i in range(0, len(changed), PARAMS_PER_CALL):
-            client.log_batch(run_id, tags=changed[i : i + PARAMS_PER_CALL], synchronous=True)
+        for i in range(0, max(len(new), len(changed)), PARAMS_PER_CALL):
+            part = slice(i, i + PARAMS_PER_CALL)
+            client.log_batch(run_id, params=new[part], tags=changed[part], synchronous=True)
 
     def _send(self) -> None:
         from mlflow.entities import Metric
@@ -236,10 +241,10 @@ class Mirror:
         while len(self._unsent) > BACKLOG:
             steps = sorted({m.step for m in self._unsent})[1::2]
             dropped = set(steps[:-1])  # the last point always stays
-            kept = [m for m in self._unsent if m.step not in dropped or m.key.startswith("eval/")]
-            if len(kept) == len(self._unsent):
+            rest = [m for m in self._unsent if m.step not in dropped or m.key.startswith("eval/")]
+            if len(rest) == len(self._unsent):
                 break
-            self._unsent = kept
+            self._unsent = rest
         if self._unsent:
             check_unlocked(self.uri)
         while self._unsent:
@@ -280,7 +285,8 @@ class Mirror:
                 path=str(target),
                 python_model=str(_MODEL_CODE),
                 artifacts={"policy": str(policy_dir)},
-                pip_requirements=_requirements(),  # else MLflow loads the model in another process to guess them
+                # else MLflow loads the model in another process to guess them
+                pip_requirements=[f"{n}=={metadata.version(n)}" for n in ("regimen", "mlflow", "jax", "numpy")],
             )
             model = client.create_logged_model(result.experiment_id, name="policy", source_run_id=result.run_id)
             client.log_model_artifacts(model.model_id, str(target))
@@ -314,10 +320,7 @@ class Mirror:
                 self._result = replace(self._result, alias_moved=True)
 
 
-_KEPT = "; training is not affected and the run's files are complete"
-
-
-def champion_return(client: Any, name: str) -> float:
+def champion_return(client: MlflowClient, name: str) -> float:
     """Evaluation of the version that holds the alias; -inf when there is none or it was never evaluated."""
     from mlflow.exceptions import MlflowException
 
@@ -327,7 +330,7 @@ def champion_return(client: Any, name: str) -> float:
         return -math.inf
 
 
-def make_client(uri: str) -> Any:
+def make_client(uri: str) -> MlflowClient:
     """A client of one store, without touching MLflow's global settings; its own chatter is silenced."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # 7 by default: minutes of silence
@@ -395,12 +398,6 @@ def reason(error: BaseException) -> str:
     return line if len(line) <= 160 else line[:157] + "..."
 
 
-def _requirements() -> list[str]:
-    from importlib.metadata import version
-
-    return [f"{name}=={version(name)}" for name in ("regimen", "mlflow", "jax", "numpy")]
-
-
 def resolve_model_uri(uri: str, tracking_uri: str | None = None) -> Path:
     """The policy folder of `models:/NAME@alias` or `models:/NAME/VERSION`, downloaded when the store is remote."""
     match = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", uri)
@@ -415,20 +412,20 @@ def resolve_model_uri(uri: str, tracking_uri: str | None = None) -> Path:
         raise ConfigError(f"{uri}: there is no MLflow store at {path}; give the store with --tracking-uri")
     try:
         check_unlocked(store)
-        return _download_policy(make_client(store), store, uri, name, alias, version)
+        return _download_policy(make_client(store), store, uri, name, alias, version or "")
     except (ConfigError, StorageError):
         raise
     except Exception as error:  # a store that is down can raise anything; the user needs one line
         raise StorageError(f"{uri}: MLflow store {without_password(store)}: {reason(error)}") from error
 
 
-def _download_policy(client: Any, store: str, uri: str, name: str, alias: str | None, version: str | None) -> Path:
+def _download_policy(client: MlflowClient, store: str, uri: str, name: str, alias: str | None, version: str) -> Path:
     import mlflow.artifacts
     import yaml
     from mlflow.exceptions import MlflowException
 
     try:
-        found = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, version)
+        model = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, version)
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
@@ -437,7 +434,7 @@ def _download_policy(client: Any, store: str, uri: str, name: str, alias: str | 
             raise ConfigError(f"{uri}: no registered model '{name}'{nearest(name, names) if names else ''}") from None
         what = f"alias '{alias}'" if alias else f"version {version}"
         raise ConfigError(f"{uri}: model '{name}' has no {what}") from None
-    source = client.get_model_version_download_uri(name, found.version)
+    source = client.get_model_version_download_uri(name, model.version)
     if source.startswith("models:/"):
         source = client.get_logged_model(source.removeprefix("models:/")).artifact_location
     folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, tracking_uri=store))

@@ -12,12 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from regimen.files.storage import plain, write_atomic
 
 KINDS = ("tracks", "grid", "network", "posterior", "series", "image")
 LARGEST = 8 << 20  # bytes of a view that the page reads
+View = dict[str, Any]  # what a view's JSON holds
+Part = Mapping[str, object]  # an object within one, or one that is not checked yet
 IMAGES = (".png", ".gif", ".jpg", ".webp")
 
 
@@ -25,7 +27,7 @@ class ViewError(ValueError):
     """A view that cannot be drawn: where, and what is wrong."""
 
 
-def write(run_dir: str | Path, name: str, view: Mapping[str, Any]) -> Path:
+def write(run_dir: str | Path, name: str, view: Part) -> Path:
     """Check a view and write it to `<run_dir>/views/<name>.json` in one step; a page that is open shows it at once."""
     import json
 
@@ -49,27 +51,23 @@ def table_title(name: str, what: str) -> str:
 # --- making them -----------------------------------------------------------------------------------------------------
 
 
-def tracks(
-    title: str, episodes: Sequence[Mapping[str, Any]], *, separation: float | None = None, unit: str = ""
-) -> dict[str, Any]:
+def tracks(title: str, episodes: Sequence[Part], *, separation: float | None = None, unit: str = "") -> View:
     """Movers on a plane; `separation` is the distance that any two must keep, drawn as circles of half of it."""
     return {"kind": "tracks", "title": title, "separation": separation, "unit": unit, "episodes": list(episodes)}
 
 
-def episode(title: str, time: Any, agents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def episode(title: str, time: object, agents: Sequence[Part]) -> View:
     """One of them: T times, and each mover's `name`, `x` and `y` at them (null where it is absent), with or without a
     `goal` [x, y] and an `alert` at each time."""
     return {"title": title, "time": time, "agents": list(agents)}
 
 
-def grid(title: str, rows: Sequence[str], frames: Sequence[Mapping[str, Any]], *, unit: str = "") -> dict[str, Any]:
+def grid(title: str, rows: Sequence[str], frames: Sequence[Part], *, unit: str = "") -> View:
     """A map of characters ('#' is a wall) and what changes on it; `unit` is that of the heat map's values."""
     return {"kind": "grid", "title": title, "rows": list(rows), "frames": list(frames), "unit": unit}
 
 
-def grid_frame(
-    values: Any = None, agents: Sequence[Mapping[str, Any]] = (), arrows: Any = (), title: str = ""
-) -> dict[str, Any]:
+def grid_frame(values: object = None, agents: Sequence[Part] = (), arrows: object = (), title: str = "") -> View:
     """One moment: `values` by row and column, `agents` with `name`, `row`, `column`; `arrows` of (row, column, to the
     right, downwards), of length at most 1."""
     return {"title": title, "values": values, "agents": list(agents), "arrows": arrows}
@@ -78,12 +76,12 @@ def grid_frame(
 def network(
     title: str,
     states: Sequence[str],
-    nodes: Sequence[Mapping[str, Any]],
-    edges: Any,
-    frames: Sequence[Mapping[str, Any]],
+    nodes: Sequence[Part],
+    edges: object,
+    frames: Sequence[Part],
     *,
     bounds: Sequence[float] | None = None,
-) -> dict[str, Any]:
+) -> View:
     """Nodes (`name`, `x`, `y`, y upwards), edges as pairs of their numbers, and frames with the `state` of each node as
     a number into `states`, from the harmless to the worst, and maybe what is `believed` of it, drawn as the right half.
     A frame may have its own `nodes` and `edges`.
@@ -92,28 +90,28 @@ def network(
     return out | {"frames": list(frames)} | ({} if bounds is None else {"bounds": list(bounds)})
 
 
-def posterior(title: str, frames: Sequence[Mapping[str, Any]], *, label: str = "value") -> dict[str, Any]:
+def posterior(title: str, frames: Sequence[Part], *, label: str = "value") -> View:
     """What is believed of each candidate: frames with a `title` and `candidates` of `name`, `mean`, `low`, `high`, and
     maybe `observed` (a list of values) and `chosen` (true for the next to try)."""
     return {"kind": "posterior", "title": title, "label": label, "frames": list(frames)}
 
 
-def series(title: str, lines: Sequence[Mapping[str, Any]], *, xlabel: str = "", ylabel: str = "") -> dict[str, Any]:
+def series(title: str, lines: Sequence[Part], *, xlabel: str = "", ylabel: str = "") -> View:
     """Lines of `name`, `x`, `y`, and maybe `low` and `high`."""
     return {"kind": "series", "title": title, "xlabel": xlabel, "ylabel": ylabel, "lines": list(lines)}
 
 
-def image(title: str, file: str, alt: str = "") -> dict[str, Any]:
+def image(title: str, file: str, alt: str = "") -> View:
     """A picture that is in the run directory, such as `plots/power.png`."""
     return {"kind": "image", "title": title, "file": file, "alt": alt or title}
 
 
 # --- checking them ---------------------------------------------------------------------------------------------------
 
-Check = Callable[[Any, str], Any]
+Check = Callable[[object, str], Any]
 
 
-def check(view: Any) -> dict[str, Any]:
+def check(view: object) -> View:
     """The view with only what its kind has, or ViewError that says where it is wrong."""
     if not isinstance(view, dict):
         raise ViewError("not an object")
@@ -126,25 +124,27 @@ def check(view: Any) -> dict[str, Any]:
     return {"kind": kind, "title": _text(view.get("title", kind), "title"), **made}
 
 
-def _fail(where: str, what: str) -> Any:
+def _fail(where: str, what: str) -> NoReturn:
     raise ViewError(f"{where}: {what}")
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: object, where: str) -> str:
     return value[:1000] if isinstance(value, str) else _fail(where, "not text")
 
 
-def _number(value: Any, where: str) -> float:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-    return value if good else _fail(where, "not a finite number")
+def _number(value: object, where: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
+        return value
+    _fail(where, "not a finite number")
 
 
-def _whole(value: Any, where: str) -> int:
-    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-    return value if good else _fail(where, "not a whole number from 0")
+def _whole(value: object, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
+        return value
+    _fail(where, "not a whole number from 0")
 
 
-def _flag(value: Any, where: str) -> bool:
+def _flag(value: object, where: str) -> bool:
     return bool(value) if isinstance(value, (bool, int, float)) else _fail(where, "not true or false")
 
 
@@ -153,7 +153,7 @@ def _maybe(inner: Check) -> Check:
 
 
 def _list(inner: Check, length: int | None = None) -> Check:
-    def run(value: Any, where: str) -> list[Any]:
+    def run(value: object, where: str) -> list[object]:
         if not isinstance(value, list) or (length is not None and len(value) != length):
             _fail(where, "not a list" if length is None else f"not a list of {length}")
         return [inner(item, f"{where}[{i}]") for i, item in enumerate(value)]
@@ -161,10 +161,10 @@ def _list(inner: Check, length: int | None = None) -> Check:
     return run
 
 
-def _object(fields: Mapping[str, tuple[Check, Any]]) -> Check:
+def _object(fields: Mapping[str, tuple[Check, object]]) -> Check:
     """Fields with (check, default); a default of `...` makes a field needed."""
 
-    def run(value: Any, where: str) -> dict[str, Any]:
+    def run(value: object, where: str) -> View:
         if not isinstance(value, dict):
             _fail(where, "not an object")
         out, dot = {}, f"{where}." if where else ""
@@ -180,7 +180,7 @@ def _object(fields: Mapping[str, tuple[Check, Any]]) -> Check:
 
 
 def _same_length(inner: Check, first: str, *others: str) -> Check:
-    def run(value: Any, where: str) -> Any:
+    def run(value: object, where: str) -> View:
         made = inner(value, where)
         for name in others:
             if made.get(name) is not None and len(made[name]) != len(made[first]):
@@ -190,7 +190,7 @@ def _same_length(inner: Check, first: str, *others: str) -> Check:
     return run
 
 
-def _episode(value: Any, where: str) -> Any:
+def _episode(value: object, where: str) -> View:
     made = _object({"title": (_text, ""), "time": (_list(_number), ...), "agents": (_list(_AGENT), ...)})(value, where)
     for i, agent in enumerate(made["agents"]):
         if len(agent["x"]) != len(made["time"]):
@@ -198,11 +198,12 @@ def _episode(value: Any, where: str) -> Any:
     return made
 
 
-def _file(value: Any, where: str) -> str:
-    names = _text(value, where).split("/")
+def _file(value: object, where: str) -> str:
+    text = _text(value, where)
+    names = text.split("/")
     if any(n in ("", ".", "..") or n.startswith(".") for n in names) or not names[-1].lower().endswith(IMAGES):
         _fail(where, f"not a picture ({', '.join(IMAGES)}) by its name below the run directory")
-    return value
+    return text
 
 
 _NUMBERS, _GAPS = _list(_number), _list(_maybe(_number))
@@ -241,7 +242,7 @@ _CANDIDATE = _object(
         "chosen": (_flag, None),
     }
 )
-FIELDS: dict[str, dict[str, tuple[Check, Any]]] = {
+FIELDS: dict[str, dict[str, tuple[Check, object]]] = {
     "tracks": {"separation": (_maybe(_number), None), "unit": (_text, ""), "episodes": (_list(_episode), ...)},
     "grid": {
         "rows": (_list(_text), ...),

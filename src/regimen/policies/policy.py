@@ -18,8 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from regimen import spaces
 from regimen.algorithms import policy_map
-from regimen.algorithms.base import Algorithm
-from regimen.config.regimen import Regimen
+from regimen.algorithms.bind import make_algorithm
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.validation import field_types
 from regimen.envs import registry
@@ -32,39 +31,12 @@ SCHEMA = 1
 ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
 
 
-def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
-    """The algorithm registered as `name`, with its hyper-parameters."""
-    cls = ALGORITHMS[name].load()
-    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
-        raise ConfigError(f"algorithm '{name}': {cls!r} is not a subclass of regimen.algorithms.base.Algorithm")
-    return cls(config, network)
-
-
-def bind_algorithm(config: TrainConfig, handle: registry.EnvHandle, regimen: Regimen) -> Any:
-    """The algorithm of a run, for its environment."""
-    spec = Spec(
-        handle.observation_space,
-        handle.action_space,
-        handle.reward_components,
-        agents=handle.agents,
-        num_envs=regimen.num_envs,
-        workers=regimen.workers,
-        rollout_rows=regimen.rollout_rows,
-        max_episode_steps=handle.max_episode_steps,
-        env=handle.native,
-        action_conditions=handle.action_conditions,
-    )
-    algo = make_algorithm(config.algorithm, config.algo, config.network)
-    chosen = policy_map.parse(config.policy_map, handle.agents)
-    frozen = {name: load_policy(run) for name, run in policy_map.parse_frozen(config.frozen, chosen).items()}
-    if len(chosen) == 1 and not frozen:
-        return algo.bind(spec)
-    for name, policy in frozen.items():
-        for what in ("observation_space", "action_space"):
-            theirs, ours = getattr(policy, what), getattr(handle, what)
-            if not spaces.same(theirs, ours):
-                raise ConfigError(f"frozen: the {what} of '{name}' is {theirs}; {handle.id} has {ours}")
-    return policy_map.PolicyMap.of(algo, spec, chosen, {k: (p.algo, p.params) for k, p in frozen.items()})
+def load_frozen(config: TrainConfig, agents: tuple[str, ...]) -> dict[str, tuple[Any, PyTree]]:
+    """The policies that act beside those that learn: name -> bound algorithm and actor parameters."""
+    policies = policy_map.parse(config.policy_map, agents)
+    runs = policy_map.parse_frozen(config.frozen, policies)
+    loaded = {name: load_policy(run) for name, run in runs.items()}
+    return {name: (policy.algo, policy.params) for name, policy in loaded.items()}
 
 
 class Policy:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,11 +35,11 @@ class Estimate:
     high: float | None = None
 
     @classmethod
-    def of(cls, value: Any, bounds: Sequence[float] | None) -> Estimate:
+    def of(cls, value: np.ndarray | np.floating | float, bounds: Sequence[float] | None) -> Estimate:
         known = bounds is not None and bool(np.isfinite(np.asarray(bounds, float)).all())
         return cls(float(value), *(map(float, bounds) if known and bounds is not None else (None, None)))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"value": self.value, "ci95": None if self.low is None else [self.low, self.high]}
 
 
@@ -48,10 +47,10 @@ class Measured(plots.Run):
     """A run, and what its evaluations say."""
 
     @cached_property
-    def flat(self) -> dict[str, Any]:
+    def flat(self) -> dict[str, object]:
         """The configuration as dotted keys."""
 
-        def walk(items: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+        def walk(items: Mapping[str, object], prefix: str) -> Iterable[tuple[str, object]]:
             for name, value in items.items():
                 if isinstance(value, Mapping):
                     yield from walk(value, f"{prefix}{name}.")
@@ -79,7 +78,7 @@ class Measured(plots.Run):
         return int(self.summary.get("eval_episodes") or self.config.get("eval", {}).get("episodes") or 0)
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def last(self) -> Mapping[str, float]:
         return self.points[-1] if self.points else {}
 
     def counted(self, name: str) -> float:
@@ -90,7 +89,7 @@ class Measured(plots.Run):
 class Group:
     """The runs of one setting on one task."""
 
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
     label: str
     runs: list[Measured]
     scores: np.ndarray  # [runs] of the metric compared
@@ -109,7 +108,7 @@ class Group:
     def env_steps(self) -> float:
         return float(np.mean([run.counted("env_steps") for run in self.runs]))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         def finite(x: np.ndarray) -> float | None:
             middle = float(np.median(x))
             return middle if math.isfinite(middle) else None
@@ -149,7 +148,7 @@ class Task:
         """1 is best; equal groups have the same."""
         return 1 + [g.iqm.value for g in self.groups].index(group.iqm.value)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         better = [[None if e is None else e.to_dict() for e in row] for row in self.better]
         out = {"env": self.env, "start": self.start, "goal": self.goal, "goal_is": self.goal_is}
         return out | {"groups": [g.to_dict() for g in self.groups], "probability_of_improvement": better}
@@ -162,7 +161,7 @@ class Overall:
     label: str
     iqm: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"group": self.label, "iqm": self.iqm.to_dict()}
 
 
@@ -178,7 +177,7 @@ class Comparison:
     overall_better: list[list[Estimate | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         better = [[None if e is None else e.to_dict() for e in row] for row in self.overall_better]
         return {
             "metric": self.metric,
@@ -306,7 +305,7 @@ def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Mea
 def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, lower: bool, notes: list[str]) -> Task:
     """Groups of one environment with everything that is said of them."""
     own = [key for key in keys if key != "env"] or ["algorithm"]
-    members: dict[tuple[Any, ...], list[Measured]] = {}
+    members: dict[tuple[object, ...], list[Measured]] = {}
     for run in runs:
         members.setdefault(tuple(plain(run.flat.get(key)) for key in own), []).append(run)
     names = dict.fromkeys(name for run in runs for name in run.values)
@@ -330,11 +329,11 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
     return task
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -129,8 +129,8 @@ def draw_return(ax: Axes, run: Run) -> bool:
     window, kind = min(10, max(1, len(y) // 10)), "updates"
     episodes = run.episodes
     if len(episodes.get("return", ())) and "env_steps" in episodes:
-        known = np.isfinite(episodes["return"])
-        x, y = episodes["env_steps"][known].astype(float), episodes["return"][known]
+        finite = np.isfinite(episodes["return"])
+        x, y = episodes["env_steps"][finite].astype(float), episodes["return"][finite]
         window, kind = min(run.window, max(1, len(y) // 5)), "episodes"
     ex, ey = run.series("eval/return_mean")
     if not len(y) and not len(ey):
@@ -155,16 +155,12 @@ def draw_evaluation(ax: Axes, run: Run) -> bool:
     x, mean = run.series("eval/return_mean")
     if not len(mean):
         return False
-    for low, high, alpha in (("eval/return_min", "eval/return_max", 0.1), ("-", "+", 0.22)):
-        if low == "-":
-            bx, std = run.series("eval/return_std")
-            below, above = (mean - std, mean + std) if len(std) == len(mean) else (mean, mean)
-            label = "± std"
-        else:
-            (bx, below), (_, above) = run.series(low), run.series(high)
-            label = "min to max"
-        if np.array_equal(bx, x) and len(above) == len(x):
-            ax.fill_between(x, below, above, color=ORANGE, alpha=alpha, linewidth=0, label=label)
+    (x_min, lowest), (_, highest) = run.series("eval/return_min"), run.series("eval/return_max")
+    if np.array_equal(x_min, x) and len(highest) == len(x):
+        ax.fill_between(x, lowest, highest, color=ORANGE, alpha=0.1, linewidth=0, label="min to max")
+    x_std, std = run.series("eval/return_std")
+    if np.array_equal(x_std, x):
+        ax.fill_between(x, mean - std, mean + std, color=ORANGE, alpha=0.22, linewidth=0, label="± std")
     ax.plot(x, mean, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="mean")
     best = int(np.argmax(mean))
     ax.plot(x[best], mean[best], marker="*", markersize=13, color=ORANGE, markeredgecolor="white", linestyle="none")
@@ -173,21 +169,6 @@ def draw_evaluation(ax: Axes, run: Run) -> bool:
     _target(ax, run)
     finish(ax, f"Evaluation: best {score(mean[best])}", f"return{of}", legend=True)
     return True
-
-
-def draw_losses(ax: Axes, run: Run) -> bool:
-    return _pair(
-        ax, run, "Losses", ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
-    )
-
-
-def draw_entropy(ax: Axes, run: Run) -> bool:
-    return _pair(ax, run, "Policy entropy", ("train/entropy", "entropy (nats)", GREEN))
-
-
-def draw_kl(ax: Axes, run: Run) -> bool:
-    kl, clip = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", ORANGE)
-    return _pair(ax, run, "Policy change per update", kl, clip)
 
 
 def draw_explained_variance(ax: Axes, run: Run) -> bool:
@@ -207,17 +188,6 @@ def draw_explained_variance(ax: Axes, run: Run) -> bool:
     return True
 
 
-def draw_components(ax: Axes, run: Run) -> bool:
-    """Mean episode sum of each reward component; nothing when there is only one."""
-    names = _components(run)
-    for name, color in _colored(run, names):
-        _line(ax, *run.series(f"rollout/reward/{name}"), color, name)
-    if names:
-        ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
-        finish(ax, "Reward components", "sum per episode", legend=True)
-    return bool(names)
-
-
 def draw_component(ax: Axes, run: Run, name: str, color: str) -> None:
     """One component in its own scale: the mean of the episodes, and their lowest and highest."""
     x, mean = run.series(f"rollout/reward/{name}")
@@ -230,32 +200,47 @@ def draw_component(ax: Axes, run: Run, name: str, color: str) -> None:
 
 
 def draw_weights(ax: Axes, run: Run) -> bool:
-    """The weight of each component's advantage."""
-    names = run.named("train/weight/")
-    for name, color in _colored(run, names):
-        _line(ax, *run.series(f"train/weight/{name}"), color, name)
-    if names:
-        ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
-        finish(ax, "Component weights", "weight (sum 1)", legend=True)
-    return bool(names)
+    """Draw the weight of each component's advantage."""
+    if not _named_lines(ax, run, "train/weight/"):
+        return False
+    ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
+    finish(ax, "Component weights", "weight (sum 1)", legend=True)
+    return True
+
+
+def draw_components(ax: Axes, run: Run) -> bool:
+    """Draw the mean episode sum of each reward component; nothing when there is only one."""
+    if not _named_lines(ax, run, "rollout/reward/", _components(run)):
+        return False
+    ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
+    finish(ax, "Reward components", "sum per episode", legend=True)
+    return True
 
 
 def draw_entropy_parts(ax: Axes, run: Run) -> bool:
-    names = run.named("train/entropy/")
-    for name, color in _colored(run, names):
-        _line(ax, *run.series(f"train/entropy/{name}"), color, name)
-    if names:
-        finish(ax, "Entropy by part of the action", "nats per element", legend=True)
-    return bool(names)
+    """Draw the entropy of each part of a composed action."""
+    if not _named_lines(ax, run, "train/entropy/"):
+        return False
+    finish(ax, "Entropy by part of the action", "nats per element", legend=True)
+    return True
 
 
 def draw_curriculum(ax: Axes, run: Run) -> bool:
+    """Draw the value in use of each parameter that a curriculum changes."""
     names = run.named("train/curriculum/")
     for name, color in _colored(run, names):
         x, y = run.series(f"train/curriculum/{name}")
         ax.step(*thin(LINE, x, y), color=color, linewidth=1.8, where="post", label=name)
     if names:
         finish(ax, "Curriculum", "value in use", legend=True)
+    return bool(names)
+
+
+def _named_lines(ax: Axes, run: Run, prefix: str, names: Sequence[str] | None = None) -> bool:
+    """Draw a line for each metric of a prefix, and say whether there was any."""
+    names = run.named(prefix) if names is None else names
+    for name, color in _colored(run, names):
+        _line(ax, *run.series(prefix + name), color, name)
     return bool(names)
 
 
@@ -272,20 +257,6 @@ def _colored(run: Run, names: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(order, CYCLE * len(order)))
 
 
-PLOTS: dict[str, Callable[[Axes, Run], bool]] = {
-    "return": draw_return,
-    "evaluation": draw_evaluation,
-    "losses": draw_losses,
-    "entropy": draw_entropy,
-    "kl": draw_kl,
-    "explained_variance": draw_explained_variance,
-    "components": draw_components,
-    "weights": draw_weights,
-    "entropy_parts": draw_entropy_parts,
-    "curriculum": draw_curriculum,
-}
-
-
 def _window(y: np.ndarray) -> int:
     return max(1, min(len(y) // 20, 200))
 
@@ -299,25 +270,49 @@ def _line(ax: Axes, x: np.ndarray, y: np.ndarray, color: str, label: str | None 
     ax.plot(*thin(LINE, x, centred_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
 
 
-def _pair(ax: Axes, run: Run, title: str, *lines: tuple[str, str, str]) -> bool:
-    """One metric on the left axis and, if there is a second, that one on the right."""
-    found = [(run.series(name), label, color) for name, label, color in lines]
-    found = [line for line in found if len(line[0][1])]
-    for i, ((x, y), label, color) in enumerate(found):
-        axis = ax if i == 0 else ax.twinx()
-        _line(axis, x, y, color)
-        axis.set_ylabel(label, color=color)
-        axis.tick_params(axis="y", labelcolor=color)
-        if i:
-            axis.grid(False)
-            axis.spines["right"].set_visible(True)
-        low, high = np.quantile(y, [0.005, 0.995])  # one spike must not hide the rest
-        if len(y) >= 50 and high > low:
-            margin = 0.08 * (high - low)
-            axis.set_ylim(low - margin, high + margin)
-    if found:
-        finish(ax, title)
-    return bool(found)
+def _axes_of(title: str, *lines: tuple[str, str, str]) -> Callable[[Axes, Run], bool]:
+    """Return what draws one metric (name, label, colour) on the left axis and a second one on the right."""
+
+    def draw(ax: Axes, run: Run) -> bool:
+        curves = [(run.series(name), label, color) for name, label, color in lines]
+        curves = [curve for curve in curves if len(curve[0][1])]
+        for i, ((x, y), label, color) in enumerate(curves):
+            axis = ax if i == 0 else ax.twinx()
+            _line(axis, x, y, color)
+            axis.set_ylabel(label, color=color)
+            axis.tick_params(axis="y", labelcolor=color)
+            if i:
+                axis.grid(False)
+                axis.spines["right"].set_visible(True)
+            low, high = np.quantile(y, [0.005, 0.995])  # one spike must not hide the rest
+            if len(y) >= 50 and high > low:
+                margin = 0.08 * (high - low)
+                axis.set_ylim(low - margin, high + margin)
+        if curves:
+            finish(ax, title)
+        return bool(curves)
+
+    return draw
+
+
+PLOTS: dict[str, Callable[[Axes, Run], bool]] = {
+    "return": draw_return,
+    "evaluation": draw_evaluation,
+    "losses": _axes_of(
+        "Losses", ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
+    ),
+    "entropy": _axes_of("Policy entropy", ("train/entropy", "entropy (nats)", GREEN)),
+    "kl": _axes_of(
+        "Policy change per update",
+        ("train/approx_kl", "approximate KL", PURPLE),
+        ("train/clip_fraction", "clip fraction", ORANGE),
+    ),
+    "explained_variance": draw_explained_variance,
+    "components": draw_components,
+    "weights": draw_weights,
+    "entropy_parts": draw_entropy_parts,
+    "curriculum": draw_curriculum,
+}
 
 
 def _target(ax: Axes, run: Run) -> None:

@@ -126,7 +126,7 @@ def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
             row["reward"] = float(moment.row["reward"][0, k].sum(dtype=np.float64))
             rows.append(row | {name: int(moment.row[name][0, k]) for name in ("terminated", "truncated")})
         before, hidden = jax.tree.map(np.copy, source.obs), unseen(env)
-        states.append(getattr(getattr(env, "env", None), "state_of_native", None))
+        states.append(getattr(getattr(env, "env", None), "native_state", None))
         if env.render_mode == "rgb_array":
             frames.append(np.asarray(env.render()))
     return Film(rows, frames, states)
@@ -146,7 +146,7 @@ def decide(policy: Policy, source: HostSource) -> list[Member]:
 def unseen(env: Any) -> dict[str, float]:
     """Columns of the state that the observation does not show, of a native environment that names some."""
     name_columns = getattr(getattr(env, "native", None), "replay_columns", None)
-    values = {} if name_columns is None else name_columns(jax.device_get(env.state))
+    values = {} if name_columns is None else name_columns(jax.device_get(env.native_state))
     return {k: v for name, value in values.items() for k, v in columns(name, value).items()}
 
 

@@ -20,7 +20,7 @@ from regimen.config.fields import Count
 from regimen.config.regimen import share_rollout
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
 from regimen.config.validation import validate
-from regimen.engines import curriculum, device, multihost
+from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
@@ -28,6 +28,7 @@ from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
 from regimen.files.storage import plain, read_json, write_atomic
 from regimen.policies.target import OBJECT, refuse_object, stored_env
+from regimen.runs import processes
 from regimen.runs.build import make_engine
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.result import Result, announce, deliver, group_result, settle
@@ -54,7 +55,7 @@ class Call:
 # --- train -----------------------------------------------------------------------------------------------------------
 
 
-@multihost.together
+@processes.together
 def train(
     config: TrainConfig,
     command: str = "",
@@ -116,7 +117,7 @@ def train_runs(
             more["adopt"] = initial_from(Path(config.init_from), config, call.handle, call.console.event)
         if configs is not None and len(configs) > 1:
             more["variants"] = [one.algo for one in configs]
-        multihost.begin(config, seeds)
+        processes.begin(config, seeds)
         engine = make_engine(config, call.handle, seeds, signals.is_requested, **more)
         begun_before = [(path / "config.yaml").is_file() for path in paths]
         files = []
@@ -124,26 +125,15 @@ def train_runs(
             files.append(RunFiles.open(path) if old else RunFiles.create(path, layers.to_dict(one), call.command))
             files[-1].lock()
         with closing(files):
-            session = Session(
-                config,
-                call.handle,
-                engine,
-                files,
-                seeds,
-                call.path,
-                call.console,
-                call.callback,
-                signals,
-                configs,
-                labels,
-            )
+            to = call.path, call.console, call.callback, signals
+            session = Session(config, call.handle, engine, files, seeds, *to, configs, labels)
             for learner, old in zip(session.learners, begun_before):
                 learner.ledger.started = begun
-                if config.init_from and not old:
-                    learner.files.event(f"starts from the policy of {config.init_from}")
                 if old:
-                    take_up(session, learner, "latest")
+                    take_up(session, learner, "latest", adopted=True)
                     say_running(learner.files)
+                elif config.init_from:
+                    learner.files.event(f"starts from the policy of {config.init_from}")
             return run(session, call.where)
 
 
@@ -318,7 +308,7 @@ def copy_run(source: RunFiles, target: Path) -> RunFiles:
 # --- resume ----------------------------------------------------------------------------------------------------------
 
 
-@multihost.together
+@processes.together
 def resume(
     run_dir: str | Path,
     checkpoint: str = "latest",
@@ -357,20 +347,10 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
     """One session, from a checkpoint. A copy that cannot be continued is removed again."""
     with Signals() as signals, closing([files]):
         try:
-            multihost.begin(config, [config.seed])
+            processes.begin(config, [config.seed])
             engine = make_engine(config, call.handle, [config.seed], signals.is_requested)
-            args = (
-                config,
-                call.handle,
-                engine,
-                [files],
-                [config.seed],
-                call.path,
-                call.console,
-                call.callback,
-                signals,
-            )
-            session = Session(*args)
+            to = call.path, call.console, call.callback, signals
+            session = Session(config, call.handle, engine, [files], [config.seed], *to)
             learner = session.learners[0]
             learner.ledger.started = begun
             take_up(session, learner, checkpoint)
@@ -386,11 +366,12 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
         return run(session, call.where)[0]
 
 
-def take_up(session: Session, learner: Learner, checkpoint: str) -> None:
-    """Load the checkpoint, see that there is something left to do, and only then rewind the files to it."""
+def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool = False) -> None:
+    """Load the checkpoint, see that there is something left to do, and only then rewind the files to it. `adopted`: the
+    engine already has the policy that the run starts from."""
     warnings: list[str] = []
     if checkpoint == "latest" and not learner.checkpoints.steps():
-        if learner.config.init_from:
+        if learner.config.init_from and not adopted:
             raise StorageError(f"{learner.path} has no checkpoint; start it again with `regimen train`")
         warnings.append("there is no checkpoint yet: starting from the beginning")
     else:

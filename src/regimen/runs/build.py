@@ -10,16 +10,19 @@ from typing import Any
 
 import jax
 
+from regimen.algorithms.bind import bind_algorithm
 from regimen.config.regimen import Regimen, resolve
 from regimen.config.schema import TrainConfig
 from regimen.engines import curriculum, device, offline
-from regimen.engines.base import Engine, HostEngine, NativeEngine
+from regimen.engines.base import Engine
+from regimen.engines.host import HostEngine
 from regimen.engines.multihost import SharedEngine
+from regimen.engines.native import NativeEngine
 from regimen.engines.ray.cluster import require_ray
 from regimen.envs.check import check_env
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, RegimenError
-from regimen.policies.policy import bind_algorithm
+from regimen.policies.policy import load_frozen
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
@@ -46,7 +49,8 @@ def make_engine(
         make_online = partial(make_engine, stop_requested=stop_requested)
         return offline.make_engine(config, regimen, handle, seeds, make_online, adopt)
     course = curriculum.make(config.curriculum, handle)
-    algo = bind_algorithm(config, handle, regimen)
+    frozen = load_frozen(config, handle.agents)
+    algo = bind_algorithm(config, handle, regimen, frozen)
     schedule = Steps(regimen.n) if regimen.kind == "steps" else Episodes(regimen.n)
     if not native and config.devices not in (None, 1):
         raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
@@ -66,7 +70,7 @@ def make_engine(
         from regimen.engines.ray.engine import RayEngine
 
         bytes_ahead = (config.engine.queue + 2) * batches
-        return RayEngine(config, regimen, handle, algo, seeds[0], init, stop_requested, bytes_ahead)
+        return RayEngine(config, regimen, handle, algo, seeds[0], init, stop_requested, bytes_ahead, frozen)
     with blaming_the_env(handle):
         if native:
             source, lag = ScanSource(schedule, regimen.num_envs), config.rollout.lag

@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from regimen.config.schema import StopConfig
 from regimen.envs.metric import Metric, violation_of
 from regimen.errors import ConfigError
 
+Point = Mapping[str, float]  # a logged row
+Saved = dict[str, Any]  # what JSON can hold
 SUCCESS = "eval/success_rate"  # share of the evaluation episodes
 
 
@@ -25,16 +27,38 @@ class Stop:
     converged: bool = False
 
 
-class Convergence:
+class Rule:
+    """A rule that may end a run: it reads evaluations, remembers why it fired, and is saved by its `counters`."""
+
+    counters: ClassVar[tuple[str, ...]] = ()  # attributes that a checkpoint keeps
+    fired: Stop | None = None
+
+    def evaluation(self, point: Point) -> None:
+        """Read a row that has an evaluation."""
+
+    def columns(self) -> dict[str, int]:
+        """What is logged of the rule."""
+        return {}
+
+    def state(self) -> Saved:
+        return {name: getattr(self, name) for name in self.counters}
+
+    def restore(self, saved: Saved) -> None:
+        for name in self.counters:
+            setattr(self, name, saved[name])
+
+
+class Convergence(Rule):
     """The mean of the last `window` training episodes is at least `target`, and there has been no new best mean for
     `patience` further episodes. Falling below the target starts the wait anew."""
+
+    counters = ("total", "best", "waited")
 
     def __init__(self, target: float, window: int, patience: int):
         self.target, self.window, self.patience = target, window, patience
         self.returns: deque[float] = deque(maxlen=window)
         self.total, self.waited = 0.0, 0
         self.best: float | None = None
-        self.fired: Stop | None = None
 
     def episode(self, value: float) -> None:
         if len(self.returns) == self.window:
@@ -58,12 +82,12 @@ class Convergence:
             )
             self.fired = Stop("converged", text, converged=True)
 
-    def state(self) -> dict[str, Any]:
-        return {"returns": list(self.returns), "total": self.total, "best": self.best, "waited": self.waited}
+    def state(self) -> Saved:
+        return super().state() | {"returns": list(self.returns)}
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
+        super().restore(saved)
         self.returns.extend(saved["returns"])
-        self.total, self.best, self.waited = saved["total"], saved["best"], saved["waited"]
 
 
 @dataclass(frozen=True)
@@ -74,20 +98,24 @@ class Condition:
     above: float | None = None
     below: float | None = None
 
-    def met(self, point: Mapping[str, Any]) -> bool:
+    def met(self, point: Point) -> bool:
         value = point.get(self.metric)
         if value is None:
             return False
-        return value >= self.above if self.above is not None else value <= self.below
+        if self.above is not None:
+            return value >= self.above
+        return self.below is not None and value <= self.below
 
-    def words(self, point: Mapping[str, Any]) -> str:
+    def words(self, point: Point) -> str:
         side = f"at least {self.above:g}" if self.above is not None else f"at most {self.below:g}"
         return f"{self.metric} {point[self.metric]:.4g} is {side}"
 
 
-class Streak:
+class Streak(Rule):
     """Every condition holds for `streak` evaluations in a row. Without `streak` it counts and never fires. With a
     `column` the count is logged. `text` is the reason in words, by default what the conditions say."""
+
+    counters = ("run",)
 
     def __init__(
         self,
@@ -99,9 +127,8 @@ class Streak:
     ):
         self.conditions, self.streak, self.code, self.column, self.text = conditions, streak, code, column, text
         self.run = 0
-        self.fired: Stop | None = None
 
-    def evaluation(self, point: Mapping[str, Any]) -> None:
+    def evaluation(self, point: Point) -> None:
         self.run = self.run + 1 if all(c.met(point) for c in self.conditions) else 0
         if self.streak is not None and self.run >= self.streak and not self.fired:
             what = self.text or " and ".join(c.words(point) for c in self.conditions)
@@ -111,14 +138,8 @@ class Streak:
     def columns(self) -> dict[str, int]:
         return {} if self.column is None else {self.column: self.run}
 
-    def state(self) -> dict[str, Any]:
-        return {"run": self.run}
 
-    def restore(self, saved: dict[str, Any]) -> None:
-        self.run = saved["run"]
-
-
-class Bands:
+class Bands(Rule):
     """Training is cut into bands of `size` env steps. A band is good if at least `share` of the evaluation episodes in
     it had no conflict, by the metric `conflict`; `needed` good bands in a row end the run, once at least `least` bands
     have been judged.
@@ -128,15 +149,16 @@ class Bands:
     fire however rarely a run is evaluated.
     """
 
+    counters = ("band", "free", "total", "good", "judged")
+
     def __init__(self, conflict: str, size: int, share: float, needed: int, least: int):
         self.conflict, self.size, self.share, self.needed, self.least = conflict, size, share, needed, least
         self.band = 0  # of the last evaluation
         self.free = self.total = 0  # its evaluation episodes so far: without a conflict, and all
         self.good = self.judged = 0
-        self.fired: Stop | None = None
 
-    def evaluation(self, point: Mapping[str, Any]) -> None:
-        steps, episodes = point["env_steps"], point["eval/episodes"]
+    def evaluation(self, point: Point) -> None:
+        steps, episodes = int(point["env_steps"]), int(point["eval/episodes"])
         band = -(-steps // self.size)
         if band != self.band:
             self.judge()
@@ -163,23 +185,17 @@ class Bands:
     def columns(self) -> dict[str, int]:
         return {"band": self.band, "good_bands": self.good}
 
-    def state(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("band", "free", "total", "good", "judged")}
 
-    def restore(self, saved: dict[str, Any]) -> None:
-        for name in self.state():
-            setattr(self, name, saved[name])
-
-
-class NoImprovement:
+class NoImprovement(Rule):
     """So many evaluations without a new best evaluation return."""
+
+    counters = ("best", "waited")
 
     def __init__(self, evaluations: int):
         self.evaluations, self.waited = evaluations, 0
         self.best: float | None = None
-        self.fired: Stop | None = None
 
-    def evaluation(self, point: dict[str, Any]) -> None:
+    def evaluation(self, point: Point) -> None:
         value = point["eval/return_mean"]
         if self.best is None or value > self.best:
             self.best, self.waited = value, 0
@@ -188,12 +204,6 @@ class NoImprovement:
         if self.waited >= self.evaluations and not self.fired:
             text = f"no improvement: {self.waited} evaluations without a new best; best {self.best:.1f}"
             self.fired = Stop("no_improvement", text)
-
-    def state(self) -> dict[str, Any]:
-        return {"best": self.best, "waited": self.waited}
-
-    def restore(self, saved: dict[str, Any]) -> None:
-        self.best, self.waited = saved["best"], saved["waited"]
 
 
 @dataclass(frozen=True)
@@ -256,7 +266,7 @@ class Rules:
             rules.no_improvement = NoImprovement(stop.no_improvement)
         return rules
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, Rule]:
         """Those there are, in the order in which they are asked."""
         rules = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "budget"}
         return {name: rule for name, rule in rules.items() if rule is not None}
@@ -266,11 +276,10 @@ class Rules:
             for value in returns:
                 self.convergence.episode(value)
 
-    def evaluation(self, point: Mapping[str, Any]) -> dict[str, int]:
-        """A row that has an evaluation; returns what the rules add to it."""
-        for name, rule in self.named().items():
-            if name != "convergence":
-                rule.evaluation(point)
+    def evaluation(self, point: Point) -> dict[str, int]:
+        """Read a row that has an evaluation, and return what the rules add to it."""
+        for rule in self.named().values():
+            rule.evaluation(point)
         return self.columns()
 
     def columns(self) -> dict[str, int]:
@@ -282,13 +291,11 @@ class Rules:
         """The first rule that says stop."""
         return next((rule.fired for rule in self.named().values() if rule.fired is not None), None)
 
-    def state(self) -> dict[str, Any]:
-        def plain(stop: Stop | None) -> dict[str, Any] | None:
-            return None if stop is None else dataclasses.asdict(stop)
+    def state(self) -> dict[str, Saved]:
+        rules = self.named().items()
+        return {name: r.state() | {"fired": r.fired and dataclasses.asdict(r.fired)} for name, r in rules}
 
-        return {name: rule.state() | {"fired": plain(rule.fired)} for name, rule in self.named().items()}
-
-    def restore(self, saved: dict[str, Any], stopped: bool) -> None:
+    def restore(self, saved: Mapping[str, Saved], stopped: bool) -> None:
         """Continue the waits; but where the run had `stopped`, a rule that fired begins anew."""
         for name, rule in self.named().items():
             state = saved.get(name)

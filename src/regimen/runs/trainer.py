@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import jax
 
+from regimen.algorithms.bind import make_algorithm
 from regimen.config import layers
 from regimen.config.schema import ALGORITHMS
 from regimen.engines import device
@@ -18,7 +19,7 @@ from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.files.console import Console
 from regimen.policies.evaluate import evaluate_policy
-from regimen.policies.policy import Policy, load_policy, make_algorithm
+from regimen.policies.policy import Policy, load_policy
 from regimen.policies.target import OBJECT
 from regimen.runs.api import train
 from regimen.runs.result import Result

@@ -77,10 +77,6 @@ class ScanSource:
             return self.schedule.n // self.num_envs
         return self.schedule.n // self.num_envs * env.max_episode_steps
 
-    def max_episodes(self, env: Env) -> int:
-        """The most episodes one update can finish."""
-        return self.schedule.n
-
     def next(self, env: Env, algo: ActingAlgorithm, carry: EnvCarry, params: PyTree, key: Array) -> RolloutResult:
         """One rollout: (carry, Batch [T, B, ...], EpisodeRows, env steps). `key` is this update's own."""
         if isinstance(self.schedule, Steps):

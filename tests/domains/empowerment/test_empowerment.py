@@ -20,7 +20,8 @@ from regimen.domains.empowerment.learner.networks import log_error, move, soft_c
 from regimen.domains.empowerment.learner.table import check_dense
 from regimen.domains.empowerment.reach import TooLargeError
 from regimen.domains.empowerment.worlds.world import World
-from regimen.engines.base import Limits, NativeEngine
+from regimen.engines.base import Limits
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, EnvError

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import regimen
+from regimen.algorithms.bind import bind_algorithm
 from regimen.config import layers
 from regimen.config import schema as configuration
 from regimen.config.regimen import resolve, share_rollout
@@ -13,7 +14,6 @@ from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.engines.base import Limits
 from regimen.envs import registry
 from regimen.errors import ConfigError
-from regimen.policies.policy import bind_algorithm
 from regimen.runs.build import make_engine
 
 ray = pytest.importorskip("ray")

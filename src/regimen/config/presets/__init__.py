@@ -129,11 +129,11 @@ def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:
 def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
     """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one; else
     that of its family (`airspace.any.yaml` for `airspace/NAME` and `airspace:FILE`)."""
-    known = re.fullmatch(r"([a-z0-9_]+)(/[a-z0-9_]+)?", env)
+    name = re.fullmatch(r"([a-z0-9_]+)(/[a-z0-9_]+)?", env)
     prefix = env.partition(":")[0]
     of_file = prefix in FILES and FILES[prefix].tuned
-    family = prefix if of_file else known[1] if known and known[2] else None
-    stems = [env.replace("/", ".")] if known else []
+    family = prefix if of_file else name[1] if name and name[2] else None
+    stems = [env.replace("/", ".")] if name else []
     files = tuned_files(algorithm)
     for stem in [*stems, *([f"{family}.any"] if family else [])]:
         if stem in files:
@@ -159,8 +159,8 @@ def load_preset(name: str, env: str = "", algorithm: str = "ppo") -> Preset:
     if name == TUNED:
         preset = tuned_for(env, algorithm)
         if preset is None:
-            known = ", ".join(list_tuned(algorithm)) or "none"
-            raise ConfigError(f"preset 'tuned': '{env}' has no tuned settings for {algorithm}; these have: {known}")
+            tuned = ", ".join(list_tuned(algorithm)) or "none"
+            raise ConfigError(f"preset 'tuned': '{env}' has no tuned settings for {algorithm}; these have: {tuned}")
         return preset
     files = preset_files()
     if name not in files:

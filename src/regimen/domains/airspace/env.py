@@ -6,7 +6,7 @@ The task, its formulas and how `compat` and `clean` differ are in docs/airspace.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,16 @@ from gymnasium import spaces
 
 from regimen.domains.airspace import atmosphere, dynamics, generator, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
+from regimen.domains.airspace.commands import commanded, delayed
 from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
 from regimen.domains.airspace.scenario import Scenario, stack
+from regimen.domains.airspace.state import AirspaceState, Decision
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
-from regimen.types import Array, Record, TimeStep, pytree_dataclass
+from regimen.types import Array, TimeStep
 
 FORMS = ("clean", "compat")
-TURN, CHANGE = 18.0, 10.0  # deg and kt of a full action
-DEADBAND = 3.0  # deg and kt below which a command is none
 CAPTURE = 1.0  # NM
 PREROLL = 2  # s that `compat` flies before the first observation
 METRICS = {
@@ -38,48 +38,6 @@ METRICS = {
     "path_ratio": Metric("last", "lower"),
     "interventions": Metric("sum", "lower", "count"),
 }
-
-
-@pytree_dataclass
-class AirspaceState(Record):
-    """N aircraft in the map about the scenario's centre."""
-
-    scenario: Scenario  # as started
-    north: Array  # [N] NM
-    east: Array  # [N] NM
-    heading: Array  # [N] deg from true north
-    tas: Array  # [N] kt
-    cas: Array  # [N] kt
-    ground: Array  # [N, 2] kt over the ground (north, east)
-    target: Array  # [N, 2] commanded heading and CAS; what a finished aircraft goes on with
-    air: Array  # [N, 2] pressure and density where it flies
-    queue: Array  # [MAX_DELAY, N, 2] actions not yet applied, the latest first
-    reached: Array  # [N] bool
-    reached_step: Array  # [N] int32, -1 until then
-    violating: Array  # [N] bool
-    lost: Array  # [N, N] bool, pairs in violation
-    time: Array  # int32, decisions done
-    command: Array  # [N, 2] heading (deg) and speed (kt) change of the last decision
-    action: Array  # [N, 2] as given, clipped
-    min_sep: Array  # [N] NM, smallest own separation within the last decision
-    waypoint_distance: Array  # [N] NM
-    remaining: Array  # [N] NM to the waypoint, or what was left of it when it was reached
-    flown: Array  # [N] NM over the ground until the waypoint
-    danger: Array  # [N] summed over the others: minus the potential of the clean shaping
-    team: Array  # [2] potential and moving average of the compat team term
-    drift: Array  # [N] deg between heading and bearing of the waypoint
-    first_los: Array  # int32, decision of the first loss of separation, -1 until then
-    parts: Array  # [N, K] reward of the last decision
-
-
-class Decision(NamedTuple):
-    """What the seconds of a decision led to."""
-
-    motion: dynamics.Motion
-    squared: Array  # [N, N] NM^2, smallest squared distances of pairs that count
-    captured: Array  # [N] bool, within reach of its waypoint
-    distance: Array  # [N] NM to the waypoint, at the end or when captured
-    flown: Array  # [N] NM, until then
 
 
 @native_env
@@ -288,7 +246,7 @@ class Airspace(NativeEnv):
         )
         separation = pairs.separation(pairs.park(north, scenario.present), east)
         near = pairs.nearest(separation)
-        team = jnp.stack([team_potential(separation, scenario.present), jnp.zeros(())])
+        team = jnp.stack([rewards.team_potential(separation, scenario.present), jnp.zeros(())])
         state = state.replace(min_sep=near, team=team)
         seen = self.relate(state)
         if seen is not None:
@@ -415,7 +373,7 @@ class Airspace(NativeEnv):
         """(state with what the reward remembers, reward [N, K])."""
         present = state.scenario.present
         angle = jnp.abs(dynamics.wrap(observe.bearing(after) - after.heading))
-        potential = team_potential(separation, present)
+        potential = rewards.team_potential(separation, present)
         average, clipped = rewards.smoothed(state.team[1], state.team[0], potential)
         parts = rewards.compat(
             present,
@@ -485,21 +443,3 @@ class Airspace(NativeEnv):
 def distance(north: Array, east: Array, waypoint: Array) -> Array:
     dn, de = north - waypoint[:, 0], east - waypoint[:, 1]
     return jnp.sqrt(dn * dn + de * de)
-
-
-def commanded(action: Array) -> Array:
-    """Heading (deg) and speed (kt) change of a normalised action, small ones dropped: [N, 2]."""
-    change = action * jnp.array([TURN, CHANGE])
-    return jnp.where(jnp.abs(change) < DEADBAND, 0.0, change)
-
-
-def delayed(action: Array, queue: Array, delay: Array) -> tuple[Array, Array]:
-    """(the action whose turn it is, the queue after it); before the first ones come zeros."""
-    line = jnp.concatenate([action[None], queue])  # [1 + MAX_DELAY, N, 2]
-    turn = jnp.arange(line.shape[0])[:, None, None] == jnp.minimum(delay, MAX_DELAY)
-    return jnp.sum(jnp.where(turn, line, 0.0), axis=0), line[:-1]
-
-
-def team_potential(separation: Array, present: Array) -> Array:
-    """Of the closest pair; 1 when there is none."""
-    return jnp.where(jnp.sum(present) > 1, rewards.potential(jnp.min(separation)), 1.0)

@@ -114,3 +114,8 @@ def clean(
 def shaped(gamma: Any, before: Array, after: Array, ended: Array) -> Array:
     """Potential-based (Ng, Harada and Russell 1999): the potential of an end is zero, so that what is best stays so."""
     return gamma * jnp.where(ended, 0.0, after) - before
+
+
+def team_potential(separation: Array, present: Array) -> Array:
+    """Of the closest pair; 1 when there is none."""
+    return jnp.where(jnp.sum(present) > 1, potential(jnp.min(separation)), 1.0)

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from regimen.domains.airspace.env import Airspace, AirspaceState
+from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import SEPARATION, ScenarioFile, load
+from regimen.domains.airspace.state import AirspaceState
 from regimen.errors import ConfigError
 from regimen.sources.play import Played, baseline_actor, play
 

@@ -15,8 +15,8 @@ SEPARATION_NM = 5.0
 
 
 def draw_table(
-    name: str, head: list[str], table: Iterator[list[str]], config: Mapping[str, Any]
-) -> dict[str, Any] | None:
+    name: str, head: list[str], table: Iterator[list[str]], config: Mapping[str, bool | float | str | None]
+) -> views.View | None:
     """The aircraft of a trajectory table on a plane, in nautical miles around the middle of what was flown; None where
     the table has no positions."""
     if "agent_id" not in head or "lat_deg" not in head:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,8 @@ HALF_WORD = 16
 
 
 def draw_table(
-    name: str, head: list[str], table: Iterator[list[str]], config: Mapping[str, Any]
-) -> dict[str, Any] | None:
+    name: str, head: list[str], table: Iterator[list[str]], config: Mapping[str, bool | float | str | None]
+) -> views.View | None:
     """The colony at each step of a replay: its nodes on the substrate, new ones marked, and its edges; None where the
     table has no nodes."""
     if "obs/mask[0]" not in head or "obs/nodes[0]" not in head:

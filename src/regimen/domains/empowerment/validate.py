@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from regimen import trees
+from regimen.algorithms.bind import bind_algorithm
 from regimen.config import layers as settings
 from regimen.config import presets
 from regimen.config.regimen import resolve
@@ -24,7 +25,6 @@ from regimen.envs import registry
 from regimen.errors import UsageError
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.storage import write_json
-from regimen.policies.policy import bind_algorithm
 from regimen.reports.figure import GREY, picture
 from regimen.reports.table import Table
 from regimen.types import PyTree

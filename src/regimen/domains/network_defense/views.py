@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,8 @@ from regimen.files import views
 
 
 def draw_table(
-    name: str, head: list[str], table: Iterator[list[str]], config: Mapping[str, Any]
-) -> dict[str, Any] | None:
+    name: str, head: list[str], table: Iterator[list[str]], config: Mapping[str, bool | float | str | None]
+) -> views.View | None:
     """The network at each step of a replay: subnets are columns, the left half of a node is the host's true state,
     where the table has it, the right half what Blue believes; alerts and actions are named below. None where the table
     has no observation of every host."""

@@ -16,11 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from regimen.algorithms.bind import Frozen
 from regimen.config import layers
 from regimen.config.catalogue import ENVS
 from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, TrainConfig
-from regimen.engines.base import HostEngine, Limits, Progress
+from regimen.engines.base import Limits, Progress
+from regimen.engines.host import UpdateEngine
 from regimen.engines.ray.cluster import Cluster
 from regimen.engines.ray.fleet import Asked, Fleet, Member, put
 from regimen.engines.ray.worker import Post, Report, import_string, join, join_rows
@@ -31,7 +33,7 @@ from regimen.types import Array, Batch, State
 OBJECT = "python:"  # begins the id of an environment that only this program can make
 
 
-class RayEngine(HostEngine):
+class RayEngine(UpdateEngine):
     """One learner, and workers that collect; every advance is one update."""
 
     def __init__(
@@ -44,9 +46,11 @@ class RayEngine(HostEngine):
         init: Callable[[Array], State],
         stop_requested: Callable[[], bool],
         store_bytes: int,
+        frozen: Frozen,
     ):
-        super().__init__(algo, None, seed, init)  # type: ignore[arg-type]  # the workers have the sources
+        super().__init__(algo, seed, init)
         self.regimen = regimen
+        self.frozen = frozen
         self.config, self.handle = config.replace(seed=seed, seeds=None), handle
         self.env, self.algorithm = portable_env(config.env), portable_algorithm(config.algorithm)
         self.asynchronous = algo.asynchronous
@@ -66,7 +70,9 @@ class RayEngine(HostEngine):
     def post(self, worker: int, replaced: int) -> Post:
         data = layers.to_dict(self.config)
         start = int(self.state.clock.updates), replaced
-        return Post(worker, data, self.regimen, self.env, self.algorithm, start, tuple(filter(None, sys.path)))
+        return Post(
+            worker, data, self.regimen, self.env, self.algorithm, start, self.frozen, tuple(filter(None, sys.path))
+        )
 
     def order(self, member: Member) -> None:
         """Ask a worker for what it owes: its share of this update, or as many rollouts as it may get ahead."""

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import ray
 
+from regimen.algorithms.bind import Frozen, bind_algorithm
 from regimen.config import layers as settings
 from regimen.config import schema as configuration
 from regimen.config.regimen import Regimen
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import EnvError
-from regimen.policies.policy import bind_algorithm
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
@@ -50,6 +50,7 @@ class Post:
     env: str  # an id that a worker can resolve
     algorithm: tuple[str, str]  # import strings of its class and of its hyper-parameters
     start: tuple[int, int]  # updates made when it was started, and how often it had been replaced
+    frozen: Frozen = field(default_factory=dict)  # policies that act and do not learn
     path: tuple[str, ...] = ()  # where the program finds its modules
 
 
@@ -114,7 +115,7 @@ class Worker:
         except EnvError as e:
             raise UnmakeableError(str(e)) from e
         device.configure("cpu", handle.native is not None)
-        self.algo = bind_algorithm(config, handle, post.regimen)
+        self.algo = bind_algorithm(config, handle, post.regimen, post.frozen)
         share = post.regimen.of_worker()
         schedule = Steps(share.n) if share.kind == "steps" else Episodes(share.n)
         first = post.worker * share.num_envs

@@ -4,22 +4,20 @@ agents is one of them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from regimen.envs.adapters.gymnasium import from_space, read_components, read_mask, read_success, to_mask, to_space
+from regimen.envs.adapters.compiled import CompiledEnv, from_space, to_space
+from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
 from regimen.envs.imports import load
-from regimen.envs.protocol import Env, agents_of, alive_in
+from regimen.envs.protocol import Env, agents_of
 from regimen.errors import EnvError
 from regimen.spaces import logits
-from regimen.types import Array, PyTree
+from regimen.types import PyTree
 
 try:
     from pettingzoo import ParallelEnv
@@ -206,33 +204,13 @@ def parallel_factory(identifier: str) -> Callable[..., Any]:
 # --- native environments as parallel ones ----------------------------------------------------------------------------
 
 
-@partial(jax.jit, keep_unused=True)
-def compiled_reset(env: Any, key: Array):
-    state, obs = env.reset(jax.random.wrap_key_data(key, impl="threefry2x32"))
-    return state, (obs, alive_in(env, state), masks_of(env, state))
-
-
-@partial(jax.jit, keep_unused=True)
-def compiled_step(env: Any, key: Array, state: PyTree, action: PyTree, t: Array):
-    key = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), t)
-    state, ts = env.step(key, state, action)
-    agents = len(agents_of(env))
-    flags = [jnp.broadcast_to(x, (agents,)) for x in (ts.terminated, ts.truncated)]
-    out = ts.obs, ts.reward.reshape(agents, -1), *flags, alive_in(env, state), ts.metrics, masks_of(env, state)
-    return state, out
-
-
-def masks_of(env: Any, state: PyTree) -> PyTree:
-    return env.action_mask(state) if getattr(env, "action_mask", None) else None
-
-
 def to_pettingzoo(env: Env, render_mode: str | None = None) -> ParallelNative:
     """A native environment of several agents for tools that speak PettingZoo."""
     require_pettingzoo()
     return ParallelNative(env, render_mode)
 
 
-class ParallelNative(ParallelEnv):  # type: ignore[misc, valid-type]
+class ParallelNative(CompiledEnv, ParallelEnv):  # type: ignore[misc, valid-type]
     """One copy of a native environment of several agents, compiled for the CPU. Every agent's info has the metrics, its
     own `reward_components` where there are several, and its `action_mask` where the environment has one. Replays step
     it as well, with or without PettingZoo installed."""
@@ -240,89 +218,55 @@ class ParallelNative(ParallelEnv):  # type: ignore[misc, valid-type]
     def __init__(self, env: Env, render_mode: str | None = None):
         if not agents_of(env):
             raise EnvError(f"{type(env).__name__} has one agent; use to_gymnasium")
-        modes = ["rgb_array"] if hasattr(env, "render") else []
-        if render_mode not in (None, *modes):
-            raise EnvError(f"render_mode '{render_mode}': {type(env).__name__} can do {', '.join(modes) or 'none'}")
-        self.metadata = {
-            "name": type(env).__name__,
-            "render_modes": modes,
-            "render_fps": getattr(env, "render_fps", 30),
-        }
-        self.native, self.render_mode = env, render_mode
+        super().__init__(env, render_mode)
         self.possible_agents = list(agents_of(env))
         self.agents: list[str] = []
-        self.observation_spaces = dict.fromkeys(self.possible_agents, env.observation_space)
-        self.action_spaces = dict.fromkeys(self.possible_agents, env.action_space)
-        self.reward_components, self.metric_reductions = tuple(env.reward_components), dict(env.metric_reductions)
-        self.return_threshold = getattr(env, "return_threshold", None)
-        self.action_conditions = dict(getattr(env, "action_conditions", {}))
-        self.max_episode_steps = env.max_episode_steps
-        self.state_of_native: PyTree = None
-        self._program = jax.device_put(env, jax.devices("cpu")[0])
+        self.observation_spaces: dict[str, spaces.Space] = dict.fromkeys(self.possible_agents, env.observation_space)
+        self.action_spaces: dict[str, spaces.Space] = dict.fromkeys(self.possible_agents, env.action_space)
         self._random, _ = seeding.np_random(None)
-        self._t = 0
 
-    def observation_space(self, agent: str) -> Any:
+    def observation_space(self, agent: str) -> spaces.Space:
         return self.observation_spaces[agent]
 
-    def action_space(self, agent: str) -> Any:
+    def action_space(self, agent: str) -> spaces.Space:
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
         if seed is not None:
             self._random, _ = seeding.np_random(seed)
-        self._key = np.asarray(self._random.integers(2**32, size=2), np.uint32)
-        self.state_of_native, out = compiled_reset(self._program, self._key)
-        obs, alive, masks = jax.device_get(out)
-        self._t = 0
+        obs, alive, masks = self.begin(self._random)
         self.agents = [agent for agent, there in zip(self.possible_agents, alive) if there]
-        return self.by_agent(obs), {agent: self.info(k, {}, masks) for k, agent in self.present()}
+        return self.by_agent(obs), {agent: self.make_info({}, row(masks, k)) for k, agent in self.present()}
 
     def step(self, actions: dict[str, Any]):
-        if self.state_of_native is None:
-            raise gymnasium.error.ResetNeeded("call reset before step")
-        if not self.agents:
+        if self.native_state is not None and not self.agents:
             return {}, {}, {}, {}, {}
-        space, acting = self.native.action_space, list(self.present())
+        space, acting = self.native.action_space, self.present()
         idle = zero_of(space)
-        given = [from_space(space, actions.get(agent, idle)) for agent in self.possible_agents]
-        stacked = jax.tree.map(lambda *x: np.stack(x), *given)
-        self.state_of_native, out = compiled_step(
-            self._program, self._key, self.state_of_native, stacked, np.uint32(self._t)
-        )
-        obs, reward, terminated, truncated, alive, metrics, masks = jax.device_get(out)
-        self._t += 1
+        members = [from_space(space, actions.get(agent, idle)) for agent in self.possible_agents]
+        ts, alive, masks = self.advance(jax.tree.map(lambda *x: np.stack(x), *members))
+        reward = np.asarray(ts.reward).reshape(len(alive), -1)
+        terminated, truncated = (np.broadcast_to(x, alive.shape) for x in (ts.terminated, ts.truncated))
         terminated = terminated | (~alive & ~truncated)  # who leaves has ended, also in the last step
-        truncated = (truncated | (self._t >= self.max_episode_steps)) & ~terminated
-        observations = self.by_agent(obs)
-        infos = {agent: self.info(k, metrics, masks, reward[k]) for k, agent in acting}
+        truncated = (truncated | self.is_late) & ~terminated
+        observations = self.by_agent(ts.obs)
+        infos = {agent: self.make_info(ts.metrics, row(masks, k), reward[k]) for k, agent in acting}
         rewards = {agent: float(reward[k].sum()) for k, agent in acting}
         ended = {agent: bool(terminated[k]) for k, agent in acting}
         cut = {agent: bool(truncated[k]) for k, agent in acting}
         self.agents = [agent for agent in self.agents if not (ended[agent] or cut[agent])]
         return observations, rewards, ended, cut, infos
 
-    def present(self):
+    def present(self) -> list[tuple[int, str]]:
+        """The places and names of the agents that act."""
         return [(k, agent) for k, agent in enumerate(self.possible_agents) if agent in self.agents]
 
-    def by_agent(self, obs: PyTree) -> dict[str, Any]:
+    def by_agent(self, obs: PyTree) -> dict[str, PyTree]:
+        """Observations [A, ...] of the agents that act, by name."""
         space = self.native.observation_space
-        return {agent: to_space(space, jax.tree.map(lambda x, k=k: x[k], obs)) for k, agent in self.present()}
+        return {agent: to_space(space, row(obs, k)) for k, agent in self.present()}
 
-    def info(self, k: int, metrics: dict[str, Any], masks: Any, reward: np.ndarray | None = None) -> dict[str, Any]:
-        info = {name: np.asarray(value).item() for name, value in metrics.items()}
-        if reward is not None and len(self.reward_components) > 1:
-            info["reward_components"] = dict(zip(self.reward_components, reward.tolist()))
-        if masks is not None:
-            own = jax.tree.map(lambda x: x[k], masks)
-            info["action_mask"] = to_mask(self.native.action_space, own)
-        return info
 
-    def render(self) -> np.ndarray | None:
-        if self.render_mode is None:
-            return None
-        if self.state_of_native is None:
-            raise gymnasium.error.ResetNeeded("call reset before render")
-        return self.native.render(jax.device_get(self.state_of_native))  # type: ignore[attr-defined]
-
-    def close(self) -> None: ...
+def row(tree: PyTree, k: int) -> PyTree:
+    """The part of agent k of arrays [A, ...]."""
+    return jax.tree.map(lambda x: x[k], tree)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import exploration
-from regimen.envs.adapters.gymnasium import from_space
+from regimen.envs.adapters.compiled import from_space
 from regimen.envs.check.members import check_mask, check_member, first_bad, same
 from regimen.envs.check.report import Report, attempt
 from regimen.envs.protocol import agents_of, alive_in, mask_row

@@ -17,7 +17,8 @@ import numpy as np
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import NativeEngine, Progress
+from regimen.engines.base import Progress
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.experiments.search.gate import Rate

@@ -18,7 +18,7 @@ import numpy as np
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import NativeEngine
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.experiments.studies import plots, report, rows
 from regimen.experiments.studies.bench import Bench, Regimen

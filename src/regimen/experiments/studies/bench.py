@@ -19,7 +19,8 @@ from regimen.axes import device_index
 from regimen.config import layers, presets
 from regimen.config.regimen import describe, resolve
 from regimen.config.schema import RolloutConfig, TrainConfig
-from regimen.engines.base import Engine, NativeEngine, Progress
+from regimen.engines.base import Engine, Progress
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.experiments.studies.curves import Curve
 from regimen.experiments.studies.gradients import changed
@@ -103,9 +104,6 @@ class OutlierSource:
 
     def rows(self, env: Injected) -> int:
         return self.inner.rows(env.env)
-
-    def max_episodes(self, env: Injected) -> int:
-        return self.inner.max_episodes(env.env)
 
     def next(self, env: Injected, algo: Any, carry: PyTree, params: PyTree, key: Array):
         carry, batch, rows, steps = self.inner.next(env.env, algo, carry, params, key)

@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from regimen.engines.base import NativeEngine
+from regimen.engines.native import NativeEngine
 from regimen.experiments.studies.curves import RESAMPLES, Estimate, interval
 from regimen.statistics import bootstrap
 from regimen.types import Array, State

@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import NativeEngine
+from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.experiments.search.gate import lower_bound
 from regimen.experiments.studies import curves, updates_report

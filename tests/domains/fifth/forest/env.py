@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium import spaces
 
 from regimen import NativeEnv, native_env
+from regimen.envs.metric import Metric
 from regimen.types import TimeStep
 
 
@@ -18,6 +19,10 @@ class Forest(NativeEnv):
     growth_gamma: float = 0.99
     """The learner's discount."""
 
+    metric_reductions = {  # noqa: RUF012
+        "felled": Metric("max", "lower", "rate", violation=True, label="felled trees"),
+        "planted": "sum",
+    }
     observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
@@ -28,4 +33,6 @@ class Forest(NativeEnv):
     def step(self, key, state, action):
         room = jax.random.bernoulli(key).astype(jnp.float32)
         reward = (action == state).astype(jnp.float32)
-        return room, TimeStep(obs=room[None], reward=reward, terminated=jnp.bool_(False))
+        felled = ((action == 1) & (state == 0)).astype(jnp.float32)
+        metrics = {"felled": felled, "planted": action.astype(jnp.float32)}
+        return room, TimeStep(obs=room[None], reward=reward, terminated=jnp.bool_(False), metrics=metrics)

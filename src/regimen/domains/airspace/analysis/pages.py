@@ -6,15 +6,18 @@ import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regimen.domains.airspace.analysis.detector import pairs
+from regimen.domains.airspace.analysis.detector import Detector, pairs
 from regimen.domains.airspace.analysis.trajectory import episode_signals
 from regimen.files.storage import plain, write_atomic
 from regimen.reports.page import embed, page, section
 from regimen.reports.table import Table
+
+if TYPE_CHECKING:
+    from regimen.domains.airspace.analysis.analysis import Analysis, Kept
 
 PICTURES = 12  # most pictures put into the page; all are in plots/
 COLUMNS = {  # of the summary: column -> (heading, format)
@@ -52,24 +55,24 @@ SHIFT_COLUMNS = {
 }
 
 
-def write_page(path: Path, found: Any) -> Path:
+def write_page(path: Path, analysis: Analysis) -> Path:
     """Write the page of an analysis."""
-    flights = [flight_data(k, found.detector) for k in found.kept]
+    flights = [flight_data(k, analysis.detector) for k in analysis.kept]
     data = json.dumps(plain(flights), separators=(",", ":"), allow_nan=False)
     # a script element ends at the first "</", whatever its content means
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    policies = found.settings["policies"]
+    policies = analysis.settings["policies"]
     names = ", ".join(policies) if len(policies) <= 3 else f"{len(policies)} policies"
-    scenarios = found.settings["scenarios"]
+    scenarios = analysis.settings["scenarios"]
     where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
-    sections = [part("flights.html"), section("Summary", table(found.summary, COLUMNS))]
-    changed = [r for r in found.shift_rows if r["kind"] != "baseline"]
+    sections = [part("flights.html"), section("Summary", table(analysis.summary, COLUMNS))]
+    changed = [r for r in analysis.shift_rows if r["kind"] != "baseline"]
     changed.sort(key=lambda r: (-r["los_rate"], r["min_separation_p50_nm"]))
     sections.append(section("Worst shifts", table(changed[:20], SHIFT_COLUMNS) if changed else ""))
     sections.append(section("Pictures", pictures(path.parent / "plots")))
     title = f"Airspace safety: {names} on {where}"
     script = f'<script type="application/json" id="data">{data}</script>\n<script>\n{part("flights.js")}</script>\n'
-    text = page(title, ". ".join(found.notes), sections, part("flights.css"), script)
+    text = page(title, ". ".join(analysis.notes), sections, part("flights.css"), script)
     write_atomic(path, text, sync=False)
     return path
 
@@ -79,7 +82,7 @@ def part(name: str) -> str:
     return resources.files("regimen.domains.airspace.analysis").joinpath(name).read_text(encoding="utf-8")
 
 
-def flight_data(kept: Any, detector: Any) -> dict[str, Any]:
+def flight_data(kept: Kept, detector: Detector) -> dict[str, Any]:
     """What the page draws of one episode; lists by aircraft, then time."""
     one, n = kept.flight, len(kept.file.ids)
     steps = int(one.length[0])

@@ -16,6 +16,10 @@ from regimen.reports.figure import CYCLE, GREY, RED, headline, panels, picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from regimen.domains.airspace.analysis.analysis import Analysis, ShiftResult
+    from regimen.domains.airspace.analysis.matrix import Cell
+
+Columns = tuple[str, str, str]  # a value and the ends of its interval
 LOST = ("los_rate", "los_low", "los_high")
 SEPARATION = ("min_separation_p50_nm", "min_separation_p05_nm", "min_separation_p95_nm")
 WORDS = {
@@ -37,17 +41,17 @@ TITLES = {
 }
 
 
-def plot_all(found: Any, folder: Path) -> list[Path]:
+def plot_all(analysis: Analysis, folder: Path) -> list[Path]:
     """Every picture that has data."""
     paths = []
-    cells = found.cells
+    cells = analysis.cells
     for name in dict.fromkeys(c.file.name for c in cells):
         here = [c for c in cells if c.file.name == name]
-        shifted = [s for s in found.shifts if s.scenario == name]
+        shifted = [s for s in analysis.shifts if s.scenario == name]
         paths.append(survival(name, here, shifted, folder / f"survival_{name}.png"))
-    for key in dict.fromkeys((s.subject.name, s.scenario) for s in found.shifts):
-        results = [s for s in found.shifts if (s.subject.name, s.scenario) == key]
-        end = key[1] if len({s.subject.name for s in found.shifts}) == 1 else f"{key[0]}_{key[1]}"
+    for key in dict.fromkeys((s.subject.name, s.scenario) for s in analysis.shifts):
+        results = [s for s in analysis.shifts if (s.subject.name, s.scenario) == key]
+        end = key[1] if len({s.subject.name for s in analysis.shifts}) == 1 else f"{key[0]}_{key[1]}"
         paths.append(degradation(key, results, folder / f"shifts_{end}.png"))
         paths.append(degradation(key, results, folder / f"separation_{end}.png", SEPARATION))
         paths.append(by_aircraft(key, results, folder / f"aircraft_{end}.png"))
@@ -67,7 +71,7 @@ def _step(ax: Axes, values: np.ndarray, color: str, label: str, band: bool = Tru
         ax.fill_between(points, low, high, color=color, alpha=0.13, linewidth=0)
 
 
-def survival(scenario: str, cells: Sequence[Any], shifted: Sequence[Any], path: Path) -> Path:
+def survival(scenario: str, cells: Sequence[Cell], shifted: Sequence[ShiftResult], path: Path) -> Path:
     """Pr(smallest separation of an episode >= x): policies on the scenario, and the first of them under shifts."""
     changed = [s for s in shifted if s.shift is not BASELINE]
     with picture(path, 14 if changed else 8, 4.2) as figure:
@@ -102,7 +106,9 @@ def survival(scenario: str, cells: Sequence[Any], shifted: Sequence[Any], path: 
     return path
 
 
-def degradation(key: tuple[str, str], results: Sequence[Any], path: Path, columns: tuple[str, str, str] = LOST) -> Path:
+def degradation(
+    key: tuple[str, str], results: Sequence[ShiftResult], path: Path, columns: tuple[str, str, str] = LOST
+) -> Path:
     """A value with its interval against the size of each kind of shift, a line per target (of winds, per direction)."""
     label, note = WORDS[columns]
     base = next(s for s in results if s.shift is BASELINE)
@@ -126,13 +132,15 @@ def degradation(key: tuple[str, str], results: Sequence[Any], path: Path, column
     return path
 
 
-def _degradation_panel(ax: Axes, kind: str, mine: Sequence[Any], base: Any, columns: tuple[str, str, str]) -> None:
+def _degradation_panel(
+    ax: Axes, kind: str, mine: Sequence[ShiftResult], base: ShiftResult, columns: tuple[str, str, str]
+) -> None:
     ax.axhline(base.row[columns[0]], color=GREY, linewidth=1.2, linestyle=":")
     if columns != LOST:
         ax.axhline(5, color=RED, linewidth=1, linestyle=":")
     signed = kind not in ("waypoint", "wind", "type", "wind_layered", "delay")
     named = kind in ("type", "wind_layered")
-    groups: dict[str, list[Any]] = {}
+    groups: dict[str, list[ShiftResult]] = {}
     for s in mine:
         group = s.shift.direction if kind == "wind" else s.shift.target
         groups.setdefault(group, []).append(s)
@@ -172,7 +180,7 @@ def _degradation_panel(ax: Axes, kind: str, mine: Sequence[Any], base: Any, colu
     ax.legend(loc="best", fontsize=7, ncols=2 if len(groups) > 3 else 1)
 
 
-def by_aircraft(key: tuple[str, str], results: Sequence[Any], path: Path) -> Path:
+def by_aircraft(key: tuple[str, str], results: Sequence[ShiftResult], path: Path) -> Path:
     """Which aircraft's shift hurts: the mean change of the loss-of-separation rate by kind, range and target."""
     changed = [s for s in results if s.shift is not BASELINE]
     rows = list(dict.fromkeys((s.shift.kind, s.shift.range) for s in changed))
@@ -192,7 +200,7 @@ def by_aircraft(key: tuple[str, str], results: Sequence[Any], path: Path) -> Pat
     return path
 
 
-def heat_map(cells: Sequence[Any], path: Path) -> Path:
+def heat_map(cells: Sequence[Cell], path: Path) -> Path:
     """Policies by scenarios: loss of separation, and waypoints reached. A frame marks what a policy was trained on."""
     policies, scenarios, lost = transfers.table(cells, "los_rate")
     reached = transfers.table(cells, "reached_rate")[2]

@@ -1,0 +1,51 @@
+"""What the airspace remembers between decisions, and within one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regimen.domains.airspace import dynamics
+from regimen.domains.airspace.scenario import Scenario
+from regimen.types import Array, Record, pytree_dataclass
+
+
+@pytree_dataclass
+class AirspaceState(Record):
+    """N aircraft in the map about the scenario's centre."""
+
+    scenario: Scenario  # as started
+    north: Array  # [N] NM
+    east: Array  # [N] NM
+    heading: Array  # [N] deg from true north
+    tas: Array  # [N] kt
+    cas: Array  # [N] kt
+    ground: Array  # [N, 2] kt over the ground (north, east)
+    target: Array  # [N, 2] commanded heading and CAS; what a finished aircraft goes on with
+    air: Array  # [N, 2] pressure and density where it flies
+    queue: Array  # [MAX_DELAY, N, 2] actions not yet applied, the latest first
+    reached: Array  # [N] bool
+    reached_step: Array  # [N] int32, -1 until then
+    violating: Array  # [N] bool
+    lost: Array  # [N, N] bool, pairs in violation
+    time: Array  # int32, decisions done
+    command: Array  # [N, 2] heading (deg) and speed (kt) change of the last decision
+    action: Array  # [N, 2] as given, clipped
+    min_sep: Array  # [N] NM, smallest own separation within the last decision
+    waypoint_distance: Array  # [N] NM
+    remaining: Array  # [N] NM to the waypoint, or what was left of it when it was reached
+    flown: Array  # [N] NM over the ground until the waypoint
+    danger: Array  # [N] summed over the others: minus the potential of the clean shaping
+    team: Array  # [2] potential and moving average of the compat team term
+    drift: Array  # [N] deg between heading and bearing of the waypoint
+    first_los: Array  # int32, decision of the first loss of separation, -1 until then
+    parts: Array  # [N, K] reward of the last decision
+
+
+class Decision(NamedTuple):
+    """What the seconds of a decision led to."""
+
+    motion: dynamics.Motion
+    squared: Array  # [N, N] NM^2, smallest squared distances of pairs that count
+    captured: Array  # [N] bool, within reach of its waypoint
+    distance: Array  # [N] NM to the waypoint, at the end or when captured
+    flown: Array  # [N] NM, until then

@@ -1,0 +1,85 @@
+"""Gymnasium environments: rollouts are collected in Python, the update alone is compiled; every advance is one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from regimen import trees
+from regimen.axes import applied_state
+from regimen.engines.base import Engine, Limits, Progress
+from regimen.engines.chunk import Update, one_update
+from regimen.sources.host import HostSource
+from regimen.types import Array, Batch, EpisodeRows, PyTree, State
+
+
+def gated_update(algo: Any, state: State, batch: Batch, episodes: Array, steps: Array) -> Update:
+    """The update, applied only if it is finite."""
+    update = one_update(algo, state, batch, episodes, steps)
+    return update.replace(state=applied_state(update.finite, update.state, state))
+
+
+class UpdateEngine(Engine):
+    """One learner whose batches are collected outside the compiled program."""
+
+    def __init__(self, algo: Any, seed: int, init: Callable[[Array], State]):
+        super().__init__(algo)
+        self.seed = seed
+        self.state = jax.tree.map(jnp.copy, init(jax.random.fold_in(jax.random.key(seed), 0)))
+        self.update = jax.jit(gated_update, donate_argnums=(1,))
+        self.started = False
+
+    def learn(self, start: float, batch: Batch, rows: EpisodeRows, steps: int) -> Progress:
+        """One update on a batch whose collection began at `start`."""
+        with self.compilation() if self.compiling else contextlib.nullcontext():
+            counts = jnp.int32(rows.count), jnp.int32(steps)
+            update = self.update(self.algo, self.state, batch, *counts)
+            self.state = update.state
+        metrics = {k: np.asarray(v)[None] for k, v in update.metrics.items()}
+        if not update.finite:
+            none = jax.tree.map(lambda x: x[:0], replace(rows, count=rows.update))
+            return Progress(np.zeros(0, np.int64), metrics, none, time.monotonic() - start, True)
+        return Progress(np.array([steps]), metrics, rows, time.monotonic() - start)
+
+    def snapshot(self, k: int) -> PyTree:
+        return {"state": self.state}
+
+    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
+        self.state = jax.tree.map(jnp.copy, trees.unflatten(self.snapshot(0), arrays, what)["state"])
+
+    def actor_params(self, k: int) -> PyTree:
+        return self.algo.actor_params(self.state)
+
+
+class HostEngine(UpdateEngine):
+    """One learner on Gymnasium environments of this process."""
+
+    def __init__(self, algo: Any, source: HostSource, seed: int, init: Callable[[Array], State]):
+        super().__init__(algo, seed, init)
+        self.source = source
+
+    def advance(self, limits: list[Limits]) -> list[Progress]:
+        if self.started:
+            return [self.collect_and_update()]
+        # a resumed run goes on with other episodes than those it began with
+        self.source.init((self.seed * 1_000_003 + int(self.state.clock.updates) * 8191) % 2**31)
+        self.started = self.compiling = True  # the policy and the update; nothing is to be saved before the first
+        try:
+            return [self.collect_and_update()]
+        finally:
+            self.compiling = False
+
+    def collect_and_update(self) -> Progress:
+        start = time.monotonic()
+        key = jax.random.fold_in(self.state.key, self.state.clock.updates)
+        return self.learn(start, *self.source.next(self.algo, self.algo.actor_params(self.state), key))
+
+    def close(self) -> None:
+        self.source.close()

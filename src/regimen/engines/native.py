@@ -1,0 +1,150 @@
+"""Native environments: an update collects a rollout and learns from it, both compiled, on every device its share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from regimen import trees
+from regimen.axes import DEVICES, all_devices, gather_over_devices
+from regimen.engines.chunk import Buffers, CompiledEngine, Stretch, Turn, one_update
+from regimen.engines.curriculum import Curriculum
+from regimen.sources import lagged
+from regimen.sources.scan import ScanSource
+from regimen.types import Array, PyTree, State
+
+Carry = Any  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curriculum": its course, "history": policies}
+
+
+def collect_and_learn(
+    source: ScanSource, curriculum: Curriculum | None, lag: int, algo: Any, env: Any, state: State, carry: Carry
+) -> Turn:
+    """One rollout of this device's environments, and an update on those of all devices."""
+    key = jax.random.fold_in(state.key, state.clock.updates)
+    params, played, values, new, age = algo.actor_params(state), env, {}, {}, None
+    if lag:
+        params, new["history"], age = lagged.swap(carry["history"], params, state.clock.updates, lag)
+    if curriculum is not None:
+        played, values = curriculum.apply(env, state.clock, carry["curriculum"])
+    plain = curriculum is None and not lag
+    envs, batch, rows, steps = source.next(played, algo, carry if plain else carry["envs"], params, key)
+    if age is not None:
+        batch = batch.replace(lag=jnp.full(batch.valid.shape[1], age))
+    if curriculum is not None:
+        new["curriculum"] = curriculum.after(carry["curriculum"], rows)
+    steps, ended = gather_over_devices((steps, rows.count))
+    update = one_update(algo, state, batch, ended.sum(), steps.sum())
+    return Turn(
+        state=update.state,
+        carry=envs if plain else new | {"envs": envs},
+        finite=all_devices(update.finite),
+        steps=steps.sum(),
+        ended=ended,
+        metrics=update.metrics | values,
+        episodes=rows,
+    )
+
+
+class NativeEngine(CompiledEngine):
+    """K learners on a native environment, in one program over `devices`. `init(key, algo)` makes a learner's first
+    state. With `variants`, learner k has an algorithm of its own: all are `algo` but for their float hyper-parameters.
+
+    Environments are split over the devices along their axis; what is learned is the same on all of them. So a snapshot
+    does not depend on their number, and another number can go on from it.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        algo: Any,
+        source: ScanSource,
+        seeds: list[int],
+        init: Callable[[Array, Any], State],
+        curriculum: Curriculum | None = None,
+        lag: int = 0,
+        devices: list[Any] | None = None,
+        variants: list[Any] | None = None,
+    ):
+        super().__init__(algo, len(seeds), variants)
+        self.env: Any = env
+        self.source = source
+        self.curriculum = curriculum
+        self.lag = lag
+        self.mesh = Mesh(np.array(devices or jax.local_devices()[:1]), (DEVICES,))
+        reset = jax.jit(source.init)
+        states, carries = [], []
+        for k, seed in enumerate(seeds):  # one by one: initialisation runs on the host
+            key, algo = jax.random.key(seed), self.algo_of(k)
+            states.append(init(jax.random.fold_in(key, 0), algo))
+            extra, first = {}, env
+            if lag:
+                extra["history"] = lagged.start(algo.actor_params(states[-1]), lag)
+            if curriculum is not None:
+                extra["curriculum"] = curriculum.start()
+                first, _ = curriculum.apply(env, states[-1].clock, extra["curriculum"])
+            envs = reset(first, algo, jax.random.fold_in(key, 1))
+            carries.append(extra | {"envs": envs} if extra else envs)
+        self.place(self.stack(states), self.stack(carries))
+
+    @property
+    def inputs(self) -> PyTree:
+        return self.env
+
+    def turn(self, algo: Any, inputs: Any, state: State, carry: Carry) -> Turn:
+        source = self.source.share(self.mesh.size)
+        return collect_and_learn(source, self.curriculum, self.lag, algo, inputs, state, carry)
+
+    def specs(self, state: State) -> tuple[Any, Any]:
+        """How a state and a carry lie on the devices: rows of environments are split, the rest is on all of them."""
+        everywhere, by_env = P(), P(DEVICES) if self.learners == 1 else P(None, DEVICES)
+        split = self.algo.by_env or ()
+        aux = {name: by_env if name in split else everywhere for name in state.aux}
+        columns = P(None, DEVICES) if self.learners == 1 else P(None, None, DEVICES)  # a replay is [time, rows, ...]
+        common = State(everywhere, everywhere, everywhere, everywhere, aux, columns)  # type: ignore[arg-type]
+        if self.curriculum is None and not self.lag:
+            return common, by_env
+        extra = {"curriculum": self.curriculum is not None, "history": bool(self.lag)}
+        return common, {"envs": by_env} | {name: everywhere for name, there in extra.items() if there}
+
+    def place(self, state: State, carry: Carry) -> None:
+        specs = self.specs(state)
+        self.state, self.carry = (on_mesh(tree, self.mesh, spec) for tree, spec in zip((state, carry), specs))
+
+    def over_devices(self, run: Callable[..., Stretch]) -> Callable[..., Stretch]:
+        state, carry = self.specs(self.state)
+        everywhere: Any = P()
+        rows: Any = P(DEVICES) if self.learners == 1 else P(None, DEVICES)
+        end = Stretch(
+            state=state,
+            carry=carry,
+            updates=everywhere,
+            steps=everywhere,
+            ended=everywhere,
+            finite=everywhere,
+            buffers=Buffers(everywhere, everywhere, rows),
+        )
+        arguments = (everywhere, everywhere, state, carry, everywhere)
+        return jax.shard_map(run, mesh=self.mesh, in_specs=arguments, out_specs=end, check_vma=False)
+
+
+def on_mesh(tree: PyTree, mesh: Mesh, spec: PyTree) -> PyTree:
+    """A copy of the tree on the devices of a mesh, by the specs of its parts."""
+
+    def put(x: Array, sharding: NamedSharding) -> Array:
+        if sharding.is_fully_addressable:
+            return jax.device_put(jnp.copy(x), sharding)
+        if trees.is_key(x):
+            return jax.random.wrap_key_data(put(jax.random.key_data(x), sharding))
+        whole = np.asarray(x)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    def place(spec: P, part: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: put(x, NamedSharding(mesh, spec)), part)
+
+    return jax.tree.map(place, spec, tree, is_leaf=lambda x: isinstance(x, P))
