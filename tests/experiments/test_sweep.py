@@ -164,6 +164,22 @@ def test_its_folder(together):
     assert {p.stem for p in (together.folder / "plots").glob("*.png")} == {"trials", "importance", "parallel"}
 
 
+def test_one_program_starts_from_a_policy_as_single_runs_do(together, tmp_path):
+    """It was ignored there: trials began from nothing, although their configuration said otherwise."""
+    first = together.trial(0) / "seed-0"
+    plan = plan_of(["algo.lr=1e-12,1e-9"], overrides={"init_from": str(first)})  # what it starts with, it ends with
+    assert plan.in_one_program() is None
+    files = begin(tmp_path / "sweep", plan, "")
+    assert run_sweep(files) == 0
+    assert "starts from the policy of" in (files.trial(1) / "log.txt").read_text()
+    a, b = (
+        read(Checkpoints(path / "checkpoints").find(which))[0]
+        for path, which in ((first, "best"), (files.trial(0), "final"))
+    )
+    for name in (name for name in a if "params" in name):
+        np.testing.assert_allclose(a[name], b[name], atol=1e-6, err_msg=name)
+
+
 def test_compare_reads_it(together):
     from regimen.reports.comparison import compare
 
