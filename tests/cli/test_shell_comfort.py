@@ -42,6 +42,7 @@ def test_bash_completes():
     assert complete(["regimen", "train", "cartpole", "--device", ""]) == ["auto", "cpu", "gpu"]
     assert complete(["regimen", "runs", "re"]) == ["remove"]
     assert complete(["regimen", "sweep", "cartpole", "--gri"]) == ["--grid"]
+    assert complete(["regimen", "study", "updates", "--strat"]) == ["--strategies"]  # of a domain's study
 
 
 @pytest.mark.parametrize("shell", shells.SHELLS)

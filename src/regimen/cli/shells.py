@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from regimen.cli.main import VERBS, module_of
 from regimen.config import layers, presets
 from regimen.config.catalogue import ENVS
+from regimen.config.domains import load
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import field_types, optional
 
@@ -23,11 +24,12 @@ def verbs() -> dict[str, str]:
 def flags_of(verb: str) -> list[str]:
     """The flags of a verb; those of `train` and `sweep` include every setting of every algorithm."""
     module = module_of(verb)
+    classes = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
+    classes += [load(study.args) for study in getattr(module, "STUDIES", {}).values()]
     names: dict[str, None] = {}
-    for value in vars(module).values():
-        is_local = isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
-        if is_local and value.__name__.endswith(("Args", "Flags")):
-            for f in dataclasses.fields(value):
+    for cls in classes:
+        if dataclasses.is_dataclass(cls) and cls.__name__.endswith(("Args", "Flags")):
+            for f in dataclasses.fields(cls):
                 if "positional" not in f.metadata and f.name != "env_args":
                     names[f.name] = None
     if verb in ("train", "sweep"):

@@ -70,22 +70,22 @@ def family(env: str) -> list[str]:
 
 def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str, Any] | None = None) -> RunsPlan:
     """The jobs of a command; every one of them is checked before anything is trained."""
-    given = dict(overrides or {})
-    env = env or given.get("env")
-    algo = given.get("algorithm") or given.get("algo")
+    settings = dict(overrides or {})
+    env = env or settings.get("env")
+    algo = settings.get("algorithm") or settings.get("algo")
     if not asked(env, algo):
-        return RunsPlan((RunPlan("", layers.build_config(env, config_file=config_file, overrides=given)),))
-    rest = {k: v for k, v in given.items() if k not in ("env", "out", "algorithm") and (k != "algo" or v != algo)}
+        return RunsPlan((RunPlan("", layers.build_config(env, config_file=config_file, overrides=settings)),))
+    rest = {k: v for k, v in settings.items() if k not in ("env", "out", "algorithm") and (k != "algo" or v != algo)}
     envs = family(env) if isinstance(env, str) and asked(env, None) else [env]
     algorithms = ALGORITHMS if algo == ALL else (algo,)
     jobs = []
     for name in envs:
         shared: dict[str, Any] = {}  # one environment for all algorithms: the first's preset may set arguments of it
         for algorithm in algorithms:
-            mine = {k: v for k, v in rest.items() if len(algorithms) == 1 or applies(k, algorithm)}
-            mine = {k: v for k, v in mine.items() if not (shared and is_argument(k))} | shared
-            mine |= {} if algorithm is None else {"algorithm": algorithm}
-            config = build(name, config_file, mine, algorithm)
+            chosen = {k: v for k, v in rest.items() if len(algorithms) == 1 or applies(k, algorithm)}
+            chosen = {k: v for k, v in chosen.items() if not (shared and is_argument(k))} | shared
+            chosen |= {} if algorithm is None else {"algorithm": algorithm}
+            config = build(name, config_file, chosen, algorithm)
             shared = {"env_args": config.env_args} if config.env_args else {}
             parts = [folder_name(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
             learns = config.algorithm == "cql" and algo == ALL and config.data is None
@@ -93,7 +93,7 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
             jobs.append(RunPlan("-".join(parts) or folder_name(config.env), config, source))
     root = jobs[0].config.env if len(envs) == 1 else str(env).removesuffix(f"/{ALL}")
     title = f"{folder_name(root)}-{ALL if len(algorithms) > 1 else jobs[0].config.algorithm}"
-    return RunsPlan(tuple(jobs), title, None if given.get("out") is None else str(given["out"]))
+    return RunsPlan(tuple(jobs), title, None if settings.get("out") is None else str(settings["out"]))
 
 
 def is_argument(key: str) -> bool:
@@ -104,8 +104,8 @@ def is_argument(key: str) -> bool:
 def applies(key: str, algorithm: str | None) -> bool:
     """A hyper-parameter goes to the algorithms that have it; one that none has is refused by the first."""
     key = layers.normalize_key(key)
-    known = [a for a in ALGORITHMS if layers.resolve_key(key, a) is not None] if key.startswith("algo.") else []
-    return not known or algorithm in known
+    users = [a for a in ALGORITHMS if layers.resolve_key(key, a) is not None] if key.startswith("algo.") else []
+    return not users or algorithm in users
 
 
 def build(env: str | None, config_file: str | None, overrides: dict[str, Any], algorithm: str | None) -> TrainConfig:
@@ -310,9 +310,9 @@ def compared(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console
     if len({job.config.algorithm for job in done}) < 2:
         return
     try:
-        found = compare([folder / job.name for job in done])
-        for line in ["", *found.lines()]:
+        comparison = compare([folder / job.name for job in done])
+        for line in ["", *comparison.lines()]:
             say.event(line)
-        say.event(f"comparison {found.save(folder / 'compare')[2]}")
+        say.event(f"comparison {comparison.save(folder / 'compare')[2]}")
     except (RegimenError, OSError) as error:
         say.event(f"no comparison: {error}")

@@ -36,8 +36,8 @@ class Estimate:
 
     @classmethod
     def of(cls, value: np.ndarray | np.floating | float, bounds: Sequence[float] | None) -> Estimate:
-        known = bounds is not None and bool(np.isfinite(np.asarray(bounds, float)).all())
-        return cls(float(value), *(map(float, bounds) if known and bounds is not None else (None, None)))
+        sure = bounds is not None and bool(np.isfinite(np.asarray(bounds, float)).all())
+        return cls(float(value), *(map(float, bounds) if sure and bounds is not None else (None, None)))
 
     def to_dict(self) -> dict[str, object]:
         return {"value": self.value, "ci95": None if self.low is None else [self.low, self.high]}
@@ -63,10 +63,10 @@ class Measured(plots.Run):
     def values(self) -> dict[str, float]:
         """Every evaluation metric: of the best policy at the end of the run, else of the last evaluation so far."""
         last = next((p for p in reversed(self.points) if "eval/return_mean" in p), {})
-        found = {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")}
+        values = {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")}
         if "eval_return_mean" in self.summary:
-            found |= {"return_mean": self.summary["eval_return_mean"]} | self.summary.get("eval_metrics", {})
-        return {k: float(v) for k, v in found.items() if k not in SPREAD and plots.is_number(v)}
+            values |= {"return_mean": self.summary["eval_return_mean"]} | self.summary.get("eval_metrics", {})
+        return {k: float(v) for k, v in values.items() if k not in SPREAD and plots.is_number(v)}
 
     @property
     def intervals(self) -> dict[str, list[float] | None]:
@@ -213,20 +213,20 @@ def compare(
     `by` are configuration keys that make the groups (`algo.lr`; default: environment and algorithm), `metric` is any
     evaluation metric, `lower` says that smaller is better (by default what the environment declares).
     """
-    found = [Measured(path) for path in expand([runs] if isinstance(runs, (str, Path)) else runs)]
+    every = [Measured(path) for path in expand([runs] if isinstance(runs, (str, Path)) else runs)]
     notes: list[str] = []
-    evaluated = [run for run in found if run.values]
+    evaluated = [run for run in every if run.values]
     if not evaluated:
-        which = f"{found[0].path} has" if len(found) == 1 else f"none of the {len(found)} runs has"
+        which = f"{every[0].path} has" if len(every) == 1 else f"none of the {len(every)} runs has"
         raise StorageError(f"nothing to compare: {which} no evaluation yet; see eval.every")
-    notes += [f"left out: {run.path} has no evaluation yet" for run in found if not run.values]
+    notes += [f"left out: {run.path} has no evaluation yet" for run in every if not run.values]
     metric = resolve_metric(metric, evaluated)
     notes += [f"left out: {run.path} has no metric '{metric}'" for run in evaluated if metric not in run.values]
-    kept = [run for run in evaluated if metric in run.values]
-    keys = resolve_keys(by, kept)
+    measured = [run for run in evaluated if metric in run.values]
+    keys = resolve_keys(by, measured)
     if lower is None:
-        lower = any(run.metrics[metric].better == "lower" for run in kept if metric in run.metrics)
-    tasks = by_task(kept, keys)
+        lower = any(run.metrics[metric].better == "lower" for run in measured if metric in run.metrics)
+    tasks = by_task(measured, keys)
     result = Comparison(metric, lower, keys, [], notes=notes)
     for env, members in tasks.items():
         result.tasks.append(make_task(env, members, keys, metric, lower, notes))
@@ -260,12 +260,12 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def resolve_metric(name: str, runs: Sequence[Measured]) -> str:
-    known = dict.fromkeys(metric for run in runs for metric in run.values)
+    names = dict.fromkeys(metric for run in runs for metric in run.values)
     short = name.removeprefix("eval/")
-    found = next((n for n in (short, ALIASES.get(short)) if n in known), None)
-    if found is None:
-        raise ConfigError(f"metric: no evaluation of these runs has '{name}'{nearest(short, known)}")
-    return found
+    metric = next((n for n in (short, ALIASES.get(short)) if n in names), None)
+    if metric is None:
+        raise ConfigError(f"metric: no evaluation of these runs has '{name}'{nearest(short, names)}")
+    return metric
 
 
 def resolve_keys(by: str | Sequence[str] | None, runs: Sequence[Measured]) -> tuple[str, ...]:
@@ -273,16 +273,16 @@ def resolve_keys(by: str | Sequence[str] | None, runs: Sequence[Measured]) -> tu
     if by is None:
         return BY
     names = by.split(",") if isinstance(by, str) else list(by)
-    known = dict.fromkeys(key for run in runs for key in run.flat)
+    keys = dict.fromkeys(key for run in runs for key in run.flat)
     out = []
     for name in (n.strip().replace("-", "_") for n in names):
         name = ALIASES.get(name, name)
         name = "env_args." + name.removeprefix("env.") if name.startswith("env.") else name
-        tails = [key for key in known if key.rsplit(".", 1)[-1] == name]
-        if name not in known and len(tails) != 1:
-            hint = f"; write one of: {', '.join(tails)}" if tails else nearest(name, known)
+        tails = [key for key in keys if key.rsplit(".", 1)[-1] == name]
+        if name not in keys and len(tails) != 1:
+            hint = f"; write one of: {', '.join(tails)}" if tails else nearest(name, keys)
             raise ConfigError(f"by: '{name}' is no key of these runs' configurations{hint}")
-        out.append(name if name in known else tails[0])
+        out.append(name if name in keys else tails[0])
     return tuple(out)
 
 
@@ -293,8 +293,8 @@ def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Mea
         args = [key for key in run.flat if key.startswith("env_args.")]
         peers = [other for other in runs if other.flat.get("env") == run.flat.get("env")]
         names = dict.fromkeys(key for other in peers for key in other.flat if key.startswith("env_args."))
-        told = [k for k in names if k not in keys and len({str(other.flat.get(k)) for other in peers}) > 1]
-        text = ", ".join(f"{k.removeprefix('env_args.')} {shown(run.flat[k])}" for k in told if k in args)
+        varied = [k for k in names if k not in keys and len({str(other.flat.get(k)) for other in peers}) > 1]
+        text = ", ".join(f"{k.removeprefix('env_args.')} {shown(run.flat[k])}" for k in varied if k in args)
         out.setdefault(f"{run.flat.get('env')}" + (f" ({text})" if text else ""), []).append(run)
     return out
 
@@ -304,19 +304,19 @@ def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Mea
 
 def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, lower: bool, notes: list[str]) -> Task:
     """Groups of one environment with everything that is said of them."""
-    own = [key for key in keys if key != "env"] or ["algorithm"]
+    grouping = [key for key in keys if key != "env"] or ["algorithm"]
     members: dict[tuple[object, ...], list[Measured]] = {}
     for run in runs:
-        members.setdefault(tuple(plain(run.flat.get(key)) for key in own), []).append(run)
+        members.setdefault(tuple(plain(run.flat.get(key)) for key in grouping), []).append(run)
     names = dict.fromkeys(name for run in runs for name in run.values)
     groups = []
     for key, group in members.items():
         scores = np.array([run.values[metric] for run in group])
-        label = ", ".join(str(v) if k == "algorithm" else f"{k} {shown(v)}" for k, v in zip(own, key))
+        label = ", ".join(str(v) if k == "algorithm" else f"{k} {shown(v)}" for k, v in zip(grouping, key))
         middle = Estimate.of(iqm(scores), bootstrap_interval(scores))
         every = {name: measure(name, group) for name in names if any(name in run.values for run in group)}
         groups.append(Group(key, label, group, scores, middle, every))
-        mixed = differing(group, own)
+        mixed = differing(group, grouping)
         if mixed:
             notes.append(f"{env}, {label}: its runs differ in {', '.join(mixed[:3])}; --by {mixed[0]} separates them")
     groups.sort(key=lambda g: (g.iqm.value if lower else -g.iqm.value, g.label))

@@ -53,8 +53,8 @@ class Record(Run):
 
     @property
     def algo(self) -> dict[str, Any]:
-        found = self.config.get("algo")
-        return found if isinstance(found, dict) else {}
+        settings = self.config.get("algo")
+        return settings if isinstance(settings, dict) else {}
 
     def returns(self) -> tuple[np.ndarray, np.ndarray]:
         """Of training, by env steps."""
@@ -86,12 +86,12 @@ Rule = Callable[[Record], Iterator[Finding]]
 def diagnose(run_dir: str | Path) -> list[Finding]:
     """What is wrong with a run, errors first; nothing where there is nothing, or too little to tell from."""
     run = Record(Path(run_dir))
-    found = [finding for rule in RULES for finding in rule(run)]
-    return sorted(found, key=lambda f: f.level != "error")
+    findings = [finding for rule in RULES for finding in rule(run)]
+    return sorted(findings, key=lambda f: f.level != "error")
 
 
-def to_dicts(found: list[Finding]) -> list[dict[str, str]]:
-    return [asdict(f) for f in found]
+def to_dicts(findings: list[Finding]) -> list[dict[str, str]]:
+    return [asdict(f) for f in findings]
 
 
 def steps(x: float) -> str:

@@ -1,6 +1,6 @@
 """Defending a network of 13 hosts against a scripted intruder (CAGE challenge 2, scenario 2), simulated natively."""
 
-from regimen.config.domains import Domain, EnvEntry, Verb
+from regimen.config.domains import Domain, EnvEntry, Study, Verb
 
 DOMAIN = Domain(
     name="network_defense",
@@ -23,6 +23,14 @@ DOMAIN = Domain(
             "find the best workflow under a gate on compliance",
             "regimen.domains.network_defense.verbs.search",
             words="envs",
+        )
+    },
+    studies={
+        "updates": Study(
+            "when to update, side by side: per episode, per N, parallel, from a replay",
+            "regimen.domains.network_defense.verbs.study:UpdatesArgs",
+            "regimen.experiments.studies.updates",
+            "regimen study updates network_defense --quick",
         )
     },
 )
