@@ -40,6 +40,14 @@ def test_grid_is_every_combination_and_draws_depend_on_the_number_only():
     assert two["algo.ent_coef"] != two["algo.gamma"], "each setting has its own draw"
 
 
+def test_the_environment_says_whether_smaller_is_better():
+    def lower(metric, given=None):
+        return make_plan("conflict_env:Crossing", ["algo.lr=1e-4,1e-3"], metric=metric, lower=given).lower
+
+    assert lower("eval/los") and not lower("los", False)
+    assert not lower("reached") and not lower("return_mean") and lower("return_mean", True)
+
+
 @pytest.mark.parametrize(
     ("text", "check"),
     [

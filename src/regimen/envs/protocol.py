@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol, dataclass_transform, runtime_checkable
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 
@@ -26,9 +27,9 @@ class Env(Protocol):
     @property
     def metric_reductions(self) -> Mapping[str, str | Metric]: ...  # last, sum, min, max or mean over an episode
     @property
-    def observation_space(self) -> Any: ...
+    def observation_space(self) -> gymnasium.Space: ...
     @property
-    def action_space(self) -> Any: ...
+    def action_space(self) -> gymnasium.Space: ...
     def reset(self, key: Array) -> tuple[PyTree, PyTree]: ...
     def step(self, key: Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]: ...
 

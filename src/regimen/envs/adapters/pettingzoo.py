@@ -221,8 +221,8 @@ class ParallelNative(CompiledEnv, ParallelEnv):  # type: ignore[misc, valid-type
         super().__init__(env, render_mode)
         self.possible_agents = list(agents_of(env))
         self.agents: list[str] = []
-        self.observation_spaces: dict[str, spaces.Space] = dict.fromkeys(self.possible_agents, env.observation_space)
-        self.action_spaces: dict[str, spaces.Space] = dict.fromkeys(self.possible_agents, env.action_space)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, env.observation_space)
+        self.action_spaces = dict.fromkeys(self.possible_agents, env.action_space)
         self._random, _ = seeding.np_random(None)
 
     def observation_space(self, agent: str) -> spaces.Space:
