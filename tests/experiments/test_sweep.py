@@ -93,6 +93,9 @@ def test_when_one_program_is_enough():
     assert "how many gradient steps" in sac.in_one_program()
     assert "one by one" in make_plan("pendulum", ["algo.lr=1e-3,1e-4"], overrides={"algorithm": "cql"}).in_one_program()
     assert "reward.weight_lr" in plan_of(["algo.reward.weight_lr=0.1,0.2"]).in_one_program()
+    shaped = make_plan("airspace/head_on", ["algo.gamma=0.99,0.995"])
+    assert "algo.gamma changes the environment too" in shaped.in_one_program()
+    assert plan_of(["algo.gamma=0.99,0.995"]).in_one_program() is None
     assert plan_of(["algo.lr=1e-4,1e-3"], together=False).in_one_program() is not None
 
 

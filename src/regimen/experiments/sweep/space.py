@@ -155,6 +155,9 @@ class SweepPlan:
                 return f"{key} is switched off in some trials"
             if name in algorithm.shaping and len({v == 0 for v in values}) > 1:
                 return f"{key} is switched off in some trials"
+            ends = [self.config({**self.draw(0), key: value}) for value in (min(values), max(values))]
+            if ends[0].env_args != ends[1].env_args:  # where shaping has the learner's discount
+                return f"{key} changes the environment too"
         return None
 
     # --- files ---------------------------------------------------------------------------------------------------
