@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import spaces
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm, spec_of
 from regimen.config.regimen import Regimen
 from regimen.config.schema import TrainConfig
@@ -40,7 +41,13 @@ class OfflineEngine(CompiledEngine):
     """K learners on one dataset, in one program. The data is an argument of it, shared by all."""
 
     def __init__(
-        self, algo: Any, data: Data, steps: int, seeds: list[int], init: Callable[[Array], State], digest: str = ""
+        self,
+        algo: Algorithm,
+        data: Data,
+        steps: int,
+        seeds: list[int],
+        init: Callable[[Array], State],
+        digest: str = "",
     ):
         super().__init__(algo, len(seeds))
         self.data = data
