@@ -27,9 +27,6 @@ EPISODE_ROWS = 8192  # finished episodes a chunk can hold, at least
 FIRST_LOOK = 8  # updates of the first call, which measures the speed
 
 
-# --- one update ------------------------------------------------------------------------------------------------------
-
-
 @pytree_dataclass
 class Update(Record):
     """What an algorithm's update gives."""
