@@ -107,7 +107,7 @@ def make_engine(
     dataset.require_fit(data, handle)
     algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec_of(handle))
     about = data.describe()
-    rows = dataset.on_device(data, algo.bound.dist, getattr(config.algo, "gamma", 0.99))
+    rows = dataset.on_device(data, algo.bound.dist, algo.gamma)
     given: Any = config.algo
     engine: Any = OfflineEngine(algo, rows, regimen.n, seeds, lambda key: adopt(algo.init(key)), about["sha256"])
     notes, online = [data.summary()], getattr(given, "online_steps", 0)

@@ -16,7 +16,7 @@ from typing import Any
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.errors import RegimenError
-from regimen.experiments.sweep.report import best_of, write_all
+from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
@@ -97,10 +97,6 @@ def standing(files: SweepFiles, n: int, result: Mapping[str, Any], done: int, be
     value = score(result["value"]) if "value" in result else result.get("state")
     top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
     return f"[{done}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
-
-
-def brief(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # --- one by one ------------------------------------------------------------------------------------------------------
