@@ -7,6 +7,7 @@ import re
 import runpy
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -422,12 +423,26 @@ def test_settings_of_the_schedule():
             assert f"`{section}.{name}`" in text or f"--{section}.{name.replace('_', '-')}" in text, f"{section}.{name}"
 
 
-def test_layout_names_every_module():
-    layout = blocks(ARCHITECTURE, "text")[1]
-    modules = [path for path in (ROOT / "src" / "regimen").rglob("*.py") if not path.name.startswith("__")]
-    # Shown as folders.
-    whole = ("cli", "classic", "hybrid", "durotaxis", "airspace", "network_defense", "adapters", "study")
-    assert [p.name for p in modules if p.parent.name not in whole and p.name not in layout] == []
+def test_the_architecture_names_files_that_exist():
+    text = ARCHITECTURE.read_text()
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml))", text)) | set(
+        re.findall(r"`([a-z_]+\.py)(?!:factory)", text)
+    )
+    places = [ROOT, ROOT / "src" / "regimen"]
+    assert [name for name in sorted(named) if not any((place / name).is_file() for place in places)] == []
+    walk = text.partition("## One transition")[2].partition("A Gymnasium environment differs")[0]
+    files = re.findall(r"`([a-z_/]+\.py)", walk)
+    assert 6 <= len(files) <= 12 and len(re.findall(r"^\d\.", walk, re.M)) == 6
+
+
+def test_the_rooms_are_those_of_the_contract():
+    layout = ARCHITECTURE.read_text().partition("## The rooms")[2].partition("## One transition")[0]
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    *rooms, root = contract
+    assert re.findall(r"^([a-z]+)/ ", layout, re.M) == rooms
+    assert [name for name in root.split(" : ") if not re.search(rf"\b{name}\b", layout)] == []
+    folders = {path.name for path in (ROOT / "src" / "regimen").iterdir() if path.is_dir() and path.name[0] != "_"}
+    assert folders == set(rooms)
 
 
 def test_verbs_and_exit_codes_are_all_shown():

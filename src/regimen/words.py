@@ -30,6 +30,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def size(count: float) -> str:
+    """Write a number of bytes: `44 kB`, `1.5 MB`, `12 MB`, `2.0 GB`."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit != "MB" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
 def plural(n: int, noun: str) -> str:
     """Write a count with its noun: `1 seed`, `2 seeds`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

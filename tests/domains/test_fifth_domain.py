@@ -89,7 +89,9 @@ def test_the_discount_of_shaping_follows_the_learners(name):
     assert env_args(algo={"gamma": default}) == {}
     assert env_args(algo={"gamma": 0.9}) == {field: 0.9}
     assert env_args(algo={"gamma": 0.9}, env_args={field: 0.9}) == {field: 0.9}
-    with pytest.raises(ConfigError, match=rf"env\.{field}: 0.8 is not algo\.gamma 0.9.*leave env\.{field} out"):
+    with pytest.raises(
+        ConfigError, match=rf"env\.{field}: 0.8 is not algo\.gamma 0.9.*leave env\.{field} out: it follows"
+    ):
         env_args(algo={"gamma": 0.9}, env_args={field: 0.8})
     assert field not in layers.build_config(env, algo="bc").env_args  # it has no discount
 

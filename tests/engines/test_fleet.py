@@ -12,6 +12,7 @@ from regimen.config import layers
 from regimen.config import schema as configuration
 from regimen.config.regimen import Regimen
 from regimen.engines.base import Limits
+from regimen.engines.host import host_seed
 from regimen.envs import registry
 from regimen.errors import EnvError
 from regimen.runs.build import make_engine
@@ -24,7 +25,7 @@ from ray import exceptions
 from ray_envs import Eager, EagerConfig
 from regimen.engines.ray import fleet as fleet_module
 from regimen.engines.ray.fleet import Fleet, Member
-from regimen.engines.ray.worker import Post, Worker, host_seed, native_key, share_key
+from regimen.engines.ray.worker import Post, Worker, native_key, share_key
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 FRAGILE = "ray_envs:Fragile"

@@ -14,7 +14,7 @@ from regimen.config import layers
 from regimen.config import schema as configuration
 from regimen.config.regimen import resolve, share_rollout
 from regimen.engines.base import Limits
-from regimen.engines.host import HostEngine
+from regimen.engines.host import HostEngine, host_seed
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.files.run_dir import read_metrics
@@ -29,7 +29,7 @@ ray = pytest.importorskip("ray")
 from ray_envs import Eager, EagerConfig  # noqa: E402
 from regimen.engines.ray import fleet as fleet_module  # noqa: E402
 from regimen.engines.ray.cluster import Cluster  # noqa: E402
-from regimen.engines.ray.worker import Native, host_seed, join, join_rows, native_key, share_key  # noqa: E402
+from regimen.engines.ray.worker import Native, join, join_rows, native_key, share_key  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("without_plots", "compilation_cache"), pytest.mark.timeout(180)]
 FRAGILE = "ray_envs:Fragile"

@@ -8,10 +8,10 @@ import pytest
 
 from regimen.cli import sweep as cli
 from regimen.errors import ConfigError, RegimenError, StorageError, UsageError
-from regimen.experiments.sweep.optuna_trials import Pruning, Study
+from regimen.experiments.sweep.optuna_trials import OptunaStudy, Pruning
 from regimen.experiments.sweep.report import explained, groups_of, importance, ranked, write_all
 from regimen.experiments.sweep.run import do_trial, next_trial, run_sweep, work
-from regimen.experiments.sweep.space import Draw, Plan, make_plan
+from regimen.experiments.sweep.space import Draw, SweepPlan, make_plan
 from regimen.experiments.sweep.trials import SweepFiles, begin
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.storage import read_json
@@ -38,6 +38,14 @@ def test_grid_is_every_combination_and_draws_depend_on_the_number_only():
     assert len(set(drawn)) == 8 and all(1e-4 <= x <= 1e-1 for x in drawn)
     two = plan_of([], ["algo.ent_coef=uniform:0:1", "algo.gamma=uniform:0:1"], 4).draw(3)
     assert two["algo.ent_coef"] != two["algo.gamma"], "each setting has its own draw"
+
+
+def test_the_environment_says_whether_smaller_is_better():
+    def lower(metric, given=None):
+        return make_plan("conflict_env:Crossing", ["algo.lr=1e-4,1e-3"], metric=metric, lower=given).lower
+
+    assert lower("eval/los") and not lower("los", False)
+    assert not lower("reached") and not lower("return_mean") and lower("return_mean", True)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,9 @@ def test_when_one_program_is_enough():
     assert "how many gradient steps" in sac.in_one_program()
     assert "one by one" in make_plan("pendulum", ["algo.lr=1e-3,1e-4"], overrides={"algorithm": "cql"}).in_one_program()
     assert "reward.weight_lr" in plan_of(["algo.reward.weight_lr=0.1,0.2"]).in_one_program()
+    shaped = make_plan("airspace/head_on", ["algo.gamma=0.99,0.995"])
+    assert "algo.gamma changes the environment too" in shaped.in_one_program()
+    assert plan_of(["algo.gamma=0.99,0.995"]).in_one_program() is None
     assert plan_of(["algo.lr=1e-4,1e-3"], together=False).in_one_program() is not None
 
 
@@ -164,6 +175,22 @@ def test_its_folder(together):
     assert {p.stem for p in (together.folder / "plots").glob("*.png")} == {"trials", "importance", "parallel"}
 
 
+def test_one_program_starts_from_a_policy_as_single_runs_do(together, tmp_path):
+    """It was ignored there: trials began from nothing, although their configuration said otherwise."""
+    first = together.trial(0) / "seed-0"
+    plan = plan_of(["algo.lr=1e-12,1e-9"], overrides={"init_from": str(first)})  # what it starts with, it ends with
+    assert plan.in_one_program() is None
+    files = begin(tmp_path / "sweep", plan, "")
+    assert run_sweep(files) == 0
+    assert "starts from the policy of" in (files.trial(1) / "log.txt").read_text()
+    a, b = (
+        read(Checkpoints(path / "checkpoints").find(which))[0]
+        for path, which in ((first, "best"), (files.trial(0), "final"))
+    )
+    for name in (name for name in a if "params" in name):
+        np.testing.assert_allclose(a[name], b[name], atol=1e-6, err_msg=name)
+
+
 def test_compare_reads_it(together):
     from regimen.reports.comparison import compare
 
@@ -173,7 +200,7 @@ def test_compare_reads_it(together):
 
 def test_started_again_it_does_nothing(together):
     before = {p: p.stat().st_mtime_ns for p in together.folder.rglob("*") if p.is_file() and "trial-" in str(p)}
-    assert run_sweep(SweepFiles(together.folder, Plan.load(together.folder))) == 0
+    assert run_sweep(SweepFiles(together.folder, SweepPlan.load(together.folder))) == 0
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())
     with pytest.raises(StorageError, match="holds another sweep: its grid is"):
         begin(together.folder, plan_of(["algo.lr=1e-3,1e-2"], ["clip_eps=uniform:0.1:0.3"], 4, seeds=2), "")
@@ -218,7 +245,7 @@ def test_one_by_one_in_optuna(tmp_path):
     pytest.importorskip("optuna")
     plan = plan_of(["algo.epochs=1,2"], ["algo.lr=log:1e-4:1e-2"], 4, sampler="tpe")
     files = begin(tmp_path / "sweep", plan, "")
-    study = Study(files.folder, plan)
+    study = OptunaStudy(files.folder, plan)
     n, claim = next_trial(files, study)  # a process that takes trial 0 and dies
     first = study.point(study.take_up(n))
     claim.__exit__(None, None, None)
@@ -230,7 +257,7 @@ def test_one_by_one_in_optuna(tmp_path):
     done = files.result_path(0).read_bytes()
     assert work(files.folder) == 0
     assert files.result_path(0).read_bytes() == done and files.missing() == []
-    trials = Study(files.folder, plan).known()
+    trials = OptunaStudy(files.folder, plan).known()
     assert sorted(trials) == [0, 1, 2, 3] and {t.state.name for t in trials.values()} == {"COMPLETE"}
     assert [r["params"]["algo.epochs"] for r in files.results()] == [1, 2, 1, 2]
     assert trials[0].value == files.result(0)["value"]
@@ -348,6 +375,6 @@ def test_nothing_done_yet(tmp_path):
     files = begin(tmp_path / "s", plan_of(["algo.lr=1e-4,1e-2"]), "")
     assert write_all(files) == ["no trial is done yet"]
     with pytest.raises(StorageError, match="is not a sweep"):
-        Plan.load(tmp_path)
+        SweepPlan.load(tmp_path)
     with pytest.raises(ConfigError, match="nothing to try"):
         cli.read(["cartpole", "--out", str(tmp_path / "s")])

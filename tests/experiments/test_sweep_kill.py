@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from regimen.experiments.sweep.space import Plan
+from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.storage import read_json
 
@@ -73,7 +73,7 @@ def kill_and_resume(text, folder, kills, trials, seed):
 
 
 def check(folder, trials):
-    plan = Plan.load(folder)
+    plan = SweepPlan.load(folder)
     files = SweepFiles(folder, plan)
     results = files.results()
     assert [r["trial"] for r in results] == list(range(trials)) and files.missing() == []
@@ -84,9 +84,9 @@ def check(folder, trials):
         summary = read_json(files.trial(n) / "summary.json")
         assert summary["episodes"] == 20 and summary["updates"] == 2  # neither cut short nor trained on
     if (folder / "study.db").exists():
-        from regimen.experiments.sweep.optuna_trials import Study
+        from regimen.experiments.sweep.optuna_trials import OptunaStudy
 
-        known = Study(folder, plan).known()
+        known = OptunaStudy(folder, plan).known()
         assert sorted(known) == list(range(trials)) and {t.state.name for t in known.values()} == {"COMPLETE"}
         assert [known[n].value for n in range(trials)] == [r["value"] for r in results]
     assert len((folder / "sweep.csv").read_text().splitlines()) == trials + 1

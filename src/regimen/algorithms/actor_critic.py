@@ -20,7 +20,6 @@ from regimen.algorithms.shared import next_values, optimizer, scheduled, values
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import Shape, make_core, make_net
-from regimen.normalize import RunningStats
 from regimen.schedule import Packed, for_minibatches, pack
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
@@ -75,8 +74,7 @@ class ActorCritic(Algorithm):
         if parts.dist.free_size:
             params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
         opt_state = optimizer(c).init(ravel_pytree(params)[0])
-        norm = {"obs": RunningStats.zero((parts.obs_size,))} if c.normalize_obs else {}
-        return State({"policy": Model(params, opt_state)}, norm, root, Clock.zero(), {})
+        return State({"policy": Model(params, opt_state)}, self.first_norm(), root, Clock.zero(), {})
 
     def actor_params(self, state: State) -> PyTree:
         params = state.models["policy"].params
@@ -149,13 +147,6 @@ class ActorCritic(Algorithm):
 
         value = values(critic, x, batch.length, parts.heads)
         return value, next_values(successor, batch, value)
-
-    def updated_norm(self, state: State, batch: Batch) -> dict[str, PyTree]:
-        """The normalisers with this batch: after the epochs, since log-probabilities use the rollout's statistics."""
-        if "obs" not in state.norm:
-            return state.norm
-        x = spaces.flatten(self.bound.spec.observation_space, batch.obs)
-        return state.norm | {"obs": state.norm["obs"].merge(RunningStats.of(x, batch.valid))}
 
     # --- learning ----------------------------------------------------------------------------------------------------
 

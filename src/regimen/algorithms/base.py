@@ -138,6 +138,17 @@ class Algorithm:
         x = spaces.flatten(self.bound.spec.observation_space, obs)
         return x if norm is None else norm.normalize(x)
 
+    def first_norm(self) -> dict[str, PyTree]:
+        """Normalisers before anything was observed."""
+        return {"obs": RunningStats.zero((self.bound.obs_size,))} if self.config.normalize_obs else {}
+
+    def updated_norm(self, state: State, batch: Batch) -> dict[str, PyTree]:
+        """The normalisers with the observations of a batch."""
+        if "obs" not in state.norm:
+            return state.norm
+        x = spaces.flatten(self.bound.spec.observation_space, batch.obs)
+        return state.norm | {"obs": state.norm["obs"].merge(RunningStats.of(x, batch.valid))}
+
     @property
     def max_lag(self) -> int | None:
         """The most updates between the policy that collected a batch and the one that learns from it; None: any."""

@@ -28,6 +28,10 @@ class BC(OffPolicy):
     config_class = BCConfig
     online = False
 
+    @property
+    def gamma(self) -> float:
+        return 0.99  # nothing is learned from rewards
+
     def build(self, spec: Spec) -> OffPolicyBinding:
         return OffPolicyBinding(spec, self.network)
 

@@ -15,10 +15,10 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError
 from regimen.types import PyTree, Spec
 
-Frozen = Mapping[str, tuple[Any, PyTree]]  # name -> bound algorithm and actor parameters of a policy that only acts
+Frozen = Mapping[str, tuple[Algorithm, PyTree]]  # policies that only act, by name: bound algorithm, actor parameters
 
 
-def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Any:
+def make_algorithm(name: str, config: Any, network: NetworkConfig) -> Algorithm:
     """The algorithm registered as `name`, with its hyper-parameters."""
     cls = ALGORITHMS[name].load()
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
@@ -43,7 +43,7 @@ def spec_of(handle: EnvHandle, regimen: Regimen | None = None) -> Spec:
     return dataclasses.replace(spec, **counts)
 
 
-def bind_algorithm(config: TrainConfig, handle: EnvHandle, regimen: Regimen, frozen: Frozen | None = None) -> Any:
+def bind_algorithm(config: TrainConfig, handle: EnvHandle, regimen: Regimen, frozen: Frozen | None = None) -> Algorithm:
     """The algorithm of a run, for its environment; with several policies, one that holds them all. `frozen` are those
     of `config.frozen`, loaded."""
     spec = spec_of(handle, regimen)

@@ -16,7 +16,6 @@ from regimen.algorithms.base import Algorithm, Binding
 from regimen.algorithms.branches import FREE
 from regimen.config.schema import NetworkConfig
 from regimen.networks import Shape, make_net
-from regimen.normalize import RunningStats
 from regimen.types import Array, Model, PyTree, Spec, State
 
 Metrics = dict[str, Array]
@@ -79,9 +78,15 @@ class OffPolicy(Algorithm):
         out = {"actor": state.models["actor"].params}
         return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
 
-    def first_norm(self) -> dict[str, PyTree]:
-        """Normalisers before anything was observed."""
-        return {"obs": RunningStats.zero((self.bound.obs_size,))} if self.config.normalize_obs else {}
+    @property
+    def gamma(self) -> Any:
+        """Discount of the returns that a dataset is described by."""
+        return self.config.gamma
+
+    @property
+    def reward_scale(self) -> Any:
+        """Factor of the rewards that the critics learn."""
+        return 1
 
     def distribution(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
         """Parameters of the policy's distribution at features [..., D]."""

@@ -61,7 +61,7 @@ class PolicyMap(Algorithm):
         self.config, self.network = first.config, first.network
         self.asynchronous = first.asynchronous
         if first.by_env is not None:
-            self.by_env = tuple(f"{m.name}.{entry}" for m in members if m.learns for entry in m.algo.by_env)
+            self.by_env = tuple(f"{m.name}.{entry}" for m in members if m.learns for entry in m.algo.by_env or ())
 
     @property
     def max_lag(self) -> int | None:

@@ -191,7 +191,8 @@ class PPO(ActorCritic):
         if "balance" in aux:
             aux["balance"] = norms
             metrics |= balance.report(norms, c.balance_warmup, metrics)
-        return state.replace(models={"policy": model}, norm=self.updated_norm(state, batch), aux=aux), metrics
+        norm = self.updated_norm(state, batch)  # after the epochs: log-probabilities use the rollout's statistics
+        return state.replace(models={"policy": model}, norm=norm, aux=aux), metrics
 
     def gradient(self, state: State, batch: Batch) -> Array:
         """The gradient of the loss over the whole batch, as one vector: what a full-batch update would begin with."""

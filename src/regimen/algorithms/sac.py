@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +36,9 @@ from regimen.sources.dataset import Data
 from regimen.sources.replay import Replay, Sample
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
-CRITICS = 2
 Models = dict[str, Model]
 Metrics = dict[str, Array]
+Draw = Callable[[Array], Sample]
 
 
 @register
@@ -56,7 +56,7 @@ class SAC(OffPolicy):
 
     def init(self, key: Array) -> State:
         bound, c = self.bound, self.config
-        actor_key, root, *keys = jax.random.split(key, 2 + CRITICS)
+        actor_key, root, *keys = jax.random.split(key, 4)  # two critics
         actor = bound.actor.init(actor_key)
         critics = [bound.critic.init(k) for k in keys]  # one by one: QR under vmap deadlocks
         critic = jax.tree.map(lambda *x: jnp.stack(x), *critics)
@@ -173,10 +173,7 @@ class SAC(OffPolicy):
         devices = device_count()
         replay, size = bound.replay.share(devices), max(1, c.batch_size // devices)
         steps = batch.valid.size * devices // max(1, len(bound.spec.agents))
-        if "obs" in state.norm:
-            x = spaces.flatten(bound.spec.observation_space, batch.obs)
-            new = state.norm["obs"].merge(RunningStats.of(x, batch.valid))
-            state = state.replace(norm=state.norm | {"obs": new})
+        state = state.replace(norm=self.updated_norm(state, batch))
         ring, rows = replay.insert(state.aux["ring"], state.replay, batch)
         counted = jnp.clip(state.clock.read("steps") + steps - c.learning_starts, 0, steps)
         owed = state.aux["owed"] + c.update_ratio * counted
@@ -187,9 +184,7 @@ class SAC(OffPolicy):
             return replay.sample(ring, rows, key, size, c.n_step, c.gamma)
 
         # seeds that still run have taken equally many env steps, and owe equally many: no turn needs a gate
-        state, totals = self.learn(state, root, sample, due)
-        metrics = mean_over_devices({name: x / due for name, x in totals.items()})  # not numbers where none was due
-        metrics |= {"lr": jnp.float32(c.lr), "gradient_steps": due.astype(jnp.float32)}
+        state, metrics = self.learn(state, root, sample, due)
         metrics["replay_size"] = ring.count.sum() * jnp.float32(bound.replay.columns // replay.workers)
         metrics["env_steps_per_gradient"] = jnp.where(due > 0, steps / due, jnp.nan)
         return state.replace(aux=state.aux | {"ring": ring, "owed": owed - due}, replay=rows), metrics
@@ -198,14 +193,11 @@ class SAC(OffPolicy):
         """The state after `steps` gradient steps on a dataset instead of the replay, and means of their metrics."""
         c = self.config
         root = jax.random.fold_in(state.key, state.clock.updates)
-        state, totals = self.learn(state, root, lambda key: data.sample(key, c.batch_size, c.n_step, c.gamma), steps)
-        metrics = {name: x / steps for name, x in totals.items()} | self.overestimation(state, data)
-        return state, metrics | {"lr": jnp.float32(c.lr), "gradient_steps": jnp.float32(steps)}
+        state, metrics = self.learn(state, root, lambda key: data.sample(key, c.batch_size, c.n_step, c.gamma), steps)
+        return state, metrics | self.overestimation(state, data)
 
-    def learn(
-        self, state: State, root: Array, sample: Callable[[Array], Sample], steps: Array | int
-    ) -> tuple[State, Metrics]:
-        """The state after gradient steps on what `sample(key)` draws, and sums of their metrics."""
+    def learn(self, state: State, root: Array, sample: Draw, steps: Array | int) -> tuple[State, Metrics]:
+        """The state after gradient steps on what `sample(key)` draws, and means of their metrics."""
         norm, done = state.norm.get("obs"), state.aux["gradient_steps"]
 
         def step(i: Array, models: Models) -> tuple[Models, Metrics]:
@@ -213,7 +205,9 @@ class SAC(OffPolicy):
             return self.gradient_step(models, sample(keys[0]), norm, keys[1:], done + i)
 
         models, totals = learn(step, state.models, sync(steps))
-        return state.replace(models=models, aux=state.aux | {"gradient_steps": done + steps}), totals
+        state = state.replace(models=models, aux=state.aux | {"gradient_steps": done + steps})
+        means = mean_over_devices({name: x / steps for name, x in totals.items()})  # not numbers where none was due
+        return state, means | {"lr": jnp.float32(self.config.lr), "gradient_steps": jnp.asarray(steps, jnp.float32)}
 
     def overestimation(self, state: State, data: Data) -> Metrics:
         """Q of the data's own actions on evenly spaced rows, in the rewards' own units, beside the discounted return
@@ -222,11 +216,6 @@ class SAC(OffPolicy):
         q = self.taken(state.models["critic"].params, x, data.probe.action).mean() / self.reward_scale
         happened = data.mc_return.mean()
         return {"q_data_mean": q, "mc_return_mean": happened, "q_gap": q - happened}
-
-    @property
-    def reward_scale(self) -> Any:
-        """Factor of the rewards that the critics learn."""
-        return 1
 
     def gradient_step(
         self, models: Models, sample: Sample, norm: RunningStats | None, keys: list[Array], number: Array
@@ -243,10 +232,7 @@ class SAC(OffPolicy):
         critic = move(critic, self.optimizer(), grads, c.lr if c.critic_lr is None else c.critic_lr)
         slow = jax.tree.map(lambda a, b: a + c.tau * (b - a), critic.target, critic.params)
         models = models | {"critic": critic.replace(target=slow)}
-
-        def improve() -> tuple[Models, Metrics]:
-            return self.improve(models, sample, x, keys[1])
-
+        improve = partial(self.improve, models, sample, x, keys[1])
         if c.policy_delay == 1:
             models, metrics = improve()
         else:
@@ -299,8 +285,8 @@ class SACBinding(OffPolicyBinding):
         self.critic = make_net(critic, Shape(reads, ((1, self.branches.heads),)), 0.01)
         drifts = c.exploration == "pink" and self.branches.size
         self.pink = Pink(self.branches.size, spec.max_episode_steps) if drifts else None
-        columns = spec.columns
-        self.replay = Replay(c.buffer_size, spec.rollout_rows, columns, spec.workers) if spec.rollout_rows else None
+        rows = spec.rollout_rows
+        self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers) if rows else None
         can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
         options = sum(spaces.logits(s) for s in spaces.leaves(spec.action_space).values())
         self.options = options if can_mask else 0

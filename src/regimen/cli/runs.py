@@ -10,7 +10,7 @@ from typing import Literal
 
 from regimen.config.flags import parse, positional
 from regimen.errors import UsageError, nearest
-from regimen.words import plural
+from regimen.words import plural, size
 
 ACTIONS = ("list", "show", "remove")
 
@@ -70,7 +70,7 @@ def run(argv: list[str]) -> int:
         return 0
     paths = [Path(path) for path in targets]
     runs = [run for path in paths for run in listing.removable(path)]
-    if not args.yes and not confirmed(len(runs), listing.bytes_of(sum(map(listing.size_of, paths)))):
+    if not args.yes and not confirmed(len(runs), size(sum(map(listing.size_of, paths)))):
         print("nothing removed")
         return 1
     for path in paths:

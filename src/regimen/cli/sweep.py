@@ -7,12 +7,15 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from regimen.config.fields import Natural, Whole
 from regimen.config.flags import positional, print_help, rows_of, wants_help
 from regimen.config.validation import field_types, read_field
 from regimen.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from regimen.experiments.sweep.space import SweepPlan
 
 DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations,
 `--random` distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a
@@ -90,24 +93,24 @@ def run(argv: list[str]) -> int:
 
 def prepared(argv: list[str]) -> tuple[SweepArgs, Any]:
     """The flags, and the sweep's folder: new, or the one to go on with."""
-    from regimen.experiments.sweep.space import Plan
+    from regimen.experiments.sweep.space import SweepPlan
     from regimen.experiments.sweep.trials import SweepFiles, begin
 
     args, plan = read(argv)
     if plan is None:
         folder = Path(str(args.out))
-        return args, SweepFiles(folder, Plan.load(folder))
+        return args, SweepFiles(folder, SweepPlan.load(folder))
     folder = Path(args.out) if args.out else default_folder(plan)
     return args, begin(folder, plan, shlex.join(["regimen", "sweep", *argv]))
 
 
-def default_folder(plan: Any) -> Path:
-    from datetime import UTC, datetime
-
+def default_folder(plan: SweepPlan) -> Path:
+    """A new folder below `runs/`, named after the environment and the algorithm."""
     from regimen.config.catalogue import folder_name
+    from regimen.runs.api import new_path
 
     config = plan.config(plan.draw(0))
-    return Path("runs") / f"{folder_name(config.env)}-{config.algorithm}-sweep-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    return new_path(f"{folder_name(config.env)}-{config.algorithm}-sweep")
 
 
 def read(argv: list[str]) -> tuple[SweepArgs, Any]:

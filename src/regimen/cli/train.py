@@ -96,7 +96,7 @@ def run(argv: list[str]) -> int:
     return show(train(config, command=command, console=console), flags)
 
 
-def run_several(plan: many.Plan, flags: TrainFlags, command: str) -> int:
+def run_several(plan: many.RunsPlan, flags: TrainFlags, command: str) -> int:
     if flags.hosts is not None or flags.distributed is not None:
         raise UsageError("--hosts and --distributed train one run; name one environment and one algorithm")
 
@@ -150,7 +150,7 @@ def build(tokens: Tokens) -> tuple[TrainConfig, TrainFlags]:
     return plan.jobs[0].config, flags
 
 
-def planned(tokens: Tokens) -> tuple[many.Plan, TrainFlags]:
+def planned(tokens: Tokens) -> tuple[many.RunsPlan, TrainFlags]:
     """The runs that a command stands for, mostly one."""
     types = field_types(TrainFlags)
     only = {n: coerce(tokens.values[n], types[n], "--" + n) for n in ONLY_FLAGS if n in tokens.values}

@@ -29,7 +29,7 @@ def suggestion(name: str) -> str:
 
 
 def folder_name(env: str) -> str:
-    """An environment's name as a folder's: `airspace/head_on` is `head_on`."""
+    """An environment's name as a folder's: `cartpole/positions` is `positions`."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in env.rsplit("/", 1)[-1])
 
 

@@ -93,8 +93,8 @@ def share_discount(config: TrainConfig) -> TrainConfig:
         return config if gamma == default else config.replace(env_args=config.env_args | {name: gamma})
     if value != gamma:
         raise ConfigError(
-            f"env.{name}: {value} is not algo.gamma {gamma:g}, with which shaping leaves the task as it is; leave "
-            f"env.{name} out, and it follows algo.gamma"
+            f"env.{name}: {value} is not algo.gamma {gamma:g}, and shaping with another discount changes the task; set "
+            f"both alike, or leave env.{name} out: it follows algo.gamma"
         )
     return config
 

@@ -84,8 +84,8 @@ class Run:
 
     def changed(self, name: str) -> bool:
         try:
-            found = os.stat(self.root.joinpath(*self.parts, name), follow_symlinks=False)
-            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+            file = os.stat(self.root.joinpath(*self.parts, name), follow_symlinks=False)
+            stamp = (file.st_ino, file.st_size, file.st_mtime_ns)
         except OSError:
             stamp = None
         new = name not in self.stamps or self.stamps[name] != stamp
@@ -246,7 +246,7 @@ def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
         if len(parts) < DEEPEST:
             deeper = [n for n in below if not n.startswith(".") and not (n in INSIDE and (is_run or "views" in below))]
             waiting += [(*parts, name) for name in deeper]
-    return sorted(out, key=lambda found: natural(found[0]))
+    return sorted(out, key=lambda item: natural(item[0]))
 
 
 def natural(parts: tuple[str, ...]) -> list[list[tuple[int, str]]]:
@@ -311,7 +311,7 @@ def files_below(root: Path, parts: tuple[str, ...], *endings: str, most: int = 5
 def stamp_of(root: Path, *parts: str) -> str:
     """Something that changes when a file does."""
     try:
-        found = os.stat(root.joinpath(*parts), follow_symlinks=False)
+        file = os.stat(root.joinpath(*parts), follow_symlinks=False)
     except OSError:
         return ""
-    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
+    return f"{file.st_ino:x}-{file.st_size:x}-{file.st_mtime_ns:x}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regimen.algorithms.base import Algorithm
 from regimen.types import Array, EpisodeRows, PyTree, Record, pytree_dataclass
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Engine:
     compiling: bool = False
     on_signal: Callable[[int], None]  # of one that another process of the run has received
 
-    def __init__(self, algo: Any, learners: int = 1):
+    def __init__(self, algo: Algorithm, learners: int = 1):
         self.algo = algo
         self.learners = learners
 
@@ -87,7 +88,7 @@ class Engine:
     def actor_params(self, k: int) -> PyTree:
         raise NotImplementedError
 
-    def algo_of(self, k: int) -> Any:
+    def algo_of(self, k: int) -> Algorithm:
         """The algorithm of learner k, whose hyper-parameters may be its own."""
         return self.algo
 

@@ -18,6 +18,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from regimen import trees
+from regimen.algorithms.base import Algorithm
 from regimen.axes import SEEDS, applied_state, device_count, sum_over_devices, sync, where
 from regimen.engines.base import AGENT_STEPS, CHUNK, FOREVER, Engine, Limits, Progress
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, State, pytree_dataclass
@@ -59,7 +60,7 @@ def finite(metrics: dict[str, Array], state: State) -> Array:
     return jnp.all(jnp.isfinite(ravel_pytree((losses, params))[0]))
 
 
-def one_update(algo: Any, state: State, batch: Batch, episodes: Array, steps: Array) -> Update:
+def one_update(algo: Algorithm, state: State, batch: Batch, episodes: Array, steps: Array) -> Update:
     """Learn from a batch in which so many episodes ended, and advance the clock."""
     new, metrics = algo.update(state, batch)
     if batch.lag is not None:
@@ -168,7 +169,7 @@ class CompiledEngine(Engine):
     """K learners whose updates are one compiled chunk. An engine says what a `turn` is and what its `inputs` are. With
     `variants`, learner k has an algorithm of its own: all are `algo` but for their float hyper-parameters."""
 
-    def __init__(self, algo: Any, learners: int, variants: list[Any] | None = None):
+    def __init__(self, algo: Algorithm, learners: int, variants: list[Algorithm] | None = None):
         super().__init__(algo, learners)
         self.variants = variants if learners > 1 else None
         self.stacked = None if self.variants is None else self.stack(self.variants)  # as one pytree
@@ -182,7 +183,7 @@ class CompiledEngine(Engine):
         """What the program is given besides the algorithm and the state, and does not change."""
         raise NotImplementedError
 
-    def turn(self, algo: Any, inputs: Any, state: State, carry: PyTree) -> Turn:
+    def turn(self, algo: Algorithm, inputs: Any, state: State, carry: PyTree) -> Turn:
         """One update of one learner."""
         raise NotImplementedError
 
@@ -195,7 +196,7 @@ class CompiledEngine(Engine):
         self.state, self.carry = jax.tree.map(jnp.copy, (state, carry))
 
     @property
-    def played(self) -> Any:
+    def played(self) -> Algorithm:
         """What the program is given as the algorithm."""
         return self.algo if self.stacked is None else self.stacked
 
@@ -208,7 +209,7 @@ class CompiledEngine(Engine):
         return tree if self.learners == 1 else jax.tree.map(lambda x: x[k], tree)
 
     def compile(self) -> Callable[..., Stretch]:
-        def run(algo: Any, inputs: PyTree, state: State, carry: PyTree, limits: Limits) -> Stretch:
+        def run(algo: Algorithm, inputs: PyTree, state: State, carry: PyTree, limits: Limits) -> Stretch:
             return chunk(partial(self.turn, algo, inputs), state, carry, limits)
 
         if self.learners > 1:
@@ -270,7 +271,7 @@ class CompiledEngine(Engine):
         new = jax.tree.map(lambda all_of, one: all_of.at[k].set(one), whole, tree)
         self.place(new["state"], new["carry"])
 
-    def algo_of(self, k: int) -> Any:
+    def algo_of(self, k: int) -> Algorithm:
         return self.algo if self.variants is None else self.variants[k]
 
     def actor_params(self, k: int) -> PyTree:

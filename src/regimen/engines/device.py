@@ -13,6 +13,7 @@ import numpy as np
 from regimen import spaces
 from regimen.errors import ConfigError, OutOfMemoryError
 from regimen.types import PyTree
+from regimen.words import size
 
 REDUCE = "reduce rollout.num_envs, rollout.steps or rollout.episodes, or set algo.micro_batch_size"
 MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
@@ -132,12 +133,3 @@ def require_memory(needed: float, replay: float, devices: list[Any]) -> None:
     raise OutOfMemoryError(
         f"this replay needs about {size(replay)}, twice that while it is made, and {there}; reduce algo.buffer_size"
     )
-
-
-def size(count: float) -> str:
-    """Bytes in words: `1.5 MB`."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit != "MB" or count >= 10 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

@@ -6,13 +6,13 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from regimen import trees
+from regimen.algorithms.base import Algorithm
 from regimen.axes import applied_state
 from regimen.engines.base import Engine, Limits, Progress
 from regimen.engines.chunk import Update, one_update
@@ -20,16 +20,21 @@ from regimen.sources.host import HostSource
 from regimen.types import Array, Batch, EpisodeRows, PyTree, State
 
 
-def gated_update(algo: Any, state: State, batch: Batch, episodes: Array, steps: Array) -> Update:
+def gated_update(algo: Algorithm, state: State, batch: Batch, episodes: Array, steps: Array) -> Update:
     """The update, applied only if it is finite."""
     update = one_update(algo, state, batch, episodes, steps)
     return update.replace(state=applied_state(update.finite, update.state, state))
 
 
+def host_seed(seed: int, updates: int, replaced: int = 0) -> int:
+    """Seed of the first environment. A resumed run, and a worker in another's place, play other episodes."""
+    return (seed * 1_000_003 + updates * 8191 + replaced * 104_729) % 2**31
+
+
 class UpdateEngine(Engine):
     """One learner whose batches are collected outside the compiled program."""
 
-    def __init__(self, algo: Any, seed: int, init: Callable[[Array], State]):
+    def __init__(self, algo: Algorithm, seed: int, init: Callable[[Array], State]):
         super().__init__(algo)
         self.seed = seed
         self.state = jax.tree.map(jnp.copy, init(jax.random.fold_in(jax.random.key(seed), 0)))
@@ -61,7 +66,7 @@ class UpdateEngine(Engine):
 class HostEngine(UpdateEngine):
     """One learner on Gymnasium environments of this process."""
 
-    def __init__(self, algo: Any, source: HostSource, seed: int, init: Callable[[Array], State]):
+    def __init__(self, algo: Algorithm, source: HostSource, seed: int, init: Callable[[Array], State]):
         super().__init__(algo, seed, init)
         self.source = source
 
@@ -69,7 +74,7 @@ class HostEngine(UpdateEngine):
         if self.started:
             return [self.collect_and_update()]
         # a resumed run goes on with other episodes than those it began with
-        self.source.init((self.seed * 1_000_003 + int(self.state.clock.updates) * 8191) % 2**31)
+        self.source.init(host_seed(self.seed, int(self.state.clock.updates)))
         self.started = self.compiling = True  # the policy and the update; nothing is to be saved before the first
         try:
             return [self.collect_and_update()]

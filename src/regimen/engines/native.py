@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from regimen import trees
+from regimen.algorithms.base import Algorithm
 from regimen.axes import DEVICES, all_devices, gather_over_devices
 from regimen.engines.chunk import Buffers, CompiledEngine, Stretch, Turn, one_update
 from regimen.engines.curriculum import Curriculum
@@ -23,7 +24,7 @@ Carry = Any  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curricul
 
 
 def collect_and_learn(
-    source: ScanSource, curriculum: Curriculum | None, lag: int, algo: Any, env: Any, state: State, carry: Carry
+    source: ScanSource, curriculum: Curriculum | None, lag: int, algo: Algorithm, env: Any, state: State, carry: Carry
 ) -> Turn:
     """One rollout of this device's environments, and an update on those of all devices."""
     key = jax.random.fold_in(state.key, state.clock.updates)
@@ -62,14 +63,14 @@ class NativeEngine(CompiledEngine):
     def __init__(
         self,
         env: Any,
-        algo: Any,
+        algo: Algorithm,
         source: ScanSource,
         seeds: list[int],
-        init: Callable[[Array, Any], State],
+        init: Callable[[Array, Algorithm], State],
         curriculum: Curriculum | None = None,
         lag: int = 0,
         devices: list[Any] | None = None,
-        variants: list[Any] | None = None,
+        variants: list[Algorithm] | None = None,
     ):
         super().__init__(algo, len(seeds), variants)
         self.env: Any = env
@@ -96,7 +97,7 @@ class NativeEngine(CompiledEngine):
     def inputs(self) -> PyTree:
         return self.env
 
-    def turn(self, algo: Any, inputs: Any, state: State, carry: Carry) -> Turn:
+    def turn(self, algo: Algorithm, inputs: Any, state: State, carry: Carry) -> Turn:
         source = self.source.share(self.mesh.size)
         return collect_and_learn(source, self.curriculum, self.lag, algo, inputs, state, carry)
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import spaces
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm, spec_of
 from regimen.config.regimen import Regimen
 from regimen.config.schema import TrainConfig
@@ -40,7 +41,13 @@ class OfflineEngine(CompiledEngine):
     """K learners on one dataset, in one program. The data is an argument of it, shared by all."""
 
     def __init__(
-        self, algo: Any, data: Data, steps: int, seeds: list[int], init: Callable[[Array], State], digest: str = ""
+        self,
+        algo: Algorithm,
+        data: Data,
+        steps: int,
+        seeds: list[int],
+        init: Callable[[Array], State],
+        digest: str = "",
     ):
         super().__init__(algo, len(seeds))
         self.data = data
@@ -100,7 +107,7 @@ def make_engine(
     dataset.require_fit(data, handle)
     algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec_of(handle))
     about = data.describe()
-    rows = dataset.on_device(data, algo.bound.dist, getattr(config.algo, "gamma", 0.99))
+    rows = dataset.on_device(data, algo.bound.dist, algo.gamma)
     given: Any = config.algo
     engine: Any = OfflineEngine(algo, rows, regimen.n, seeds, lambda key: adopt(algo.init(key)), about["sha256"])
     notes, online = [data.summary()], getattr(given, "online_steps", 0)

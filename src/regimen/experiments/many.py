@@ -32,7 +32,7 @@ DRAWN = ("mixed", "random")  # members of a family that draw a scenario for each
 
 
 @dataclass(frozen=True)
-class Job:
+class RunPlan:
     """One run: its directory's name and its configuration. `data_from` is the job whose experience it learns from."""
 
     name: str
@@ -41,10 +41,10 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunsPlan:
     """The runs that a command stands for; `title` is None where it is an ordinary one."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[RunPlan, ...]
     title: str | None = None
     out: str | None = None
 
@@ -68,13 +68,13 @@ def family(env: str) -> list[str]:
     return names
 
 
-def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str, Any] | None = None) -> Plan:
+def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str, Any] | None = None) -> RunsPlan:
     """The jobs of a command; every one of them is checked before anything is trained."""
     settings = dict(overrides or {})
     env = env or settings.get("env")
     algo = settings.get("algorithm") or settings.get("algo")
     if not asked(env, algo):
-        return Plan((Job("", layers.build_config(env, config_file=config_file, overrides=settings)),))
+        return RunsPlan((RunPlan("", layers.build_config(env, config_file=config_file, overrides=settings)),))
     rest = {k: v for k, v in settings.items() if k not in ("env", "out", "algorithm") and (k != "algo" or v != algo)}
     envs = family(env) if isinstance(env, str) and asked(env, None) else [env]
     algorithms = ALGORITHMS if algo == ALL else (algo,)
@@ -90,10 +90,10 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
             parts = [folder_name(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
             learns = config.algorithm == "cql" and algo == ALL and config.data is None
             source = "-".join([*parts[:-1], "ppo"]) if learns else None
-            jobs.append(Job("-".join(parts) or folder_name(config.env), config, source))
+            jobs.append(RunPlan("-".join(parts) or folder_name(config.env), config, source))
     root = jobs[0].config.env if len(envs) == 1 else str(env).removesuffix(f"/{ALL}")
     title = f"{folder_name(root)}-{ALL if len(algorithms) > 1 else jobs[0].config.algorithm}"
-    return Plan(tuple(jobs), title, None if settings.get("out") is None else str(settings["out"]))
+    return RunsPlan(tuple(jobs), title, None if settings.get("out") is None else str(settings["out"]))
 
 
 def is_argument(key: str) -> bool:
@@ -122,7 +122,7 @@ def build(env: str | None, config_file: str | None, overrides: dict[str, Any], a
 
 
 def train_all(
-    plan: Plan,
+    plan: RunsPlan,
     command: str = "",
     console: Callable[[], Console] = lambda: Console(quiet=True),
     callback: Callback | None = None,
@@ -140,13 +140,11 @@ def train_all(
         say.event(f"[{i}/{len(plan.jobs)}] {job.config.env} with {job.config.algorithm}: {folder / job.name}")
         row = rows[job.name]
         try:
-            result = train_one(job, folder, rows, command, console(), callback)
-            row |= described(result, folder / job.name)
-            results.append(result)
-        except KeyboardInterrupt as error:
-            row |= {"state": "interrupted", "exit_code": code_of(error)}
-        except RegimenError as error:
-            row |= {"state": "failed", "error": " ".join(str(error).split()), "exit_code": error.exit_code}
+            result, failure = attempt(job, folder, rows, command, console(), callback)
+            row |= failure
+            if result is not None:
+                row |= described(result, folder / job.name)
+                results.append(result)
         except Exception as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             row |= {"state": "failed", "error": text, "exit_code": 1}
@@ -164,7 +162,7 @@ def train_all(
     return Result(folder, summary, summary["exit_code"], results)
 
 
-def parent(plan: Plan) -> Path:
+def parent(plan: RunsPlan) -> Path:
     """The folder of all runs: new, or one that this made earlier."""
     from regimen.runs.api import default_path
 
@@ -179,10 +177,22 @@ def parent(plan: Plan) -> Path:
     return folder
 
 
+def attempt(
+    job: RunPlan, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
+) -> tuple[Result | None, Row]:
+    """Train a run whose failure stops no other: its result, or what to note of it (state, error, exit code)."""
+    try:
+        return train_one(job, folder, rows, command, console, callback), {}
+    except KeyboardInterrupt as error:
+        return None, {"state": "interrupted", "exit_code": code_of(error)}
+    except RegimenError as error:
+        return None, {"state": "failed", "error": " ".join(str(error).split()), "exit_code": error.exit_code}
+
+
 def train_one(
-    job: Job, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
+    job: RunPlan, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
 ) -> Result:
-    """A job from nothing, from where it was left, or as it was finished."""
+    """Train a run from nothing or from where it was left, or return it as it was finished."""
     from regimen.runs.api import train
     from regimen.runs.result import group_result
 
@@ -223,7 +233,7 @@ def go_on(path: Path, config: TrainConfig, command: str, console: Console, callb
 # --- what came of it -------------------------------------------------------------------------------------------------
 
 
-def blank(job: Job) -> Row:
+def blank(job: RunPlan) -> Row:
     c = job.config
     return {"run": job.name, "env": c.env, "algo": c.algorithm, "state": "not started", "exit_code": 0}
 
@@ -292,7 +302,7 @@ def table(rows: list[Row], labels: Mapping[str, str]) -> list[str]:
     return aligned([shown[n][0] for n in names], cells)
 
 
-def compared(plan: Plan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
+def compared(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
     """Where several algorithms were trained: which is better. Never a reason to fail."""
     from regimen.reports.comparison import compare
 

@@ -40,9 +40,9 @@ def focus(point: Point) -> str | None:
 
 def component_sums(point: Point) -> dict[str, float]:
     """Mean episode sum of every reward component, by its name."""
-    found = {name.removeprefix(_SUM): x for name, x in point.items() if name.startswith(_SUM)}
-    bands = {f"{name}{end}" for name in found for end in ("_min", "_max")}
-    return {name: x for name, x in found.items() if name not in bands}
+    sums = {name.removeprefix(_SUM): x for name, x in point.items() if name.startswith(_SUM)}
+    bands = {f"{name}{end}" for name in sums for end in ("_min", "_max")}
+    return {name: x for name, x in sums.items() if name not in bands}
 
 
 def batch_line(
@@ -307,7 +307,7 @@ class _Panel:
             return show(self.point[name]) if name in self.point else None
 
         memory = self.point.get("time/memory_mb") or memory_mb()
-        found = [
+        figures = [
             ("return", value("rollout/return_mean", score)),
             ("average", None if self.ma is None else score(self.ma)),
             ("best", None if self.best is None else score(self.best)),
@@ -323,7 +323,7 @@ class _Panel:
             ("memory", None if memory is None else f"{memory:,.0f} MB"),
             ("focus", focus(self.point)),
         ]
-        return [(label, text) for label, text in found if text is not None]
+        return [(label, text) for label, text in figures if text is not None]
 
     def progress(self) -> str:
         done, left = self.done(), self.left()

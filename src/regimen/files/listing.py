@@ -14,7 +14,7 @@ from typing import Any
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
 from regimen.files.storage import read_json
-from regimen.words import aligned, clock, count, score
+from regimen.words import aligned, clock, count, score, size
 
 DEEPEST = 4  # folders below the one asked for
 SIGNS = ("status.json", "metrics.jsonl", "command.txt", "checkpoints")  # with config.yaml, one of them makes a run
@@ -174,19 +174,11 @@ def table(rows: Sequence[Listed]) -> list[str]:
             count(r.env_steps),
             "" if r.episode_return is None else score(r.episode_return),
             clock(r.wall_seconds),
-            bytes_of(r.size),
+            size(r.size),
         ]
         for r in rows
     ]
     return aligned(["run", "env", "algo", "seed", "state", "done", "steps", "return", "time", "size"], cells)
-
-
-def bytes_of(n: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.1f} TB"
 
 
 def show(path: Path) -> list[str]:
@@ -194,7 +186,7 @@ def show(path: Path) -> list[str]:
     if not (path / "config.yaml").is_file():
         raise StorageError(f"{path} is not a run directory: it has no config.yaml")
     row, status, summary = describe(path), read_json(path / "status.json"), read_json(path / "summary.json")
-    facts = asdict(row) | {"size": bytes_of(row.size), "wall_seconds": clock(row.wall_seconds)}
+    facts = asdict(row) | {"size": size(row.size), "wall_seconds": clock(row.wall_seconds)}
     facts["progress"] = None if row.progress is None else f"{row.progress:.0%}"
     names = (
         "updates",

@@ -169,11 +169,11 @@ def _object(fields: Mapping[str, tuple[Check, object]]) -> Check:
             _fail(where, "not an object")
         out, dot = {}, f"{where}." if where else ""
         for name, (inner, default) in fields.items():
-            given = value.get(name, default)
-            if given is ...:
+            item = value.get(name, default)
+            if item is ...:
                 _fail(f"{dot}{name}", "missing")
             if name in value or default is not None:
-                out[name] = inner(given, f"{dot}{name}")
+                out[name] = inner(item, f"{dot}{name}")
         return out
 
     return run

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from regimen.files.listing import bytes_of, size_of
-from regimen.words import plural
+from regimen.files.listing import size_of
+from regimen.words import plural, size
 
 CORE = (
     "jax",
@@ -137,14 +137,14 @@ def extras() -> Iterator[Check]:
 def places() -> Iterator[Check]:
     """The compilation cache, the disk, memory, and whether runs can be written here."""
     cache = cache_dir()
-    size = size_of(cache) if cache.is_dir() else 0
-    yield Check("cache", "ok", f"{cache}, {bytes_of(size)} of compiled programs")
+    programs = size_of(cache) if cache.is_dir() else 0
+    yield Check("cache", "ok", f"{cache}, {size(programs)} of compiled programs")
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     state, fix = (
         ("ok", "") if free >= LEAST_DISK else ("warning", "regimen runs --sort size, then regimen runs remove RUN")
     )
-    yield Check("disk", state, f"{bytes_of(free)} free in {here}", fix)
+    yield Check("disk", state, f"{size(free)} free in {here}", fix)
     available = memory_available()
     if available is not None:
         state, fix = (
@@ -152,7 +152,7 @@ def places() -> Iterator[Check]:
             if available >= LEAST_MEMORY
             else ("warning", "fewer rollout.num_envs, a smaller algo.buffer_size")
         )
-        yield Check("memory", state, f"{bytes_of(available)} available", fix)
+        yield Check("memory", state, f"{size(available)} available", fix)
     yield writable(here)
 
 

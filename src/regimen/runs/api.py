@@ -41,7 +41,7 @@ SCHEDULES = ("lr_schedule", "clip_schedule", "ent_schedule")
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class Call:
     """What one call of `train` or `resume` shares between its sessions."""
 
     handle: registry.EnvHandle
@@ -77,48 +77,64 @@ def train(
     config, interrupted = provide_data(config, handle, path, console)
     if interrupted is not None:
         return interrupted
-    job = Job(handle, path, where, command, callback, console)
+    call = Call(handle, path, where, command, callback, console)
     if config.seeds is None:
-        return accepted(train_runs(job, config, [path], [config.seed], begun)[0])
-    return accepted(group_result(path, train_seeds(job, config, begun), job.console))
+        return accepted(train_runs(call, config, [path], [config.seed], begun)[0])
+    return accepted(group_result(path, train_seeds(call, config, begun), call.console))
 
 
-def train_seeds(job: Job, config: TrainConfig, begun: float) -> list[Result]:
+def train_seeds(call: Call, config: TrainConfig, begun: float) -> list[Result]:
     """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
-    paths = [job.path / f"seed-{seed}" for seed in seeds]
+    paths = [call.path / f"seed-{seed}" for seed in seeds]
     offline = config.data is not None and not getattr(config.algo, "online_steps", 0)
-    if offline or (job.handle.native is not None and not config.engine.distributed):
-        return train_runs(job, config, paths, seeds, begun)
+    if offline or (call.handle.native is not None and not config.engine.distributed):
+        return train_runs(call, config, paths, seeds, begun)
     results: list[Result] = []
     for path, seed in zip(paths, seeds):
-        results += train_runs(dataclasses.replace(job, path=path), config, [path], [seed], begun)
+        results += train_runs(dataclasses.replace(call, path=path), config, [path], [seed], begun)
         if results[-1].exit_code:
             break
         begun = time.monotonic()
     return results
 
 
-def train_runs(job: Job, config: TrainConfig, paths: list[Path], seeds: list[int], begun: float) -> list[Result]:
-    """One session, from nothing. What can be refused is refused before a directory is made."""
+def train_runs(
+    call: Call,
+    config: TrainConfig,
+    paths: list[Path],
+    seeds: list[int],
+    begun: float,
+    configs: list[TrainConfig] | None = None,
+    labels: list[str] | None = None,
+) -> list[Result]:
+    """One session. What can be refused is refused before a directory is made. `configs` and `labels` are of each run,
+    where they differ in numbers of the algorithm; a run directory that is there already is continued."""
+    each = configs or [config.replace(seed=seed, seeds=None) for seed in seeds]
     with Signals() as signals:
-        adopt = {}
+        more: dict[str, Any] = {}
         if config.init_from:
-            adopt["adopt"] = initial_from(Path(config.init_from), config, job.handle, job.console.event)
+            more["adopt"] = initial_from(Path(config.init_from), config, call.handle, call.console.event)
+        if configs is not None and len(configs) > 1:
+            more["variants"] = [one.algo for one in configs]
         processes.begin(config, seeds)
-        engine = make_engine(config, job.handle, seeds, signals.is_requested, **adopt)
+        engine = make_engine(config, call.handle, seeds, signals.is_requested, **more)
+        begun_before = [(path / "config.yaml").is_file() for path in paths]
         files = []
-        for path, seed in zip(paths, seeds):
-            data = layers.to_dict(config.replace(seed=seed, seeds=None))
-            files.append(RunFiles.create(path, data, job.command))
+        for path, one, old in zip(paths, each, begun_before):
+            files.append(RunFiles.open(path) if old else RunFiles.create(path, layers.to_dict(one), call.command))
             files[-1].lock()
         with closing(files):
-            session = Session(config, job.handle, engine, files, seeds, job.path, job.console, job.callback, signals)
-            for learner in session.learners:
+            to = call.path, call.console, call.callback, signals
+            session = Session(config, call.handle, engine, files, seeds, *to, configs, labels)
+            for learner, old in zip(session.learners, begun_before):
                 learner.ledger.started = begun
-                if config.init_from:
+                if old:
+                    take_up(session, learner, "latest", adopted=True)
+                    say_running(learner.files)
+                elif config.init_from:
                     learner.files.event(f"starts from the policy of {config.init_from}")
-            return run(session, job.where)
+            return run(session, call.where)
 
 
 def run(session: Session, where: str) -> list[Result]:
@@ -227,10 +243,14 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
 
 
 def default_path(config: TrainConfig, title: str | None = None) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     name = title or f"{folder_name(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
-    base = Path("runs") / f"{name}-{seeds}-{stamp}"
+    return new_path(f"{name}-{seeds}")
+
+
+def new_path(name: str) -> Path:
+    """A path below `runs/` that begins with a name and says when; nothing is there yet."""
+    base = Path("runs") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
     path, n = base, 1
     while path.exists():
         n += 1
@@ -263,6 +283,11 @@ def closing(files: list[RunFiles]) -> Iterator[None]:
     finally:
         for f in files:
             f.close()
+
+
+def say_running(files: RunFiles) -> None:
+    """Let status.json say that this process trains a run again."""
+    files.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
 
 
 def state_of(files: RunFiles) -> str | None:
@@ -314,18 +339,18 @@ def resume(
     check_rules(config.stop, handle.id, handle.metrics)
     files = source if out is None else copy_run(source, Path(out))
     files.lock()
-    job = Job(handle, files.path, where, command, callback, console or Console(quiet=True))
-    return accepted(resume_run(job, config, files, checkpoint, begun, copied=out is not None))
+    call = Call(handle, files.path, where, command, callback, console or Console(quiet=True))
+    return accepted(resume_run(call, config, files, checkpoint, begun, copied=out is not None))
 
 
-def resume_run(job: Job, config: TrainConfig, files: RunFiles, checkpoint: str, begun: float, copied: bool) -> Result:
+def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str, begun: float, copied: bool) -> Result:
     """One session, from a checkpoint. A copy that cannot be continued is removed again."""
     with Signals() as signals, closing([files]):
         try:
             processes.begin(config, [config.seed])
-            engine = make_engine(config, job.handle, [config.seed], signals.is_requested)
-            args = (config, job.handle, engine, [files], [config.seed], job.path, job.console, job.callback, signals)
-            session = Session(*args)
+            engine = make_engine(config, call.handle, [config.seed], signals.is_requested)
+            to = call.path, call.console, call.callback, signals
+            session = Session(config, call.handle, engine, [files], [config.seed], *to)
             learner = session.learners[0]
             learner.ledger.started = begun
             take_up(session, learner, checkpoint)
@@ -335,17 +360,18 @@ def resume_run(job: Job, config: TrainConfig, files: RunFiles, checkpoint: str, 
             raise
         data = yaml.safe_dump(plain(layers.to_dict(config), finite=False), sort_keys=False, allow_unicode=True)
         write_atomic(files.path / "config.yaml", data)
-        files.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
-        if job.command:
-            files.event(f"command: {job.command}")
-        return run(session, job.where)[0]
+        say_running(files)
+        if call.command:
+            files.event(f"command: {call.command}")
+        return run(session, call.where)[0]
 
 
-def take_up(session: Session, learner: Learner, checkpoint: str) -> None:
-    """Load the checkpoint, see that there is something left to do, and only then rewind the files to it."""
+def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool = False) -> None:
+    """Load the checkpoint, see that there is something left to do, and only then rewind the files to it. `adopted`: the
+    engine already has the policy that the run starts from."""
     warnings: list[str] = []
     if checkpoint == "latest" and not learner.checkpoints.steps():
-        if learner.config.init_from:
+        if learner.config.init_from and not adopted:
             raise StorageError(f"{learner.path} has no checkpoint; start it again with `regimen train`")
         warnings.append("there is no checkpoint yet: starting from the beginning")
     else:

@@ -17,7 +17,6 @@ import numpy as np
 
 from regimen.config.regimen import describe, describe_budget
 from regimen.config.schema import TrainConfig
-from regimen.engines import device
 from regimen.engines.base import CHUNK, Engine, Limits, Progress
 from regimen.engines.signals import Signals
 from regimen.envs.metric import to_table
@@ -32,6 +31,7 @@ from regimen.runs.ledger import Row
 from regimen.runs.loop import Loop
 from regimen.runs.stopping import Stop, evaluation_rules
 from regimen.sources.host import Interrupted
+from regimen.words import size
 
 Callback = Callable[[dict[str, Any]], Any]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
@@ -105,9 +105,9 @@ class Session:
         first, count = self.learners[0].seed, len(self.learners)
         seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
         seeds = f"{count} runs in one program" if self.varied and self.group else seeds
-        needed = f"{device.size(memory_needed(regimen, h) * count)} for batches"
+        needed = f"{size(memory_needed(regimen, h) * count)} for batches"
         if replay := replay_needed(self.engine.algo):
-            needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {device.size(replay * count)}"
+            needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {size(replay * count)}"
         envs, shared = regimen.num_envs, regimen.devices
         envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs
@@ -116,7 +116,7 @@ class Session:
             *self.engine.notes,
             *self.engine.algo.bound.notes,
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
-            f"{device.size(1e6 * (memory_mb() or 0))} in this process",
+            f"{size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
         ]
         if self.engine.curriculum is not None:

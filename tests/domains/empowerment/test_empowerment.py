@@ -13,10 +13,12 @@ from regimen import trees
 from regimen.config.layers import build_config
 from regimen.domains.empowerment import exact, tabular, validate
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.learner import schedule
 from regimen.domains.empowerment.learner import targets as aims
-from regimen.domains.empowerment.learner.algorithm import Empowerment, some_humans
+from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.domains.empowerment.learner.model import Imagined
-from regimen.domains.empowerment.learner.networks import log_error, move, soft_clamp
+from regimen.domains.empowerment.learner.networks import soft_clamp
+from regimen.domains.empowerment.learner.steps import log_error, move
 from regimen.domains.empowerment.learner.table import check_dense
 from regimen.domains.empowerment.reach import TooLargeError
 from regimen.domains.empowerment.worlds.world import World
@@ -183,11 +185,13 @@ def test_entries_count_their_own_weights():
 
 
 def test_the_throttle_is_for_workers_only():
-    assert float(bound(training_steps_per_env_step=0.01).ratio()) == pytest.approx(0.01)
+    config = EmpowermentConfig(training_steps_per_env_step=0.01, max_env_steps_per_training_step=4)
+    assert float(schedule.ratio(config, workers=1)) == pytest.approx(0.01)
+    assert float(schedule.ratio(config, workers=2)) == 0.25
 
 
 def test_some_humans_count_as_all_on_average():
-    weights = some_humans(jax.random.key(0), jnp.zeros((4000, 3)), 2)
+    weights = aims.some_humans(jax.random.key(0), jnp.zeros((4000, 3)), 2)
     assert set(np.unique(weights).round(4)) == {0.0, 1.5} and (np.asarray(weights > 0).sum(1) == 2).all()
     np.testing.assert_allclose(weights.mean(0), 1.0, atol=0.05)
 
@@ -331,17 +335,17 @@ def test_copies_are_made_when_they_are_due():
     assert copied(100) == {"v_h_e", "x_h", "q_r"}
 
 
-def test_rows_that_are_too_old_are_not_drawn():
-    parts = bound(buffer_size=256 * 4).bound
-    ring, stamp, kept = parts.replay.ring(), parts.no_stamps(), parts.empty_replay()
+def test_rows_that_are_too_old_are_not_drawn(monkeypatch):
+    experience = bound(buffer_size=256 * 4).bound.experience
+    monkeypatch.setattr(experience, "reduce", lambda batch: batch)  # places are given
+    marks, kept = experience.init()
     flags = jnp.zeros((16, 16), bool)
     for t in (0, 100, 200):
         batch = Batch({"place": jnp.full((16, 16), t // 100)}, (), jnp.zeros((16, 16, 1)), flags, flags, (), ~flags, {})
-        stamp = parts.stamped(stamp, ring, batch, jnp.float32(t))
-        ring, kept = parts.replay.insert(ring, kept, batch)
-    assert int(ring.count[0]) == 48
+        marks, kept = experience.insert(marks, kept, batch, jnp.float32(t))
+    assert int(marks["ring"].count[0]) == 48
     for limit, young in ((-1, {0, 1, 2}), (0, {0, 1, 2}), (1, {1, 2}), (100, {1, 2}), (101, {2}), (201, {0, 1, 2})):
-        rows = parts.sample(parts.fresh(ring, stamp, jnp.float32(limit)), kept, jax.random.key(0), 200)
+        rows = experience.sample(marks, kept, jax.random.key(0), 200, jnp.float32(limit))
         assert set(np.unique(rows.place)) == young, limit  # all of them where none would be left
 
 
@@ -353,12 +357,23 @@ def test_hard_clearing_forgets_what_came_before_the_ramp():
 
 
 def test_a_world_is_swept_or_collected():
-    algo = bound(state_sweep=0.5, batch_size=64)
-    parts = algo.bound
-    ring = parts.replay.ring().replace(count=jnp.array([16], jnp.int32))
-    kept = parts.empty_replay().replace(valid=jnp.ones_like(parts.empty_replay().valid))
-    places = np.asarray(parts.sample(ring, kept, jax.random.key(0), 64).place)
+    experience = bound(state_sweep=0.5, batch_size=64).bound.experience
+    marks, kept = experience.init()
+    marks["ring"] = marks["ring"].replace(count=jnp.array([16], jnp.int32))
+    kept = kept.replace(valid=jnp.ones_like(kept.valid))
+    places = np.asarray(experience.sample(marks, kept, jax.random.key(0), 64, jnp.float32(-1)).place)
     assert (places[32:] == 0).all() and len(np.unique(places[:32])) > 10
+
+
+def test_a_world_that_is_swept_keeps_nothing():
+    """Nobody would read a replay: none is made, none is counted, and the log says that rows come from everywhere."""
+    algo = bound(state_sweep=1.0, buffer_size=10**9, batch_size=64)
+    assert algo.bound.replay_bytes() == 0 and "none is kept" in algo.bound.notes[0]
+    made, told = train(algo, 2)
+    assert made.state.replay == () and not {"ring", "stamp"} & made.state.aux.keys()
+    assert "replay_size" not in told and np.isfinite(told["loss"]).all()
+    places = np.asarray(algo.bound.experience.sample({}, (), jax.random.key(0), 64, jnp.float32(-1)).place)
+    assert places.shape == (64,) and len(np.unique(places)) > 20 and places.max() < algo.bound.model.places
 
 
 def test_observed_targets_are_unbiased():
@@ -373,7 +388,7 @@ def test_observed_targets_are_unbiased():
     first, obs = jax.vmap(world.reset)(keys)
     action, _, _ = algo.act(algo.actor_params(state), obs, (), algo.noise(jax.random.key(3), (n,)))
     new, _ = jax.vmap(world.step)(jax.random.split(jax.random.key(4), n), first, action)
-    sample = algo.bound.seen(
+    sample = algo.bound.experience.transitions(
         type("Found", (), {"obs": obs, "next_obs": {"state": new.world, "time": new.time}, "action": action})
     )
 
@@ -407,7 +422,7 @@ def test_weights_of_observed_targets_are_ratios_of_probabilities():
     goal, human = rng.integers(0, 5, (2, n, 2))
     robot, robot_p, human_p = rng.integers(0, 5, n), rng.uniform(0.2, 0.9, n), rng.uniform(0.2, 0.9, (n, 2))
     over, attained = time == time.max(), rng.random((n, 2)) < 0.5
-    seen = aims.Seen(rows, after, *map(jnp.asarray, (over, attained, goal, robot, human, robot_p, human_p)))
+    seen = aims.Transitions(rows, after, *map(jnp.asarray, (over, attained, goal, robot, human, robot_p, human_p)))
     here, new = (algo.values(params, r, 3.0) for r in (rows, after))
     got = jax.tree.map(np.asarray, aims.observed(model, c, seen, here, new, jax.random.key(5)))
     prior, pi = np.asarray(world.prior(state[0])), np.exp(np.asarray(here.log_pi))
@@ -569,7 +584,7 @@ def crowd(humans):
 )
 def test_a_world_that_is_too_large_is_learned_from_the_replay_and_the_log_says_so(args, settings, why):
     parts = bound(env_args=args, state_sweep=1.0, x_h_use_network=False, **settings).bound
-    assert isinstance(parts.model, Imagined) and parts.sweep == 0
+    assert isinstance(parts.model, Imagined) and parts.experience.sweep.share == 0
     assert len(parts.notes) == 1 and why in parts.notes[0] and "algo.table_limit" in parts.notes[0]
 
 

@@ -10,6 +10,7 @@ from regimen.config import layers
 from regimen.config import schema as configuration
 from regimen.config.regimen import resolve, share_rollout
 from regimen.domains.empowerment import exact, validate
+from regimen.domains.empowerment.learner import schedule
 from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.engines.base import Limits
 from regimen.envs import registry
@@ -100,4 +101,4 @@ def test_rollouts_are_whole_episodes_so_that_weights_change_between_them():
 def test_the_throttle_makes_training_keep_up():
     config, handle = configured(**{"algo.training_steps_per_env_step": 0.01, "algo.max_env_steps_per_training_step": 4})
     algo = bind_algorithm(config, handle, resolve(config, native=True))
-    assert float(algo.ratio()) == 0.25
+    assert float(schedule.ratio(algo.config, algo.bound.spec.workers)) == 0.25

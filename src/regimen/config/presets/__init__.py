@@ -128,7 +128,7 @@ def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:
 
 def tuned_for(env: str, algorithm: str = "ppo") -> Preset | None:
     """The tuned preset of an environment (`cartpole`, or `gym:CartPole-v1` through `gym_ids`), if there is one; else
-    that of its family (`airspace.any.yaml` for `airspace/NAME` and `airspace:FILE`)."""
+    that of its family (`FAMILY.any.yaml` for `FAMILY/NAME` and `FAMILY:FILE`)."""
     name = re.fullmatch(r"([a-z0-9_]+)(/[a-z0-9_]+)?", env)
     prefix = env.partition(":")[0]
     of_file = prefix in FILES and FILES[prefix].tuned

@@ -38,6 +38,7 @@ DOMAIN = Domain(
         )
     },
     presets=f"{__path__[0]}/presets",
+    discount=("gamma", 0.995),
     tables="regimen.domains.airspace.views:draw_table",
     verbs={
         "analyse": Verb(

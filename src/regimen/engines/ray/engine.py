@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import Frozen
 from regimen.config import layers
 from regimen.config.catalogue import ENVS
@@ -41,7 +42,7 @@ class RayEngine(UpdateEngine):
         config: TrainConfig,
         regimen: Regimen,
         handle: EnvHandle,
-        algo: Any,
+        algo: Algorithm,
         seed: int,
         init: Callable[[Array], State],
         stop_requested: Callable[[], bool],

@@ -18,11 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 import ray
 
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import Frozen, bind_algorithm
 from regimen.config import layers as settings
 from regimen.config import schema as configuration
 from regimen.config.regimen import Regimen
 from regimen.engines import device
+from regimen.engines.host import host_seed
 from regimen.envs import registry
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Steps
@@ -86,7 +88,7 @@ class Worker:
     def __init__(self, post: Post):
         self.post = post
         self.source: HostSource | Native | None = None
-        self.algo: Any = None
+        self.algo: Algorithm
         self.offered: tuple[int, PyTree] = (-1, None)
         self.begun = time.monotonic()
 
@@ -166,11 +168,6 @@ class Native:
 def share_key(key: Array, worker: int) -> Array:
     """A worker's part of an update's randomness. The first has the key itself: alone, it is the local engine."""
     return jax.random.fold_in(key, 2**31 - worker) if worker else key
-
-
-def host_seed(seed: int, updates: int, replaced: int = 0) -> int:
-    """Seed of the first environment. A resumed run, and a worker in another's place, play other episodes."""
-    return (seed * 1_000_003 + updates * 8191 + replaced * 104_729) % 2**31
 
 
 def native_key(seed: int, post: Post) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 from regimen.experiments.search.loop import Search, Verdict
 from regimen.experiments.search.methods import Model, recommend
 from regimen.reports.figure import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, picture
+from regimen.reports.plots import centred_average
 
 LOOK = {"gp": BLUE, "random": ORANGE, "round_robin": GREEN, "exhaustive": GREY}
 CAUSES = {
@@ -104,7 +105,7 @@ def rates(path: Path, search: Search, names: Any) -> Path:
         for trial, color in lines:
             mine = [r for r in rows if int(r["trial"]) == trial and r.get(labels["rate"])]
             x = np.array([int(r["total_episodes"]) for r in mine])
-            y = smoothed(np.array([float(r[labels["rate"]]) for r in mine]))
+            y = centred_average(np.array([float(r[labels["rate"]]) for r in mine]), window=5)
             if len(x):
                 ax.plot(x, y, color=color, linewidth=1.5)
                 lowest = min(lowest, float(y.min()))
@@ -138,11 +139,6 @@ def rates(path: Path, search: Search, names: Any) -> Path:
         figure.suptitle(f"{names.rate.capitalize()}: training (lines), evaluation (dot) and its lower bound (bar)")
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)
     return path
-
-
-def smoothed(y: np.ndarray, width: int = 5) -> np.ndarray:
-    """A running mean over neighbours, shorter at the ends."""
-    return np.array([y[max(0, i - width // 2) : i + width // 2 + 1].mean() for i in range(len(y))])
 
 
 def progress(path: Path, search: Search, names: Any) -> Path:

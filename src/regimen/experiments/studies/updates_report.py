@@ -14,7 +14,7 @@ from regimen.experiments.studies.report import known, short, shown, version_line
 from regimen.files.storage import cell, write_atomic
 from regimen.reports.figure import BLUE, CYCLE, GREEN, GREY, ORANGE, panels, picture, signature
 from regimen.reports.table import Table
-from regimen.words import count
+from regimen.words import count, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,14 +95,6 @@ def heading(part: str) -> str:
 def gated_part(parts: Parts) -> str | None:
     """The part that measures a gated metric."""
     return next((part for part in parts if part not in HEADINGS), None)
-
-
-def size(number: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            return f"{number:.3g} {unit}"
-        number /= 1000
-    return ""
 
 
 def percent(e: Estimate) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.errors import ConfigError
-from regimen.experiments.sweep.space import DATABASE, Draw, Plan
+from regimen.experiments.sweep.space import DATABASE, Draw, SweepPlan
 
 NAME = "sweep"
 STARTUP = 5  # trials that are never pruned
@@ -28,10 +28,10 @@ def require_optuna() -> None:
         )
 
 
-class Study:
+class OptunaStudy:
     """Optuna behind a small face."""
 
-    def __init__(self, folder: Path, plan: Plan):
+    def __init__(self, folder: Path, plan: SweepPlan):
         require_optuna()
         import optuna
 
@@ -113,7 +113,7 @@ class Pruning:
         return self.pruned
 
 
-def make_sampler(plan: Plan) -> Any:
+def make_sampler(plan: SweepPlan) -> Any:
     """Points of the plan by the trial's number; with `tpe`, what is drawn is chosen by the results so far."""
     import optuna
 
@@ -140,7 +140,7 @@ def make_sampler(plan: Plan) -> Any:
     return Chosen(seed=plan.draw_seed) if plan.sampler == "tpe" else Planned()
 
 
-def planned(plan: Plan, n: int, key: str) -> Any:
+def planned(plan: SweepPlan, n: int, key: str) -> Any:
     value = plan.draw(n)[key]
     return plan.grid[key].index(value) if key in plan.grid else value
 

@@ -9,15 +9,15 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
-from regimen.errors import DivergedError, RegimenError
-from regimen.experiments.sweep.report import best_of, write_all
-from regimen.experiments.sweep.space import Plan
+from regimen.errors import RegimenError
+from regimen.experiments.sweep.report import best_of, brief, write_all
+from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
 from regimen.words import plural, score
@@ -82,20 +82,21 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
 def finish(files: SweepFiles, n: int, point: dict[str, Any], seed: int, tell: Callable[[str], None], **extra: Any):
     """Write down what came of a trial, and say it."""
     result = files.record(n, {"params": point} | files.measured(n, seed) | extra)
-    best = best_of(files.results(), files.plan.lower)
-    done = files.plan.trials - len(files.missing())
-    shown = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
-    what = score(result["value"]) if "value" in result else result["state"]
+    settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
-    top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
-    text = f"[{done}/{files.plan.trials}] trial {n}: {shown}: {files.plan.metric} {what}{pruned}{top}"
+    done = files.plan.trials - len(files.missing())
+    text = standing(files, n, result, done, f"{settings}: {files.plan.metric} ", pruned)
     files.event(text)
     tell(text)
     return result
 
 
-def brief(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def standing(files: SweepFiles, n: int, result: Mapping[str, Any], done: int, before: str = "", after: str = "") -> str:
+    """The line of a trial that is done: how many are, its value or state, and the best so far."""
+    best = best_of(files.results(), files.plan.lower)
+    value = score(result["value"]) if "value" in result else result.get("state")
+    top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
+    return f"[{done}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
 
 
 # --- one by one ------------------------------------------------------------------------------------------------------
@@ -103,12 +104,12 @@ def brief(value: Any) -> str:
 
 def work(folder: Path | str, tell: Callable[[str], None] = lambda text: None) -> int:
     """Take trials until none is left. Any number of processes may do this at once."""
-    from regimen.experiments.sweep.optuna_trials import Study
+    from regimen.experiments.sweep.optuna_trials import OptunaStudy
 
     folder = Path(folder)
-    files = SweepFiles(folder, Plan.load(folder))
+    files = SweepFiles(folder, SweepPlan.load(folder))
     with files.claim("study", wait=True):
-        study = Study(folder, files.plan)
+        study = OptunaStudy(folder, files.plan)
     while True:
         taken = next_trial(files, study)
         if taken is None:
@@ -152,19 +153,17 @@ def do_trial(files: SweepFiles, study: Any, n: int, tell: Callable[[str], None])
     point = study.point(trial)
     config = files.plan.config(point)
     files.discard_torn(n, config.seed)
-    extra: dict[str, Any] = {}
-    job = many.Job(files.trial(n).name, config)
+    failure: dict[str, Any] = {}
+    run = many.RunPlan(files.trial(n).name, config)
     if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
-        try:
-            callback = study.pruning(trial, side_by_side(config))
-            result = many.train_one(job, files.folder, {}, f"trial {n} of {files.folder.name}", Console(True), callback)
-            if result.exit_code in INTERRUPTED:
-                return result.exit_code
-        except DivergedError as error:
-            extra = {"state": "diverged", "error": str(error)}
-        except RegimenError as error:
-            extra = {"state": "failed", "error": " ".join(str(error).split())}
-    study.tell(n, finish(files, n, point, config.seed, tell, **extra))
+        callback, command = study.pruning(trial, side_by_side(config)), f"trial {n} of {files.folder.name}"
+        result, failure = many.attempt(run, files.folder, {}, command, Console(True), callback)
+        code = failure.pop("exit_code", 0) if result is None else result.exit_code
+        if code in INTERRUPTED:
+            return code
+        if files.measured(n, config.seed)["state"] == "diverged":
+            failure["state"] = "diverged"
+    study.tell(n, finish(files, n, point, config.seed, tell, **failure))
     return 0
 
 
@@ -184,18 +183,14 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
     from regimen.experiments.sweep.optuna_trials import require_optuna
 
     require_optuna()
-    started, told = (start_ray if engine == "ray" else start_processes)(files.folder, workers), set(files.missing())
-    alive, codes, stop = started
+    alive, codes, stop = (start_ray if engine == "ray" else start_processes)(files.folder, workers)
+    open_trials = set(files.missing())
     try:
         while True:
             ended = not alive()
-            for n in sorted(told - set(files.missing())):
-                told.discard(n)
-                result = files.result(n) or {}
-                best = best_of(files.results(), files.plan.lower)
-                top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
-                what = score(result["value"]) if "value" in result else result.get("state")
-                console.event(f"[{files.plan.trials - len(told)}/{files.plan.trials}] trial {n}: {what}{top}")
+            for n in sorted(open_trials - set(files.missing())):
+                open_trials.discard(n)
+                console.event(standing(files, n, files.result(n) or {}, files.plan.trials - len(open_trials)))
             if ended:
                 break
             time.sleep(0.2)
@@ -250,7 +245,7 @@ def start_ray(folder: Path, workers: int):
     require_ray()
     import ray
 
-    base = Plan.load(folder)
+    base = SweepPlan.load(folder)
     config = base.config(base.draw(0)).engine
     cluster = Cluster(config, 0)
     cluster.start()

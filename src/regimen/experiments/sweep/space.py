@@ -1,6 +1,6 @@
 """What a sweep tries: points of a grid and random draws, numbered, so that trial n is always the same.
 
-Jax-free. `Plan` is written to the sweep's folder; how its trials are trained is in `sweep_run`.
+Jax-free. `SweepPlan` is written to the sweep's folder; how its trials are trained is in `sweep_run`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Everything that decides a sweep's trials."""
 
     env: str | None
@@ -155,6 +155,9 @@ class Plan:
                 return f"{key} is switched off in some trials"
             if name in algorithm.shaping and len({v == 0 for v in values}) > 1:
                 return f"{key} is switched off in some trials"
+            ends = [self.config({**self.draw(0), key: value}) for value in (min(values), max(values))]
+            if ends[0].env_args != ends[1].env_args:  # where shaping has the learner's discount
+                return f"{key} changes the environment too"
         return None
 
     # --- files ---------------------------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class Plan:
         write_json(folder / PLAN, self.to_dict())
 
     @classmethod
-    def load(cls, folder: Path) -> Plan:
+    def load(cls, folder: Path) -> SweepPlan:
         data = read_json(folder / PLAN)
         if not data:
             raise StorageError(f"{folder} is not a sweep: it has no {PLAN}; name an environment to begin one")
@@ -185,7 +188,7 @@ def make_plan(
     overrides: Mapping[str, Any] | None = None,
     lower: bool | None = None,
     **options: Any,
-) -> Plan:
+) -> SweepPlan:
     """A plan from texts such as `algo.lr=1e-4,3e-4`; every trial that is known now is checked."""
     given = {k: v for k, v in (overrides or {}).items() if k != "out"}
     algorithm = str(given.get("algorithm") or "ppo")
@@ -206,7 +209,7 @@ def make_plan(
         raise ConfigError(f"--trials: the grid has {points} points, and nothing else differs; use --seeds for repeats")
     metric = options.pop("metric", "return_mean").removeprefix("eval/")
     seeds = int(options.pop("seeds", None) or 1)
-    plan = Plan(env, given, lists, draws, wanted, seeds, metric=metric, lower=bool(lower), **options)
+    plan = SweepPlan(env, given, lists, draws, wanted, seeds, metric=metric, lower=bool(lower), **options)
     for n in range(wanted):
         config = plan.config(plan.draw(n))
         resolve(config, native=True)

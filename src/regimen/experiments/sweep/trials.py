@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.errors import StorageError
-from regimen.experiments.sweep.space import PLAN, Plan
+from regimen.experiments.sweep.space import PLAN, SweepPlan
 from regimen.files.storage import Appender, plain, read_json, utc_now, write_json
 from regimen.reports.comparison import Measured, resolve_metric
 
@@ -27,7 +27,7 @@ GOOD = ("finished", "pruned")  # states of trials that have a value to compare, 
 class SweepFiles:
     """What is on disk of one sweep."""
 
-    def __init__(self, folder: Path, plan: Plan):
+    def __init__(self, folder: Path, plan: SweepPlan):
         self.folder, self.plan = Path(folder), plan
 
     def trial(self, n: int) -> Path:
@@ -111,7 +111,7 @@ class SweepFiles:
         return out
 
 
-def begin(folder: Path, plan: Plan, command: str) -> SweepFiles:
+def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
     """The folder of a plan: a new one, or that of the same plan begun earlier, whose trials may become more."""
     if (folder / PLAN).is_file():
         return go_on(folder, plan)
@@ -126,9 +126,9 @@ def begin(folder: Path, plan: Plan, command: str) -> SweepFiles:
     return SweepFiles(folder, plan)
 
 
-def go_on(folder: Path, plan: Plan) -> SweepFiles:
+def go_on(folder: Path, plan: SweepPlan) -> SweepFiles:
     """The same sweep again. Another one in its folder is refused, naming the difference."""
-    old = Plan.load(folder)
+    old = SweepPlan.load(folder)
     mine, theirs = (json.loads(json.dumps(plain(p.to_dict()))) for p in (plan, old))
     for name, value in theirs.items():
         if name != "trials" and mine[name] != value:

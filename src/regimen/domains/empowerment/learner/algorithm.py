@@ -2,12 +2,13 @@
 
 Heitzig and Potham 2025 (arXiv 2508.00159): V_h^e says how well each human attains each possible goal, X_h and U_r turn
 that into the power of each and of all, Q_r and V_r accumulate it, and the robot follows (-Q_r)^-beta_r. Networks join
-one by one (`empowerment_schedule.py`) and learn from rows of a replay, or of all reachable states, towards equations
-(4) to (9) (`empowerment_targets.py`); docs/algorithms/empowerment.md explains all of it.
+one by one (`schedule.py`) and learn from rows of a replay, or of all reachable states (`experience.py`), towards
+equations (4) to (9) (`targets.py`); docs/algorithms/empowerment.md explains all of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,19 +17,21 @@ import optax
 from jax import lax
 
 from regimen.algorithms.base import Algorithm, register
-from regimen.axes import device_count, gather_over_devices, mean_over_devices, own_key, sync
+from regimen.algorithms.off_policy import learn
+from regimen.axes import device_count, mean_over_devices, own_key, sync
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment.hyperparameters import STAGES, EmpowermentConfig
+from regimen.domains.empowerment.learner import schedule, steps
 from regimen.domains.empowerment.learner import targets as aims
+from regimen.domains.empowerment.learner.binding import EmpowermentBinding
 from regimen.domains.empowerment.learner.model import Rows
-from regimen.domains.empowerment.learner.networks import Nets, descend, dropped, error_loss, log_error, log_policy, move
-from regimen.domains.empowerment.learner.parts import EmpowermentBinding
-from regimen.domains.empowerment.learner.schedule import RAMP, effective_beta, epsilon, oldest, rate
+from regimen.domains.empowerment.learner.networks import Nets, dropped, log_policy
+from regimen.domains.empowerment.learner.steps import error_loss, log_error
 from regimen.domains.empowerment.learner.targets import Targets, Values
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 Models = dict[str, Model]
-NEVER = 1e12  # steps of a run without a budget
+Metrics = dict[str, Array]
 NEVER_AN_INDEX = 2**30
 
 
@@ -38,8 +41,8 @@ class Empowerment(Algorithm):
 
     config_class = EmpowermentConfig
     default_network = NetworkConfig(hidden=(64, 64), activation="tanh")
-    asynchronous = True  # learns from what any earlier policy collected
-    needs_env = True  # also to act: networks read what the world makes of a state
+    asynchronous = True
+    needs_env = True  # networks read what the world makes of a state
     stages = STAGES
     progress = ("beta_r",)
     by_env = ()
@@ -59,37 +62,17 @@ class Empowerment(Algorithm):
         return self.bound.nets
 
     def init(self, key: Array) -> State:
-        parts, c = self.bound, self.config
         root, *keys = jax.random.split(key, 1 + len(self.nets.names))
-        models = {name: self.nets.init(name, k, c) for name, k in zip(self.nets.names, keys)}
+        models = {name: self.nets.init(name, k, self.config) for name, k in zip(self.nets.names, keys)}
         aux: dict[str, PyTree] = {"owed": jnp.zeros(()), "training_steps": jnp.int32(0), "stage": jnp.int32(0)}
-        replay: PyTree = ()
-        if parts.replay is not None:
-            aux |= {"ring": parts.replay.ring(), "stamp": parts.no_stamps()}
-            replay = parts.empty_replay()
-        return State(models, {}, root, Clock.zero(), aux, replay)
+        marks, replay = self.bound.experience.init()
+        return State(models, {}, root, Clock.zero(), aux | marks, replay)
 
     # --- schedules ---------------------------------------------------------------------------------------------------
 
     def total(self) -> Array:
         """Length of training in the unit of the schedules."""
-        c, parts = self.config, self.bound
-        per_env_step = self.ratio() if c.schedule_unit == "training_steps" else 1.0
-        if c.num_training_steps is not None:
-            return jnp.float32(
-                c.num_training_steps if c.schedule_unit == "training_steps" else c.num_training_steps / self.ratio()
-            )
-        if self.horizon is None:
-            return jnp.float32(NEVER)
-        scale = {"steps": 1, "episodes": parts.model.horizon, "updates": parts.spec.rollout_rows * parts.spec.num_envs}
-        return jnp.asarray(self.horizon.length, jnp.float32) * scale[self.horizon.unit] * per_env_step
-
-    def ratio(self) -> Any:
-        """Training steps per env step: what is asked for; with several workers no fewer than the throttle allows."""
-        c = self.config
-        if self.bound.spec.workers == 1:
-            return jnp.asarray(c.training_steps_per_env_step, jnp.float32)
-        return jnp.maximum(c.training_steps_per_env_step, 1 / c.max_env_steps_per_training_step)
+        return schedule.total(self.config, self.horizon, self.bound.spec, self.bound.model.horizon)
 
     def time(self, state: State, done: Array) -> Array:
         """The step that schedules read."""
@@ -105,10 +88,10 @@ class Empowerment(Algorithm):
         if self.nets.shared:
             params["v_h_e"] = {"encoder": models["v_h_e"].target["encoder"]}
         epsilons = {
-            "epsilon_r": epsilon(c.epsilon_r_start, c.epsilon_r_end, c.epsilon_r_decay_steps, t),
-            "epsilon_h": epsilon(c.epsilon_h_start, c.epsilon_h_end, c.epsilon_h_decay_steps, t),
+            "epsilon_r": schedule.epsilon(c.epsilon_r_start, c.epsilon_r_end, c.epsilon_r_decay_steps, t),
+            "epsilon_h": schedule.epsilon(c.epsilon_h_start, c.epsilon_h_end, c.epsilon_h_decay_steps, t),
         }
-        return {"nets": params, "beta_r": effective_beta(c, self.bound.plan, t)} | epsilons
+        return {"nets": params, "beta_r": schedule.effective_beta(c, self.bound.plan, t)} | epsilons
 
     def noise(self, key: Array, shape: tuple[int, ...]) -> PyTree:
         keys, world = jax.random.split(key, 3), self.bound.model.world
@@ -163,85 +146,85 @@ class Empowerment(Algorithm):
             drop = dropped(keys[name], getattr(c, f"{name}_dropout")) if nets.drops[name] else None
             return nets.raw(name, params, rows, drop)
 
-        error = nets.v_h_e(raw("v_h_e", rows), train=True) - at.v_h_e
+        error = nets.v_h_e(raw("v_h_e", rows), train=True) - at.v_h_e  # (6)
         out["v_h_e"] = (at.v_h_e_weight * error_loss(c, error)).sum((1, 2)).mean()
-        error = log_error(c, nets.log_value(raw("q_r", rows), c), at.log_q, exact)
+        error = log_error(c, nets.log_value(raw("q_r", rows), c), at.log_q, exact)  # (4)
         out["q_r"] = (at.q_weight * error_loss(c, error)).sum(1).mean()
         if "x_h" in nets.names:
-            error = nets.x_h(raw("x_h", x_rows), train=True) - x_at.x_h
-            out["x_h"] = (some_humans(keys["humans"], error, c.x_h_sample_humans) * error_loss(c, error)).sum(1).mean()
+            error = nets.x_h(raw("x_h", x_rows), train=True) - x_at.x_h  # (7)
+            weight = aims.some_humans(keys["humans"], error, c.x_h_sample_humans)
+            out["x_h"] = (weight * error_loss(c, error)).sum(1).mean()
         if "u_r" in nets.names:
             whole = exact and c.u_r_sample_humans is None
-            out["u_r"] = error_loss(c, log_error(c, nets.log_y(raw("u_r", rows), c.form), at.log_y, whole)).mean()
+            error = log_error(c, nets.log_y(raw("u_r", rows), c.form), at.log_y, whole)  # (8)
+            out["u_r"] = error_loss(c, error).mean()
         if "v_r" in nets.names:
-            error = log_error(c, nets.log_value(raw("v_r", rows), c)[..., 0], at.log_v, exact)
+            error = log_error(c, nets.log_value(raw("v_r", rows), c)[..., 0], at.log_v, exact)  # (9)
             out["v_r"] = error_loss(c, error).mean()
         return sum(out.values()), out
 
     # --- update ------------------------------------------------------------------------------------------------------
 
-    def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-        """Keep the batch, then take the training steps that are due."""
-        c, parts, total = self.config, self.bound, self.total()
-        assert parts.replay is not None, "Spec.rollout_rows: not known to the algorithm"
-        done, devices = state.aux["training_steps"], device_count()
-        steps = batch.valid.size * devices
+    def update(self, state: State, batch: Batch) -> tuple[State, Metrics]:
+        """Keep the batch where rows are drawn from it, then take the training steps that are due."""
+        c, bound, done = self.config, self.bound, state.aux["training_steps"]
+        env_steps = batch.valid.size * device_count()
         t = self.time(state, done)
-        stage = parts.plan.stage(t)
-        ring = state.aux["ring"]
-        if c.buffer_clearing == "hard":
-            enters = (stage > state.aux["stage"]) & (stage >= RAMP)
-            ring = ring.replace(count=jnp.where(enters, 0, ring.count))
-        stamp = parts.stamped(state.aux["stamp"], ring, batch, t)
-        ring, kept = parts.replay.share(devices).insert(ring, state.replay, parts.kept(batch))
-        owed = state.aux["owed"] + self.ratio() * steps
+        stage = bound.plan.stage(t)
+        enters = (stage > state.aux["stage"]) & (stage >= schedule.RAMP) if c.buffer_clearing == "hard" else None
+        marks, rows = bound.experience.insert(state.aux, state.replay, batch, t, enters)
+        owed = state.aux["owed"] + schedule.ratio(c, bound.spec.workers) * env_steps
         due = jnp.floor(owed).astype(jnp.int32)
-        root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
+        state = state.replace(aux=state.aux | marks, replay=rows)
+        models, totals = self.learn(state, due)
+        metrics = mean_over_devices({name: x / due for name, x in totals.items()})
+        metrics |= self.report(state, due, env_steps)
+        aux = state.aux | {"owed": owed - due, "training_steps": done + due, "stage": stage}
+        return state.replace(models=models, aux=aux), metrics
 
-        def step(i: Array, carry: Any, cache: PyTree, targets: Any) -> Any:
-            models, totals = carry
-            models = {name: m.replace(target=targets[name]) for name, m in models.items()}
-            key = own_key(jax.random.fold_in(root, i))
-            models, metrics = self.training_step(
-                models, cache, ring, kept, stamp, key, self.time(state, done + i), total
-            )
-            models = {name: m.replace(target=()) for name, m in models.items()}
-            return models, jax.tree.map(jnp.add, totals, metrics)
+    def learn(self, state: State, due: Array) -> tuple[Models, Metrics]:
+        """The models after `due` training steps, and sums of their metrics."""
+        bound, done = self.bound, state.aux["training_steps"]
+        root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
 
         def block(carry: Any) -> Any:
             """Training steps up to the next that may begin with a copy: between, targets are not touched."""
             i, models, cache, totals = carry
             models, cache = self.copy_targets(models, cache, done + i, self.time(state, done + i))
             targets = {name: m.target for name, m in models.items()}
-            stop = jnp.minimum(due, i + parts.interval - (done + i) % parts.interval)
+            stop = jnp.minimum(due, i + bound.interval - (done + i) % bound.interval)
             stop = -sync(-jnp.where(i < due, stop, NEVER_AN_INDEX))  # the first of any seed that is not through
-            learned = {name: m.replace(target=()) for name, m in models.items()}
-            learned, totals = lax.fori_loop(i, stop, lambda n, c: step(n, c, cache, targets), (learned, totals))
-            return stop, {n: m.replace(target=targets[n]) for n, m in learned.items()}, cache, totals
 
-        cache = self.aim(state.models, t) if parts.cached else ()
-        shapes = jax.eval_shape(lambda: self.training_step(state.models, cache, ring, kept, stamp, root, t, total)[1])
+            def step(n: Array, models: Models) -> tuple[Models, Metrics]:
+                models, key = with_targets(models, targets), own_key(jax.random.fold_in(root, n))
+                models, metrics = self.training_step(models, cache, state, key, self.time(state, done + n))
+                return with_targets(models, dict.fromkeys(models, ())), metrics
+
+            models, totals = learn(step, with_targets(models, dict.fromkeys(models, ())), stop, i, totals)
+            return stop, with_targets(models, targets), cache, totals
+
+        t = self.time(state, done)
+        cache = self.aim(state.models, t) if bound.cached else ()
+        shapes = jax.eval_shape(lambda: self.training_step(state.models, cache, state, root, t)[1])
         zeros = {name: jnp.zeros(()) for name in shapes}
         start = (jnp.int32(0), state.models, cache, zeros)
         _, models, _, totals = lax.while_loop(lambda x: sync(x[0] < due), block, start)
-        metrics = mean_over_devices({name: x / due for name, x in totals.items()})
-        metrics |= self.told(state, ring, due, steps, total)
-        now = done + due
-        aux = state.aux | {"ring": ring, "stamp": stamp, "owed": owed - due, "training_steps": now, "stage": stage}
-        return state.replace(models=models, aux=aux, replay=kept), metrics
+        return models, totals
 
-    def told(self, state: State, ring: Any, due: Array, steps: int, total: Array) -> dict[str, Array]:
+    def report(self, state: State, due: Array, env_steps: int) -> Metrics:
         """What schedules say at the end of an update, and how much was learned from how much."""
-        c, parts = self.config, self.bound
+        c, bound = self.config, self.bound
         done = state.aux["training_steps"] + due
-        t = self.time(state, done)
+        t, total = self.time(state, done), self.total()
         acting = self.actor_params(state)
         out = {name: acting[name] for name in ("epsilon_r", "epsilon_h")}
-        out |= {f"lr_{name}": getattr(c, f"lr_{name}") * rate(c, parts.plan, t, total) for name in self.nets.names}
-        out |= {"stage": parts.plan.stage(t), "beta_r": effective_beta(c, parts.plan, t)}
+        factor = schedule.rate(c, bound.plan, t, total)
+        out |= {f"lr_{name}": getattr(c, f"lr_{name}") * factor for name in self.nets.names}
+        out |= {"stage": bound.plan.stage(t), "beta_r": schedule.effective_beta(c, bound.plan, t)}
         out |= {"training_steps": done, "gradient_steps": due}
-        out["env_steps_per_training_step"] = jnp.where(due > 0, steps / due, jnp.nan)
-        out["replay_size"] = ring.count.sum() * (parts.replay.columns // parts.replay.workers)
+        out["env_steps_per_training_step"] = jnp.where(due > 0, env_steps / due, jnp.nan)
+        if bound.experience.replay is not None:
+            out["replay_size"] = bound.experience.size(state.aux)
         return {name: jnp.asarray(x, jnp.float32) for name, x in out.items()}
 
     def copy_targets(self, models: Models, cache: PyTree, now: Array, t: Array) -> tuple[Models, PyTree]:
@@ -258,113 +241,57 @@ class Empowerment(Algorithm):
     def aim(self, models: Models, t: Array) -> Targets:
         """Targets of all reachable rows. They stay as they are until the next copy or update, also while beta_r
         rises."""
-        model, c, beta_r = self.bound.model, self.config, effective_beta(self.config, self.bound.plan, t)
+        values = self.target_values(models, schedule.effective_beta(self.config, self.bound.plan, t))
+        return aims.of_all_rows(self.bound.model, self.config, values)
+
+    def target_values(self, models: Models, beta_r: Any) -> Callable[[Rows], Values]:
+        """What the target networks say of rows."""
         params = {name: m.target for name, m in models.items()}
-        known = aims.in_blocks(lambda n: self.values(params, model.at(n), beta_r), model.places)
-
-        def there(rows: Rows) -> Values:
-            return jax.tree.map(lambda x: x[rows.place], known)
-
-        def some(numbers: Array) -> Targets:
-            rows = model.at(numbers)
-            return aims.modelled(model, c, rows, there(rows), there, jax.random.key(0))
-
-        return aims.in_blocks(some, model.places)
+        return lambda rows: self.values(params, rows, beta_r)
 
     def training_step(
-        self, models: Models, cache: PyTree, ring: Any, kept: Any, stamp: Array, key: Array, t: Array, total: Array
-    ) -> tuple[Models, dict[str, Array]]:
-        c, parts = self.config, self.bound
+        self, models: Models, cache: PyTree, state: State, key: Array, t: Array
+    ) -> tuple[Models, Metrics]:
+        """The models one training step on, on rows of the state's replay or of the sweep, and their losses."""
+        c, bound, total = self.config, self.bound, self.total()
         keys = dict(zip(("rows", "x_rows", "targets", "humans", *self.nets.names), jax.random.split(key, 9)))
-        limit = oldest(c, parts.plan, t, total) if c.buffer_clearing == "gradual" else jnp.float32(-1)
-        fresh = parts.fresh(ring, stamp, limit)
-        beta_r = effective_beta(c, parts.plan, t)
+        limit = schedule.oldest(c, bound.plan, t, total) if c.buffer_clearing == "gradual" else jnp.float32(-1)
+        beta_r = schedule.effective_beta(c, bound.plan, t)
 
-        def drawn(key: Array, size: int) -> tuple[Rows, Targets]:
-            sample = parts.sample(fresh, kept, key, size)
-            if parts.cached:
+        def draw_rows(key: Array, size: int) -> tuple[Rows, Targets]:
+            share = max(1, size // device_count())
+            sample = bound.experience.sample(state.aux, state.replay, key, share, limit)
+            if bound.cached:
                 return sample, jax.tree.map(lambda x: x[sample.place], cache)
-            return self.targets_of(models, sample, beta_r, keys["targets"])
+            return aims.of_sample(bound.model, c, sample, self.target_values(models, beta_r), keys["targets"])
 
-        def own(size: int) -> int:
-            return max(1, size // device_count())
-
-        rows, at = drawn(keys["rows"], own(c.batch_size))
-        x_rows, x_at = (rows, at) if c.x_h_batch_size is None else drawn(keys["x_rows"], own(c.x_h_batch_size))
+        rows, at = draw_rows(keys["rows"], c.batch_size)
+        x_rows, x_at = (rows, at) if c.x_h_batch_size is None else draw_rows(keys["x_rows"], c.x_h_batch_size)
         if "u_r" in models and c.u_r_sample_humans is not None:
-            at = at.replace(log_y=self.sampled_y(models, rows, keys["humans"]))
-        new, metrics, factor = dict(models), {}, rate(c, parts.plan, t, total)
+            log_x = self.target_values(models, 0.0)(rows).log_x
+            at = at.replace(log_y=aims.sampled_log_y(c, log_x, keys["humans"]))
+        factor = schedule.rate(c, bound.plan, t, total)
         lrs = {name: getattr(c, f"lr_{name}") * factor for name in models}
-        active = {name: parts.plan.active(name, t) for name in models}
+        active = {name: bound.plan.active(name, t) for name in models}
         if self.nets.tables:
-            for name, model in models.items():
-                where, *aim = self.table_target(name, rows, at, x_rows, x_at)
-                where, (wanted, weight) = of_all_devices(where), of_all_devices(aim)  # tables stay the same on all
-                error = weight * jnp.square(wanted - model.params["table"][where])
-                metrics[f"loss_{name}"] = 0.5 * error.sum(-1).mean()
-                new[name] = move(c, model, where, wanted, weight, lrs[name], active[name])
+            new, losses = steps.move_tables(c, models, steps.table_aims(rows, at, x_rows, x_at), lrs, active)
             norm = jnp.zeros(())
         else:
             params = {name: m.params for name, m in models.items()}
-            grads, found = jax.grad(self.losses, has_aux=True)(params, rows, at, x_rows, x_at, keys)
+            grads, losses = jax.grad(self.losses, has_aux=True)(params, rows, at, x_rows, x_at, keys)
             grads = mean_over_devices(grads)
-            metrics = {f"loss_{name}": x for name, x in found.items()}
             norm = optax.global_norm(grads)
-            for name, model in models.items():
-                new[name] = descend(c, name, model, grads[name], lrs[name], active[name])
+            new = {n: steps.descend(c, n, m, grads[n], lrs[n], active[n]) for n, m in models.items()}
+        metrics = {f"loss_{name}": x for name, x in losses.items()}
         return new, metrics | {"loss": sum(metrics.values()), "grad_norm": norm}
 
-    def targets_of(self, models: Models, sample: Any, beta_r: Array, key: Array) -> tuple[Rows, Targets]:
-        """Rows and their targets by the target networks as they are now."""
-        model, c = self.bound.model, self.config
-        params = {name: m.target for name, m in models.items()}
-        if self.bound.observes:
-            here, new = (self.values(params, rows, beta_r) for rows in (sample.rows, sample.next))
-            return sample.rows, aims.observed(model, c, sample, here, new, key)
-        here = self.values(params, sample, beta_r)
-        return sample, aims.modelled(model, c, sample, here, lambda rows: self.values(params, rows, beta_r), key)
 
-    def sampled_y(self, models: Models, rows: Rows, key: Array) -> Array:
-        """log of the mean of X_h^-xi over some humans of each row [N]; their expectation is that over all."""
-        c, count = self.config, self.config.u_r_sample_humans
-        params = {name: m.target for name, m in models.items()}
-        log_x = self.values(params, rows, 0.0).log_x
-        chosen = some_humans(key, log_x, count)
-        y = (chosen * jnp.exp(-c.xi * log_x)).mean(-1)
-        return jnp.log(y * (1 if c.form == "mean" else log_x.shape[-1]))
-
-    def table_target(
-        self, name: str, rows: Rows, at: Targets, x_rows: Rows, x_at: Targets
-    ) -> tuple[Array, Array, Array]:
-        """Places [N], what a table should hold there [N, size], and weights."""
-        n = len(rows.place)
-        match name:
-            case "v_h_e":
-                return rows.place, at.v_h_e.reshape(n, -1), at.v_h_e_weight.reshape(n, -1)
-            case "x_h":
-                return x_rows.place, x_at.x_h, jnp.ones_like(x_at.x_h)
-            case "q_r":
-                return rows.place, -jnp.exp(at.log_q), at.q_weight
-            case "u_r":
-                return rows.place, jnp.exp(at.log_y)[:, None], jnp.ones((n, 1))
-        return rows.place, -jnp.exp(at.log_v)[:, None], jnp.ones((n, 1))
-
-
-def of_all_devices(tree: PyTree) -> PyTree:
-    """Rows [N, ...] of every device below each other, on all of them."""
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), gather_over_devices(tree))
+def with_targets(models: Models, targets: dict[str, PyTree]) -> Models:
+    """The models with other target networks."""
+    return {name: m.replace(target=targets[name]) for name, m in models.items()}
 
 
 def draw(p: Array, gumbel: Array) -> tuple[Array, Array]:
     """A choice from probabilities [..., n], and how likely it was."""
     choice = jnp.argmax(jnp.log(p) + gumbel, -1).astype(jnp.int32)
     return choice, jnp.take_along_axis(p, choice[..., None], -1)[..., 0]
-
-
-def some_humans(key: Array, like: Array, count: int | None) -> Array:
-    """Weights [N, H]: of `count` humans drawn for each row, scaled to a mean of 1; all where there is no count."""
-    if count is None or count >= like.shape[-1]:
-        return jnp.ones_like(like)
-    lots = jax.random.uniform(key, like.shape)
-    rank = jnp.argsort(jnp.argsort(lots, -1), -1)
-    return (rank < count) * (like.shape[-1] / count)

@@ -64,6 +64,10 @@ class WorldModel:
         """Rows of observations [...]."""
         return Rows(obs["state"], obs["time"], jnp.zeros(obs["time"].shape, jnp.int32))
 
+    def at(self, place: Array) -> Rows:
+        """The rows with these places, where they are known; their states are left out."""
+        raise NotImplementedError
+
     def features(self, rows: Rows) -> Array:
         """What networks read [..., F]: the world's features, and the time."""
         flat = rows.state.reshape(-1, *rows.state.shape[len(rows.lead) :])

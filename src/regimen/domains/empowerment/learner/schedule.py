@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from regimen.algorithms.shared import Horizon
 from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
-from regimen.types import Array
+from regimen.types import Array, Spec
 
 RAMP, FULL = 5, 6  # numbers of STAGES
+NEVER = 1e12  # steps of a run without a budget
 STEEPNESS = 6.0  # of the sigmoid over the ramp
 
 
@@ -47,6 +49,25 @@ class Plan(NamedTuple):
     def active(self, name: str, t: Array | int) -> Array:
         """Whether a network learns at step t."""
         return jnp.asarray(t) >= self.starts[NETS.index(name)]
+
+
+def ratio(c: EmpowermentConfig, workers: int) -> Array:
+    """Training steps per env step: what is asked for; with several workers no fewer than the throttle allows."""
+    if workers == 1:
+        return jnp.asarray(c.training_steps_per_env_step, jnp.float32)
+    return jnp.maximum(c.training_steps_per_env_step, 1 / c.max_env_steps_per_training_step)
+
+
+def total(c: EmpowermentConfig, horizon: Horizon | None, spec: Spec, episode_steps: int) -> Array:
+    """Length of training in the unit of the schedules."""
+    by_training = c.schedule_unit == "training_steps"
+    per_env_step = ratio(c, spec.workers)
+    if c.num_training_steps is not None:
+        return jnp.float32(c.num_training_steps if by_training else c.num_training_steps / per_env_step)
+    if horizon is None:
+        return jnp.float32(NEVER)
+    scale = {"steps": 1, "episodes": episode_steps, "updates": spec.rollout_rows * spec.num_envs}
+    return jnp.asarray(horizon.length, jnp.float32) * scale[horizon.unit] * (per_env_step if by_training else 1.0)
 
 
 def effective_beta(c: EmpowermentConfig, plan: Plan, t: Array) -> Array:

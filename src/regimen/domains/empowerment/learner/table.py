@@ -105,7 +105,6 @@ class Enumerated(WorldModel):
         return jnp.asarray(self.order)[jnp.searchsorted(jnp.asarray(self.hash), mixed(key))]
 
     def at(self, place: Array) -> Rows:
-        """The rows with these places; their states are left out."""
         time = jnp.asarray(self.time_of)[place]
         return Rows(jnp.zeros((*place.shape, 0), jnp.int32), time, place)
 

@@ -95,7 +95,7 @@ def same_state(model: WorldModel, c: EmpowermentConfig, here: Values) -> tuple[A
 
 
 @pytree_dataclass
-class Seen(Record):
+class Transitions(Record):
     """Observed transitions, and how likely exploration made what was done."""
 
     rows: Rows  # [N]
@@ -109,7 +109,9 @@ class Seen(Record):
     human_p: Array  # [N, H] likewise
 
 
-def observed(model: WorldModel, c: EmpowermentConfig, seen: Seen, here: Values, new: Values, key: Array) -> Targets:
+def observed(
+    model: WorldModel, c: EmpowermentConfig, seen: Transitions, here: Values, new: Values, key: Array
+) -> Targets:
     """Unbiased targets from one transition each: V_h^e of the humans' goals, Q_r of the action taken, X_h of a goal
     drawn anew (the goal of the rollout is not independent of the state)."""
     n, humans = seen.goal.shape
@@ -140,6 +142,46 @@ def observed(model: WorldModel, c: EmpowermentConfig, seen: Seen, here: Values, 
         log_y,
         log_v,
     )
+
+
+def of_sample(
+    model: WorldModel, c: EmpowermentConfig, sample: Rows | Transitions, values: Callable[[Rows], Values], key: Array
+) -> tuple[Rows, Targets]:
+    """Rows and their targets, from `values` of the target networks as they are now."""
+    if isinstance(sample, Transitions):
+        here, new = values(sample.rows), values(sample.next)
+        return sample.rows, observed(model, c, sample, here, new, key)
+    return sample, modelled(model, c, sample, values(sample), values, key)
+
+
+def of_all_rows(model: WorldModel, c: EmpowermentConfig, values: Callable[[Rows], Values]) -> Targets:
+    """Targets of all reachable rows, by place."""
+    everywhere = in_blocks(lambda places: values(model.at(places)), model.places)
+
+    def there(rows: Rows) -> Values:
+        return jax.tree.map(lambda x: x[rows.place], everywhere)
+
+    def block(places: Array) -> Targets:
+        rows = model.at(places)
+        return modelled(model, c, rows, there(rows), there, jax.random.key(0))
+
+    return in_blocks(block, model.places)
+
+
+def sampled_log_y(c: EmpowermentConfig, log_x: Array, key: Array) -> Array:
+    """log of the mean of X_h^-xi over some humans of each row [N]; their expectation is that over all."""
+    weight = some_humans(key, log_x, c.u_r_sample_humans)
+    y = (weight * jnp.exp(-c.xi * log_x)).mean(-1)
+    return jnp.log(y * (1 if c.form == "mean" else log_x.shape[-1]))
+
+
+def some_humans(key: Array, like: Array, count: int | None) -> Array:
+    """Weights [N, H]: of `count` humans drawn for each row, scaled to a mean of 1; all where there is no count."""
+    if count is None or count >= like.shape[-1]:
+        return jnp.ones_like(like)
+    lots = jax.random.uniform(key, like.shape)
+    rank = jnp.argsort(jnp.argsort(lots, -1), -1)
+    return (rank < count) * (like.shape[-1] / count)
 
 
 def in_blocks(function: Callable[[Array], PyTree], count: int) -> PyTree:

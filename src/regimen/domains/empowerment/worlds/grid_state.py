@@ -13,7 +13,7 @@ from regimen.domains.empowerment.worlds.grid_map import BLOCK, LAVA, LOCKED, ROC
 from regimen.types import Array
 
 
-class Parts(NamedTuple):
+class Scene(NamedTuple):
     """A state by what it is about; any of them may have leading axes."""
 
     at: Any  # [N] place of each agent
@@ -86,7 +86,7 @@ class Layout:
             best.append(max(k * best[n - k] for k in range(1, n + 1)))
         return best[self.agents]
 
-    def unpack(self, state: Any) -> Parts:
+    def unpack(self, state: Any) -> Scene:
         n = self.agents
         counts = [n, n, len(self.things), len(self.grid.keys), len(self.grid.doors), len(self.mortal)]
         ends = np.cumsum(counts)
@@ -96,9 +96,9 @@ class Layout:
         zero = jnp.zeros_like(state[..., 0])
         gone = [mortal[..., self.mortal.index(i)] if i in self.mortal else zero for i in range(n)]
         flags = [switches[..., self.switches.index(i)] if i in self.switches else zero for i in range(3)]
-        return Parts(at, facing, things, keys, doors, jnp.stack(gone, -1) > 0, jnp.stack(flags, -1))
+        return Scene(at, facing, things, keys, doors, jnp.stack(gone, -1) > 0, jnp.stack(flags, -1))
 
-    def pack(self, parts: Parts) -> Array:
+    def pack(self, parts: Scene) -> Array:
         kept = [*parts[:5], parts.gone[..., list(self.mortal)], parts.switches[..., list(self.switches)]]
         return jnp.concatenate([jnp.asarray(part, jnp.int32) for part in kept if part.shape[-1]], -1)
 

@@ -1,38 +1,33 @@
-"""What the empowerment learner builds once for a world: its model, its networks, its stages and its replay."""
+"""What the empowerment learner makes once for a world: its model, its networks, its stages, and where rows come
+from."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from regimen.algorithms.base import Binding
-from regimen.axes import device_count
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import exact, reach, tabular
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.learner.experience import Experience
 from regimen.domains.empowerment.learner.model import Imagined, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets
 from regimen.domains.empowerment.learner.schedule import Plan
 from regimen.domains.empowerment.learner.table import Enumerated
-from regimen.domains.empowerment.learner.targets import Seen
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import ConfigError
-from regimen.sources.replay import Replay, Ring
-from regimen.sources.replay import Rows as Kept
-from regimen.types import Array, Batch, PyTree, Spec
+from regimen.sources.sweep import StateSweep
+from regimen.types import Spec
 
 JOINT = 200  # joint actions allowed for each state of `table_limit`
-CACHE = (
-    8  # all reachable rows are aimed at together where they are at most so many times those drawn between two copies
-)
+CACHE = 8  # targets of all reachable rows are computed together where they are at most so many times those drawn
 
 
 class EmpowermentBinding(Binding):
-    """The model of a world, the networks, the stages and the replay."""
+    """The model of a world, the networks, the stages and the experience."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: EmpowermentConfig):
         world = spec.env
@@ -51,103 +46,25 @@ class EmpowermentBinding(Binding):
         small = 0 < self.model.places <= CACHE * c.batch_size * interval
         self.cached = small and interval > 1 and not self.observes
         self.notes: list[str] = []  # for the head of the log
-        self.sweep = c.state_sweep
-        if self.sweep and self.observes and world.enumerable:
+        share = c.state_sweep
+        if share and self.observes and world.enumerable:
             raise ConfigError("algo.state_sweep: targets are observed, not modelled, and only those of the model can "
                               "be swept; set it to 0, or algo.use_model_based_targets to true")  # fmt: skip
-        if self.sweep and not self.model.places:
-            self.sweep = 0.0
+        if share and not self.model.places:
+            share = 0.0
             self.notes.append(
                 f"algo.state_sweep {c.state_sweep:g}: nothing to sweep, the world is not enumerated "
                 f"({self.model.why}; algo.table_limit is {c.table_limit:,}); all rows are drawn from the replay"
             )
-        rows = spec.rollout_rows
-        self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers) if rows else None
-
-    # --- the replay --------------------------------------------------------------------------------------------------
-
-    def example(self) -> tuple[PyTree, PyTree, PyTree]:
-        """What is kept of an observation, an action and a successor."""
-        world = self.model.world
-        time, state = jnp.int32(0), jax.eval_shape(world.initial)
-        state = jnp.zeros(state.shape, state.dtype)
-        if not self.observes:
-            return ({"place": time} if self.model.places else {"state": state, "time": time}), (), ()
-        goal, p = jnp.zeros(world.humans, jnp.int32), jnp.zeros(world.humans)
-        action = {"robot": time, "human": goal, "robot_p": jnp.zeros(()), "human_p": p}
-        return {"state": state, "time": time, "goal": goal}, action, {"state": state, "time": time}
-
-    def empty_replay(self) -> Kept:
-        assert self.replay is not None
-        lead = (self.replay.capacity, self.replay.columns)
-        obs, action, new = jax.tree.map(lambda x: jnp.zeros((*lead, *x.shape), x.dtype), self.example())
-        flags = [jnp.zeros(lead, bool) for _ in range(3)]
-        return Kept(obs, action, jnp.zeros(lead), flags[0], flags[1], new, flags[2])
+        sweep = StateSweep(self.model.places, share)
+        if sweep.whole:
+            self.notes.append(
+                f"algo.state_sweep 1: rows are drawn from all {sweep.places:,} reachable ones, and none is kept"
+            )
+        self.experience = Experience(spec, self.model, self.observes, sweep, c.buffer_size)
 
     def replay_bytes(self) -> int:
-        if self.replay is None:
-            return 0
-        shapes = jax.eval_shape(self.empty_replay)
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
-
-    def kept(self, batch: Batch) -> Batch:
-        """The part of a batch that goes into the replay."""
-        obs, action, new = self.example()
-        if "place" in obs:
-            lead = batch.valid.shape
-            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.obs)
-            return batch.replace(obs={"place": self.model.rows(flat).place.reshape(lead)}, action=(), next_obs=())
-        return batch.replace(
-            obs={name: batch.obs[name] for name in obs},
-            action={name: batch.action[name] for name in action} if action else (),
-            next_obs={name: batch.next_obs[name] for name in new} if new else (),
-        )
-
-    def no_stamps(self) -> Array:
-        """When each time row was written, by worker [W, C]; -1: never."""
-        assert self.replay is not None
-        return jnp.full((self.replay.workers, self.replay.capacity), -1.0)
-
-    def stamped(self, stamp: Array, ring: Ring, batch: Batch, t: Array) -> Array:
-        """With the rows of a batch that is about to be written."""
-        worker = jnp.int32(0) if batch.worker is None else batch.worker
-        new = jnp.full((1, batch.valid.shape[0]), jnp.asarray(t, jnp.float32))
-        return jax.lax.dynamic_update_slice(stamp, new, (worker, ring.cursor[worker]))
-
-    def fresh(self, ring: Ring, stamp: Array, limit: Array) -> Ring:
-        """The ring without rows that were written before step `limit`; as it is where nothing would be left."""
-        young = (stamp >= limit).sum(1).astype(jnp.int32)
-        count = jnp.minimum(ring.count, young)
-        return ring.replace(count=jnp.where(count.sum() > 0, count, ring.count))
-
-    def sample(self, ring: Ring, kept: Kept, key: Array, size: int) -> Any:
-        """Rows [size], a share of them swept from all that are reachable; or observed transitions."""
-        assert self.replay is not None
-        swept = max(1, round(self.sweep * size)) if self.sweep else 0
-        keys = jax.random.split(key)
-        place = jax.random.randint(keys[0], (swept,), 0, max(1, self.model.places)) if swept else None
-        if place is not None and swept == size:
-            return self.model.at(place)  # type: ignore[attr-defined]
-        found = self.replay.share(device_count()).sample(ring, kept, keys[1], size - swept, 1, 1.0)
-        if self.observes:
-            return self.seen(found)
-        if "place" in found.obs:
-            both = found.obs["place"] if place is None else jnp.concatenate([place, found.obs["place"]])
-            return self.model.at(both)  # type: ignore[attr-defined]
-        return self.model.rows(found.obs)
-
-    def seen(self, found: Any) -> Seen:
-        """Transitions as targets need them."""
-        model, world = self.model, self.model.world
-        new, goal = found.next_obs["state"], found.obs["goal"]
-        rows = model.rows(found.obs)
-        over = jax.vmap(world.ended)(new) | model.last(rows)
-        attained = jax.vmap(world.attained)(new)
-        own = jnp.take_along_axis(attained, goal[..., None], 2)[..., 0]
-        a = found.action
-        return Seen(
-            rows, model.rows(found.next_obs), over, own, goal, a["robot"], a["human"], a["robot_p"], a["human_p"]
-        )
+        return self.experience.replay_bytes()
 
 
 def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
