@@ -24,7 +24,7 @@ from regimen.engines.curriculum import newest
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
-from regimen.runs import api, build
+from regimen.runs import api, build, processes
 from regimen.runs.build import make_engine
 from regimen.schedule import for_minibatches, pack, shuffle
 from regimen.types import EpisodeRows
@@ -270,7 +270,7 @@ def quick(folder):
     yield "empowerment_tables", empowered(x_h_use_network=True, x_h_batch_size=32, use_lookup_tables=True)
     yield "not_shared", refused(devices=8, **{"rollout.num_envs": 12, "rollout.steps": 24})
     yield "too_many", refused(devices=9)
-    yield "by_default", engine_of(None, **{"rollout.num_envs": 12, "rollout.steps": 24}).device_count
+    yield "by_default", engine_of(None, **{"rollout.num_envs": 12, "rollout.steps": 24}).regimen.devices
     run = tiny(folder / "run", devices=2, **PAIR, total_steps=2048)
     yield "header", (run.run_dir / "log.txt").read_text()
     yield "summary", {k: run.summary[k] for k in ("env_steps", "updates", "episodes", "stop_reason")}
@@ -292,7 +292,7 @@ def pair(folder, number, address):
         (lambda *args, **kwargs: engines.append(make(*args, **kwargs)) or engines[-1]),
         make_engine,
     )
-    api.make_engine = build.make_engine
+    api.make_engine = processes.make_engine = build.make_engine
     others = ["--distributed", address, "--process-id", number, "--num-processes", "2"]
     yield "trained", main(["train", "cartpole", *command_line(**PAIR, total_steps=1024, out=folder / "pair"), *others])
     yield "resumed", main(["resume", str(folder / "pair"), "--total-steps", "2048"])
