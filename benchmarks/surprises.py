@@ -93,12 +93,12 @@ def sac_seeds(rounds: int) -> None:
 
 # --- learning --------------------------------------------------------------------------------------------------------
 
-CRITICS: dict[str, dict[str, Any]] = {
+CRITICS: dict[str, dict[str, Any]] = {  # of CQL on Pendulum, which had 1e-3
+    "critic_lr 1e-3": {"algo.critic_lr": 1e-3},
+    "critic_lr 1e-3, without the conservative term": {"algo.critic_lr": 1e-3, "algo.min_q_weight": 0.0},
     "as tuned": {},
-    "without the conservative term": {"algo.min_q_weight": 0.0},
-    "critic_lr 5e-3": {"algo.critic_lr": 5e-3},
-    "critic_lr 5e-3, without the term": {"algo.critic_lr": 5e-3, "algo.min_q_weight": 0.0},
-    "rewards not scaled": {"algo.reward_scale": 1.0, "algo.min_q_weight": 5.0},
+    "without the term": {"algo.min_q_weight": 0.0},
+    "critic_lr 1e-3, rewards not scaled": {"algo.critic_lr": 1e-3, "algo.reward_scale": 1.0, "algo.min_q_weight": 5.0},
 }
 SETTLING: dict[str, dict[str, Any]] = {  # of PPO on MountainCar
     "as tuned": {},

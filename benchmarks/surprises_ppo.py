@@ -2,6 +2,7 @@
 
     python benchmarks/surprises_ppo.py late-collapse --seeds 10   # Platform: target_kl and the bonus, each and both
     python benchmarks/surprises_ppo.py within-episodes --seeds 10 # Durotaxis: is it the shift of rewards, or the scale?
+    python benchmarks/surprises_ppo.py within-episodes --env network_defense --seeds 3
     python benchmarks/surprises_ppo.py outlier --seeds 10         # CartPole: is it the number of gradient steps?
 
 Each case prints a row as it is measured, and the numbers of every seed as a line of JSON. The first two take minutes on
@@ -26,7 +27,13 @@ COLLAPSE: dict[str, dict[str, Any]] = {
     "bonus on the parameters": {"algo.ent_continuous": 1.0},
     "both": {"algo.target_kl": None, "algo.ent_continuous": 1.0},
 }
-HARDER = {"env.border": "fail", "algo.gae_lambda": 0.8, "algo.vf_coef": 0.5}  # as in docs/results.md
+EPISODIC: dict[str, tuple[dict[str, Any], int]] = {  # settings and steps of within-episodes
+    "durotaxis": (
+        {"env.border": "fail", "algo.gae_lambda": 0.8, "algo.vf_coef": 0.5},
+        200_000,
+    ),  # as in docs/results.md
+    "network_defense": ({"rollout.steps": 2500, "rollout.num_envs": 25, "algo.minibatch_size": 256}, 1_000_000),
+}
 WITHIN = ("as they are", "z-scores", "shifted only", "divided only")
 OUTLIERS: dict[str, tuple[int, int, bool]] = {  # episodes per update, minibatch size, advantages normalised
     "20 episodes, many gradient steps": (20, 64, True),
@@ -86,13 +93,15 @@ def standardised(name: str) -> Iterator[None]:
         rewards.standardize_episodes = whole
 
 
-def within_episodes(cases: Sequence[str], seeds: int, first: int, steps: int | None) -> None:
-    """Durotaxis with rewards standardised within episodes: does losing the episode's sum cost success?"""
-    print(harness.table(["Durotaxis, rewards within episodes", "success", "steps to 90%", "return"], []))
+def within_episodes(cases: Sequence[str], seeds: int, first: int, steps: int | None, env: str) -> None:
+    """Rewards standardised within episodes: does losing the episode's sum cost success? In network defence, whose
+    updates here are 25 whole episodes of 100 steps, nothing but the rewards tells a good episode from a bad one."""
+    print(harness.table([f"{env}, rewards within episodes", "success", "steps to 90%", "return"], []))
+    given, budget = EPISODIC[env]
     for name in cases:
-        settings = HARDER | ({} if name == "as they are" else ablation.VARIANTS["norm_episode"])
+        settings = given | ({} if name == "as they are" else ablation.VARIANTS["norm_episode"])
         with standardised(name):
-            out = ablation.train("durotaxis", settings, seeds, steps or 200_000, 200, first)
+            out = ablation.train(env, settings, seeds, steps or budget, 200, first)
         kept = {x: out[x] for x in ("success", "steps_to_90", "return")}
         show(
             [name, ablation.row(name, out)[1], ablation.reached(out["steps_to_90"]), ablation.row(name, out)[4]], **kept
@@ -149,6 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=list(EXPERIMENTS), help="which experiment")
     parser.add_argument("--cases", nargs="+", metavar="CASE", help="some of its cases only")
+    parser.add_argument("--env", choices=list(EPISODIC), default="durotaxis", help="of within-episodes")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=lambda x: int(float(x)), help="of each training, instead of its own budget")
@@ -157,7 +167,8 @@ def main() -> None:
     for case in args.cases or ():
         if case not in cases:
             parser.error(f"--cases: '{case}' is not one of {', '.join(cases)}")
-    experiment(args.cases or cases, args.seeds, args.first_seed, args.steps)
+    more = {"env": args.env} if args.name == "within-episodes" else {}
+    experiment(args.cases or cases, args.seeds, args.first_seed, args.steps, **more)
 
 
 if __name__ == "__main__":

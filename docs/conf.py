@@ -36,7 +36,10 @@ NAVIGATION = {
     ],
     "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "search", "studies"],
     "Results and help": ["results", "surprises", "troubleshooting", "migrating"],
-    "Inside": ["run_directory", "extending", "architecture", "project/contributing", "project/changelog", "project/licence"],
+    "Inside": [
+        *("run_directory", "extending", "architecture"),
+        *("project/contributing", "project/changelog", "project/licence"),
+    ],
 }
 
 

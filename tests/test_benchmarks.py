@@ -157,6 +157,19 @@ def test_a_family_more(script):
     assert np.hypot(*ends.T).max() < 9  # 5 NM, in a scene that has grown
 
 
+def test_every_surprise_of_a_world_can_be_asked_for(script, monkeypatch):
+    """Options that an experiment reads exist: `main` calls each of them with its defaults."""
+    worlds = script("surprises_worlds")
+    called = []
+    named = {"orders": "repaired_orders"}
+    for name in worlds.EXPERIMENTS:
+        function = named.get(name, name.replace("-", "_"))
+        monkeypatch.setattr(worlds, function, lambda *args, name=name: called.append(name))
+        monkeypatch.setattr(sys, "argv", ["surprises_worlds.py", name])
+        worlds.main()
+    assert called == worlds.EXPERIMENTS and len(called) == 11
+
+
 def test_half_of_standardising_within_episodes(script):
     """A shift takes the sum of an episode away; a division keeps its sign. Both together are the z-scores."""
     import jax.numpy as jnp

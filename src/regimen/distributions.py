@@ -250,7 +250,7 @@ class Joint:
 
     event_ndim = 1
 
-    def __init__(self, space: Any, leaves: dict[str, Leaf], conditions: Conditions):
+    def __init__(self, space: gym.Space, leaves: dict[str, Leaf], conditions: Conditions):
         self.space, self.leaves, self.conditions = space, leaves, dict(conditions)
         self.head_size = sum(d.head_size for d in leaves.values())
         self.free_size = sum(d.free_size for d in leaves.values())
@@ -380,7 +380,12 @@ class Elements:
 
 
 def for_space(
-    space: Any, log_std_init: float = 0.0, *, bounded: str = "auto", state_std: bool = False, conditions: Any = None
+    space: gym.Space,
+    log_std_init: float = 0.0,
+    *,
+    bounded: str = "auto",
+    state_std: bool = False,
+    conditions: Any = None,
 ) -> Distribution:
     """The distribution of an action space. `bounded`: `clip` or `tanh`; auto squashes in hybrid spaces only."""
     if isinstance(space, (gym.Dict, gym.Tuple)):
@@ -392,7 +397,7 @@ def for_space(
     return leaf_for(space, log_std_init, bounded == "tanh", state_std, "action space")
 
 
-def leaf_for(space: Any, log_std_init: float, squash: bool, state_std: bool, where: str) -> Leaf:
+def leaf_for(space: gym.Space, log_std_init: float, squash: bool, state_std: bool, where: str) -> Leaf:
     match space:
         case gym.Discrete():
             return Categorical(int(space.n), int(space.start))

@@ -15,7 +15,7 @@ from regimen.errors import ConfigError
 from regimen.types import Array, PyTree
 
 
-def describe(space: Any) -> str:
+def describe(space: gym.Space) -> str:
     """A short, stable text of a space: stored with a policy and compared when one is loaded."""
     match space:
         case gym.Dict():
@@ -38,7 +38,7 @@ def same(a: Any, b: Any) -> bool:
     return a == b and describe(a) == describe(b)
 
 
-def check_observation_space(space: Any, where: str = "observation space") -> None:
+def check_observation_space(space: gym.Space, where: str = "observation space") -> None:
     match space:
         case gym.Dict():
             for name, sub in space.spaces.items():
@@ -87,14 +87,14 @@ def flatten(space: Any, x: PyTree) -> Array:
     return flat / 255.0 if space.dtype == np.uint8 and isinstance(space, gym.Box) else flat
 
 
-def leaves(space: Any, name: str = "") -> dict[str, Any]:
+def leaves(space: gym.Space, name: str = "") -> dict[str, Any]:
     """The parts of a nested space by name: `choice`, `1`, `arm/0`. A plain space is one part without a name."""
     if not isinstance(space, (gym.Dict, gym.Tuple)):
         return {name: space}
     return {k: v for _, sub, path in children(space, name) for k, v in leaves(sub, path).items()}
 
 
-def build(space: Any, values: dict[str, Any], name: str = "") -> PyTree:
+def build(space: gym.Space, values: dict[str, Any], name: str = "") -> PyTree:
     """Values by part name as the nested structure of the space."""
     match space:
         case gym.Dict():
@@ -104,7 +104,7 @@ def build(space: Any, values: dict[str, Any], name: str = "") -> PyTree:
     return values[name]
 
 
-def split(space: Any, x: PyTree, name: str = "") -> dict[str, Any]:
+def split(space: gym.Space, x: PyTree, name: str = "") -> dict[str, Any]:
     """The inverse of `build`."""
     if not isinstance(space, (gym.Dict, gym.Tuple)):
         return {name: x}
@@ -117,7 +117,7 @@ def children(space: Any, name: str) -> list[tuple[Any, Any, str]]:
     return [(key, sub, f"{name}/{key}" if name else str(key)) for key, sub in parts]
 
 
-def logits(space: Any) -> int:
+def logits(space: gym.Space) -> int:
     """Options of a discrete part, all its choices side by side; 0 for a Box."""
     match space:
         case gym.Discrete():
@@ -129,13 +129,13 @@ def logits(space: Any) -> int:
     return 0
 
 
-def mask_row(space: Any, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
+def mask_row(space: gym.Space, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
     """An action mask as one row [*lead, L] over the options of every discrete part, True = allowed. For a nested space
     it comes as a dict or tuple of the same structure, where a part may be None or missing (everything allowed), or as
     such a row already."""
     np_or_jnp = np if all(isinstance(x, np.ndarray) for x in jax.tree.leaves(mask)) else jnp
 
-    def rows(space: Any, mask: Any) -> list[Any]:
+    def rows(space: gym.Space, mask: Any) -> list[Any]:
         match space:
             case gym.Dict() if not hasattr(mask, "shape"):
                 given = {} if mask is None else mask
@@ -176,7 +176,7 @@ def bounds(space: Any) -> tuple[Any, Any]:
     return space.low, space.high
 
 
-def sample(space: Any, row: np.ndarray | None = None) -> Any:
+def sample(space: gym.Space, row: np.ndarray | None = None) -> Any:
     """A random member with the space's own generator, where a mask row allows it."""
     if row is None:
         return space.sample()
@@ -197,7 +197,7 @@ def sample(space: Any, row: np.ndarray | None = None) -> Any:
     return build(space, values)
 
 
-def allows(space: Any, row: np.ndarray) -> bool:
+def allows(space: gym.Space, row: np.ndarray) -> bool:
     """Whether a mask row [..., L] leaves at least one option of every choice."""
     sizes: list[int] = []
     for leaf in leaves(space).values():
@@ -211,7 +211,7 @@ def allows(space: Any, row: np.ndarray) -> bool:
     return bool(np.logical_or.reduceat(row, np.cumsum([0, *sizes[:-1]]), axis=-1).all())
 
 
-def is_image_like(space: Any) -> bool:
+def is_image_like(space: gym.Space) -> bool:
     return isinstance(space, gym.Box) and space.dtype == np.uint8
 
 
@@ -227,7 +227,7 @@ def zeros(space: Any, lead: tuple[int, ...] = ()) -> PyTree:
     return np.zeros((*lead, *space.shape), dtype)
 
 
-def cast(space: Any, x: PyTree) -> PyTree:
+def cast(space: gym.Space, x: PyTree) -> PyTree:
     """One observation in the dtypes of `zeros`: what travels to the device (float32, int32, uint8)."""
     match space:
         case gym.Dict():
@@ -237,7 +237,7 @@ def cast(space: Any, x: PyTree) -> PyTree:
     return np.asarray(x, zeros(space).dtype)
 
 
-def to_json(space: Any) -> dict:
+def to_json(space: gym.Space) -> dict:
     """A space as plain data: saved with a policy, so that it loads without its environment."""
     match space:
         case gym.Dict():

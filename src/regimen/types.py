@@ -7,10 +7,13 @@ components. With one agent B is E.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    import gymnasium
 
 PyTree = Any
 Array = jax.Array
@@ -132,8 +135,8 @@ class State(Record):
 class Spec:
     """What an algorithm may know of its environment."""
 
-    observation_space: Any
-    action_space: Any
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
     reward_components: tuple[str, ...] = ("total",)
     agents: tuple[str, ...] = ()  # of one environment, by name; empty: there is one, without a name
     num_envs: int = 1  # over all workers

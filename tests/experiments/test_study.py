@@ -22,7 +22,7 @@ from regimen.experiments.studies.bench import Injected, OutlierSource, Regimen
 from regimen.experiments.studies.curves import Curve, Estimate, collapsed, estimate, median, ratio, reached, recovery
 from regimen.experiments.studies.frame import Lines, encoded
 from regimen.experiments.studies.gradients import Sample, groups
-from regimen.experiments.studies.options import PARTS, Options, resolve_options
+from regimen.experiments.studies.options import PARTS, BatchingOptions, resolve_options
 from regimen.experiments.studies.rows import outlier_row
 from regimen.runs.build import make_engine
 
@@ -400,9 +400,9 @@ def test_an_interrupted_study_keeps_what_is_measured(tmp_path):
 
 
 def test_quick_changes_only_what_was_not_asked_for():
-    quick = resolve_options({"seeds": Options().seeds, "sizes": [10, 1, 10], "budget": None}, quick=True)
-    assert quick.seeds == Options().seeds and quick.sizes == quick.gradient_sizes == (1, 10)
-    assert quick.budget is not None and quick.repeats < Options().repeats
+    quick = resolve_options({"seeds": BatchingOptions().seeds, "sizes": [10, 1, 10], "budget": None}, quick=True)
+    assert quick.seeds == BatchingOptions().seeds and quick.sizes == quick.gradient_sizes == (1, 10)
+    assert quick.budget is not None and quick.repeats < BatchingOptions().repeats
     assert resolve_options({"parts": "rates,gradient"}, quick=False).parts == ("gradient", "rates")
 
 
@@ -456,7 +456,7 @@ KEPT = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finish
 
 def study_of(path):
     config, handle = layers.build_config("cartpole"), registry.resolve("cartpole")
-    return batching.BatchingStudy(config, handle, Options(budget=1), env=handle.id, out=path)
+    return batching.BatchingStudy(config, handle, BatchingOptions(budget=1), env=handle.id, out=path)
 
 
 def test_command_line_errors(capsys):

@@ -20,7 +20,7 @@ from regimen.experiments.studies.updates_options import (
     MONTE_CARLO,
     REPLAY,
     STRATEGIES,
-    Options,
+    UpdatesOptions,
     arms_of,
     resolve_options,
 )
@@ -122,7 +122,7 @@ def test_every_part_is_measured_and_written(study):
 
 
 def test_strategies_have_their_documented_settings():
-    arms = arms_of(Options(), 100)
+    arms = arms_of(UpdatesOptions(), 100)
     by_name = {arm.name: arm for arm in arms}
     assert len(arms) == len(STRATEGIES) * len(FORMS) + 1
     steps = by_name["20,000 steps, Monte Carlo"]

@@ -40,8 +40,8 @@ class EnvHandle:
     id: str
     native: Env | None
     make_host: Callable[[], Any] | None
-    observation_space: Any
-    action_space: Any
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
     reward_components: tuple[str, ...] = ("total",)
     metrics: dict[str, Metric] = field(default_factory=dict)
     max_episode_steps: int = 0  # 0: unknown

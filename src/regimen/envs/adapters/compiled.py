@@ -95,7 +95,7 @@ class CompiledEnv:
     def close(self) -> None: ...
 
 
-def to_space(space: Any, x: PyTree) -> PyTree:
+def to_space(space: spaces.Space, x: PyTree) -> PyTree:
     """Arrays from the device as members of a space, in exactly its types."""
     match space:
         case spaces.Dict():
@@ -107,7 +107,7 @@ def to_space(space: Any, x: PyTree) -> PyTree:
     return np.array(x, space.dtype)
 
 
-def to_mask(space: Any, mask: PyTree) -> PyTree:
+def to_mask(space: spaces.Space, mask: PyTree) -> PyTree:
     """A mask as int8 arrays in the structure of the action space, None where all is allowed."""
     if mask is None:
         return None
@@ -119,7 +119,7 @@ def to_mask(space: Any, mask: PyTree) -> PyTree:
     return np.asarray(mask, np.int8)
 
 
-def from_space(space: Any, x: PyTree) -> PyTree:
+def from_space(space: spaces.Space, x: PyTree) -> PyTree:
     """An action as arrays for the device: float32 or int32, so that nothing recompiles."""
     match space:
         case spaces.Dict():

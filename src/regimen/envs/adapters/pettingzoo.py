@@ -146,7 +146,7 @@ def limit_of(env: Any) -> int:
     return 0
 
 
-def is_masked(space: Any) -> bool:
+def is_masked(space: spaces.Space) -> bool:
     """The convention of PettingZoo's classic games: what is observed, and what is allowed, in one dictionary."""
     return isinstance(space, spaces.Dict) and set(space.spaces) == {"observation", "action_mask"}
 
@@ -187,7 +187,7 @@ def zero_of(space: Any) -> Any:
     return np.zeros(space.shape, space.dtype)
 
 
-def member_of(space: Any, action: Any) -> Any:
+def member_of(space: spaces.Space, action: Any) -> Any:
     """An action of the common space as one of an agent's own."""
     if isinstance(space, spaces.Box) and np.shape(action) != space.shape:
         return np.clip(action[: space.shape[0]], space.low, space.high)

@@ -25,7 +25,7 @@ from regimen.experiments.studies.bench import Bench, Regimen
 from regimen.experiments.studies.curves import Curve
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick, encoded
 from regimen.experiments.studies.gradients import Rollouts, Sample, groups
-from regimen.experiments.studies.options import Options, prepare, resolve_options
+from regimen.experiments.studies.options import BatchingOptions, prepare, resolve_options
 from regimen.experiments.studies.rows import Race
 from regimen.files.storage import write_json
 from regimen.runs.build import make_engine
@@ -41,7 +41,7 @@ class BatchingStudy(Frame):
     kind = "batching"
     config: TrainConfig
     handle: registry.EnvHandle
-    options: Options
+    options: BatchingOptions
     runs: dict[tuple, Race] = field(default_factory=dict)
     samples: dict[tuple[str, str, str, int], Sample] = field(default_factory=dict)  # policy, kind, group, size
     rollout_steps: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -319,8 +319,8 @@ def run(
     overrides: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> BatchingStudy:
-    """Measure what is asked for and write it to a folder; `options` are the fields of `Options`, `overrides` any
-    settings of `regimen train` that hold for all trainings. Ctrl+C ends it early and keeps what is measured."""
+    """Measure what is asked for and write it to a folder; `options` are the fields of `BatchingOptions`, `overrides`
+    any settings of `regimen train` that hold for all trainings. Ctrl+C ends it early and keeps what is measured."""
     chosen = resolve_options(options, quick)
     config, handle, chosen = prepare(env, chosen, preset, dict(env_args or {}), device, dict(overrides or {}))
     path = BatchingStudy.folder(env, out)

@@ -22,7 +22,7 @@ BUDGET = 200_000  # env steps, where the environment's own settings do not say
 
 
 @dataclass(frozen=True)
-class Options:
+class BatchingOptions:
     """What is measured. The defaults are those of a full study, `QUICK` those of a quick one."""
 
     parts: tuple[str, ...] = PARTS
@@ -44,7 +44,7 @@ class Options:
     eval_episodes: int = 20
     checks: int = 40  # evaluations during a training
 
-    def check(self) -> Options:
+    def check(self) -> BatchingOptions:
         """Ordered and unique where that matters; a ConfigError, one line, for what cannot be measured."""
         for part in self.parts:
             if part not in PARTS:
@@ -80,19 +80,24 @@ QUICK = {
 }
 
 
-def resolve_options(given: Mapping[str, Any], quick: bool) -> Options:
+def resolve_options(given: Mapping[str, Any], quick: bool) -> BatchingOptions:
     """Python keywords or flags over the defaults; None stands for what was not given."""
-    given = check_names(given, [f.name for f in dataclasses.fields(Options)])
+    given = check_names(given, [f.name for f in dataclasses.fields(BatchingOptions)])
     if "parts" in given and isinstance(given["parts"], str):
         given["parts"] = given["parts"].replace(",", " ").split()
     if "sizes" in given:
         given.setdefault("gradient_sizes", given["sizes"])
-    return Options(**((QUICK if quick else {}) | tuples(given))).check()
+    return BatchingOptions(**((QUICK if quick else {}) | tuples(given))).check()
 
 
 def prepare(
-    env: str, options: Options, preset: str | None, env_args: dict[str, Any], device: str, overrides: dict[str, Any]
-) -> tuple[TrainConfig, registry.EnvHandle, Options]:
+    env: str,
+    options: BatchingOptions,
+    preset: str | None,
+    env_args: dict[str, Any],
+    device: str,
+    overrides: dict[str, Any],
+) -> tuple[TrainConfig, registry.EnvHandle, BatchingOptions]:
     """What all trainings share. Schedules are held constant and there is no curriculum: with them, the budget would
     decide the learning rate and the task."""
     given = overrides | {"env_args": env_args, "device": device, "algo.epochs": options.epochs}

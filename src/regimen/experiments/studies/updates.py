@@ -28,7 +28,7 @@ from regimen.experiments.studies.bench import Bench, mean_return
 from regimen.experiments.studies.curves import Curve, Estimate, estimate, median
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick, encoded
 from regimen.experiments.studies.gradients import Rollouts, Sample, adopt, groups
-from regimen.experiments.studies.updates_options import GAE, Arm, Options, base_config, resolve_options
+from regimen.experiments.studies.updates_options import GAE, Arm, UpdatesOptions, base_config, resolve_options
 from regimen.files.storage import write_json
 from regimen.policies.evaluate import Evaluation
 from regimen.runs.build import make_engine
@@ -46,7 +46,7 @@ class UpdatesStudy(Frame):
     kind = "updates"
     env_args: dict[str, Any]
     device: str
-    options: Options
+    options: UpdatesOptions
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
     gated: dict[str, list[Curve]] = field(default_factory=dict)  # of the bound of the gated metric
     memory: dict[str, int] = field(default_factory=dict)  # bytes of a batch, and of the replay
@@ -321,7 +321,7 @@ def run(
     console: Lines | None = None,
     **options: Any,
 ) -> UpdatesStudy:
-    """Measure what is asked for and write it to a folder; `options` are the fields of `updates_options.Options`. Ctrl+C
+    """Measure what is asked for and write it to a folder; `options` are the fields of `UpdatesOptions`. Ctrl+C
     ends it early and keeps what is measured."""
     args = dict(env_args or {})
     chosen = resolve_options(env, args, device, options, quick)

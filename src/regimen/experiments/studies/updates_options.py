@@ -78,7 +78,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Options:
+class UpdatesOptions:
     """What is measured. The defaults are those of a full study, `QUICK` those of a quick one."""
 
     parts: tuple[str, ...] = PARTS
@@ -101,7 +101,7 @@ class Options:
         return {name: getattr(self, name) for name in SETTINGS} | {"arms": [arm.name for arm in self.arms]}
 
 
-SETTINGS = tuple(f.name for f in dataclasses.fields(Options) if f.name not in ("arms", "gated", "gated_args"))
+SETTINGS = tuple(f.name for f in dataclasses.fields(UpdatesOptions) if f.name not in ("arms", "gated", "gated_args"))
 
 
 QUICK: dict[str, Any] = {
@@ -115,14 +115,14 @@ QUICK: dict[str, Any] = {
 
 def resolve_options(
     env: str, env_args: Mapping[str, Any], device: str, given: Mapping[str, Any], quick: bool
-) -> Options:
+) -> UpdatesOptions:
     """Python keywords or flags over the defaults; None stands for what was not given. A ConfigError for what cannot be
     measured."""
     given = check_names(given, SETTINGS)
     for name in ("parts", "strategies"):
         if isinstance(given.get(name), str):
             given[name] = [x.strip() for x in re.split(r";|,(?!\d{3})", given[name])]  # not the comma of 20,000
-    o = Options(**((QUICK if quick else {}) | tuples(given)))
+    o = UpdatesOptions(**((QUICK if quick else {}) | tuples(given)))
     check_choice("strategies", o.strategies, (*STRATEGIES, REPLAY))
     for name, low in (("seeds", 1), ("budget", 1), ("repeats", 4), ("eval_episodes", 2), ("checks", 2)):
         if getattr(o, name) < low:
@@ -168,7 +168,7 @@ def check_choice(flag: str, chosen: Sequence[str], choices: Sequence[str]) -> No
         raise ConfigError(f"--{flag}: nothing to measure; choose from {'; '.join(choices)}")
 
 
-def arms_of(o: Options, limit: int) -> tuple[Arm, ...]:
+def arms_of(o: UpdatesOptions, limit: int) -> tuple[Arm, ...]:
     found = []
     for name, (rollout, epochs) in STRATEGIES.items():
         for form, algo in FORMS.items():
