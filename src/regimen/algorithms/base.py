@@ -150,6 +150,11 @@ class Algorithm:
         return state.norm | {"obs": state.norm["obs"].merge(RunningStats.of(x, batch.valid))}
 
     @property
+    def gamma(self) -> float:
+        """Discount per step."""
+        return self.config.gamma
+
+    @property
     def max_lag(self) -> int | None:
         """The most updates between the policy that collected a batch and the one that learns from it; None: any."""
         return None

@@ -79,11 +79,6 @@ class OffPolicy(Algorithm):
         return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
 
     @property
-    def gamma(self) -> Any:
-        """Discount of the returns that a dataset is described by."""
-        return self.config.gamma
-
-    @property
     def reward_scale(self) -> Any:
         """Factor of the rewards that the critics learn."""
         return 1
