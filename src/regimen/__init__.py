@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from regimen.reports.comparison import compare
     from regimen.runs.api import resume
     from regimen.runs.result import Result
+    from regimen.runs.session import Callback
     from regimen.runs.trainer import Trainer
     from regimen.sources.trajectory_buffer import TrajectoryBuffer
     from regimen.types import Spec, TimeStep
@@ -94,7 +95,7 @@ __all__ = [
 ]
 
 
-def train(env: Any = "cartpole", algo: Any = "ppo", callback: Any = None, **overrides: Any) -> Result:
+def train(env: Any = "cartpole", algo: Any = "ppo", callback: Callback | None = None, **overrides: Any) -> Result:
     """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`,
     `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
     update; returning True stops the run. `NAME/all` and `algo="all"` train several; their results are in

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from regimen.types import Array, PyTree, State
+from regimen.types import Array, PyTree, Scalar, State
 
 SEEDS = "seeds"
 DEVICES = "devices"
@@ -82,7 +82,7 @@ def sum_over_devices(tree: PyTree) -> PyTree:
     return unravel(lax.psum(flat, DEVICES))
 
 
-def mean_over_devices(tree: PyTree, weight: Any = 1.0) -> PyTree:
+def mean_over_devices(tree: PyTree, weight: Scalar = 1.0) -> PyTree:
     """The mean of each leaf, for example of gradients, each device counting by its `weight`."""
     if device_count() == 1:
         return tree

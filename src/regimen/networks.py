@@ -38,7 +38,7 @@ class Settings(Protocol):
 class Shape(NamedTuple):
     """What a network reads and puts out."""
 
-    space: Any  # of the observations, which arrive as vectors (`spaces.flatten`)
+    space: gym.Space  # of the observations, which arrive as vectors (`spaces.flatten`)
     heads: tuple[tuple[int, int], ...]  # (rows, columns) of each output; the outputs side by side are one vector
 
     @property
@@ -86,7 +86,7 @@ class MLP(nnx.Module):
         init = orthogonal(final_scale)
         self.head = nnx.Linear(sizes[-1], shape.out_size, kernel_init=init, rngs=rngs)
 
-    def normalizer(self, size: int, rngs: nnx.Rngs) -> Any:
+    def normalizer(self, size: int, rngs: nnx.Rngs) -> nnx.LayerNorm | None:
         return None
 
     def __call__(self, x: Array, drop: Callable[[int, Array], Array] | None = None) -> Array:
@@ -100,7 +100,7 @@ class MLP(nnx.Module):
 class NormedMLP(MLP):
     """Layer normalisation before each activation."""
 
-    def normalizer(self, size: int, rngs: nnx.Rngs) -> Any:
+    def normalizer(self, size: int, rngs: nnx.Rngs) -> nnx.LayerNorm:
         return nnx.LayerNorm(size, rngs=rngs)
 
 
@@ -117,9 +117,9 @@ class GraphNet(nnx.Module):
         if not config.hidden:
             raise ConfigError("network.hidden: the graph network needs at least one layer, a round of messages each")
         self.heads, self.activation, self.rounds = shape.heads, config.activation, len(config.hidden)
-        n, features = shape.space["nodes"].shape
+        n, features = self.parts["nodes"][2]
         self.capacity = n
-        width, extra = config.hidden[0], shape.space["graph"].shape[0]
+        width, extra = config.hidden[0], self.parts["graph"][2][0]
         gain = orthogonal(math.sqrt(2))
 
         def linear(a: int, b: int, init=gain, bias: bool = True) -> nnx.Linear:
@@ -173,7 +173,7 @@ def on_rows(layer: Callable[[Array], Array], x: Array) -> Array:
     return layer(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
-def graph_parts(space: Any) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+def graph_parts(space: gym.Space) -> dict[str, tuple[int, int, tuple[int, ...]]]:
     """Where each part of a graph observation lies in its vector: (start, stop, shape)."""
     found = dict(space.spaces) if isinstance(space, gym.Dict) else {}
     # Boxes, whose numbers arrive as they are: integers would be one-hot, bytes divided by 255
@@ -189,7 +189,7 @@ def graph_parts(space: Any) -> dict[str, tuple[int, int, tuple[int, ...]]]:
     for name, part in found.items():
         stop = start + spaces.flat_size(part)
         if name in (*wanted, "graph"):
-            parts[name] = (start, stop, part.shape)
+            parts[name] = (start, stop, shapes[name])
         start = stop
     return parts
 
@@ -282,7 +282,3 @@ def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
         return module(x) if drop is None else module(x, drop)
 
     return Net(init, apply)
-
-
-def count_parameters(params: PyTree) -> int:
-    return sum(int(np.prod(np.shape(x))) for x in jax.tree.leaves(params))

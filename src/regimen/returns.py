@@ -7,13 +7,11 @@ use when T is a capacity.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import lax
 
 from regimen.axes import sync
-from regimen.types import Array
+from regimen.types import Array, Scalar
 
 
 def _backward(step, init: Array, rows: tuple[Array, ...], length: Array | None) -> Array:
@@ -73,11 +71,11 @@ def vtrace(
     value: Array,
     next_value: Array,
     done: Array,
-    gamma: Any,
-    trace_lambda: Any = 1.0,
-    rho_clip: Any = 1.0,
-    c_clip: Any = 1.0,
-    pg_rho_clip: Any = 1.0,
+    gamma: Scalar,
+    trace_lambda: Scalar = 1.0,
+    rho_clip: Scalar = 1.0,
+    c_clip: Scalar = 1.0,
+    pg_rho_clip: Scalar = 1.0,
     length: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """V-trace (Espeholt et al. 2018, eq. 1 and section 4.2) from batches of another policy: its targets, advantages,

@@ -14,7 +14,6 @@ off switch (`config.algorithms.ppo.RewardConfig`):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from regimen.axes import device_count, max_over_devices, mean_over_devices, own_
 from regimen.errors import ConfigError, nearest
 from regimen.normalize import RunningStats
 from regimen.schedule import Packed, draw_words, shuffle
-from regimen.types import Array, Batch, PyTree
+from regimen.types import Array, Batch, PyTree, Scalar
 
 SCALE_RANGE = (0.1, 10.0)
 TINY = 1e-8
@@ -166,7 +165,7 @@ class Weighting:
         self.task = jnp.asarray(task)
         self.opt = optax.adam(1.0)  # the learning rate is data
 
-    def init(self) -> dict[str, Any]:
+    def init(self) -> dict[str, PyTree]:
         params = {"beta": jnp.log(jnp.maximum(self.base, 1e-3))}
         if self.attention:
             params |= {"attention": jnp.zeros((self.K, self.K)), "bias": jnp.zeros(self.K)}
@@ -187,7 +186,9 @@ class Weighting:
         kl = jnp.sum(jnp.where(base > 0, base * (jnp.log(jnp.maximum(base, 1e-12)) - jnp.log(w + 1e-12)), 0.0))
         return -(w @ d) / spread + reg * kl
 
-    def update(self, state: dict, magnitude: Array, d: Array, covariance: Array, lr: Any, reg: Any) -> dict[str, Any]:
+    def update(
+        self, state: dict, magnitude: Array, d: Array, covariance: Array, lr: Scalar, reg: Scalar
+    ) -> dict[str, PyTree]:
         """One step of the meta-objective, with a learning rate and a pull towards the base weights."""
         covariance = covariance + RIDGE * jnp.diag(jnp.diag(covariance))
         scale = jnp.sqrt(jnp.maximum(jnp.trace(covariance), 1e-12)) / jnp.maximum(jnp.linalg.norm(d), 1e-12)
@@ -198,7 +199,7 @@ class Weighting:
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), {"params": params, "opt": opt}, state)
 
 
-def alignments(log_prob: Callable, params: Array, train: Any, held: Any, rows: Any = 1.0) -> Array:
+def alignments(log_prob: Callable, params: Array, train: PyTree, held: PyTree, rows: Scalar = 1.0) -> Array:
     """d [K] = <grad of the task's surrogate on `held`, g_k on `train`>. Rows have `advantage` [W, K] and `task` [W];
     `log_prob(params, rows) -> [W]`. Both are centred, as the loss does it: what critics have not learned yet would
     drown the difference between actions. A device counts by its `rows`, of which those given are a sample."""
@@ -214,7 +215,7 @@ def alignments(log_prob: Callable, params: Array, train: Any, held: Any, rows: A
     return mean_over_devices(jax.jvp(components, (params,), (gradient,))[1], rows)
 
 
-def two_halves(packed: Packed, key: Array) -> tuple[Any, Any]:
+def two_halves(packed: Packed, key: Array) -> tuple[PyTree, PyTree]:
     """Rows to take the components' gradients on, and other rows to hold out; over all devices about META_ROWS each."""
     number = min(-(-META_ROWS // device_count()), max(packed.matrix.shape[0] // 2, 1))
     words, count = draw_words(own_key(key)), jnp.asarray(packed.count)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,10 +80,10 @@ class Packed:
     matrix: Array  # [T * B, D] float32, integers bit-cast
     order: Array | None  # [T * B] valid rows first; None: all rows are valid
     count: Array | int  # valid rows
-    unpack: Callable[[Array], Any]
+    unpack: Callable[[Array], PyTree]
     dense: bool = False  # most rows are valid, though how many is only known at run time
 
-    def take(self, positions: Array) -> Any:
+    def take(self, positions: Array) -> PyTree:
         rows = positions if self.order is None else jnp.take(self.order, positions, axis=0)
         return self.unpack(jnp.take(self.matrix, rows, axis=0, mode="clip"))
 
@@ -135,7 +134,7 @@ class Minibatch:
     full: bool  # every minibatch holds exactly `width` rows
     micro: int | None
 
-    def gradient(self, loss: Callable[[Array, Any], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
+    def gradient(self, loss: Callable[[Array, PyTree], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
         """Gradient and metrics of the mean of `loss(params, rows) -> ([W], {name: [W]})` over this minibatch,
         its rows on other devices included."""
 

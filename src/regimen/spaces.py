@@ -33,7 +33,7 @@ def describe(space: gym.Space) -> str:
     return repr(space)
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: gym.Space, b: gym.Space) -> bool:
     """Whether two spaces have equal parts in the same order, which is the order of a policy's inputs and outputs."""
     return a == b and describe(a) == describe(b)
 
@@ -54,7 +54,13 @@ def check_observation_space(space: gym.Space, where: str = "observation space") 
             )
 
 
-def flat_size(space: Any) -> int:
+def shape_of(space: gym.Space) -> tuple[int, ...]:
+    """The shape of the values of a space that is not nested."""
+    assert space.shape is not None
+    return space.shape
+
+
+def flat_size(space: gym.Space) -> int:
     """Length of `flatten(space, x)`."""
     match space:
         case gym.Dict():
@@ -65,10 +71,10 @@ def flat_size(space: Any) -> int:
             return int(space.n)
         case gym.MultiDiscrete():
             return int(space.nvec.sum())
-    return math.prod(space.shape)
+    return math.prod(shape_of(space))
 
 
-def flatten(space: Any, x: PyTree) -> Array:
+def flatten(space: gym.Space, x: PyTree) -> Array:
     """Observations as vectors [..., flat_size]: integers one-hot, bytes scaled to [0, 1], parts concatenated."""
     match space:
         case gym.Dict():
@@ -83,18 +89,18 @@ def flatten(space: Any, x: PyTree) -> Array:
             parts = [jax.nn.one_hot(x[..., i] - int(starts[i]), int(n)) for i, n in enumerate(sizes)]
             return jnp.concatenate(parts, axis=-1)
     x = jnp.asarray(x)
-    flat = x.reshape(*x.shape[: x.ndim - len(space.shape)], -1).astype(jnp.float32)
+    flat = x.reshape(*x.shape[: x.ndim - len(shape_of(space))], -1).astype(jnp.float32)
     return flat / 255.0 if space.dtype == np.uint8 and isinstance(space, gym.Box) else flat
 
 
-def leaves(space: gym.Space, name: str = "") -> dict[str, Any]:
+def leaves(space: gym.Space, name: str = "") -> dict[str, gym.Space]:
     """The parts of a nested space by name: `choice`, `1`, `arm/0`. A plain space is one part without a name."""
     if not isinstance(space, (gym.Dict, gym.Tuple)):
         return {name: space}
     return {k: v for _, sub, path in children(space, name) for k, v in leaves(sub, path).items()}
 
 
-def build(space: gym.Space, values: dict[str, Any], name: str = "") -> PyTree:
+def build(space: gym.Space, values: dict[str, PyTree], name: str = "") -> PyTree:
     """Values by part name as the nested structure of the space."""
     match space:
         case gym.Dict():
@@ -104,14 +110,14 @@ def build(space: gym.Space, values: dict[str, Any], name: str = "") -> PyTree:
     return values[name]
 
 
-def split(space: gym.Space, x: PyTree, name: str = "") -> dict[str, Any]:
+def split(space: gym.Space, x: PyTree, name: str = "") -> dict[str, PyTree]:
     """The inverse of `build`."""
     if not isinstance(space, (gym.Dict, gym.Tuple)):
         return {name: x}
     return {k: v for key, sub, path in children(space, name) for k, v in split(sub, x[key], path).items()}
 
 
-def children(space: Any, name: str) -> list[tuple[Any, Any, str]]:
+def children(space: gym.Dict | gym.Tuple, name: str) -> list[tuple[str | int, gym.Space, str]]:
     """(key, space, name) of the direct parts of a Dict or Tuple space called `name`."""
     parts = space.spaces.items() if isinstance(space, gym.Dict) else enumerate(space.spaces)
     return [(key, sub, f"{name}/{key}" if name else str(key)) for key, sub in parts]
@@ -135,7 +141,7 @@ def mask_row(space: gym.Space, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
     such a row already."""
     np_or_jnp = np if all(isinstance(x, np.ndarray) for x in jax.tree.leaves(mask)) else jnp
 
-    def rows(space: gym.Space, mask: Any) -> list[Any]:
+    def rows(space: gym.Space, mask: PyTree) -> list[np.ndarray | Array]:
         match space:
             case gym.Dict() if not hasattr(mask, "shape"):
                 given = {} if mask is None else mask
@@ -164,7 +170,7 @@ def mask_row(space: gym.Space, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
     return np_or_jnp.concatenate(rows(space, mask), axis=-1)
 
 
-def bounds(space: Any) -> tuple[Any, Any]:
+def bounds(space: gym.Space) -> tuple[np.ndarray | np.integer | int, np.ndarray | np.integer | int]:
     """The least and the greatest values of a space that is not nested, by dimension; infinite where it has none."""
     match space:
         case gym.Discrete():
@@ -173,10 +179,11 @@ def bounds(space: Any) -> tuple[Any, Any]:
             return space.start, space.start + space.nvec - 1
         case gym.MultiBinary():
             return 0, 1
+    assert isinstance(space, gym.Box)
     return space.low, space.high
 
 
-def sample(space: gym.Space, row: np.ndarray | None = None) -> Any:
+def sample(space: gym.Space, row: np.ndarray | None = None) -> PyTree:
     """A random member with the space's own generator, where a mask row allows it."""
     if row is None:
         return space.sample()
@@ -215,7 +222,7 @@ def is_image_like(space: gym.Space) -> bool:
     return isinstance(space, gym.Box) and space.dtype == np.uint8
 
 
-def zeros(space: Any, lead: tuple[int, ...] = ()) -> PyTree:
+def zeros(space: gym.Space, lead: tuple[int, ...] = ()) -> PyTree:
     """A value of the space, all zero, with leading axes: buffers and compilation use it."""
     match space:
         case gym.Dict():
@@ -224,7 +231,7 @@ def zeros(space: Any, lead: tuple[int, ...] = ()) -> PyTree:
             return tuple(zeros(s, lead) for s in space.spaces)
     dtype = np.int32 if np.issubdtype(space.dtype, np.integer) and not is_image_like(space) else space.dtype
     dtype = np.float32 if dtype == np.float64 else dtype
-    return np.zeros((*lead, *space.shape), dtype)
+    return np.zeros((*lead, *shape_of(space)), dtype)
 
 
 def cast(space: gym.Space, x: PyTree) -> PyTree:
@@ -256,7 +263,7 @@ def to_json(space: gym.Space) -> dict:
     raise ConfigError(f"the space {space} cannot be saved")
 
 
-def from_json(data: dict) -> Any:
+def from_json(data: dict) -> gym.Space:
     match data["type"]:
         case "Dict":
             return gym.Dict([(k, from_json(s)) for k, s in data["spaces"].items()])  # of a dict it would sort the parts
@@ -276,7 +283,7 @@ def from_json(data: dict) -> Any:
     raise ConfigError(f"unknown space type '{data.get('type')}' in a saved policy")
 
 
-def _bound(x: np.ndarray) -> Any:
+def _bound(x: np.ndarray) -> float | list:
     """One number where all are equal (an image has the same bounds everywhere), else a nested list; strict JSON."""
     values = np.where(np.isinf(x.astype(np.float64)), np.sign(x.astype(np.float64)) * 1e300, x)
     return float(values.flat[0]) if values.size and np.all(values == values.flat[0]) else values.tolist()

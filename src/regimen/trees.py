@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from regimen.errors import StorageError
-from regimen.types import PyTree
+from regimen.types import Array, PyTree
 
 
-def is_key(x: Any) -> bool:
+def is_key(x: object) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def path_name(path: Any) -> str:
+def path_name(path: jax.tree_util.KeyPath) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
@@ -40,7 +38,7 @@ def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
     )
 
 
-def restore(like: Any, array: np.ndarray, what: str) -> Any:
+def restore(like: Array, array: np.ndarray, what: str) -> Array:
     """`array` with the type of `like`, which must have its shape."""
     wanted = jax.random.key_data(like) if is_key(like) else like
     if tuple(array.shape) != tuple(np.shape(wanted)):

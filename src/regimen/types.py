@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PyTree = Any
 Array = jax.Array
+Scalar = Array | float  # a number that is data of the program
 T = TypeVar("T")
 
 
@@ -38,7 +39,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
 class Record:
     """Base of the pytree dataclasses: frozen, so that a change is a copy."""
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 

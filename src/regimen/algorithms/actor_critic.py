@@ -21,7 +21,7 @@ from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import Shape, make_core, make_net
 from regimen.schedule import Packed, for_minibatches, pack
-from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
+from regimen.types import Array, Batch, Clock, Model, PyTree, Scalar, Spec, State
 
 FIXED = np.zeros(0, np.float32)  # no free deviation
 Metrics = dict[str, Array]
@@ -115,12 +115,14 @@ class ActorCritic(Algorithm):
         """Of the whole action [...], from what `log_probs` gives."""
         return log_prob if self.bound.elements.single else log_prob.sum(-1)
 
-    def sample(self, state: State, obs: PyTree, key: Array, mask: PyTree = None) -> tuple[Any, Any, Any]:
+    def sample(
+        self, state: State, obs: PyTree, key: Array, mask: PyTree = None
+    ) -> tuple[PyTree, np.ndarray, own_loop.Value]:
         """(action, log-probability, value) for one observation, as numpy: for a loop of your own. Store the action,
         send `to_env(action)` to the environment. Values are by component where there are several critic heads."""
         return own_loop.sample(self, state, obs, key, mask)
 
-    def value(self, state: State, obs: PyTree) -> Any:
+    def value(self, state: State, obs: PyTree) -> own_loop.Value:
         """V of one observation, as `sample` gives it."""
         return own_loop.value(self, state, obs)
 
@@ -159,7 +161,7 @@ class ActorCritic(Algorithm):
         epochs: int,
         size: int,
         micro: int | None = None,
-        target_kl: Any = None,
+        target_kl: Scalar | None = None,
         memory: PyTree = None,
         follow: Callable[[PyTree, Metrics], PyTree] = lambda memory, metrics: memory,
     ) -> tuple[Model, PyTree, Metrics]:
@@ -170,14 +172,14 @@ class ActorCritic(Algorithm):
         flat, unravel = ravel_pytree(model.params)
         lr = scheduled(c.lr, c.lr_end, c.lr_schedule, self.horizon, state.clock)
 
-        def row_loss(flat: Array, rows: Any, memory: PyTree) -> tuple[Array, Metrics]:
+        def row_loss(flat: Array, rows: PyTree, memory: PyTree) -> tuple[Array, Metrics]:
             return self.row_loss(lambda params, rows: loss(params, rows, memory), unravel(flat), rows)
 
         def step(carry, minibatch):
             flat, opt_state, memory, totals, _ = carry
             grads, metrics = minibatch.gradient(lambda flat, rows: row_loss(flat, rows, memory), flat)
             metrics["grad_norm"] = optax.global_norm(grads)
-            updates: Any
+            updates: PyTree
             updates, moments = optimizer(c).update(grads, opt_state)
             stop = jnp.bool_(False) if target_kl is None else metrics["approx_kl"] > 1.5 * target_kl
             stay, move = (flat, opt_state), (flat - lr * updates, moments)
@@ -203,7 +205,7 @@ class ActorCritic(Algorithm):
 
     # --- rows and sequences ------------------------------------------------------------------------------------------
 
-    def pack(self, rows: Any, batch: Batch) -> Packed:
+    def pack(self, rows: PyTree, batch: Batch) -> Packed:
         """What minibatches are drawn from: rows, or with a recurrent core sequences of them, each with what the policy
         remembered at its start."""
         if self.bound.core is None:
@@ -219,7 +221,7 @@ class ActorCritic(Algorithm):
         full = batch.full and batch.valid.shape[0] % length == 0
         return pack(cut, valid, all_valid=full, dense=batch.length is None)
 
-    def row_loss(self, loss: Loss, params: PyTree, row: Any) -> tuple[Array, Metrics]:
+    def row_loss(self, loss: Loss, params: PyTree, row: PyTree) -> tuple[Array, Metrics]:
         """`loss(params, rows) -> ([W], {name: [W]})` on a minibatch of rows or of sequences, whose observations are
         replaced by what the recurrent core makes of them."""
         core = self.bound.core

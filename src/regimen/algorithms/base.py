@@ -69,7 +69,7 @@ class Algorithm:
         super().__init_subclass__()
         cls.varies_together = bool(vars(cls).get("varies_together"))  # shown by a test of each class: not inherited
 
-    def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: Any):
+    def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: object):
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
         self.network = network or self.default_network
         self.horizon = Horizon.parse(getattr(self.config, "horizon", None))
@@ -79,7 +79,7 @@ class Algorithm:
         """This algorithm for one environment's spaces."""
         return self.with_binding(self.build(spec))
 
-    def with_binding(self, binding: Any) -> Self:
+    def with_binding(self, binding: Binding) -> Self:
         """This algorithm with networks that were made before."""
         algo = type(self)(self.config, self.network)
         algo.binding = binding
@@ -179,7 +179,7 @@ def register(cls: A) -> A:
     return cls
 
 
-def floats(config: Any) -> dict[str, Any]:
+def floats(config: Any) -> dict[str, PyTree]:
     """Field -> value of the float fields, those of nested sections as a dict."""
     out = {}
     for name, hint in field_types(type(config)).items():
@@ -191,7 +191,7 @@ def floats(config: Any) -> dict[str, Any]:
     return out
 
 
-def with_floats(config: Any, values: dict[str, Any]) -> Any:
+def with_floats(config: Any, values: dict[str, PyTree]) -> Any:
     """The configuration with other values of its float fields."""
     new = {k: with_floats(getattr(config, k), v) if isinstance(v, dict) else v for k, v in values.items()}
     return dataclasses.replace(config, **new)

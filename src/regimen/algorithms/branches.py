@@ -9,6 +9,7 @@ branches, one is sampled: the critic reads the choices as one-hot, with straight
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from regimen.distributions import Elements, MultiCategorical
+from regimen.distributions import Distribution, Elements, MultiCategorical
 from regimen.types import Array, PyTree, Record, pytree_dataclass
 
 FREE = np.zeros(0, np.float32)  # deviations are outputs of the network: none is a free parameter
@@ -29,7 +30,7 @@ class Policy(Record):
 
     weight: Array  # [..., N] probability of each branch
     log_prob: Array  # [..., N, M] of each element in it; 0 where it does not matter
-    matters: Array  # [N, M], or [..., 1, M] where the branch is sampled
+    matters: np.ndarray | Array  # [N, M], or [..., 1, M] where the branch is sampled
     options: Array | None  # [..., R] log of the number of options of each discrete row
     numbers: Array  # [..., X] continuous elements in the critic's units, reparameterised
     choice: Array | None = None  # [..., O] one-hot of the sampled branch
@@ -38,7 +39,7 @@ class Policy(Record):
 class Branches:
     """Static tables of one action distribution."""
 
-    def __init__(self, dist: Any, limit: int):
+    def __init__(self, dist: Distribution, limit: int):
         self.elements = Elements(dist, "joint")
         self.leaves = self.elements.leaves
         self.discrete = {n: d for n, d in self.leaves.items() if d.kind == "discrete"}
@@ -66,7 +67,7 @@ class Branches:
 
     # --- tables ------------------------------------------------------------------------------------------------------
 
-    def action(self, choices: Any, numbers: Any) -> PyTree:
+    def action(self, choices: np.ndarray | Array, numbers: np.ndarray | Array) -> PyTree:
         """The action with these choices [..., R] and numbers [..., X]."""
         out, r, x = {}, 0, 0
         for name, d in self.discrete.items():
@@ -76,7 +77,7 @@ class Branches:
             out[name], x = numbers[..., x : x + d.size], x + d.size
         return out if self.elements.hybrid else next(iter(out.values()))
 
-    def relevance(self, action: PyTree) -> Any:
+    def relevance(self, action: PyTree) -> np.ndarray | Array:
         """Which elements matter [..., M], or [M] where all always do; numpy from numpy."""
         found = self.elements.relevance(action, None)
         if found is None:
@@ -85,7 +86,7 @@ class Branches:
         found = jnp.concatenate([by_leaf[n] for n in self.names], axis=-1)
         return np.asarray(found) if isinstance(jax.tree.leaves(action)[0], np.ndarray) else found
 
-    def index(self, choices: Any) -> Any:
+    def index(self, choices: np.ndarray | Array) -> np.ndarray | Array:
         """The branch of choices [..., R]."""
         strides = np.cumprod([1, *self.row_sizes[:0:-1]])[::-1][: self.rows]
         return (choices * strides.astype(np.int32)).sum(-1)
@@ -168,7 +169,7 @@ class Branches:
 
     # --- what the critic reads and says ------------------------------------------------------------------------------
 
-    def values(self, critic: Any, obs: Array, policy: Policy) -> Array:
+    def values(self, critic: Callable[[Array], Array], obs: Array, policy: Policy) -> Array:
         """Q of every branch [..., N] from `critic(inputs)` -> [..., heads]."""
         if not self.exact:
             assert policy.choice is not None

@@ -98,7 +98,14 @@ class Components:
     # --- weights -----------------------------------------------------------------------------------------------------
 
     def weights(
-        self, c: RewardConfig, state: State, packed: Packed, rows: Any, valid: Array, factors: Array, log_prob: Callable
+        self,
+        c: RewardConfig,
+        state: State,
+        packed: Packed,
+        rows: PyTree,
+        valid: Array,
+        factors: Array,
+        log_prob: Callable,
     ) -> tuple[Array, State]:
         """w [K] of the advantages as they are in `rows`, and the state with learned weights one step on. `packed` are
         the same rows; `log_prob(params, rows)` [W] is of their actions."""

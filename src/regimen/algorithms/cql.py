@@ -52,7 +52,7 @@ class CQL(SAC):
     asynchronous = False
 
     @property
-    def reward_scale(self) -> Any:
+    def reward_scale(self) -> float:
         return self.config.reward_scale
 
     def build(self, spec: Spec) -> SACBinding:

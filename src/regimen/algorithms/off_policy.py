@@ -4,7 +4,7 @@ gradient steps, and what a dataset says beside what happened in it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from regimen.algorithms.base import Algorithm, Binding
 from regimen.algorithms.branches import FREE
 from regimen.config.schema import NetworkConfig
 from regimen.networks import Shape, make_net
-from regimen.types import Array, Model, PyTree, Spec, State
+from regimen.types import Array, Model, PyTree, Scalar, Spec, State
 
 Metrics = dict[str, Array]
 M = TypeVar("M")
@@ -42,7 +42,7 @@ def learn(
     return lax.fori_loop(start, stop, body, (models, totals))
 
 
-def move(model: Model, optimizer: optax.GradientTransformation, grads: PyTree, lr: Any) -> Model:
+def move(model: Model, optimizer: optax.GradientTransformation, grads: PyTree, lr: Scalar) -> Model:
     """The model one step of its optimiser on."""
     updates, opt_state = optimizer.update(grads, model.opt_state)
     return model.replace(params=jax.tree.map(lambda p, u: p - lr * u, model.params, updates), opt_state=opt_state)
@@ -79,7 +79,7 @@ class OffPolicy(Algorithm):
         return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
 
     @property
-    def reward_scale(self) -> Any:
+    def reward_scale(self) -> float:
         """Factor of the rewards that the critics learn."""
         return 1
 

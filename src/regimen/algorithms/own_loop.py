@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from regimen.algorithms.ppo import PPO
     from regimen.sources.trajectory_buffer import MinibatchRows
 
+Value = np.ndarray | dict[str, np.ndarray]  # of a state; by component where there are several critic heads
 BLOCK = 64  # minibatches are padded to multiples of it, so that their sizes hardly ever compile anew
 
 
@@ -35,7 +36,9 @@ def _values(algo: ActorCritic, state: State, obs: PyTree) -> Array:
     return algo.bound.critic.apply(state.models["policy"].params["critic"], x)  # [K]
 
 
-def sample(algo: ActorCritic, state: State, obs: PyTree, key: Array, mask: PyTree = None) -> tuple[Any, Any, Any]:
+def sample(
+    algo: ActorCritic, state: State, obs: PyTree, key: Array, mask: PyTree = None
+) -> tuple[PyTree, np.ndarray, Value]:
     spec = algo.bound.spec
     row = None if mask is None else spaces.mask_row(spec.action_space, mask)
     out = _sample(algo, state, spaces.cast(spec.observation_space, obs), key, row)
@@ -43,11 +46,11 @@ def sample(algo: ActorCritic, state: State, obs: PyTree, key: Array, mask: PyTre
     return action, log_prob, by_component(algo, values)
 
 
-def value(algo: ActorCritic, state: State, obs: PyTree) -> Any:
+def value(algo: ActorCritic, state: State, obs: PyTree) -> Value:
     return by_component(algo, np.asarray(_values(algo, state, spaces.cast(algo.bound.spec.observation_space, obs))))
 
 
-def by_component(algo: ActorCritic, values: np.ndarray) -> Any:
+def by_component(algo: ActorCritic, values: np.ndarray) -> Value:
     """One number, or a dict where there are several critic heads."""
     if algo.bound.heads == 1:
         return values[..., 0]
@@ -60,7 +63,7 @@ def update_minibatch(algo: PPO, state: State, minibatch: MinibatchRows) -> tuple
     return state, {name: float(x) for name, x in losses.items()}
 
 
-def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, Any]:
+def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, PyTree]:
     """A buffer's rows as arrays that the loss reads."""
     bound = algo.bound
     spec = bound.spec
@@ -102,7 +105,7 @@ def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, Any]:
     }
 
 
-def pad(rows: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
+def pad(rows: dict[str, PyTree]) -> tuple[dict[str, PyTree], np.ndarray]:
     """Rows up to a multiple of BLOCK by repeating the first, and which of them count."""
     n = len(rows["advantage"])
     total = -(-n // BLOCK) * BLOCK
@@ -111,7 +114,7 @@ def pad(rows: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
 
 
 @jax.jit
-def _step(algo: PPO, state: State, rows: dict[str, Any], valid: Array) -> tuple[State, dict[str, Array]]:
+def _step(algo: PPO, state: State, rows: dict[str, PyTree], valid: Array) -> tuple[State, dict[str, Array]]:
     row = algo.row(**(rows | {"obs": algo.features(rows["obs"], state.norm.get("obs"))}))
     weights = algo.bound.components.current_weights(state, row.advantage, valid)
     knobs = algo.knobs(state, weights)

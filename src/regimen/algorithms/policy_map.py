@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +30,7 @@ class Member:
     name: str
     algo: Algorithm
     agents: tuple[int, ...]  # their places among all
-    frozen: Any = None  # actor parameters of a policy that does not learn
+    frozen: PyTree = None  # actor parameters of a policy that does not learn
 
     @property
     def learns(self) -> bool:
@@ -69,7 +68,11 @@ class PolicyMap(Algorithm):
 
     @classmethod
     def of(
-        cls, algo: Algorithm, spec: Spec, chosen: Mapping[str, tuple[str, ...]], frozen: Mapping[str, Any]
+        cls,
+        algo: Algorithm,
+        spec: Spec,
+        chosen: Mapping[str, tuple[str, ...]],
+        frozen: Mapping[str, tuple[Algorithm, PyTree]],
     ) -> PolicyMap:
         """`algo` for every policy of `chosen` (name -> agents), except those given as `frozen` (name -> (bound
         algorithm, actor parameters))."""
@@ -233,7 +236,7 @@ def _flatten(algo: PolicyMap):
     )
 
 
-def _unflatten(static: Any, algos: Any) -> PolicyMap:
+def _unflatten(static: tuple[tuple, Members], algos: tuple[Algorithm, ...]) -> PolicyMap:
     _, binding = static
     members = tuple(dataclasses.replace(m, algo=a) for m, a in zip(binding.members, algos))
     return PolicyMap(members, binding)
@@ -284,7 +287,7 @@ def parse(text: str, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return out
 
 
-def parse_frozen(text: str | None, policies: Mapping[str, Any]) -> dict[str, str]:
+def parse_frozen(text: str | None, policies: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Policy -> run, of `policy=RUN,policy=RUN`."""
     out: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in (text or "").split(","))):

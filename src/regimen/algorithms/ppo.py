@@ -9,8 +9,6 @@ are those of any actor-critic (`actor_critic.py`).
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -26,7 +24,8 @@ from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
 from regimen.schedule import Minibatch, Packed, draw_words
-from regimen.types import Array, Batch, PyTree, Record, Spec, State, pytree_dataclass
+from regimen.sources.trajectory_rows import MinibatchRows
+from regimen.types import Array, Batch, PyTree, Record, Scalar, Spec, State, pytree_dataclass
 
 
 @pytree_dataclass
@@ -47,12 +46,12 @@ class Sample(Record):
 class Knobs(Record):
     """What one update holds fixed in its loss."""
 
-    clip_eps: Any
-    ent_coef: Any
-    kl_coef: Any
+    clip_eps: Array
+    ent_coef: Array
+    kl_coef: Scalar
     weights: Array  # [K]
-    shift: Any  # of the combined advantage, whose mean is made 0
-    scale: Any  # and deviation 1
+    shift: Scalar  # of the combined advantage, whose mean is made 0
+    scale: Scalar  # and deviation 1
     balance: Array  # [2] factors of the gradients of discrete and of continuous heads
 
 
@@ -78,7 +77,7 @@ class PPO(ActorCritic):
             aux["balance"] = balance.zero()
         return state.replace(norm=state.norm | norm, aux=aux)
 
-    def update_minibatch(self, state: State, minibatch: Any) -> tuple[State, dict[str, float]]:
+    def update_minibatch(self, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
         """One gradient step on rows of a `TrajectoryBuffer`, whose advantages are taken as they are; counts as one
         update of the schedules."""
         return own_loop.update_minibatch(self, state, minibatch)
@@ -108,7 +107,7 @@ class PPO(ActorCritic):
             metrics |= {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
         return (loss * active).sum(-1), metrics
 
-    def entropies(self, out: PyTree, row: Sample) -> tuple[Any, Array, dict[str, Any]]:
+    def entropies(self, out: PyTree, row: Sample) -> tuple[Scalar, Array, dict[str, PyTree]]:
         """The weighted entropy of the policy [W], its shortfall below the floors [W], and the entropies by part."""
         c, dist, elements = self.config, self.bound.dist, self.bound.elements
         entropy = dist.entropy(out)
@@ -186,7 +185,7 @@ class PPO(ActorCritic):
         metrics |= means | {"clip_eps": knobs.clip_eps, "ent_coef": knobs.ent_coef}
         aux = dict(state.aux)
         if "kl_coef" in aux:
-            metrics["kl_coef"] = knobs.kl_coef
+            metrics["kl_coef"] = aux["kl_coef"]
             aux["kl_coef"] = adapt(knobs.kl_coef, metrics["approx_kl"], c.kl_target)
         if "balance" in aux:
             aux["balance"] = norms
@@ -201,7 +200,7 @@ class PPO(ActorCritic):
         words = draw_words(jax.random.key(0))
         whole = Minibatch(packed, words, jnp.int32(0), jnp.asarray(packed.count), packed.matrix.shape[0], False, None)
 
-        def loss(flat: Array, row: Any) -> tuple[Array, dict[str, Array]]:
+        def loss(flat: Array, row: PyTree) -> tuple[Array, dict[str, Array]]:
             return self.row_loss(lambda params, rows: self.loss(params, rows, knobs), unravel(flat), row)
 
         return whole.gradient(loss, flat)[0]

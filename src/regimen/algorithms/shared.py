@@ -12,13 +12,13 @@ from jax import lax
 from regimen.axes import compact, sync
 from regimen.config.fields import Count
 from regimen.normalize import RunningStats
-from regimen.types import Array, Batch, Clock
+from regimen.types import Array, Batch, Clock, Scalar
 
 
 class Horizon(NamedTuple):
     """The length of the schedules, in a unit of the clock."""
 
-    length: Any
+    length: Scalar
     unit: str
 
     @classmethod
@@ -42,7 +42,7 @@ def scheduled(start, end, shape: str, horizon: Horizon | None, clock: Clock) -> 
     return end + (start - end) * weight
 
 
-def adapt(kl_coef: Array, kl: Array, target) -> Array:
+def adapt(kl_coef: Scalar, kl: Array, target) -> Array:
     """Section 4 of the paper: halve the penalty when the KL is well below its target, double it when well above."""
     factor = jnp.where(kl > 1.5 * target, 2.0, jnp.where(kl < target / 1.5, 0.5, 1.0))
     return jnp.clip(kl_coef * factor, 1e-6, 1e6)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import jax
@@ -26,6 +26,9 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.sources.replay import Replay, Ring, Rows, Sample
 from regimen.types import Array, PyTree, Record, pytree_dataclass
+
+if TYPE_CHECKING:
+    import minari
 
 MASK = "action_mask"  # key of an episode's infos: rows over the options, as `spaces.mask_row` makes them
 PROBE = 1024  # rows on which what a critic says is compared with what happened
@@ -166,8 +169,15 @@ class Data(Record):
 def on_device(data: Dataset, dist: Distribution, gamma: float, probe: int = PROBE) -> Data:
     """The dataset in the form that an algorithm with this action distribution learns from."""
     n = data.steps
-    columns: Any = (data.obs, dist.from_env(data.action), data.reward, data.terminated, data.truncated, data.next_obs)
-    masks: Any = (data.mask, data.next_mask)
+    columns: tuple[PyTree, ...] = (
+        data.obs,
+        dist.from_env(data.action),
+        data.reward,
+        data.terminated,
+        data.truncated,
+        data.next_obs,
+    )
+    masks: tuple[PyTree, ...] = (data.mask, data.next_mask)
     table = jax.tree.map(jnp.asarray, Rows(*columns, np.ones(n, bool), *masks))  # type: ignore[arg-type]
     some = np.unique(np.linspace(0, n - 1, min(probe, n)).astype(int))
     ring = Ring(jnp.zeros(1, jnp.int32), jnp.full(1, n, jnp.int32))
@@ -209,7 +219,7 @@ def read_minari(path: Path) -> Dataset:
     return joined(path, data.id, metadata, data.observation_space, data.action_space, episodes)
 
 
-def from_minari(data: Any, space: gymnasium.Space, where: str) -> Episode:
+def from_minari(data: minari.EpisodeData, space: gymnasium.Space, where: str) -> Episode:
     """One episode, its lengths and flags checked."""
     steps, infos = len(data.rewards), data.infos or {}
     lengths = {len(x) for x in jax.tree.leaves(data.observations)}
@@ -236,7 +246,7 @@ def joined(
 ) -> Dataset:
     """Episodes as one table of steps."""
 
-    def rows(part: Callable[[Any], PyTree]) -> PyTree:
+    def rows(part: Callable[[Episode], PyTree]) -> PyTree:
         return jax.tree.map(lambda *x: np.concatenate(x), *map(part, episodes))
 
     masked = episodes[0].mask is not None
@@ -259,8 +269,8 @@ def joined(
         truncated=truncated,
         next_obs=rows(lambda e: jax.tree.map(lambda x: x[1:], e.obs)),
         starts=ends - lengths + 1,
-        mask=rows(lambda e: e.mask[:-1]) if masked else None,
-        next_mask=rows(lambda e: e.mask[1:]) if masked else None,
+        mask=rows(lambda e: jax.tree.map(lambda x: x[:-1], e.mask)) if masked else None,
+        next_mask=rows(lambda e: jax.tree.map(lambda x: x[1:], e.mask)) if masked else None,
     )
 
 

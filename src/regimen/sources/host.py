@@ -58,7 +58,7 @@ class HostSource:
         self.components, self.limit = reward_components, max_episode_steps
         self.stop_requested = stop_requested
         self.observation_space = self.envs[0].observation_space
-        self.action_space: Any = self.envs[0].action_space
+        self.action_space = self.envs[0].action_space
         self.obs: PyTree = spaces.zeros(self.observation_space, (self.columns,))
         self.mask: np.ndarray | None = None  # [B, logits]
         self.reward = np.zeros((num_envs, len(reward_components)))
@@ -74,7 +74,7 @@ class HostSource:
         self.memory: PyTree = ()  # [B, ...] what the policy carries from step to step
         self.blank: PyTree = ()  # and at the start of an episode
         self.remembers = False
-        self.env_width = sum(math.prod(s.shape) for s in spaces.leaves(self.action_space).values())
+        self.env_width = sum(math.prod(spaces.shape_of(s)) for s in spaces.leaves(self.action_space).values())
         self.doing = ("wait", -1, monotonic())  # what, in which environment, since when: for whoever watches
         self.steps_taken = 0  # ever
 
@@ -416,7 +416,7 @@ def to_members(space: gymnasium.Space, packed: np.ndarray) -> list[Member]:
         return list(packed.astype(space.dtype).reshape(len(packed), *(space.shape or ())))
     columns, start = {}, 0
     for name, leaf in spaces.leaves(space).items():
-        stop = start + math.prod(leaf.shape)
+        stop = start + math.prod(spaces.shape_of(leaf))
         columns[name] = to_members(leaf, packed[:, start:stop])
         start = stop
     return [spaces.build(space, {name: c[i] for name, c in columns.items()}) for i in range(len(packed))]

@@ -10,7 +10,6 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -87,7 +86,7 @@ class TrajectoryBuffer:
         self._open = []
 
     def add_step(
-        self, state: PyTree, action: PyTree, reward: Any, value: Any, log_prob=None, mask=None, **extras: PyTree
+        self, state: PyTree, action: PyTree, reward: PyTree, value: PyTree, log_prob=None, mask=None, **extras: PyTree
     ) -> None:
         """One step: the state acted in, the action as sampled, and V(state). Arrays are copied.
 
@@ -100,7 +99,7 @@ class TrajectoryBuffer:
         self._open.append(row)
         self._keep(skeleton, row, lead=0)
 
-    def finish_episode(self, final_value: Any = 0.0, terminated: bool = False, success: bool | None = None) -> None:
+    def finish_episode(self, final_value: PyTree = 0.0, terminated: bool = False, success: bool | None = None) -> None:
         """Close the open episode. `final_value` is V of the true final observation, which a truncated episode goes on
         with; where it `terminated` there is nothing after the end, whatever `final_value` says."""
         if self._open is None:
@@ -116,9 +115,9 @@ class TrajectoryBuffer:
         self,
         states: PyTree,
         actions: PyTree,
-        rewards: Any,
-        values: Any,
-        final_value: Any = 0.0,
+        rewards: PyTree,
+        values: PyTree,
+        final_value: PyTree = 0.0,
         terminated: bool = False,
         log_probs: PyTree = None,
         masks: PyTree = None,
@@ -219,7 +218,7 @@ class TrajectoryBuffer:
     def stats(self) -> dict[str, float]:
         """Of the finished episodes. What has no data is absent: everything but the counts in an empty buffer,
         `success_rate` where no episode says whether it succeeded. Components are `reward/NAME`, as in a run's rows."""
-        out: dict[str, Any] = {"num_episodes": self.num_episodes}
+        out: dict[str, float] = {"num_episodes": self.num_episodes}
         out["total_steps"] = sum(e.length for e in self._episodes)
         if not self._episodes or self._skeleton is None:
             return out
@@ -227,10 +226,10 @@ class TrajectoryBuffer:
         returns = np.array([total_of(e.columns, paths_of(reward)).sum() for e in self._episodes])
         out |= {"return_mean": returns.mean(), "return_std": returns.std()}
         out |= {"return_min": returns.min(), "return_max": returns.max()}
-        out["length_mean"] = np.mean([e.length for e in self._episodes])
+        out["length_mean"] = float(np.mean([e.length for e in self._episodes]))
         known = [e.success for e in self._episodes if e.success is not None]
         if known:
-            out["success_rate"] = np.mean(known)
+            out["success_rate"] = float(np.mean(known))
         for name, path in reward.items() if isinstance(reward, dict) else ():
             sums = np.array([e.columns[path].sum() for e in self._episodes])
             out |= {f"reward/{name}": sums.mean(), f"reward/{name}_min": sums.min(), f"reward/{name}_max": sums.max()}
@@ -257,7 +256,7 @@ class TrajectoryBuffer:
         columns: dict[str, list] = {}
         first: PyTree = None
         for t, item in enumerate(x):
-            leaves: dict[str, Any] = {}
+            leaves: dict[str, PyTree] = {}
             skeleton = flatten(item, name, leaves)
             first = skeleton if t == 0 else first
             if skeleton != first:
@@ -268,7 +267,7 @@ class TrajectoryBuffer:
 
     def _read(self, step: PyTree, lead: int, start: int) -> tuple[dict[str, PyTree], dict[str, np.ndarray]]:
         """A step (`lead` = 0), or an episode of them (1), as path -> array; raises where it does not fit."""
-        leaves: dict[str, Any] = {}
+        leaves: dict[str, PyTree] = {}
         skeleton = {name: flatten(x, name, leaves) for name, x in step.items()}
         if self._skeleton is None:
             check_components(skeleton["reward"], skeleton["value"])
@@ -287,7 +286,7 @@ class TrajectoryBuffer:
             self._differ(shapes, self._shapes, field, start)
         return skeleton, arrays
 
-    def _array(self, path: str, x: Any, lead: int, start: int | None) -> np.ndarray:
+    def _array(self, path: str, x: PyTree, lead: int, start: int | None) -> np.ndarray:
         field = path.partition("[")[0]
         try:
             array = np.array(x)  # a copy: environments write the next observation into the same array
@@ -308,7 +307,7 @@ class TrajectoryBuffer:
             raise TrajectoryError(f"{path}: {array[tuple(bad)]} at {at}, but it must be finite")
         return array
 
-    def _differ(self, shapes: Mapping[str, Any], before: Mapping[str, Any], field: str, step: int) -> None:
+    def _differ(self, shapes: Mapping[str, object], before: Mapping[str, object], field: str, step: int) -> None:
         """Raise an error that names the first array that is missing, new, or of another shape."""
         at = self._where(step)
         for path in before:
@@ -322,12 +321,12 @@ class TrajectoryBuffer:
                 raise TrajectoryError(f"{path}: shape {shape} at {at}, but {before[path]} at the steps before")
         raise TrajectoryError(f"{field}: nested in another way at {at} than at the steps before")
 
-    def _final(self, skeleton: dict[str, PyTree], final_value: Any, terminated: bool) -> dict[str, float]:
+    def _final(self, skeleton: dict[str, PyTree], final_value: PyTree, terminated: bool) -> dict[str, float]:
         """V after the last step, for each path of a value."""
         value = skeleton["value"]
         if terminated:
             return dict.fromkeys(paths_of(value), 0.0)
-        given: dict[str, Any] = {}
+        given: dict[str, PyTree] = {}
         form = flatten(final_value, "final_value", given)
         if isinstance(value, dict) and isinstance(form, str):
             if float(self._array("final_value", final_value, 0, None)) != 0.0:

@@ -36,7 +36,7 @@ class MinibatchRows:
         returns = self.returns
         return len(next(iter(returns.values())) if isinstance(returns, dict) else returns)
 
-    def map(self, f: Callable[[Any], Any]) -> MinibatchRows:
+    def map(self, f: Callable[[np.ndarray], PyTree]) -> MinibatchRows:
         """`f` of every array."""
         return MinibatchRows(**{field.name: map_arrays(f, getattr(self, field.name)) for field in fields(self)})
 
@@ -79,7 +79,7 @@ def require_components(field: str, given: PyTree, other: str, expected: dict) ->
             raise TrajectoryError(f"{field}[{name!r}]: given, but {other} does not have this component")
 
 
-def read_fraction(name: str, x: Any) -> float:
+def read_fraction(name: str, x: float) -> float:
     try:
         number = float(x)
     except (TypeError, ValueError):
@@ -89,14 +89,14 @@ def read_fraction(name: str, x: Any) -> float:
     return number
 
 
-def read_generator(seed: Any) -> np.random.Generator:
+def read_generator(seed: int | np.random.Generator) -> np.random.Generator:
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
         raise TrajectoryError(f"seed: {seed!r} is neither a number of at least 0 nor a numpy Generator") from None
 
 
-def flatten(tree: PyTree, path: str, leaves: dict[str, Any]) -> PyTree:
+def flatten(tree: PyTree, path: str, leaves: dict[str, PyTree]) -> PyTree:
     """Put the arrays of a tree into `leaves`, by path, and return the tree with paths in their places."""
     if tree is None:
         return None
@@ -109,7 +109,7 @@ def flatten(tree: PyTree, path: str, leaves: dict[str, Any]) -> PyTree:
     return path
 
 
-def map_arrays(f: Callable[[Any], Any], tree: PyTree) -> PyTree:
+def map_arrays(f: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
     if tree is None:
         return None
     if isinstance(tree, dict):
