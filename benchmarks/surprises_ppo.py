@@ -122,7 +122,7 @@ def outlier(cases: Sequence[str], seeds: int, first: int, steps: int | None) -> 
     judge: list[Any] = []
 
     def make(episodes: int, minibatch: int, normalised: bool) -> bench.Bench:
-        regimen = bench.Regimen.episodes(episodes, chosen.epochs, minibatch)
+        regimen = bench.Recipe.episodes(episodes, chosen.epochs, minibatch)
         mine = config.replace(algo=dataclasses.replace(config.algo, normalize_advantage=normalised))
         numbers = list(range(first, first + seeds))
         made = bench.Bench(

@@ -6,11 +6,39 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 Interval = tuple[float, float]
+
+
+class Estimate(NamedTuple):
+    """A number and its 95% interval; nan: too few values to tell one."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @classmethod
+    def of(cls, value: np.ndarray | np.floating | float, bounds: Sequence[float] | None) -> Estimate:
+        """Make one without an interval where there are no bounds, or not two finite ones."""
+        finite = bounds is not None and bool(np.isfinite(np.asarray(bounds, float)).all())
+        return cls(float(value), *map(float, bounds)) if finite and bounds is not None else cls(float(value))
+
+    @property
+    def has_interval(self) -> bool:
+        return not (math.isnan(self.low) or math.isnan(self.high))
+
+    def excludes(self, x: float) -> bool:
+        return bool(self.low > x or self.high < x)
+
+    def contains(self, x: float) -> bool:
+        return bool(self.low <= x <= self.high)
+
+    def to_dict(self) -> dict[str, object]:
+        return {"value": self.value, "ci95": [self.low, self.high] if self.has_interval else None}
 
 
 def iqm(x: ArrayLike, axis: int | None = None) -> np.ndarray | float:

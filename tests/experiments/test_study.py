@@ -18,13 +18,14 @@ from regimen.config.schema import RolloutConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
 from regimen.experiments.studies import batching, bench, curves, report
-from regimen.experiments.studies.bench import Injected, OutlierSource, Regimen
-from regimen.experiments.studies.curves import Curve, Estimate, collapsed, estimate, median, ratio, reached, recovery
+from regimen.experiments.studies.bench import Injected, OutlierSource, Recipe
+from regimen.experiments.studies.curves import Curve, collapsed, estimate, median, ratio, reached, recovery
 from regimen.experiments.studies.frame import Lines, encoded
 from regimen.experiments.studies.gradients import Sample, groups
 from regimen.experiments.studies.options import PARTS, BatchingOptions, resolve_options
-from regimen.experiments.studies.rows import outlier_row
+from regimen.experiments.studies.rows import Outliers, outlier_row
 from regimen.runs.build import make_engine
+from regimen.statistics import Estimate
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 DEVIATION, MEAN = np.array([3.0, 2.0, 1.0, 0.5]), np.array([1.0, -1.0, 0.0, 2.0])
@@ -145,7 +146,8 @@ def test_an_outlier_row_is_the_loss_against_its_control():
     def arm(*returns):
         return [Curve(k, [0, 1], [1, 2], [0, 1], list(r), [], [], []) for k, r in enumerate(returns)]
 
-    row = outlier_row(np.array([100.0, 100.0]), np.zeros(2), arm((30, 95), (50, 20)), arm((90, 98), (90, 97)))
+    control, outlier = arm((90, 98), (90, 97)), arm((30, 95), (50, 20))
+    row = outlier_row(Outliers(np.array([100.0, 100.0]), np.zeros(2), control, outlier))
     assert row["drop"].value == 50.0
     assert (row["deepest"].value, row["deepest_control"].value) == (75.0, 10.0)
     assert (row["fell"], row["never"], row["fell_control"]) == (2, 1, 0)
@@ -218,14 +220,14 @@ def test_an_outlier_without_effect_is_not_called_a_loss():
 
 
 def test_presets_give_the_regimen_and_nothing_else():
-    single, parallel = (Regimen.preset(name, 500, "cpu") for name in ("single_episode", "parallel_25"))
+    single, parallel = (Recipe.preset(name, 500, "cpu") for name in ("single_episode", "parallel_25"))
     assert (single.rollout.episodes, single.epochs) == (1, 1) and single.minibatch_size >= 500 and single.lr is None
     assert (parallel.rollout.episodes, parallel.rollout.num_envs, parallel.lr) == (25, 25, 2e-3)
     config = layers.build_config("cartpole")
     mine = parallel.apply(config)
     assert (mine.algo.gamma, mine.algo.lr, mine.algo.epochs) == (config.algo.gamma, config.algo.lr, 4)
-    assert dict(Regimen.preset("big_batch", 500, "cpu").env_args) == {"max_episode_steps": 100}
-    assert dict(Regimen.preset("big_batch", 50, "cpu").env_args) == {}, "episodes are never made longer"
+    assert dict(Recipe.preset("big_batch", 500, "cpu").env_args) == {"max_episode_steps": 100}
+    assert dict(Recipe.preset("big_batch", 50, "cpu").env_args) == {}, "episodes are never made longer"
 
 
 def test_an_outlier_multiplies_one_episode_of_the_batch_only():
@@ -468,6 +470,6 @@ def test_command_line_errors(capsys):
 
 
 def test_a_regimen_that_shares_a_program_shares_a_bench():
-    a, b = (Regimen(name, RolloutConfig(episodes=5), 4, 64, lr) for name, lr in (("a", None), ("b", 1e-2)))
+    a, b = (Recipe(name, RolloutConfig(episodes=5), 4, 64, lr) for name, lr in (("a", None), ("b", 1e-2)))
     assert a.program == b.program and a != b
     assert bench.mean_of([]) != bench.mean_of([]), "nothing has no mean"

@@ -13,7 +13,6 @@ import pytest
 from regimen.cli.main import main
 from regimen.errors import ConfigError
 from regimen.experiments.studies import updates, updates_report
-from regimen.experiments.studies.curves import Estimate
 from regimen.experiments.studies.updates_options import (
     FORMS,
     GAE,
@@ -24,6 +23,7 @@ from regimen.experiments.studies.updates_options import (
     arms_of,
     resolve_options,
 )
+from regimen.statistics import Estimate
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 TINY = {"seeds": 1, "budget": 64, "repeats": 4, "eval_episodes": 4, "checks": 2, "targets": (0.5,)}

@@ -13,8 +13,8 @@ from regimen.cli.main import main
 from regimen.envs.metric import Metric, to_table
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles
-from regimen.reports.comparison import Estimate, area, compare, expand, first
-from regimen.statistics import bootstrap_interval, improvement, improvement_interval, iqm
+from regimen.reports.comparison import area, compare, expand, first
+from regimen.statistics import Estimate, bootstrap_interval, improvement, improvement_interval, iqm
 
 STEPS = (1000, 2000, 3000, 4000)
 

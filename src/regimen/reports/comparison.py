@@ -17,30 +17,21 @@ import numpy as np
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import RunFiles
 from regimen.reports import plots
-from regimen.statistics import bootstrap_interval, improvement, improvement_interval, iqm, stratified_bootstrap, wilson
+from regimen.statistics import (
+    Estimate,
+    bootstrap_interval,
+    improvement,
+    improvement_interval,
+    iqm,
+    stratified_bootstrap,
+    wilson,
+)
 
 FRACTIONS = (0.5, 0.9)  # of the way from the first evaluation to the goal
 BY = ("env", "algorithm")
 ALIASES = {"algo": "algorithm", "return": "return_mean", "success": "success_rate", "length": "length_mean"}
 SPREAD = ("return_std", "return_min", "return_max", "best_return", "episodes")  # evaluation columns that are no metric
 SAME = ("seed", "seeds", "out", "device", "devices", "init_from", "data")  # a group's runs may differ in these
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its 95% interval; None where one run cannot tell."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def of(cls, value: np.ndarray | np.floating | float, bounds: Sequence[float] | None) -> Estimate:
-        sure = bounds is not None and bool(np.isfinite(np.asarray(bounds, float)).all())
-        return cls(float(value), *(map(float, bounds) if sure and bounds is not None else (None, None)))
-
-    def to_dict(self) -> dict[str, object]:
-        return {"value": self.value, "ci95": None if self.low is None else [self.low, self.high]}
 
 
 class Measured(plots.Run):

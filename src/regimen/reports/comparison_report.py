@@ -12,12 +12,12 @@ import numpy as np
 
 from regimen.errors import RegimenError
 from regimen.files.storage import write_atomic, write_json
-from regimen.reports.comparison import FRACTIONS, Comparison, Estimate, Group, Task
+from regimen.reports.comparison import FRACTIONS, Comparison, Group, Task
 from regimen.reports.figure import CYCLE, GREY, panels, picture
 from regimen.reports.page import embed, page, section
 from regimen.reports.plots import finish
 from regimen.reports.table import Table
-from regimen.statistics import bootstrap_band, iqm
+from regimen.statistics import Estimate, bootstrap_band, iqm
 from regimen.words import clock, count, plural, score
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def shown(e: Estimate | None) -> str:
     """`0.93 (0.85 to 1)`."""
     if e is None:
         return ""
-    return number(e.value) + ("" if e.low is None or e.high is None else f" ({number(e.low)} to {number(e.high)})")
+    return number(e.value) + (f" ({number(e.low)} to {number(e.high)})" if e.has_interval else "")
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -160,7 +160,9 @@ def csv_text(c: Comparison) -> str:
 
 def ends(e: Estimate | None) -> list[float | None]:
     """Return a value and its interval as three cells; what is absent is an empty one."""
-    return [None, None, None] if e is None else [e.value, e.low, e.high]
+    if e is None:
+        return [None, None, None]
+    return [e.value, e.low, e.high] if e.has_interval else [e.value, None, None]
 
 
 def middle(x: np.ndarray | None) -> float | None:
@@ -227,7 +229,7 @@ def draw_marks(
     for i, (name, e, scores) in enumerate(marks):
         spread = np.linspace(-0.12, 0.12, len(scores)) if len(scores) > 1 else np.zeros(len(scores))
         ax.scatter(scores, spread - i, s=22, color=colors[name], alpha=0.35, linewidths=0)
-        if e.low is not None and e.high is not None:
+        if e.has_interval:
             ax.plot([e.low, e.high], [-i, -i], color=colors[name], linewidth=7, alpha=0.3, solid_capstyle="butt")
         ax.plot(e.value, -i, marker="|", markersize=18, markeredgewidth=2.5, color=colors[name])
     ax.set_yticks([-i for i in range(len(marks))], [name for name, *_ in marks])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from regimen.config.fields import (
     AtLeastOne,
@@ -21,6 +21,9 @@ from regimen.config.fields import (
     Whole,
 )
 from regimen.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regimen.domains.empowerment.theory import Theory
 
 NETS = ("v_h_e", "x_h", "u_r", "q_r", "v_r")
 """The networks, in the order in which they begin to learn."""
@@ -299,7 +302,7 @@ class EmpowermentConfig:
         except ValueError:
             return math.nan
 
-    def theory(self) -> Any:
+    def theory(self) -> Theory:
         """The parameters of the equations alone, as the exact solvers take them."""
         from regimen.domains.empowerment.theory import Theory
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.config.fields import Natural, Whole
 from regimen.config.flags import positional
@@ -27,7 +26,7 @@ class StudyArgs:
     """Env steps of every training."""
     out: str | None = None
     """Folder to write to; by default `studies/<study>-<env>-<time>`."""
-    env_args: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, object] = field(default_factory=dict)
     json: bool = False
     """Print the results as JSON, and nothing else, on standard output."""
     quiet: bool = False

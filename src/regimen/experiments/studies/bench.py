@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,36 +21,37 @@ from regimen.config.schema import RolloutConfig, TrainConfig
 from regimen.engines.base import Engine, Progress
 from regimen.engines.native import NativeEngine
 from regimen.envs import registry
+from regimen.envs.protocol import Env
 from regimen.experiments.studies.curves import Curve
 from regimen.experiments.studies.gradients import changed
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import make_engine
 from regimen.runs.loop import Evaluator, Goal, Loop
 from regimen.sources.scan import ScanSource
-from regimen.types import Array, PyTree, Record, pytree_dataclass
+from regimen.types import ActingAlgorithm, Array, PyTree, Record, pytree_dataclass
 
 LIMIT = "max_episode_steps"
 
 
 @dataclass(frozen=True)
-class Regimen:
+class Recipe:
     """When to collect and how to turn it into an update; everything else is the same for all."""
 
     name: str
     rollout: RolloutConfig
     epochs: int | None  # None: an algorithm without epochs
     minibatch_size: int | None
-    lr: float | None = None  # its own, instead of the study's
-    env_args: tuple[tuple[str, Any], ...] = ()
-    algo: tuple[tuple[str, Any], ...] = ()  # further hyper-parameters
+    lr: float | None = None  # instead of the study's
+    env_args: tuple[tuple[str, object], ...] = ()
+    algo: tuple[tuple[str, object], ...] = ()  # further hyper-parameters
 
     @classmethod
-    def episodes(cls, n: int, epochs: int, minibatch_size: int) -> Regimen:
+    def episodes(cls, n: int, epochs: int, minibatch_size: int) -> Recipe:
         name = f"{n} episode" + ("" if n == 1 else "s")
         return cls(name, RolloutConfig(episodes=n), epochs, minibatch_size)
 
     @classmethod
-    def preset(cls, name: str, limit: int, device: str) -> Regimen:
+    def preset(cls, name: str, limit: int, device: str) -> Recipe:
         """What a preset says of the regimen. `limit`: its episodes are never made longer than the environment's."""
         preset = presets.load_preset(name)
         config = layers.from_preset(preset, layers.guess_device(device))
@@ -62,19 +62,19 @@ class Regimen:
         return cls(name, config.rollout, config.algo.epochs, config.algo.minibatch_size, lr, tuple(args.items()))
 
     @property
-    def program(self) -> tuple[Any, ...]:
+    def program(self) -> tuple[object, ...]:
         """What regimens that can share a compiled program have in common."""
         return (self.rollout, self.epochs, self.minibatch_size, self.env_args, self.algo)
 
     def apply(self, config: TrainConfig) -> TrainConfig:
-        own = {} if self.epochs is None else {"epochs": self.epochs, "minibatch_size": self.minibatch_size}
-        algo = dataclasses.replace(config.algo, **own, **dict(self.algo))
+        passes = {} if self.epochs is None else {"epochs": self.epochs, "minibatch_size": self.minibatch_size}
+        algo = dataclasses.replace(config.algo, **passes, **dict(self.algo))
         return config.replace(rollout=self.rollout, algo=algo, env_args=config.env_args | dict(self.env_args))
 
     def describe(self, config: TrainConfig, limit: int) -> str:
-        mine = self.apply(config)
-        limit = mine.env_args.get(LIMIT, limit)
-        return describe(mine, resolve(mine, native=True, max_episode_steps=limit))
+        config = self.apply(config)
+        limit = config.env_args.get(LIMIT, limit)
+        return describe(config, resolve(config, native=True, max_episode_steps=limit))
 
 
 # --- an outlier ------------------------------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ class Injected(Record):
     """An environment, and what the rewards of one episode of each rollout are multiplied by: data, so that any update
     of a compiled training can get an outlier."""
 
-    env: Any
-    factor: Any = 1.0
+    env: Env
+    factor: Array | float = 1.0
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class OutlierSource:
     def share(self, devices: int) -> OutlierSource:
         return OutlierSource(self.inner.share(devices))
 
-    def init(self, env: Injected, algo: Any, key: Array) -> PyTree:
+    def init(self, env: Injected, algo: ActingAlgorithm, key: Array) -> PyTree:
         return self.inner.init(env.env, algo, key)
 
     def rows(self, env: Injected) -> int:
         return self.inner.rows(env.env)
 
-    def next(self, env: Injected, algo: Any, carry: PyTree, params: PyTree, key: Array):
+    def next(self, env: Injected, algo: ActingAlgorithm, carry: PyTree, params: PyTree, key: Array):
         carry, batch, rows, steps = self.inner.next(env.env, algo, carry, params, key)
         done = (batch.terminated | batch.truncated)[:, 0]
         done = done.reshape(done.shape[0], -1).any(1).astype(jnp.int32)
@@ -154,7 +154,7 @@ class Middle:
 class Bench:
     """One regimen's compiled training, for a list of seeds."""
 
-    regimen: Regimen
+    regimen: Recipe
     config: TrainConfig
     seeds: list[int]
     budget: int
@@ -247,7 +247,7 @@ class Bench:
         curves = self.restart(middle.state, middle.carry, lr)
         tallies = self.loop.tallies
         rest = np.maximum(self.budget - middle.steps, 1)
-        quiet: Any = engine.env
+        quiet: Injected = engine.env
         engine.env = quiet.replace(factor=float(factor))
         try:
             self.loop.reach(lambda k: Goal(1), self.absorb)

@@ -9,32 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regimen.statistics import bootstrap, iqm
+from regimen.statistics import Estimate, bootstrap, iqm
+
+Row = dict[str, Any]  # one line of a study's tables: labels, counts and Estimates by name
+Results = dict[str, Any]  # what results.json holds, its Estimates not yet written out
 
 RESAMPLES = 2000
 ENOUGH = 5  # values for an interval: of fewer, even their whole range holds the median less than 93% of the time
 REACH = 0.5  # of the way to the target, from which on a seed can collapse
 STAY = 2  # evaluations at the end that must be below half of the best
 TOLERANCE = 0.1  # of what had been learnt, that a recovery may still lack
-
-
-class Estimate(NamedTuple):
-    """A number and its 95% bootstrap interval (nan: too few values to tell)."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-    def excludes(self, x: float) -> bool:
-        return bool(self.low > x or self.high < x)
-
-    def contains(self, x: float) -> bool:
-        return bool(self.low <= x <= self.high)
 
 
 @dataclass
@@ -55,7 +44,7 @@ class Curve:
     def empty(cls, seed: int) -> Curve:
         return cls(seed, [], [], [], [], [], [], [])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import ClassVar, TextIO
 
 import jax
 
@@ -20,11 +20,12 @@ from regimen.config.catalogue import folder_name
 from regimen.engines import device
 from regimen.engines.signals import code_of
 from regimen.errors import ConfigError, RegimenError, nearest
-from regimen.experiments.studies.curves import Estimate
+from regimen.experiments.studies.curves import Results
 from regimen.files.console import is_terminal
 from regimen.files.run_dir import git_revision, versions
 from regimen.files.storage import plain
 from regimen.runs.api import check_free
+from regimen.statistics import Estimate
 from regimen.words import clock
 
 PRINTED = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finished", "parts", "sentences")
@@ -69,7 +70,7 @@ class Frame:
     exit_code: int = 0
     begun: float = field(default_factory=time.monotonic)
     finished: list[str] = field(default_factory=list)  # parts
-    results: dict[str, Any] = field(default_factory=dict)
+    results: Results = field(default_factory=dict)
 
     @classmethod
     def folder(cls, env: str, out: str | Path | None) -> Path:
@@ -125,7 +126,7 @@ class Frame:
         except RegimenError as error:
             lines.line(f"no plots: {error}")
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Results:
         """What results.json says of the study itself."""
         return {
             "study": self.kind,
@@ -139,12 +140,12 @@ class Frame:
             "finished": self.finished,
         }
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """What `--json` prints: everything but the raw numbers and the settings."""
-        return encoded({"out": str(self.out)} | {k: self.results[k] for k in PRINTED if k in self.results})
+        return {"out": str(self.out)} | {k: encoded(self.results[k]) for k in PRINTED if k in self.results}
 
 
-def check_names(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def check_names(values: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
     """Options of a study without those left at their default (None); one that it does not have is refused."""
     for name in values:
         if name not in names:
@@ -152,12 +153,12 @@ def check_names(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, An
     return {k: v for k, v in values.items() if v is not None}
 
 
-def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+def tuples(values: Mapping[str, object]) -> dict[str, object]:
     """Options with their lists as tuples, as a frozen dataclass holds them."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
-def encoded(value: Any) -> Any:
+def encoded(value: object) -> object:
     """Estimates as objects, the rest as JSON can hold it; what is infinite (never) or unknown becomes null."""
     if isinstance(value, Estimate):
         return plain(value._asdict())
@@ -172,8 +173,8 @@ def run_jobs(parts: Mapping[str, list[Job]], lines: Lines, finished: Callable[[s
     """One after the other; `finished(part)` after the last job of each part."""
     jobs = [job for part in parts.values() for job in part]
     total, done, begun, number = sum(job.weight for job in jobs), 0.0, time.monotonic(), 0
-    for part, mine in parts.items():
-        for job in mine:
+    for part, members in parts.items():
+        for job in members:
             number += 1
             head = f"[{number}/{len(jobs)}] {part}: {job.label}"
             start = time.monotonic()

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,16 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from regimen.algorithms.base import Algorithm
+from regimen.algorithms.ppo import PPO
 from regimen.engines.native import NativeEngine
-from regimen.experiments.studies.curves import RESAMPLES, Estimate, interval
-from regimen.statistics import bootstrap
-from regimen.types import Array, State
+from regimen.envs.protocol import Env
+from regimen.experiments.studies.curves import RESAMPLES, interval
+from regimen.sources.scan import EnvCarry, ScanSource
+from regimen.statistics import Estimate, bootstrap
+from regimen.types import Array, PyTree, State
 
+A = TypeVar("A", bound=Algorithm)
 CRITIC = ("critic", "value")  # how the names of the value function's parameters begin
 
 
@@ -73,10 +78,10 @@ def moments(gram: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
     A vector taken twice is not paired with itself: that pair would pass noise off as signal.
     """
-    own = np.diag(gram)
+    squares = np.diag(gram)
     pairs = counts.sum(1) ** 2 - (counts**2).sum(1)
-    signal = (((counts @ gram) * counts).sum(1) - (counts**2) @ own) / np.maximum(pairs, 1)
-    return counts @ own / counts.sum(1) - signal, signal
+    signal = (((counts @ gram) * counts).sum(1) - (counts**2) @ squares) / np.maximum(pairs, 1)
+    return counts @ squares / counts.sum(1) - signal, signal
 
 
 def quotient(x: float, y: float, xs: np.ndarray, ys: np.ndarray) -> Estimate:
@@ -90,7 +95,9 @@ def quotient(x: float, y: float, xs: np.ndarray, ys: np.ndarray) -> Estimate:
 # --- vectors from rollouts -------------------------------------------------------------------------------------------
 
 
-def draw(source: Any, algos: tuple, env: Any, state: State, carry: Any, keys: Array) -> tuple[tuple[Array, ...], Array]:
+def draw(
+    source: ScanSource, algos: tuple[PPO, ...], env: Env, state: State, carry: EnvCarry, keys: Array
+) -> tuple[tuple[Array, ...], Array]:
     """One rollout per key, one gradient [R, P] of it per algorithm, and the env steps [R] it took."""
 
     def one(key: Array):
@@ -122,20 +129,20 @@ class Rollouts:
         news between calls."""
         state, block = adopt(self.engine.state, policy), min(repeats, 16)
         keys = jax.random.split(key, -(-repeats // block) * block)
-        found, steps = [], []
+        gradients, steps = [], []
         for start in range(0, len(keys), block):
             some = keys[start : start + block]
             out, taken = self.program(self.algos, self.engine.env, state, self.engine.carry, some)
-            found.append([np.asarray(x) for x in out])
+            gradients.append([np.asarray(x) for x in out])
             steps.append(np.asarray(taken))
             tick(min(1.0, (start + block) / repeats))
         return (
-            {kind: np.concatenate(parts)[:repeats] for kind, parts in zip(self.KINDS, zip(*found))},
+            {kind: np.concatenate(parts)[:repeats] for kind, parts in zip(self.KINDS, zip(*gradients))},
             float(np.concatenate(steps).mean()),
         )
 
 
-def changed(algo: Any, **settings: Any) -> Any:
+def changed(algo: A, **settings: object) -> A:
     """The same bound algorithm with other hyper-parameters; numbers may change without compiling anew."""
     other = copy.copy(algo)
     other.config = dataclasses.replace(algo.config, **settings)
@@ -145,10 +152,10 @@ def changed(algo: Any, **settings: Any) -> Any:
 def adopt(fresh: State, policy: State) -> State:
     """A policy's networks, normalisers and clock in a state made for another number of environments."""
 
-    def fitting(name: str, mine: Any) -> Any:
-        theirs = policy.aux.get(name, mine)
-        same = jax.tree.map(jnp.shape, mine) == jax.tree.map(jnp.shape, theirs)
-        return theirs if same else mine
+    def fitting(name: str, value: PyTree) -> PyTree:
+        other = policy.aux.get(name, value)
+        same = jax.tree.map(jnp.shape, value) == jax.tree.map(jnp.shape, other)
+        return other if same else value
 
     aux = {name: fitting(name, value) for name, value in fresh.aux.items()}
     return fresh.replace(models=policy.models, norm=policy.norm, clock=policy.clock, aux=aux)

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
@@ -80,31 +79,31 @@ QUICK = {
 }
 
 
-def resolve_options(given: Mapping[str, Any], quick: bool) -> BatchingOptions:
+def resolve_options(choices: Mapping[str, object], quick: bool) -> BatchingOptions:
     """Python keywords or flags over the defaults; None stands for what was not given."""
-    given = check_names(given, [f.name for f in dataclasses.fields(BatchingOptions)])
-    if "parts" in given and isinstance(given["parts"], str):
-        given["parts"] = given["parts"].replace(",", " ").split()
-    if "sizes" in given:
-        given.setdefault("gradient_sizes", given["sizes"])
-    return BatchingOptions(**((QUICK if quick else {}) | tuples(given))).check()
+    changes = check_names(choices, [f.name for f in dataclasses.fields(BatchingOptions)])
+    if isinstance(parts := changes.get("parts"), str):
+        changes["parts"] = parts.replace(",", " ").split()
+    if "sizes" in changes:
+        changes.setdefault("gradient_sizes", changes["sizes"])
+    return dataclasses.replace(BatchingOptions(), **((QUICK if quick else {}) | tuples(changes))).check()
 
 
 def prepare(
     env: str,
     options: BatchingOptions,
     preset: str | None,
-    env_args: dict[str, Any],
+    env_args: dict[str, object],
     device: str,
-    overrides: dict[str, Any],
+    overrides: dict[str, object],
 ) -> tuple[TrainConfig, registry.EnvHandle, BatchingOptions]:
     """What all trainings share. Schedules are held constant and there is no curriculum: with them, the budget would
     decide the learning rate and the task."""
-    given = overrides | {"env_args": env_args, "device": device, "algo.epochs": options.epochs}
-    given |= {"algo.minibatch_size": options.minibatch_size} | {f"algo.{name}": "constant" for name in SCHEDULES}
+    settings = overrides | {"env_args": env_args, "device": device, "algo.epochs": options.epochs}
+    settings |= {"algo.minibatch_size": options.minibatch_size} | {f"algo.{name}": "constant" for name in SCHEDULES}
     if options.lr is not None:
-        given["algo.lr"] = options.lr
-    config = layers.build_config(env, preset=preset, overrides=given).replace(curriculum={})
+        settings["algo.lr"] = options.lr
+    config = layers.build_config(env, preset=preset, overrides=settings).replace(curriculum={})
     devices.configure(config.device, registry.is_native(env))
     handle = registry.resolve(env, config.env_args)
     if handle.native is None:

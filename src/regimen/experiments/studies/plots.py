@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regimen.experiments.studies.curves import Curve, Estimate, final
+from regimen.experiments.studies.curves import Curve, Results, Row, final
 from regimen.reports.figure import BLUE, CYCLE, GREEN, GREY, ORANGE, picture, signature, step_axis
-from regimen.statistics import bootstrap_band
+from regimen.statistics import Estimate, bootstrap_band
 from regimen.words import count, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Results = Mapping[str, Any]
+    from regimen.experiments.studies.rows import Outliers, Race
 
 
 def draw(
-    out: Path, results: Results, runs: Mapping[str, Any], outliers: Mapping[int, Any], parts: Sequence[str]
+    out: Path, results: Results, runs: Mapping[str, Race], outliers: Mapping[int, Outliers], parts: Sequence[str]
 ) -> list[Path]:
     """The pictures of these parts. `runs` are those of the target part by name, `outliers` by rollout size."""
     rows = results["parts"]
@@ -62,15 +62,15 @@ LINES = {
 }
 
 
-def variance(axes: Sequence[Axes], rows: list[Any]) -> None:
+def variance(axes: Sequence[Axes], rows: list[Row]) -> None:
     """Noise relative to the smallest rollout, one panel per policy, beside the 1/n law."""
     for ax, policy in zip(axes, ("initial", "halfway")):
-        mine = [row for row in rows if row["policy"] == policy]
-        sizes = sorted({row["size"] for row in mine})
+        members = [row for row in rows if row["policy"] == policy]
+        sizes = sorted({row["size"] for row in members})
         if sizes:
             ax.plot(sizes, [sizes[0] / n for n in sizes], color=GREY, linestyle="--", linewidth=1.4, label="1/n")
         for shift, ((group, kind), style) in enumerate(LINES.items(), -1):
-            band(ax, select(mine, group, kind), "relative_noise", *style, shift)
+            band(ax, select(members, group, kind), "relative_noise", *style, shift)
         log_axis(ax, sizes)
         ax.set_yscale("log")
         ax.set_title(f"At the {policy} policy")
@@ -79,7 +79,7 @@ def variance(axes: Sequence[Axes], rows: list[Any]) -> None:
     axes[0].legend(loc="lower left")
 
 
-def signal(axes: Sequence[Axes], rows: list[Any]) -> None:
+def signal(axes: Sequence[Axes], rows: list[Row]) -> None:
     names = (
         ("signal_to_noise", "Signal to noise of the policy's gradient", "|mean|² / trace of the covariance"),
         ("cosine", "Direction of the policy's gradient", "cosine to that of a large sample"),
@@ -89,8 +89,8 @@ def signal(axes: Sequence[Axes], rows: list[Any]) -> None:
         for i, (policy, color) in enumerate((("initial", BLUE), ("halfway", ORANGE))):
             for j, (kind, marker, line) in enumerate((("normalised", "o", "-"), ("raw", "s", ":"))):
                 group = "policy" if any(row["group"] == "policy" for row in rows) else "all"
-                found = select([row for row in rows if row["policy"] == policy], group, kind)
-                band(ax, found, name, f"{policy} policy, {kind} advantages", color, marker, line, 2 * i + j - 1)
+                points = select([row for row in rows if row["policy"] == policy], group, kind)
+                band(ax, points, name, f"{policy} policy, {kind} advantages", color, marker, line, 2 * i + j - 1)
         log_axis(ax, sizes)
         ax.set_title(title)
         ax.set_xlabel("episodes per rollout")
@@ -102,12 +102,12 @@ def signal(axes: Sequence[Axes], rows: list[Any]) -> None:
     axes[0].legend(loc="best")
 
 
-def select(rows: list[Any], group: str, kind: str) -> list[Any]:
-    found = [row for row in rows if row["group"] == group and row["advantages"] == kind]
-    return sorted(found, key=lambda row: row["size"])
+def select(rows: list[Row], group: str, kind: str) -> list[Row]:
+    members = [row for row in rows if row["group"] == group and row["advantages"] == kind]
+    return sorted(members, key=lambda row: row["size"])
 
 
-def band(ax: Axes, rows: list[Any], name: str, label: str, color: str, marker: str, line: str, shift: int = 0) -> None:
+def band(ax: Axes, rows: list[Row], name: str, label: str, color: str, marker: str, line: str, shift: int = 0) -> None:
     """A line through the estimates with their intervals, moved a little aside where there are several lines."""
     rows = [row for row in rows if math.isfinite(row[name].value)]
     if not rows:
@@ -115,10 +115,21 @@ def band(ax: Axes, rows: list[Any], name: str, label: str, color: str, marker: s
     x = [row["size"] * 1.035**shift for row in rows]
     value, low, high = (np.array([row[name][i] for row in rows]) for i in range(3))
     below, above = (np.where(np.isfinite(end), np.abs(end - value), 0.0) for end in (low, high))
-    look: dict[str, Any] = {"marker": marker, "markersize": 5, "linewidth": 1.6, "capsize": 2.5, "elinewidth": 1.4}
-    if line != "-":
-        look["markerfacecolor"] = "white"
-    ax.errorbar(x, value, (below, above), linestyle=line, color=color, label=label, **look)
+    face = color if line == "-" else "white"
+    ax.errorbar(
+        x,
+        value,
+        (below, above),
+        linestyle=line,
+        color=color,
+        label=label,
+        marker=marker,
+        markersize=5,
+        markerfacecolor=face,
+        linewidth=1.6,
+        capsize=2.5,
+        elinewidth=1.4,
+    )
 
 
 def log_axis(ax: Axes, values: Sequence[float]) -> None:
@@ -134,16 +145,16 @@ def log_axis(ax: Axes, values: Sequence[float]) -> None:
 # --- trainings -------------------------------------------------------------------------------------------------------
 
 
-def race(axes: Sequence[Axes], runs: Mapping[str, Any], results: Results) -> None:
+def race(axes: Sequence[Axes], runs: Mapping[str, Race], results: Results) -> None:
     """Steps and updates to the target: every seed a dot, the median and its interval; late ones at the right edge."""
     by_name = {row["name"]: row for row in results["parts"]["target"]}
     target, names = results["target"], list(runs)
     for ax, unit in zip(axes, ("steps", "updates")):
         values = {name: runs[name].reached(unit, target) for name in names}
-        there = np.concatenate([v[np.isfinite(v)] for v in values.values()])
+        reached = np.concatenate([v[np.isfinite(v)] for v in values.values()])
         if unit == "updates":
             ax.set_xscale("log")
-            edge = 1.6 * max([*there, *(by_name[name]["updates"] for name in names)])
+            edge = 1.6 * max([*reached, *(by_name[name]["updates"] for name in names)])
             ax.set_xlim(0.8, 1.15 * edge)
         else:
             edge = 1.06 * results["budget"]
@@ -151,9 +162,9 @@ def race(axes: Sequence[Axes], runs: Mapping[str, Any], results: Results) -> Non
         for y, name in enumerate(names):
             x = values[name]
             jitter = y + 0.22 * np.linspace(-1, 1, len(x)) if len(x) > 1 else np.array([y])
-            seen = np.isfinite(x)
-            ax.scatter(np.maximum(x[seen], first), jitter[seen], s=12, color=BLUE, alpha=0.35, linewidths=0)
-            ax.scatter(np.full((~seen).sum(), edge), jitter[~seen], s=22, color=ORANGE, marker=">", linewidths=0)
+            there = np.isfinite(x)
+            ax.scatter(np.maximum(x[there], first), jitter[there], s=12, color=BLUE, alpha=0.35, linewidths=0)
+            ax.scatter(np.full((~there).sum(), edge), jitter[~there], s=22, color=ORANGE, marker=">", linewidths=0)
             e: Estimate = by_name[name][f"{unit}_to_target"]
             if math.isfinite(e.value):
                 ends = [e.value if math.isnan(end) else min(max(end, first), edge) for end in (e.low, e.high)]
@@ -174,7 +185,7 @@ def race(axes: Sequence[Axes], runs: Mapping[str, Any], results: Results) -> Non
     axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
-def learning(ax: Axes, runs: Mapping[str, Any], results: Results) -> None:
+def learning(ax: Axes, runs: Mapping[str, Race], results: Results) -> None:
     """Evaluation return over env steps, mean and 95% bootstrap band over seeds."""
     for (name, run), color in zip(runs.items(), CYCLE * 2):
         mean_curve(ax, run, "returns", name, color)
@@ -182,20 +193,20 @@ def learning(ax: Axes, runs: Mapping[str, Any], results: Results) -> None:
     over_steps(ax, "Evaluation during training", "greedy return")
 
 
-def entropy(ax: Axes, runs: Mapping[str, Any]) -> None:
+def entropy(ax: Axes, runs: Mapping[str, Race]) -> None:
     for (name, run), color in zip(runs.items(), CYCLE * 2):
         mean_curve(ax, run, "entropy", name, color)
     over_steps(ax, "Entropy of the policy", "nats")
 
 
-def mean_curve(ax: Axes, run: Any, field: str, label: str, color: str) -> None:
+def mean_curve(ax: Axes, run: Race, field: str, label: str, color: str) -> None:
     """Rollout sizes as solid lines, presets as broken ones."""
     lines = []
     for curve in run.curves:
         x, y = np.array(curve.steps, float), np.array(getattr(curve, field), float)
-        known = np.isfinite(y)
-        if known.any():
-            lines.append((x[known], y[known]))
+        finite = np.isfinite(y)
+        if finite.any():
+            lines.append((x[finite], y[finite]))
     if not lines:
         return
     grid = np.linspace(min(x[0] for x, _ in lines), max(x[-1] for x, _ in lines), 120)
@@ -215,7 +226,7 @@ def over_steps(ax: Axes, title: str, label: str) -> None:
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-def stability(axes: Sequence[Axes], runs: Mapping[str, Any], results: Results) -> None:
+def stability(axes: Sequence[Axes], runs: Mapping[str, Race], results: Results) -> None:
     """The final return of every seed, and how many lost what they had learnt."""
     rows = {row["name"]: row for row in results["parts"]["target"]}
     for x, (name, run) in enumerate(runs.items()):
@@ -249,7 +260,7 @@ def note(ax: Axes, x: float, words: str) -> None:
     ax.annotate(words, (x, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8, color=GREY)
 
 
-def epochs(axes: Sequence[Axes], rows: list[Any], results: Results) -> None:
+def epochs(axes: Sequence[Axes], rows: list[Row], results: Results) -> None:
     for i, row in enumerate(rows):
         e: Estimate = row["steps_to_target"]
         if math.isfinite(e.value):
@@ -273,15 +284,15 @@ def epochs(axes: Sequence[Axes], rows: list[Any], results: Results) -> None:
         ax.grid(axis="x", visible=False)
 
 
-def rates(ax: Axes, rows: list[Any], results: Results) -> None:
+def rates(ax: Axes, rows: list[Row], results: Results) -> None:
     sizes = list(dict.fromkeys(row["size"] for row in rows))
     for size, color in zip(sizes, CYCLE * 2):
-        mine = sorted((row for row in rows if row["size"] == size), key=lambda row: row["lr"])
+        members = sorted((row for row in rows if row["size"] == size), key=lambda row: row["lr"])
         shift = 1.03 ** (sizes.index(size) - (len(sizes) - 1) / 2)
         label = plural(size, "episode")
-        x, y = [row["lr"] * shift for row in mine], [row["final"].value for row in mine]
+        x, y = [row["lr"] * shift for row in members], [row["final"].value for row in members]
         ax.plot(x, y, color=color, linewidth=1.6, label=label)
-        for row in mine:
+        for row in members:
             whisker(ax, row["lr"] * shift, row["final"], color)
     ax.axhline(results["target"], color=GREY, linewidth=1.2, linestyle="--", label=f"target {results['target']:g}")
     log_axis(ax, sorted({row["lr"] for row in rows}))
@@ -292,10 +303,10 @@ def rates(ax: Axes, rows: list[Any], results: Results) -> None:
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-def outlier(axes: Sequence[Axes], outliers: Mapping[int, Any], rows: list[Any]) -> None:
+def outlier(axes: Sequence[Axes], outliers: Mapping[int, Outliers], rows: list[Row]) -> None:
     """The loss to the control over the updates after the outlier, and right after it."""
-    for (size, found), color in zip(outliers.items(), CYCLE):
-        pairs = list(zip(found["control"], found["outlier"]))
+    for (size, arms), color in zip(outliers.items(), CYCLE):
+        pairs = list(zip(arms.control, arms.outlier))
         looks = sorted({u for c, h in pairs for u in set(c.updates) & set(h.updates)})
         points = []
         for u in looks:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from regimen.experiments.studies.curves import ENOUGH, REACH, STAY, TOLERANCE, Estimate
+from regimen.experiments.studies.curves import ENOUGH, REACH, STAY, TOLERANCE, Results, Row
 from regimen.files.storage import cell, write_atomic
 from regimen.reports.table import Table
+from regimen.statistics import Estimate
 from regimen.words import count, plural
 
 DEFINITIONS = {
@@ -37,9 +37,6 @@ DEFINITIONS = {
     f"{ENOUGH} seeds.",
 }
 
-Row = Mapping[str, Any]
-
-
 # --- numbers in words ------------------------------------------------------------------------------------------------
 
 
@@ -55,20 +52,16 @@ def short(x: float, infinite: str = "never") -> str:
 def shown(e: Estimate, infinite: str = "never") -> str:
     """`0.12 (0.1 to 0.15)`."""
     same = e.low == e.value == e.high
-    return short(e.value, infinite) + (f" ({between(e, infinite)})" if known(e) and not same else "")
+    return short(e.value, infinite) + (f" ({between(e, infinite)})" if e.has_interval and not same else "")
 
 
 def between(e: Estimate, infinite: str = "never") -> str:
     return f"{short(e.low, infinite)} to {short(e.high, infinite)}"
 
 
-def known(e: Estimate) -> bool:
-    return not (math.isnan(e.low) or math.isnan(e.high))
-
-
 def verdict(e: Estimate, low: str, high: str, neutral: float = 1.0) -> str:
     """`low` or `high` when the interval lies on that side of `neutral`; else that no difference can be told."""
-    if not known(e):
+    if not e.has_interval:
         return "too few values for an interval"
     if e.high < neutral:
         return low
@@ -98,17 +91,18 @@ def gradient_sentences(rows: list[Row]) -> list[str]:
     out = []
     for key in dict.fromkeys((row["policy"], row["group"], row["advantages"]) for row in rows):
         policy, group, kind = key
-        mine = [row for row in rows if (row["policy"], row["group"], row["advantages"]) == key]
-        later = [row for row in mine if row["expected"] < 1 and not math.isnan(row["relative_noise"].value)]
+        group_rows = [row for row in rows if (row["policy"], row["group"], row["advantages"]) == key]
+        later = [row for row in group_rows if row["expected"] < 1 and not math.isnan(row["relative_noise"].value)]
         if not later or group == "critic" or (group == "all" and kind == "raw"):
             continue
         whose = "the whole gradient" if group == "all" else f"the policy's gradient ({kind} advantages)"
-        text = f"At the {policy} policy, more episodes than {mine[0]['size']} changed the noise of {whose}: "
+        text = f"At the {policy} policy, more episodes than {group_rows[0]['size']} changed the noise of {whose}: "
         text += "; ".join(f"with {row['size']} {reduction(row)}" for row in later)
-        first, last = mine[0]["signal_to_noise"], later[-1]["signal_to_noise"]
+        first, last = group_rows[0]["signal_to_noise"], later[-1]["signal_to_noise"]
         text += f". Signal to noise went from {shown(first)} to {shown(last)}"
         out.append(
-            text + f", the cosine to the reference from {shown(mine[0]['cosine'])} to {shown(later[-1]['cosine'])}."
+            text
+            + f", the cosine to the reference from {shown(group_rows[0]['cosine'])} to {shown(later[-1]['cosine'])}."
         )
     return out
 
@@ -120,7 +114,7 @@ def reduction(row: Row) -> str:
     def change(relative: float) -> str:
         return f"{100 * (relative - 1):+.{1 if e.value < 0.1 else 0}f}%"
 
-    if not known(e):
+    if not e.has_interval:
         return f"{change(e.value)}, too few values for an interval (1/n: {change(law)})"
     if e.contains(law):
         words = "in agreement with 1/n"
@@ -147,12 +141,12 @@ def compared(row: Row, base: Row, budget: int) -> str:
     """To the first regimen. Where a median lies past the budget, only a bound on the steps is known."""
     if "steps_ratio" not in row:
         return ""
-    steps, mine, theirs = row["steps_ratio"], row["steps_to_target"].value, base["steps_to_target"].value
+    steps, here, there = row["steps_ratio"], row["steps_to_target"].value, base["steps_to_target"].value
     words = verdict(steps, "fewer", "more")
-    if math.isinf(mine) and 0 < theirs < math.inf:
-        return f"; at least {short(budget / theirs)} times the steps of {base['name']} ({words})"
-    if math.isinf(theirs) and math.isfinite(mine):
-        return f"; at most {short(mine / budget)} times the steps of {base['name']} ({words})"
+    if math.isinf(here) and 0 < there < math.inf:
+        return f"; at least {short(budget / there)} times the steps of {base['name']} ({words})"
+    if math.isinf(there) and math.isfinite(here):
+        return f"; at most {short(here / budget)} times the steps of {base['name']} ({words})"
     if math.isnan(steps.value):
         return ""
     text = f"; {times(steps)} the steps of {base['name']} ({words})"
@@ -160,7 +154,7 @@ def compared(row: Row, base: Row, budget: int) -> str:
 
 
 def times(e: Estimate) -> str:
-    return f"{short(e.value)} times" + (f" ({between(e, '∞')})" if known(e) else "")
+    return f"{short(e.value)} times" + (f" ({between(e, '∞')})" if e.has_interval else "")
 
 
 def stability_sentences(rows: list[Row]) -> list[str]:
@@ -170,7 +164,7 @@ def stability_sentences(rows: list[Row]) -> list[str]:
     lost = ", ".join(f"{row['collapsed']} of {row['at_risk']} with {row['name']}" for row in rows)
     apart = rows[0]["spread"], rows[-1]["spread"]
     words = "too few seeds to compare them"
-    if known(apart[0]) and known(apart[1]):
+    if apart[0].has_interval and apart[1].has_interval:
         words = "their intervals overlap"
         if apart[1].high < apart[0].low:
             words = f"less with {rows[-1]['name']}"
@@ -185,11 +179,11 @@ def stability_sentences(rows: list[Row]) -> list[str]:
 def rate_sentences(rows: list[Row]) -> list[str]:
     out = []
     for size in dict.fromkeys(row["size"] for row in rows):
-        mine = [row for row in rows if row["size"] == size]
-        values = [row["final"] for row in mine]
-        text = ", ".join(f"{shown(row['final'])} at {short(row['scale'])} times" for row in mine)
+        group_rows = [row for row in rows if row["size"] == size]
+        values = [row["final"] for row in group_rows]
+        text = ", ".join(f"{shown(row['final'])} at {short(row['scale'])} times" for row in group_rows)
         best, worst = max(values, key=lambda e: e.value), min(values, key=lambda e: e.value)
-        if not (known(best) and known(worst)):
+        if not (best.has_interval and worst.has_interval):
             words = "too few seeds to compare them"
         else:
             words = "the rate matters" if worst.high < best.low else "intervals overlap, no effect can be told"
@@ -271,66 +265,72 @@ HEADINGS = {
 }
 
 
+LABELS = ("name", "policy", "advantages", "group", "size", "scale", "lr")
+
+
 def long_rows(parts: Mapping[str, list[Row]]) -> list[list[str]]:
     """One line per number: part, what it belongs to, its name, value and interval; empty where never or unknown."""
     out = []
     for part, rows in parts.items():
         for row in rows:
             labels = [f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items() if k in LABELS]
-            for name, value in row.items():
-                if isinstance(value, Estimate):
-                    numbers = [cell(x) if math.isfinite(x) else "" for x in value]
-                    note = "never" if value.value == math.inf else ""
+            for name, numbers in numbers_of(row).items():
+                if name not in (*LABELS, "regimen"):
+                    note = "never" if isinstance(row[name], Estimate) and row[name].value == math.inf else ""
                     out.append([part, "; ".join(labels), name, *numbers, note])
-                elif name not in (*LABELS, "regimen") and isinstance(value, (int, float)):
-                    out.append([part, "; ".join(labels), name, cell(value), "", "", ""])
     return out
 
 
-LABELS = ("name", "policy", "advantages", "group", "size", "scale", "lr")
+def numbers_of(row: Row) -> dict[str, list[str]]:
+    """The numbers of a row, each as the cells of its value and its interval; empty where never or unknown."""
+    out = {}
+    for name, value in row.items():
+        if isinstance(value, Estimate):
+            out[name] = [cell(x) if math.isfinite(x) else "" for x in value]
+        elif isinstance(value, (int, float)):
+            out[name] = [cell(value), "", ""]
+    return out
 
 
-def write_tables(out: Path, results: Mapping[str, Any]) -> None:
-    parts = results["parts"]
+def write(out: Path, results: Results) -> None:
+    """Write table.md, table.csv and summary.md of a batching study."""
+    parts, options, title = results["parts"], results["options"], f"Batching on {results['env']}"
+    tables = {HEADINGS[part]: Table.of(TABLES[part], rows) for part, rows in parts.items()}
+    write_tables(out, title, tables, "95% intervals in brackets. What each column means is in summary.md.")
     head = ["part", "setting", "measure", "value", "low", "high", "note"]
     Table(head, long_rows(parts)).write_csv(out / "table.csv")
-    text = [f"# {title(results)}", ""]
-    for part, rows in parts.items():
-        text += [f"## {HEADINGS[part]}", "", Table.of(TABLES[part], rows).markdown(), ""]
-    text += ["95% intervals in brackets. What each column means is in summary.md.", ""]
-    write_atomic(out / "table.md", "\n".join(text))
-
-
-def title(results: Mapping[str, Any]) -> str:
-    return f"Batching on {results['env']}"
-
-
-def write_summary(out: Path, results: Mapping[str, Any]) -> None:
-    """The sentences, how it was measured, and the exact command."""
-    parts, options = results["parts"], results["options"]
     missing = [part for part in options["parts"] if part not in results["finished"]]
     target = "" if results["target"] is None else f" The target is an evaluation return of {results['target']:g}."
     text = [
-        f"# {title(results)}",
-        "",
         f"{len(results['seeds'])} seeds, {results['budget']:,} env steps for each training, evaluated "
         f"{options['checks']} times on {options['eval_episodes']} greedy episodes.{target}",
         "",
     ]
     if missing and results["state"] == "interrupted":
         text += [f"Interrupted: {', '.join(missing)} not finished.", ""]
-    by_part = {p: sentences({p: rows}, results["target"], results["budget"]) for p, rows in parts.items()}
-    for part, lines in by_part.items():
+    for part, rows in parts.items():
+        lines = sentences({part: rows}, results["target"], results["budget"])
         text += [f"## {HEADINGS[part]}", "", *(f"- {line}" for line in lines), ""]
-    named = parts.get("target", []) + parts.get("epochs", [])
-    if named:
-        text += ["## Regimens", "", *(f"- {row['name']}: {row['regimen']}; lr {row['lr']:g}" for row in named), ""]
-    text += ["## Definitions", "", *(f"- `{name}`: {words}" for name, words in DEFINITIONS.items()), ""]
+    regimens = parts.get("target", []) + parts.get("epochs", [])
+    if regimens:
+        text += ["## Regimens", "", *(f"- {row['name']}: {row['regimen']}; lr {row['lr']:g}" for row in regimens), ""]
+    write_summary(out, results, title, text, DEFINITIONS)
+
+
+def write_tables(out: Path, title: str, tables: Mapping[str, Table], footnote: str) -> None:
+    """Write table.md: the tables of a study by heading."""
+    text = [f"# {title}", ""]
+    for heading, table in tables.items():
+        text += [f"## {heading}", "", table.markdown(), ""]
+    write_atomic(out / "table.md", "\n".join([*text, footnote, ""]))
+
+
+def write_summary(out: Path, results: Results, title: str, text: Sequence[str], definitions: Mapping[str, str]) -> None:
+    """Write summary.md: what a study says, how it was measured, and the exact command."""
+    page = [f"# {title}", "", *text, "## Definitions", ""]
+    page += [*(f"- `{name}`: {words}" for name, words in definitions.items()), ""]
     if results["command"]:
-        text += ["## Command", "", "```bash", results["command"], "```", ""]
-    text += [f"{results['device']}, {results['seconds']:.0f} s, " + version_line(results["versions"]), ""]
-    write_atomic(out / "summary.md", "\n".join(text))
-
-
-def version_line(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in versions.items())
+        page += ["## Command", "", "```bash", results["command"], "```", ""]
+    versions = ", ".join(f"{name} {value}" for name, value in results["versions"].items())
+    page += [f"{results['device']}, {results['seconds']:.0f} s, {versions}", ""]
+    write_atomic(out / "summary.md", "\n".join(page))

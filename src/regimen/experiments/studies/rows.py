@@ -6,16 +6,15 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from regimen.experiments.studies import curves
-from regimen.experiments.studies.bench import Regimen
-from regimen.experiments.studies.curves import Curve, Estimate, estimate, median, ratio, std
+from regimen.experiments.studies.bench import Recipe
+from regimen.experiments.studies.curves import Curve, Row, estimate, median, ratio, std
 from regimen.experiments.studies.gradients import Rollouts, Sample
 from regimen.files.storage import plain
-from regimen.statistics import iqm, wilson
+from regimen.statistics import Estimate, iqm, wilson
 
 ORDER = ("initial", "halfway", "policy", "critic", "all", *Rollouts.KINDS)
 
@@ -24,7 +23,7 @@ ORDER = ("initial", "halfway", "policy", "critic", "all", *Rollouts.KINDS)
 class Race:
     """One regimen at one learning rate, all seeds."""
 
-    regimen: Regimen
+    regimen: Recipe
     lr: float
     curves: list[Curve]
 
@@ -32,14 +31,24 @@ class Race:
         """Env `steps`, `updates` or `episodes` [seeds] at the target."""
         return np.array([curves.reached(getattr(c, unit), c.returns, target) for c in self.curves])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         regimen, seeds = dataclasses.asdict(self.regimen), [c.to_dict() for c in self.curves]
         return {"regimen": plain(regimen), "lr": self.lr, "seeds": seeds}
 
 
+@dataclass(frozen=True)
+class Outliers:
+    """What one outlier did at one rollout size, by seed."""
+
+    before: np.ndarray  # [seeds] return of the greedy policy before it
+    floor: np.ndarray  # [seeds] return of the initial policy
+    control: list[Curve]
+    outlier: list[Curve]
+
+
 def gradient_rows(
     samples: Mapping[tuple[str, str, str, int], Sample], steps: Mapping[tuple[str, int], float], smallest: int
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """`samples` by policy, kind of advantages, group of parameters, size; `steps` of a rollout by policy and size."""
 
     def place(key: tuple[str, str, str, int]) -> tuple[int, ...]:
@@ -48,10 +57,10 @@ def gradient_rows(
 
     rows = []
     for policy, kind, group, n in sorted(samples, key=place):
-        mine, base = samples[policy, kind, group, n], samples.get((policy, kind, group, smallest))
+        sample, base = samples[policy, kind, group, n], samples.get((policy, kind, group, smallest))
         relative = Estimate(1.0, 1.0, 1.0) if n == smallest else Estimate(math.nan)
         if base is not None and n != smallest:
-            relative = mine.relative_noise(base)
+            relative = sample.relative_noise(base)
         rows.append(
             {
                 "policy": policy,
@@ -59,21 +68,21 @@ def gradient_rows(
                 "group": group,
                 "size": n,
                 "rollout_steps": steps[policy, n],
-                "repeats": len(mine.norms),
-                "noise": mine.noise(),
+                "repeats": len(sample.norms),
+                "noise": sample.noise(),
                 "relative_noise": relative,
                 "expected": smallest / n,
-                "signal_to_noise": mine.signal_to_noise(),
-                "cosine": mine.cosine(),
+                "signal_to_noise": sample.signal_to_noise(),
+                "cosine": sample.cosine(),
             }
         )
     return rows
 
 
-def race_row(run: Race, base: Race | None, target: float, budget: int) -> dict[str, Any]:
+def race_row(run: Race, base: Race | None, target: float, budget: int) -> Row:
     """Time to the target, also in ratio to that of `base`, and what was left at the end."""
     reached = {unit: run.reached(unit, target) for unit in ("steps", "updates", "episodes")}
-    row: dict[str, Any] = {
+    row: Row = {
         "episodes": run.regimen.rollout.episodes,
         "epochs": run.regimen.epochs,
         "lr": run.lr,
@@ -92,26 +101,27 @@ def race_row(run: Race, base: Race | None, target: float, budget: int) -> dict[s
     return row | quality(run.curves, target, budget)
 
 
-def quality(found: list[Curve], target: float, budget: int) -> dict[str, Any]:
+def quality(seeds: list[Curve], target: float, budget: int) -> Row:
     """Final return, its spread over seeds, the mean over training, and how many seeds lost what they had learnt."""
-    final = [curves.final(c) for c in found]
-    floor = float(np.mean([c.returns[0] for c in found]))
-    lost = [x for c in found if (x := curves.collapsed(c.returns, floor, target)) is not None]
+    final = [curves.final(c) for c in seeds]
+    floor = float(np.mean([c.returns[0] for c in seeds]))
+    lost = [x for c in seeds if (x := curves.collapsed(c.returns, floor, target)) is not None]
     rate = Estimate(sum(lost) / len(lost), *wilson(sum(lost), len(lost))) if lost else Estimate(math.nan)
     return {
         "final": estimate(final, iqm),
         "spread": estimate(final, std),
-        "average": estimate([curves.average(c, budget) for c in found], iqm),
+        "average": estimate([curves.average(c, budget) for c in seeds], iqm),
         "collapsed": sum(lost),
         "at_risk": len(lost),
         "collapse_rate": rate,
     }
 
 
-def outlier_row(before: np.ndarray, floor: np.ndarray, outlier: list[Curve], control: list[Curve]) -> dict[str, Any]:
+def outlier_row(arms: Outliers) -> Row:
     """Right after: how much lower than without the outlier, on the same episodes, from the same policy."""
+    before, outlier, control = arms.before, arms.outlier, arms.control
     back, usual = (
-        [curves.recovery(c.updates, c.returns, b, f) for c, b, f in zip(arm, before, floor)]
+        [curves.recovery(c.updates, c.returns, b, f) for c, b, f in zip(arm, before, arms.floor)]
         for arm in (outlier, control)
     )
     return {

@@ -12,27 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from regimen.algorithms.ppo import PPO
 from regimen.config.schema import TrainConfig
 from regimen.engines.native import NativeEngine
 from regimen.envs import registry
+from regimen.envs.protocol import Env
 from regimen.experiments.search.gate import lower_bound
 from regimen.experiments.studies import curves, updates_report
 from regimen.experiments.studies.bench import Bench, mean_return
-from regimen.experiments.studies.curves import Curve, Estimate, estimate, median
+from regimen.experiments.studies.curves import Curve, Row, estimate, median
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick, encoded
 from regimen.experiments.studies.gradients import Rollouts, Sample, adopt, groups
 from regimen.experiments.studies.updates_options import GAE, Arm, UpdatesOptions, base_config, resolve_options
 from regimen.files.storage import write_json
 from regimen.policies.evaluate import Evaluation
 from regimen.runs.build import make_engine
-from regimen.statistics import iqm
+from regimen.sources.scan import EnvCarry, ScanSource
+from regimen.statistics import Estimate, iqm
 from regimen.types import Array, Batch, State
 
 COMPILE = 300_000  # env steps that compiling a program takes as long as, in about: only for the time left
@@ -44,7 +46,7 @@ class UpdatesStudy(Frame):
     """When to update on one environment, strategy by strategy."""
 
     kind = "updates"
-    env_args: dict[str, Any]
+    env_args: dict[str, object]
     device: str
     options: UpdatesOptions
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
@@ -61,13 +63,13 @@ class UpdatesStudy(Frame):
 
     # --- programs ----------------------------------------------------------------------------------------------------
 
-    def config(self, arm: Arm, **env_args: Any) -> TrainConfig:
+    def config(self, arm: Arm, **env_args: object) -> TrainConfig:
         key = (arm.algorithm, *sorted(env_args.items()))
         if key not in self.configs:
             self.configs[key] = base_config(self.env, arm.algorithm, self.env_args | env_args, self.device)
         return self.configs[key]
 
-    def bench(self, arm: Arm, score: Callable[[Evaluation], float], **env_args: Any) -> Bench:
+    def bench(self, arm: Arm, score: Callable[[Evaluation], float], **env_args: object) -> Bench:
         config, o = self.config(arm, **env_args), self.options
         budget = max(1, round(o.budget * arm.share))
         checks = max(min(6, o.checks), round(o.checks * arm.share))  # the last three are the result
@@ -92,11 +94,11 @@ class UpdatesStudy(Frame):
     def racing(self, arm: Arm) -> Job:
         def work(tick: Tick) -> str:
             bench = self.bench(arm, mean_return)
-            found = bench.train(float(bench.config.algo.lr), tick)
-            self.curves[arm.name] = found
+            seeds = bench.train(float(bench.config.algo.lr), tick)
+            self.curves[arm.name] = seeds
             self.memory[arm.name] = memory_of(bench.engine)
-            self.updates[arm.name] = float(np.mean([c.updates[-1] for c in found]))
-            return f"final return {iqm(np.array([curves.final(c) for c in found])):.4g}"
+            self.updates[arm.name] = float(np.mean([c.updates[-1] for c in seeds]))
+            return f"final return {iqm(np.array([curves.final(c) for c in seeds])):.4g}"
 
         return Job(arm.name, self.options.budget * arm.share * len(self.seeds) * arm.cost + COMPILE, work)
 
@@ -109,7 +111,7 @@ class UpdatesStudy(Frame):
         o = self.options
         short = dataclasses.replace(arm, share=1.0)
         bench = self.bench(short, mean_return)
-        bench.train(float(bench.config.algo.lr), until=lambda found: 2 * found[0].steps[-1] >= o.budget)
+        bench.train(float(bench.config.algo.lr), until=lambda seeds: 2 * seeds[0].steps[-1] >= o.budget)
         engine = bench.engine
         for name, state in (("initial", bench.start[0]), ("halfway", engine.state)):
             self.policies.setdefault(name, {})[form] = engine.at(state, 0)
@@ -129,9 +131,9 @@ class UpdatesStudy(Frame):
             state = self.policies[policy][arm.form]
             key = jax.random.fold_in(jax.random.key(o.seed), len(self.samples))
             vectors, _ = Rollouts(self.engine(arm)).gradients(state, key, o.repeats, tick)
-            found = vectors["normalised" if arm.form == GAE else "raw"]  # as the form is documented
-            columns = groups(state, found.shape[1]).get("policy", slice(None))
-            sample = Sample.of(found[:, columns], found[:, columns].mean(0))
+            gradients = vectors["normalised" if arm.form == GAE else "raw"]  # as the form is documented
+            columns = groups(state, gradients.shape[1]).get("policy", slice(None))
+            sample = Sample.of(gradients[:, columns], gradients[:, columns].mean(0))
             self.samples[policy, arm.name] = sample
             return f"signal to noise {sample.signal_to_noise().value:.3g}"
 
@@ -145,10 +147,11 @@ class UpdatesStudy(Frame):
             engine = self.engine(arm)
             state = adopt(engine.state, self.policies["halfway"][arm.form])
             keys = jax.random.split(jax.random.fold_in(jax.random.key(o.seed), 7), o.repeats)
-            found = jax.jit(partial(gains, engine.source))(engine.algo, engine.env, state, engine.carry, keys)
-            self.gains[arm.name] = {name: np.asarray(x, np.float64) for name, x in found.items()}
-            own, new = (self.gains[arm.name][k].mean() for k in ("own", "held_out"))
-            return f"gain {own:.3g} on its own batch, {new:.3g} on a new one"
+            program = jax.jit(partial(gains, engine.source))
+            measures = program(engine.algo, engine.env, state, engine.carry, keys)
+            self.gains[arm.name] = {name: np.asarray(x, np.float64) for name, x in measures.items()}
+            old, new = (self.gains[arm.name][k].mean() for k in ("own", "held_out"))
+            return f"gain {old:.3g} on its own batch, {new:.3g} on a new one"
 
         return Job(f"{o.repeats} updates, {arm.name}", 3 * o.repeats * arm.steps + COMPILE, work)
 
@@ -157,16 +160,16 @@ class UpdatesStudy(Frame):
 
         def work(tick: Tick) -> str:
             bench = self.bench(arm, partial(bound_of, o.gated), **o.gated_args)
-            found = bench.train(float(bench.config.algo.lr), tick)
-            self.gated[arm.name] = found
-            there = sum(np.isfinite([curves.reached(c.episodes, c.returns, o.gate) for c in found]))
-            return f"{there} of {len(found)} seeds complied"
+            seeds = bench.train(float(bench.config.algo.lr), tick)
+            self.gated[arm.name] = seeds
+            there = sum(np.isfinite([curves.reached(c.episodes, c.returns, o.gate) for c in seeds]))
+            return f"{there} of {len(seeds)} seeds complied"
 
         return Job(arm.name, o.budget * arm.share * len(self.seeds) * arm.cost + COMPILE, work)
 
     # --- what came of it ---------------------------------------------------------------------------------------------
 
-    def summarise(self) -> dict[str, list[dict[str, Any]]]:
+    def summarise(self) -> dict[str, list[Row]]:
         """Rows of plain data and Estimates, by part."""
         o = self.options
         parts = {
@@ -179,24 +182,24 @@ class UpdatesStudy(Frame):
         }
         return {name: rows for name, rows in parts.items() if rows}
 
-    def label(self, arm: Arm) -> dict[str, Any]:
+    def label(self, arm: Arm) -> Row:
         return {"arm": arm.name, "strategy": arm.strategy, "returns": arm.form}
 
-    def race_row(self, arm: Arm) -> dict[str, Any]:
-        found, o = self.curves[arm.name], self.options
-        final = [curves.final(c) for c in found]
+    def race_row(self, arm: Arm) -> Row:
+        seeds, o = self.curves[arm.name], self.options
+        final = [curves.final(c) for c in seeds]
         row = self.label(arm) | {
-            "budget": found[0].steps[-1],
+            "budget": seeds[0].steps[-1],
             "updates": self.updates[arm.name],
             "memory": self.memory[arm.name],
-            "seconds": found[0].seconds[-1] / len(found),
+            "seconds": seeds[0].seconds[-1] / len(seeds),
             "final": estimate(final, iqm),
             "spread": estimate(final, curves.std),
-            "diverged": sum(c.diverged for c in found),
+            "diverged": sum(c.diverged for c in seeds),
         }
         for target in o.targets:
-            steps = [curves.reached(c.steps, c.returns, target) for c in found]
-            wall = [curves.reached([s / len(found) for s in c.seconds], c.returns, target) for c in found]
+            steps = [curves.reached(c.steps, c.returns, target) for c in seeds]
+            wall = [curves.reached([s / len(seeds) for s in c.seconds], c.returns, target) for c in seeds]
             row |= {
                 f"steps_to_{target:g}": estimate(steps, median),
                 f"seconds_to_{target:g}": estimate(wall, median),
@@ -204,7 +207,7 @@ class UpdatesStudy(Frame):
             }
         return row
 
-    def noise_row(self, arm: Arm, policy: str) -> dict[str, Any]:
+    def noise_row(self, arm: Arm, policy: str) -> Row:
         sample = self.samples[policy, arm.name]
         return self.label(arm) | {
             "policy": policy,
@@ -213,29 +216,29 @@ class UpdatesStudy(Frame):
             "signal_to_noise": sample.signal_to_noise(),
         }
 
-    def overfit_row(self, arm: Arm) -> dict[str, Any]:
-        found = self.gains[arm.name]
-        picks = np.random.default_rng(0).integers(0, len(found["own"]), (curves.RESAMPLES, len(found["own"])))
-        own, new = found["own"], found["held_out"]
+    def overfit_row(self, arm: Arm) -> Row:
+        gain = self.gains[arm.name]
+        batch, new = gain["own"], gain["held_out"]
+        picks = np.random.default_rng(0).integers(0, len(batch), (curves.RESAMPLES, len(batch)))
         with np.errstate(divide="ignore", invalid="ignore"):
-            lost = 1 - new[picks].mean(1) / own[picks].mean(1)
-            share = Estimate(float(1 - new.mean() / own.mean()), *curves.interval(lost))
+            shares = 1 - new[picks].mean(1) / batch[picks].mean(1)
+            lost = Estimate(float(1 - new.mean() / batch.mean()), *curves.interval(shares))
         return self.label(arm) | {
-            "own": Estimate(float(own.mean()), *curves.interval(own[picks].mean(1))),
+            "own": Estimate(float(batch.mean()), *curves.interval(batch[picks].mean(1))),
             "held_out": Estimate(float(new.mean()), *curves.interval(new[picks].mean(1))),
-            "lost": share,
-            "kl": float(found["kl"].mean()),
+            "lost": lost,
+            "kl": float(gain["kl"].mean()),
         }
 
-    def gated_row(self, arm: Arm) -> dict[str, Any]:
-        found, gate = self.gated[arm.name], self.options.gate
-        episodes = [curves.reached(c.episodes, c.returns, gate) for c in found]
+    def gated_row(self, arm: Arm) -> Row:
+        seeds, gate = self.gated[arm.name], self.options.gate
+        episodes = [curves.reached(c.episodes, c.returns, gate) for c in seeds]
         return self.label(arm) | {
             "reached": int(np.isfinite(episodes).sum()),
-            "seeds": len(found),
+            "seeds": len(seeds),
             "episodes_to_gate": estimate(episodes, median),
-            "final": estimate([curves.final(c) for c in found], iqm),
-            "episodes": found[0].episodes[-1],
+            "final": estimate([curves.final(c) for c in seeds], iqm),
+            "episodes": seeds[0].episodes[-1],
         }
 
     # --- files -------------------------------------------------------------------------------------------------------
@@ -281,21 +284,21 @@ def memory_of(engine: NativeEngine) -> int:
     return batch + algo.bound.replay_bytes()
 
 
-def gains(source: Any, algo: Any, env: Any, state: State, carry: Any, keys: Array) -> dict[str, Array]:
+def gains(source: ScanSource, algo: PPO, env: Env, state: State, carry: EnvCarry, keys: Array) -> dict[str, Array]:
     """What updates from one policy promise [R]: by the batch they were made on, by another of the same policy, and how
     far they went."""
 
     def one(key: Array) -> dict[str, Array]:
         params = algo.actor_params(state)
-        own, other = (source.next(env, algo, carry, params, k)[1] for k in jax.random.split(key))
-        new, metrics = algo.update(state, own)
-        promised = partial(gain, algo, state, new)
-        return {"own": promised(own), "held_out": promised(other), "kl": metrics["approx_kl"]}
+        batch, other = (source.next(env, algo, carry, params, k)[1] for k in jax.random.split(key))
+        new, metrics = algo.update(state, batch)
+        promise = partial(gain, algo, state, new)
+        return {"own": promise(batch), "held_out": promise(other), "kl": metrics["approx_kl"]}
 
     return lax.map(one, keys)
 
 
-def gain(algo: Any, old: State, new: State, batch: Batch) -> Array:
+def gain(algo: PPO, old: State, new: State, batch: Batch) -> Array:
     """E[(pi_new / pi_old - 1) A] over a batch of the old policy, its advantages with mean 0 and deviation 1: the
     improvement that the surrogate objective claims."""
     reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
@@ -315,11 +318,11 @@ def run(
     *,
     out: str | Path | None = None,
     quick: bool = False,
-    env_args: Mapping[str, Any] | None = None,
+    env_args: Mapping[str, object] | None = None,
     device: str = "auto",
     command: str = "",
     console: Lines | None = None,
-    **options: Any,
+    **options: object,
 ) -> UpdatesStudy:
     """Measure what is asked for and write it to a folder; `options` are the fields of `UpdatesOptions`. Ctrl+C
     ends it early and keeps what is measured."""

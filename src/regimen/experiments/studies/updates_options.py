@@ -7,14 +7,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.config import layers
 from regimen.config.schema import RolloutConfig, TrainConfig
 from regimen.engines import device as devices
 from regimen.envs import registry
 from regimen.errors import ConfigError, nearest
-from regimen.experiments.studies.bench import Regimen
+from regimen.experiments.studies.bench import Recipe
 from regimen.experiments.studies.frame import check_names, tuples
 
 PARTS = ("race", "gradient", "overfit")  # and the metric that the environment gates, where there is one
@@ -30,7 +29,7 @@ STRATEGIES: dict[str, tuple[RolloutConfig, int]] = {
     "25 parallel": (RolloutConfig(episodes=25, num_envs=25), 4),
     "20,000 steps": (RolloutConfig(steps=20_000, num_envs=200), 6),
 }
-FORMS: dict[str, dict[str, Any]] = {
+FORMS: dict[str, dict[str, object]] = {
     MONTE_CARLO: {"returns": "monte_carlo_z", "normalize_advantage": False},
     GAE: {"returns": "gae", "gae_lambda": 0.95, "normalize_advantage": True},
 }
@@ -66,7 +65,7 @@ class Arm:
 
     strategy: str
     form: str
-    regimen: Regimen
+    regimen: Recipe
     algorithm: str = "ppo"
     share: float = 1.0  # of the budget
     cost: float = 1.0  # of an env step, in about: only for the time left
@@ -94,17 +93,17 @@ class UpdatesOptions:
     gate: float = 0.95  # what the lower bound of the gated metric must reach
     workflow: str = "critical_first"  # the task for which the gated metric is measured
     gated: str = ""  # that metric, which is also the name of its part; empty: the environment has none
-    gated_args: Mapping[str, Any] = field(default_factory=dict)  # arguments of the environment for that task
+    gated_args: Mapping[str, object] = field(default_factory=dict)  # arguments of the environment for that task
     arms: tuple[Arm, ...] = ()  # made from the strategies
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Mapping[str, object]:
         return {name: getattr(self, name) for name in SETTINGS} | {"arms": [arm.name for arm in self.arms]}
 
 
 SETTINGS = tuple(f.name for f in dataclasses.fields(UpdatesOptions) if f.name not in ("arms", "gated", "gated_args"))
 
 
-QUICK: dict[str, Any] = {
+QUICK: dict[str, object] = {
     "strategies": ("1 episode", "25 parallel", REPLAY),
     "seeds": 2,
     "budget": 50_000,
@@ -114,15 +113,15 @@ QUICK: dict[str, Any] = {
 
 
 def resolve_options(
-    env: str, env_args: Mapping[str, Any], device: str, given: Mapping[str, Any], quick: bool
+    env: str, env_args: Mapping[str, object], device: str, choices: Mapping[str, object], quick: bool
 ) -> UpdatesOptions:
     """Python keywords or flags over the defaults; None stands for what was not given. A ConfigError for what cannot be
     measured."""
-    given = check_names(given, SETTINGS)
+    changes = check_names(choices, SETTINGS)
     for name in ("parts", "strategies"):
-        if isinstance(given.get(name), str):
-            given[name] = [x.strip() for x in re.split(r";|,(?!\d{3})", given[name])]  # not the comma of 20,000
-    o = UpdatesOptions(**((QUICK if quick else {}) | tuples(given)))
+        if isinstance(text := changes.get(name), str):
+            changes[name] = [x.strip() for x in re.split(r";|,(?!\d{3})", text)]  # not the comma of 20,000
+    o = dataclasses.replace(UpdatesOptions(), **((QUICK if quick else {}) | tuples(changes)))
     check_choice("strategies", o.strategies, (*STRATEGIES, REPLAY))
     for name, low in (("seeds", 1), ("budget", 1), ("repeats", 4), ("eval_episodes", 2), ("checks", 2)):
         if getattr(o, name) < low:
@@ -138,7 +137,7 @@ def resolve_options(
         raise ConfigError(f"{handle.id}: the study compiles its trainings and needs a native environment")
     gated = getattr(handle.native, "gated_metric", "")
     every = (*PARTS, gated) if gated else PARTS
-    parts = o.parts if "parts" in given else every
+    parts = o.parts if "parts" in changes else every
     check_choice("parts", parts, every)
     o = dataclasses.replace(o, parts=tuple(p for p in every if p in parts), gated=gated)
     if gated in o.parts:
@@ -169,22 +168,22 @@ def check_choice(flag: str, chosen: Sequence[str], choices: Sequence[str]) -> No
 
 
 def arms_of(o: UpdatesOptions, limit: int) -> tuple[Arm, ...]:
-    found = []
+    arms = []
     for name, (rollout, epochs) in STRATEGIES.items():
         for form, algo in FORMS.items():
             if name not in o.strategies:
                 continue
             steps = rollout.steps or (rollout.episodes or 1) * limit
-            regimen = Regimen(f"{name}, {form}", rollout, epochs, WHOLE, algo=tuple(algo.items()))
-            found.append(Arm(name, form, regimen, steps=steps))
+            regimen = Recipe(f"{name}, {form}", rollout, epochs, WHOLE, algo=tuple(algo.items()))
+            arms.append(Arm(name, form, regimen, steps=steps))
     if REPLAY in o.strategies:
-        regimen = Regimen(REPLAY, RolloutConfig(steps=25, num_envs=25), None, None)
-        found.append(Arm(REPLAY, REPLAY, regimen, "sac", o.replay_share, 50.0, 25))
-    return tuple(found)
+        regimen = Recipe(REPLAY, RolloutConfig(steps=25, num_envs=25), None, None)
+        arms.append(Arm(REPLAY, REPLAY, regimen, "sac", o.replay_share, 50.0, 25))
+    return tuple(arms)
 
 
-def base_config(env: str, algorithm: str, env_args: dict[str, Any], device: str) -> TrainConfig:
+def base_config(env: str, algorithm: str, env_args: dict[str, object], device: str) -> TrainConfig:
     """What all arms of an algorithm share. Schedules are constant and there is no curriculum."""
-    own = PPO if algorithm == "ppo" else SAC
-    given = {f"algo.{name}": value for name, value in own.items()} | SHARED | {"env_args": env_args, "device": device}
-    return layers.build_config(env, algo=algorithm, overrides=given).replace(curriculum={})
+    algo = {f"algo.{name}": value for name, value in (PPO if algorithm == "ppo" else SAC).items()}
+    settings = algo | SHARED | {"env_args": env_args, "device": device}
+    return layers.build_config(env, algo=algorithm, overrides=settings).replace(curriculum={})

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regimen.experiments.studies.curves import Curve, Estimate
-from regimen.experiments.studies.report import known, short, shown, version_line
-from regimen.files.storage import cell, write_atomic
+from regimen.experiments.studies.curves import Curve, Results, Row
+from regimen.experiments.studies.report import numbers_of, short, shown, write_summary, write_tables
 from regimen.reports.figure import BLUE, CYCLE, GREEN, GREY, ORANGE, panels, picture, signature
 from regimen.reports.table import Table
+from regimen.statistics import Estimate
 from regimen.words import count, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Row = Mapping[str, Any]
 Parts = Mapping[str, Sequence[Row]]
 
 DEFINITIONS = {
@@ -99,7 +98,7 @@ def gated_part(parts: Parts) -> str | None:
 
 def percent(e: Estimate) -> str:
     text = f"{100 * e.value:.0f}%"
-    return text + (f" ({100 * e.low:.0f} to {100 * e.high:.0f})" if known(e) else "")
+    return text + (f" ({100 * e.low:.0f} to {100 * e.high:.0f})" if e.has_interval else "")
 
 
 # --- sentences -------------------------------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ def sentences(parts: Parts, targets: Sequence[float], gate: float) -> list[str]:
         )
     out += [form_sentence(pair) for pair in pairs(race)]
     for row in parts.get("overfit", []):
-        if known(row["lost"]):
+        if row["lost"].has_interval:
             out.append(
                 f"{row['arm']}: on a new batch an update keeps {100 * (1 - row['lost'].value):.0f}% of what it claims "
                 f"(lost {percent(row['lost'])})."
@@ -137,17 +136,17 @@ def sentences(parts: Parts, targets: Sequence[float], gate: float) -> list[str]:
 
 
 def pairs(race: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Monte Carlo and GAE of the same strategy."""
-    found: dict[str, list[Row]] = {}
+    """The rows of Monte Carlo and of GAE of the same strategy."""
+    by_strategy: dict[str, list[Row]] = {}
     for row in race:
-        found.setdefault(row["strategy"], []).append(row)
-    return [(rows[0], rows[1]) for rows in found.values() if len(rows) == 2]
+        by_strategy.setdefault(row["strategy"], []).append(row)
+    return [(rows[0], rows[1]) for rows in by_strategy.values() if len(rows) == 2]
 
 
 def form_sentence(pair: tuple[Row, Row]) -> str:
     a, b = pair
     x, y = a["final"], b["final"]
-    apart = known(x) and known(y) and (x.low > y.high or y.low > x.high)
+    apart = x.has_interval and y.has_interval and (x.low > y.high or y.low > x.high)
     better = a if x.value > y.value else b
     words = f"{better['returns']} ends higher" if apart else "no difference at the end can be told"
     return f"{a['strategy']}: {a['returns']} ends at {shown(x)}, {b['returns']} at {shown(y)}: {words}."
@@ -156,47 +155,31 @@ def form_sentence(pair: tuple[Row, Row]) -> str:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def write(out: Path, results: Mapping[str, Any]) -> None:
-    """table.md, table.csv and summary.md."""
-    parts, title = results["parts"], f"Update strategies on {results['env']}"
-    text = [f"# {title}", ""]
-    for part, rows in parts.items():
-        text += [f"## {heading(part)}", "", Table.of(columns(part, rows), rows).markdown(), ""]
-    write_atomic(out / "table.md", "\n".join([*text, "95% intervals in brackets; see summary.md.", ""]))
+def write(out: Path, results: Results) -> None:
+    """Write table.md, table.csv and summary.md."""
+    parts, options, title = results["parts"], results["options"], f"Update strategies on {results['env']}"
+    tables = {heading(part): Table.of(columns(part, rows), rows) for part, rows in parts.items()}
+    write_tables(out, title, tables, "95% intervals in brackets; see summary.md.")
     lines: list[list[str]] = []
     for part, rows in parts.items():
         for row in rows:
             where = part + (f"/{row['policy']}" if "policy" in row else "")
-            for name, value in row.items():
-                if isinstance(value, Estimate):
-                    lines.append([where, row["arm"], name, *(cell(x) if math.isfinite(x) else "" for x in value)])
-                elif isinstance(value, (int, float)):
-                    lines.append([where, row["arm"], name, cell(value), "", ""])
+            lines += [[where, row["arm"], name, *numbers] for name, numbers in numbers_of(row).items()]
     Table(["part", "arm", "measure", "value", "low", "high"], lines).write_csv(out / "table.csv")
-    options = results["options"]
-    summary = [
-        f"# {title}",
-        "",
+    text = [
         f"{len(results['seeds'])} seeds, {results['budget']:,} env steps for each training (the replay a share of "
         f"{options['replay_share']:g} of it), evaluated on {options['eval_episodes']} greedy episodes.",
         "",
         *(f"- {line}" for line in results["sentences"]),
         "",
-        "## Definitions",
-        "",
-        *(f"- `{name}`: {words}" for name, words in DEFINITIONS.items()),
-        "",
     ]
-    if results["command"]:
-        summary += ["## Command", "", "```bash", results["command"], "```", ""]
-    summary += [f"{results['device']}, {results['seconds']:.0f} s, " + version_line(results["versions"]), ""]
-    write_atomic(out / "summary.md", "\n".join(summary))
+    write_summary(out, results, title, text, DEFINITIONS)
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def draw(out: Path, results: Mapping[str, Any], curves: Mapping[str, list[Curve]]) -> None:
+def draw(out: Path, results: Results, curves: Mapping[str, list[Curve]]) -> None:
     parts = results["parts"]
     measures = trade_offs(parts)
     names = list(dict.fromkeys(row["arm"] for rows in parts.values() for row in rows))
