@@ -18,25 +18,24 @@ MAPS = (".yaml", ".yml", ".txt", ".map")  # how names of map files end
 
 
 def solve(
-    world: Any,
+    world: str | Path | World,
     *,
     stationary: bool = False,
-    env_args: Mapping[str, Any] | None = None,
+    env_args: Mapping[str, object] | None = None,
     limit: int = LIMIT,
     **theory: Any,
 ) -> Solution:
     """The exact solution of a world: `regimen.empowerment.solve("world/way1x5", beta_r=5)`.
 
     `world` is a name, a map file, `module:factory` or a `World`. `stationary` solves it without a time limit."""
-    known = Theory.__dataclass_fields__
+    names = Theory.__dataclass_fields__
     for name in theory:
-        if name not in known:
-            raise ConfigError(f"solve: there is no parameter '{name}'{nearest(name, known)}")
-    found = make_world(world, env_args)
-    return (tabular if stationary else exact).solve(found, Theory(**theory), limit)
+        if name not in names:
+            raise ConfigError(f"solve: there is no parameter '{name}'{nearest(name, names)}")
+    return (tabular if stationary else exact).solve(make_world(world, env_args), Theory(**theory), limit)
 
 
-def make_world(world: Any, env_args: Mapping[str, Any] | None = None) -> World:
+def make_world(world: str | Path | World, env_args: Mapping[str, object] | None = None) -> World:
     """A world from its name, its map file or itself."""
     if isinstance(world, (str, Path)) and ":" not in str(world):
         if Path(world).is_file():
@@ -45,7 +44,7 @@ def make_world(world: Any, env_args: Mapping[str, Any] | None = None) -> World:
             raise EnvError(
                 f"{world}: there is no such file; give a map file, or a name (`regimen envs` lists world/...)"
             )
-    handle = resolve(world, env_args)
+    handle = resolve(str(world) if isinstance(world, Path) else world, env_args)
     if not isinstance(handle.native, World):
         raise ConfigError(f"{handle.id} is no world of humans and robots; give one (`regimen envs` lists world/...)")
     return handle.native

@@ -9,17 +9,28 @@ Values of the robot are negative and may be huge, so they are also known by `l =
 from __future__ import annotations
 
 import math
-from typing import Any
+from types import ModuleType
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from regimen.types import Array
+
+Number = float | Array  # a parameter, which may be traced
+X = TypeVar("X", np.ndarray, Array)  # on the host, or inside a compiled program
+
+
+def module_of(x: np.ndarray | Array) -> ModuleType:
+    """Numpy or jax.numpy, whose functions take such arrays."""
+    return np if isinstance(x, np.ndarray) else jnp
+
 
 # --- humans ----------------------------------------------------------------------------------------------------------
 
 
-def attain_target(attained: Array, value: Array, terminal: Array, gamma_h: Any) -> Array:
+def attain_target(attained: Array, value: Array, terminal: Array, gamma_h: Number) -> Array:
     """What a successor is worth for a goal, in (1) and (6): 1 where it is attained there, also on arrival at the end of
     the world, else what is still to come. All three broadcast; `value` is V_h(s', g)."""
     later = jnp.where(terminal, jnp.zeros_like(value), value)
@@ -42,7 +53,7 @@ def q_human(values: Array, robot: str, allowed: Array | None = None) -> Array:
     return chosen.mean(-1)
 
 
-def human_policy(q: Array, beta_h: Any, nu_h: Any = 0.0) -> Array:
+def human_policy(q: Array, beta_h: Number, nu_h: Number = 0.0) -> Array:
     """(2) [..., A]: softmax of beta_h Q, uniform over the best for beta_h = inf; a share nu_h is uniform habit."""
     best = q.max(-1, keepdims=True)
     certain = isinstance(beta_h, float) and math.isinf(beta_h)
@@ -51,7 +62,7 @@ def human_policy(q: Array, beta_h: Any, nu_h: Any = 0.0) -> Array:
     return with_habit(weight / weight.sum(-1, keepdims=True), nu_h)
 
 
-def with_habit(policy: Array, nu_h: Any) -> Array:
+def with_habit(policy: Array, nu_h: Number) -> Array:
     """A policy [..., A] of which a share nu_h is uniform."""
     return nu_h / policy.shape[-1] + (1 - nu_h) * policy
 
@@ -64,17 +75,17 @@ def v_human(policy: Array, q: Array) -> Array:
 # --- the robot -------------------------------------------------------------------------------------------------------
 
 
-def q_robot(v_r: Array, terminal: Array, gamma_r: Any, terminal_v_r: Any) -> Array:
+def q_robot(v_r: Array, terminal: Array, gamma_r: Number, terminal_v_r: Number) -> Array:
     """What a successor contributes to (4): discounted V_r(s'), or the fixed value of a world that has ended."""
     return gamma_r * jnp.where(terminal, jnp.asarray(terminal_v_r, v_r.dtype), v_r)
 
 
-def power_log_policy(l: Array, beta_r: Any, allowed: Array | None = None) -> Array:  # noqa: E741
+def power_log_policy(l: Array, beta_r: Number, allowed: Array | None = None) -> Array:  # noqa: E741
     """(5) log pi_r [..., actions] from l = log(-Q_r): proportional to (-Q_r)^(-beta_r). Depends on ratios of Q only."""
     return normalised(-beta_r * l, allowed)
 
 
-def boltzmann_log_policy(q: Array, beta_r: Any, allowed: Array | None = None) -> Array:
+def boltzmann_log_policy(q: Array, beta_r: Number, allowed: Array | None = None) -> Array:
     """The paper's alternative to (5): Boltzmann on Q_r over the range of Q_r among the actions."""
     allowed = jnp.ones(q.shape, bool) if allowed is None else allowed
     high = jnp.max(q, -1, where=allowed, initial=-jnp.inf, keepdims=True)
@@ -83,7 +94,7 @@ def boltzmann_log_policy(q: Array, beta_r: Any, allowed: Array | None = None) ->
     return normalised(beta_r * (q - high) / jnp.where(spread > 0, spread, 1), allowed)
 
 
-def robot_log_policy(q: Array, beta_r: Any, kind: str = "power", allowed: Array | None = None) -> Array:
+def robot_log_policy(q: Array, beta_r: Number, kind: str = "power", allowed: Array | None = None) -> Array:
     """log pi_r from Q_r < 0 by the policy of that name; -inf where an action is not allowed."""
     if kind == "boltzmann":
         return boltzmann_log_policy(q, beta_r, allowed)
@@ -96,7 +107,7 @@ def normalised(logits: Array, allowed: Array | None) -> Array:
     return jax.nn.log_softmax(logits, -1)
 
 
-def x_h(v_h_e: Array, weights: Any, zeta: Any, form: str = "mean") -> Array:
+def x_h(v_h_e: Array, weights: np.ndarray | Array, zeta: Number, form: str = "mean") -> Array:
     """(7) power of each human [..., H] from V_h^e [..., H, G] and goal weights [H, G], whose rows sum to 1. In the sum
     form weights are multiplied by the number of goals a human has, so that equal ones count 1 each."""
     weights = jnp.asarray(weights, v_h_e.dtype)
@@ -105,13 +116,13 @@ def x_h(v_h_e: Array, weights: Any, zeta: Any, form: str = "mean") -> Array:
     return (weights * v_h_e**zeta).sum(-1)
 
 
-def log_neg_u_r(log_x: Array, xi: Any, eta: Any, form: str = "mean") -> Array:
+def log_neg_u_r(log_x: Array, xi: Number, eta: Number, form: str = "mean") -> Array:
     """(8) log(-U_r) [...] from log X_h [..., H]; a human without any power makes it infinite."""
     y = jax.nn.logsumexp(-xi * log_x, -1)
     return eta * (y - math.log(log_x.shape[-1]) if form == "mean" else y)
 
 
-def u_r(x: Array, xi: Any, eta: Any, form: str = "mean") -> Array:
+def u_r(x: Array, xi: Number, eta: Number, form: str = "mean") -> Array:
     """(8) U_r [...] from X_h [..., H]."""
     return -jnp.exp(log_neg_u_r(jnp.log(x), xi, eta, form))
 
@@ -140,6 +151,6 @@ def bits_of_human(x: Array) -> Array:
     return jnp.log2(x)
 
 
-def bits_of_robot(value: Array, xi: Any, eta: Any) -> Array:
+def bits_of_robot(value: Array, xi: Number, eta: Number) -> Array:
     """The aggregate power of U_r, or the total of V_r, in bits: -log2(-value) / (xi eta)."""
     return -jnp.log2(-value) / (xi * eta)

@@ -8,54 +8,57 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.equations import Number, X
 from regimen.domains.empowerment.reach import LIMIT, Table, TooLargeError, enumerate_states, in_chunks
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.theory import Theory
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import ConfigError, EnvError
+from regimen.types import Array
 
 CHUNK_BYTES = 8_000_000  # of successors' values looked at together
 FLOATS = 4  # of the solution, allowed for each unit of the limit
 NUMBERS = ("beta_h", "gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r")
 
 
-class Values(NamedTuple):
+class Values(NamedTuple, Generic[X]):
     """Of a chunk, or of all states one step later."""
 
-    v_r: Any  # [S]
-    v_h_e: Any  # [S, H, G]
-    v_h_m: Any  # [S, H, G], or [S, 0, 0] where no prior is computed
+    v_r: X  # [S]
+    v_h_e: X  # [S, H, G]
+    v_h_m: X  # [S, H, G], or [S, 0, 0] where no prior is computed
 
 
-class Found(NamedTuple):
+class Layer(NamedTuple, Generic[X]):
     """Phases 1 and 2 in a chunk of states."""
 
-    pi_h: Any  # [C, H, G, A]
-    v_h_m: Any  # [C, H, G]
-    q_r: Any  # [C, A^R]
-    pi_r: Any  # [C, A^R]
-    v_h_e: Any  # [C, H, G]
-    x_h: Any  # [C, H]
-    u_r: Any  # [C]
-    v_r: Any  # [C]
+    pi_h: X  # [C, H, G, A]
+    v_h_m: X  # [C, H, G]
+    q_r: X  # [C, A^R]
+    pi_r: X  # [C, A^R]
+    v_h_e: X  # [C, H, G]
+    x_h: X  # [C, H]
+    u_r: X  # [C]
+    v_r: X  # [C]
 
 
-class Rows(NamedTuple):
+class Rows(NamedTuple, Generic[X]):
     """What is known of a chunk of states."""
 
-    successor: Any  # [C, J, K]
-    code: Any  # [C, J, K]
-    attained: Any  # [C, H, G]
-    allowed: Any  # [C, A^R] or None
-    prior: Any  # [C, H, G, A] or None: computed
+    successor: X  # [C, J, K]
+    code: X  # [C, J, K]
+    attained: X  # [C, H, G]
+    allowed: X | None  # [C, A^R]
+    prior: X | None  # [C, H, G, A]; None: computed
 
 
 def solve(world: World, theory: Theory | None = None, limit: int = LIMIT, weigh_duration: bool = False) -> Solution:
@@ -108,30 +111,30 @@ class Backward:
     def run(self) -> Solution:
         table, horizon = self.table, self.table.horizon
         assert horizon is not None
-        layers: list[Found] = []
+        layers: list[Layer[np.ndarray]] = []
         values = self.end()
         for t in range(horizon - 1, -1, -1):
             terminal = np.ones(len(table.states), bool) if t == horizon - 1 else table.ended
-            found = self.sweep(values, terminal, table.reachable_by[t])
-            self.check_power(found, t)
-            for mine, new in zip(values, (found.v_r, found.v_h_e, found.v_h_m)):
-                mine[: len(new)] = new
-            layers.append(self.masked(found))
+            layer = self.sweep(values, terminal, table.reachable_by[t])
+            self.check_power(layer, t)
+            for old, new in zip(values, (layer.v_r, layer.v_h_e, layer.v_h_m)):
+                old[: len(new)] = new
+            layers.append(self.masked(layer))
         return self.solution(layers[::-1])
 
-    def end(self) -> Values:
+    def end(self) -> Values[np.ndarray]:
         """Values where nothing is known yet."""
         size, goals = len(self.table.states), self.weights.shape
         computed = goals if self.prior is None else (0, 0)
         return Values(np.zeros(size), np.zeros((size, *goals)), np.zeros((size, *computed)))
 
-    def sweep(self, values: Values, terminal: np.ndarray, states: int) -> Found:
+    def sweep(self, values: Values[np.ndarray], terminal: np.ndarray, states: int) -> Layer[np.ndarray]:
         """(1) to (9) for the first `states`, from values one step later."""
         aims = targets(values, self.table.attained, terminal, self.numbers)
         parts = [self.part(aims, at, min(at + self.chunk, states)) for at in range(0, states, self.chunk)]
-        return Found(*(np.concatenate([np.asarray(x) for x in column]) for column in zip(*parts)))
+        return Layer(*(np.concatenate(column) for column in zip(*parts)))
 
-    def part(self, aims: Values, start: int, stop: int) -> Found:
+    def part(self, aims: Values[Array], start: int, stop: int) -> Layer[np.ndarray]:
         """One chunk, padded to the shape that is compiled."""
         rows = (
             np.minimum(np.arange(start, start + self.chunk), stop - 1)
@@ -139,40 +142,40 @@ class Backward:
             else slice(start, stop)
         )
         table = self.table
-        given = Rows(
+        chunk = Rows(
             table.successor[rows],
             table.code[rows],
             table.attained[rows],
             None if table.allowed is None else table.allowed[rows],
             None if self.prior is None else self.prior[rows],
         )
-        found = step(self.forms, self.numbers, self.weights, table.values, given, aims)
-        found = found._replace(pi_h=np.zeros((self.chunk, 0))) if self.prior is not None else found
-        return Found(*(np.asarray(x)[: stop - start] for x in found))
+        layer = step(self.forms, self.numbers, self.weights, table.values, chunk, aims)
+        layer = layer._replace(pi_h=np.zeros((self.chunk, 0))) if self.prior is not None else layer
+        return Layer(*(np.asarray(x)[: stop - start] for x in layer))
 
-    def masked(self, found: Found) -> Found:
+    def masked(self, layer: Layer[np.ndarray]) -> Layer[np.ndarray]:
         """Without values where the world has ended, and of actions that are not allowed."""
-        n = len(found.v_r)
+        n = len(layer.v_r)
         ended, allowed = self.table.ended[:n], self.table.allowed
         if allowed is not None:
-            found = found._replace(q_r=np.where(allowed[:n], found.q_r, np.nan))
+            layer = layer._replace(q_r=np.where(allowed[:n], layer.q_r, np.nan))
         if not ended.any():
-            return found
+            return layer
         fill = dict.fromkeys(("q_r", "pi_r", "x_h", "u_r"), np.nan)
         fill |= {"v_h_e": 0.0, "v_h_m": 0.0, "v_r": self.theory.terminal_v_r}
         for name, value in fill.items():
-            getattr(found, name)[ended] = value
-        return found
+            getattr(layer, name)[ended] = value
+        return layer
 
-    def check_power(self, found: Found, time: int | None) -> None:
+    def check_power(self, layer: Layer[np.ndarray], time: int | None) -> None:
         """Refuse a world in which somebody has no power at all: U_r would be minus infinity."""
-        if found.x_h.min() > 0:
+        if layer.x_h.min() > 0:
             return
-        table, n = self.table, len(found.x_h)
+        table, n = self.table, len(layer.x_h)
         there = ~table.ended[:n]
         if time is not None:
             there &= table.reachable_at[time, :n]
-        bad = np.argwhere(there[:, None] & ~(found.x_h > 0))
+        bad = np.argwhere(there[:, None] & ~(layer.x_h > 0))
         if not len(bad):
             return
         s, h = bad[-1]
@@ -183,8 +186,8 @@ class Backward:
             "env.possible_goals), or a rectangle around the places where it may get stuck"
         )
 
-    def solution(self, layers: list[Found], report: dict[str, Any] | None = None) -> Solution:
-        names = [f.name for f in dataclasses.fields(Solution) if f.name in Found._fields]
+    def solution(self, layers: list[Layer[np.ndarray]], report: dict[str, Any] | None = None) -> Solution:
+        names = [f.name for f in dataclasses.fields(Solution) if f.name in Layer._fields]
         lists: dict[str, Any] = {name: [getattr(layer, name) for layer in layers] for name in names}
         if self.prior is not None:
             lists["pi_h"] = [self.prior[: len(layer.v_r)] for layer in layers]
@@ -206,12 +209,12 @@ class Forms(NamedTuple):
 
 
 @jax.jit
-def prior_of(world: World, states: Any) -> Any:
+def prior_of(world: World, states: Array) -> Array:
     return jax.vmap(world.prior)(states).astype(jnp.float64)
 
 
 @jax.jit
-def targets(values: Values, attained: Any, terminal: Any, numbers: dict[str, Any]) -> Values:
+def targets(values: Values[Array], attained: Array, terminal: Array, numbers: Mapping[str, Number]) -> Values[Array]:
     """What each state is worth as a successor."""
     at_end, gamma_h = terminal[:, None, None], numbers["gamma_h"]
     return Values(
@@ -222,7 +225,9 @@ def targets(values: Values, attained: Any, terminal: Any, numbers: dict[str, Any
 
 
 @partial(jax.jit, static_argnums=0)
-def step(forms: Forms, numbers: dict[str, Any], weights: Any, values: Any, rows: Rows, aims: Values) -> Found:
+def step(
+    forms: Forms, numbers: Mapping[str, Number], weights: Array, values: Array, rows: Rows[Array], aims: Values[Array]
+) -> Layer[Array]:
     """(1) to (9) in a chunk of states, from what successors are worth."""
     p = values[rows.code]  # [C, J, K]
     chunk, joint = p.shape[:2]
@@ -249,18 +254,18 @@ def step(forms: Forms, numbers: dict[str, Any], weights: Any, values: Any, rows:
     x_h = equations.x_h(v_h_e, weights, numbers["zeta"], forms.form)  # (7)
     u_r = numbers["weight"] * equations.u_r(x_h, numbers["xi"], numbers["eta"], forms.form)  # (8)
     v_r = equations.v_r(u_r, log_pi, q_r)  # (9)
-    return Found(pi_h, v_h_m, q_r, pi_r, v_h_e, x_h, u_r, v_r)
+    return Layer(pi_h, v_h_m, q_r, pi_r, v_h_e, x_h, u_r, v_r)
 
 
-def phase_1(forms: Forms, numbers: dict[str, Any], later: Any, rows: Rows) -> tuple[Any, Any]:
+def phase_1(forms: Forms, numbers: Mapping[str, Number], later: Array, rows: Rows[Array]) -> tuple[Array, Array]:
     """(1) to (3): policies [C, H, G, A] and V_h^m from what joint actions lead to [C, humans', robots', H, G]. Who is
     where it wants to be stays, and has nothing left to gain."""
     q = []
     for h in range(forms.humans):
-        mine = of_human(h, later[..., h, :], forms.humans, forms.actions)  # [C, A, others, robots, G]
-        mine = jnp.moveaxis(mine, -1, 1)  # [C, G, A, others, robots]
+        gains = of_human(h, later[..., h, :], forms.humans, forms.actions)  # [C, A, others, robots, G]
+        gains = jnp.moveaxis(gains, -1, 1)  # [C, G, A, others, robots]
         allowed = None if rows.allowed is None else rows.allowed[:, None, None, None]
-        q.append(equations.q_human(mine, forms.prior, allowed))
+        q.append(equations.q_human(gains, forms.prior, allowed))
     q = jnp.stack(q, 1)  # [C, H, G, A]
     there = rows.attained[..., None]
     policy = equations.human_policy(q, math.inf if forms.certain else numbers["beta_h"])
@@ -269,14 +274,14 @@ def phase_1(forms: Forms, numbers: dict[str, Any], later: Any, rows: Rows) -> tu
     return policy, jnp.where(rows.attained, 0, equations.v_human(policy, q))
 
 
-def of_human(h: int, values: Any, humans: int, a: int) -> Any:
+def of_human(h: int, values: Array, humans: int, a: int) -> Array:
     """[C, humans', ...] as [C, A, others', ...]: the actions of human h, and of the others together."""
     chunk, rest = values.shape[0], values.shape[2:]
     split = values.reshape(chunk, a ** (humans - 1 - h), a, a**h, *rest)
     return jnp.moveaxis(split, 2, 1).reshape(chunk, a, -1, *rest)
 
 
-def together(marginal: Any) -> Any:
+def together(marginal: Array) -> Array:
     """Joint probabilities [C, A^n] of n humans' actions [C, n, A], the first human fastest."""
     out = jnp.ones((marginal.shape[0], 1), marginal.dtype)
     for h in range(marginal.shape[1]):
@@ -284,12 +289,12 @@ def together(marginal: Any) -> Any:
     return out
 
 
-def expected(h: int, later: Any, pi_h: Any, marginal: Any) -> Any:
+def expected(h: int, later: Array, pi_h: Array, marginal: Array) -> Array:
     """(6) for human h [C, G]: from what joint actions of humans lead to [C, humans', G], with its own policy for each
     goal and the others' marginals."""
     others = together(jnp.delete(marginal, h, 1))
-    own = jnp.einsum("caog,co->cga", of_human(h, later, *marginal.shape[1:]), others)
-    return equations.v_human(pi_h[:, h], own)
+    q = jnp.einsum("caog,co->cga", of_human(h, later, *marginal.shape[1:]), others)
+    return equations.v_human(pi_h[:, h], q)
 
 
 def check_weights(weights: np.ndarray) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from regimen.config.fields import (
     AtLeastOne,
@@ -21,6 +21,9 @@ from regimen.config.fields import (
     Whole,
 )
 from regimen.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regimen.domains.empowerment.theory import Theory
 
 NETS = ("v_h_e", "x_h", "u_r", "q_r", "v_r")
 """The networks, in the order in which they begin to learn."""
@@ -287,6 +290,11 @@ class EmpowermentConfig:
         return {"x_h": self.x_h_use_network, "u_r": self.u_r_use_network, "v_r": self.v_r_use_network}.get(name, True)
 
     @property
+    def update_ratio(self) -> float:
+        """Gradient steps per env step, by the name that other algorithms have for it."""
+        return self.training_steps_per_env_step
+
+    @property
     def inverse_temperature(self) -> float:
         """beta_h as a number."""
         try:
@@ -294,7 +302,7 @@ class EmpowermentConfig:
         except ValueError:
             return math.nan
 
-    def theory(self) -> Any:
+    def theory(self) -> Theory:
         """The parameters of the equations alone, as the exact solvers take them."""
         from regimen.domains.empowerment.theory import Theory
 

@@ -8,16 +8,18 @@ A joint action is numbered little-endian, the first agent fastest, robots before
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import ConfigError, EnvError
+from regimen.types import Array
 
 LIMIT = 50_000_000  # states times joint actions
 OUTCOMES = 4  # kept for each unit of the limit; together about 1 GB
@@ -49,14 +51,14 @@ class Table:
     allowed: np.ndarray | None  # [S, A^R] bool
     numbers: dict[bytes, int]  # filled by `index`
 
-    def index(self, state: Any) -> int:
+    def index(self, state: ArrayLike) -> int:
         """The number of a state [n]; an error when it cannot be reached."""
         if not self.numbers:
             self.numbers.update((row.tobytes(), i) for i, row in enumerate(self.states))
-        found = self.numbers.get(np.asarray(state, np.int32).tobytes())
-        if found is None:
+        number = self.numbers.get(np.asarray(state, np.int32).tobytes())
+        if number is None:
             raise EnvError(f"the state {np.asarray(state).tolist()} is not reachable from the start of this world")
-        return found
+        return number
 
     def probability(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """[..., J, K] of these states."""
@@ -273,7 +275,7 @@ def strides(sizes: tuple[int, ...]) -> np.ndarray:
 
 
 @jax.jit
-def expand(world: World, factors: Any, states: Any) -> tuple[Any, Any, Any]:
+def expand(world: World, factors: Array, states: Array) -> tuple[Array, Array, Array]:
     """Probabilities [C, J, K], keys and states of what every joint action leads to."""
     agents = world.robots + world.humans
     numbers = np.arange(joint_actions(world))[:, None] // world.num_actions ** np.arange(agents) % world.num_actions
@@ -283,17 +285,17 @@ def expand(world: World, factors: Any, states: Any) -> tuple[Any, Any, Any]:
 
 
 @jax.jit
-def attained(world: World, states: Any) -> Any:
+def attained(world: World, states: Array) -> Array:
     return jax.vmap(world.attained)(states)
 
 
 @jax.jit
-def over(world: World, states: Any) -> Any:
+def over(world: World, states: Array) -> Array:
     return jax.vmap(lambda s: jnp.asarray(world.ended(s), bool))(states)
 
 
 @jax.jit
-def choices(world: World, states: Any) -> Any:
+def choices(world: World, states: Array) -> Array:
     assert world.allowed is not None
     return jax.vmap(world.allowed)(states)
 
@@ -305,7 +307,9 @@ def flags(world: World, states: np.ndarray) -> np.ndarray:
     return in_chunks(over, world, states)
 
 
-def in_chunks(function: Any, world: World, states: np.ndarray, size: int = 4096) -> np.ndarray:
+def in_chunks(
+    function: Callable[[World, np.ndarray], Array], world: World, states: np.ndarray, size: int = 4096
+) -> np.ndarray:
     """A compiled function of states, over all of them, in chunks of one shape."""
     size = min(size, 1 << max(0, len(states) - 1).bit_length())
     parts = []
@@ -322,7 +326,7 @@ def check_allowed(allowed: np.ndarray, states: np.ndarray) -> np.ndarray:
     return allowed
 
 
-def joined(blocks: list[np.ndarray], width: int, dtype: Any, repeat: bool) -> np.ndarray:
+def joined(blocks: list[np.ndarray], width: int, dtype: DTypeLike, repeat: bool) -> np.ndarray:
     """Blocks [., J, k] below each other, each widened to `width` outcomes by its first one or by 0."""
     out = np.empty((sum(len(b) for b in blocks), blocks[0].shape[1], width), dtype)
     at = 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from regimen.domains.empowerment.reach import Table
 from regimen.domains.empowerment.theory import Theory
@@ -78,10 +79,10 @@ class Solution:
         there = np.ones(n, bool) if self.stationary else self.table.reachable_at[t, :n]
         return there & ~self.table.ended[:n]
 
-    def at(self, state: Any = None, time: int = 0) -> Point:
+    def at(self, state: ArrayLike | None = None, time: int = 0) -> Point:
         """Everything in a state (an array, its number, or the start) at a time."""
         t = self.layer(time)
-        s = 0 if state is None else int(state) if np.ndim(state) == 0 else self.table.index(state)
+        s = 0 if state is None else self.table.index(state) if np.ndim(state) else int(np.asarray(state))
         if s >= len(self.v_r[t]):
             raise EnvError(f"state {self.table.states[s].tolist()} cannot be reached by time {time}")
         v_h_m = None if self.v_h_m is None else self.v_h_m[t][s]
@@ -97,17 +98,17 @@ class Solution:
 
     def chain(self, time: int = 0) -> Chain:
         """From where to where, and how likely, in the step after `time`; out of states in which the world goes on."""
-        states, found = len(self.table.states), []
+        states, parts = len(self.table.states), []
         for rows in self.chunks(time):
             p = self.step_probability(time, rows)
             source = np.broadcast_to(np.arange(rows.start, rows.stop)[:, None], p.shape)
             possible = p > 0
             pair = source[possible].astype(np.int64) * states + self.flat_successor(rows)[possible]
             unique, inverse = np.unique(pair, return_inverse=True)
-            found.append((unique, np.bincount(inverse, p[possible], len(unique))))
-        pair = np.concatenate([u for u, _ in found])
+            parts.append((unique, np.bincount(inverse, p[possible], len(unique))))
+        pair = np.concatenate([u for u, _ in parts])
         source, target = (x.astype(np.int32) for x in divmod(pair, states))
-        return Chain(source, target, np.concatenate([p for _, p in found]))
+        return Chain(source, target, np.concatenate([p for _, p in parts]))
 
     def occupancy(self) -> np.ndarray:
         """How likely each state is at each time, from the start [T + 1, S]; what has ended is where it ended."""

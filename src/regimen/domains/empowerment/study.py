@@ -18,6 +18,7 @@ import numpy as np
 from regimen.config.layers import build_config
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import reach, validate
+from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import UsageError, nearest
@@ -31,7 +32,9 @@ from regimen.runs.build import make_engine
 from regimen.runs.loop import Goal, Loop
 from regimen.statistics import mean_interval
 
-BASE: dict[str, Any] = {
+Settings = Mapping[str, object]
+Row = dict[str, Any]  # of one seed, as in scores.csv, or of one choice, as in results.json
+BASE: dict[str, object] = {
     "state_sweep": 0.0,
     "x_h_use_network": True,
     "lr_x_h": 2e-3,
@@ -39,7 +42,7 @@ BASE: dict[str, Any] = {
     "epsilon_h_end": 0.3,
 }
 SAMPLED = {"use_model_based_targets": False}
-CHOICES: dict[str, dict[str, dict[str, Any]]] = {
+CHOICES: dict[str, dict[str, Settings]] = {
     "policy": {"power law": {}, "Boltzmann": {"robot_policy": "boltzmann"}},
     "ramp": {"sigmoid": {}, "linear": {"beta_r_ramp": "linear"}, "none": {"beta_r_rampup_steps": 0}},
     "clearing": {name: {"buffer_clearing": name} for name in ("none", "hard", "gradual")},
@@ -65,14 +68,14 @@ class EmpowermentStudy(Frame):
     budget: int
     seeds: range
     parts: Sequence[str] = tuple(CHOICES)
-    env_args: Mapping[str, Any] | None = None
-    rows: list[dict[str, Any]] = field(default_factory=list)  # one for each choice and seed
-    scored: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # settings -> rows: each is trained once
+    env_args: Settings | None = None
+    rows: list[Row] = field(default_factory=list)  # one for each choice and seed
+    scored: dict[str, list[Row]] = field(default_factory=dict)  # settings -> rows: each is trained once
 
     def jobs(self) -> dict[str, list[Job]]:
         return {part: [self.job(part, name, s) for name, s in CHOICES[part].items()] for part in self.parts}
 
-    def job(self, part: str, choice: str, settings: dict[str, Any]) -> Job:
+    def job(self, part: str, choice: str, settings: Settings) -> Job:
         def work(tick: Tick) -> str:
             key = str(sorted(settings.items()))
             if key not in self.scored:
@@ -83,7 +86,7 @@ class EmpowermentStudy(Frame):
 
         return Job(choice, self.budget, work)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         return {
             "env": self.env,
             "budget": self.budget,
@@ -94,28 +97,28 @@ class EmpowermentStudy(Frame):
             "scores": self.table(),
         }
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Row]:
         """One row for each choice: means over seeds and their 95 % intervals. Seeds that diverged are counted, and left
         out of the means where others are left."""
         out = []
         for part, choice in dict.fromkeys((r["part"], r["choice"]) for r in self.rows):
-            mine = [r for r in self.rows if (r["part"], r["choice"]) == (part, choice)]
-            lost = sum(r["diverged"] for r in mine)
-            found: dict[str, Any] = {"part": part, "choice": choice, "seeds": len(mine), "diverged": lost}
-            whole = [r for r in mine if not r["diverged"]] or mine
+            rows = self.rows_of(part, choice)
+            lost = sum(r["diverged"] for r in rows)
+            line: Row = {"part": part, "choice": choice, "seeds": len(rows), "diverged": lost}
+            whole = [r for r in rows if not r["diverged"]] or rows
             for score in SCORES:
                 values = np.array([r[score] for r in whole])
-                found[score] = float(values.mean())
-                found[f"{score}_ci95"] = interval(mean_interval(values))
-            out.append(found | {"seconds": float(np.mean([r["seconds"] for r in mine]))})
+                line[score] = float(values.mean())
+                line[f"{score}_ci95"] = interval(mean_interval(values))
+            out.append(line | {"seconds": float(np.mean([r["seconds"] for r in rows]))})
         return out
+
+    def rows_of(self, part: str, choice: str) -> list[Row]:
+        return [r for r in self.rows if (r["part"], r["choice"]) == (part, choice)]
 
     def apart(self, part: str, one: str, other: str) -> bool:
         """Whether the 95 % interval of the differences of two choices' total variations, seed by seed, excludes 0."""
-        scores = [
-            {r["seed"]: r["tv_mean"] for r in self.rows if (r["part"], r["choice"]) == (part, choice)}
-            for choice in (one, other)
-        ]
+        scores = [{r["seed"]: r["tv_mean"] for r in self.rows_of(part, choice)} for choice in (one, other)]
         ends = interval(mean_interval(np.array([scores[0][k] - scores[1][k] for k in scores[0]])))
         return ends is not None and not ends[0] <= 0 <= ends[1]
 
@@ -143,7 +146,7 @@ class EmpowermentStudy(Frame):
         table = self.table()
         lines = [f"# Choices of learning empowerment on {self.env}", ""]
         lines += [f"{self.budget:,} training steps, {len(self.seeds)} seeds; means over seeds. Lower is better.", ""]
-        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        columns: dict[str, Callable[[Row], str]] = {
             "part": lambda r: r["part"],
             "choice": lambda r: r["choice"] + lost(r),
             "V_r(s0) error": lambda r: f"{r['v_r_start_error']:.3%}",
@@ -154,15 +157,15 @@ class EmpowermentStudy(Frame):
         lines.append(Table.of(columns, table).markdown())
         best = []
         for part in dict.fromkeys(r["part"] for r in table):
-            mine = sorted((r for r in table if r["part"] == part), key=lambda r: (r["diverged"] > 0, r["tv_mean"]))
-            first, *others = (r["choice"] for r in mine)
+            ranking = sorted((r for r in table if r["part"] == part), key=lambda r: (r["diverged"] > 0, r["tv_mean"]))
+            first, *others = (r["choice"] for r in ranking)
             clear = all(self.apart(part, first, other) for other in others)
             best.append(f"- {part}: {first}" + ("" if clear else " (not to be told from another)"))
         shown = ["```bash", self.command, "```", ""] if self.command else []
         return "\n".join([*lines, "", "Least total variation:", "", *best, "", *shown])
 
 
-def lost(row: dict[str, Any]) -> str:
+def lost(row: Row) -> str:
     """What a row of the table says of seeds that diverged."""
     return f"  ({row['diverged']} of {row['seeds']} seeds diverged)" if row["diverged"] else ""
 
@@ -175,7 +178,7 @@ def run(
     seeds: int | None = None,
     seed: int = 0,
     budget: int | None = None,
-    env_args: Mapping[str, Any] | None = None,
+    env_args: Settings | None = None,
     console: Lines | None = None,
     command: str = "",
 ) -> EmpowermentStudy:
@@ -204,14 +207,14 @@ def chosen_parts(parts: str | None) -> list[str]:
     return wanted
 
 
-def from_replay(budget: int) -> dict[str, Any]:
+def from_replay(budget: int) -> dict[str, object]:
     """Settings that learn every network from what was collected alone; stages are shares of the budget."""
     stages = {f"warmup_{name}_steps": budget // 16 for name in ("v_h_e", "x_h", "u_r", "q_r", "v_r")}
     algo = BASE | stages | {"beta_r_rampup_steps": budget // 8, "horizon": f"{budget} steps"}
     return {"total_steps": budget} | {f"algo.{name}": value for name, value in algo.items()}
 
 
-def configured(env: str, env_args: Mapping[str, Any] | None, settings: Mapping[str, Any], budget: int) -> TrainConfig:
+def configured(env: str, env_args: Settings | None, settings: Settings, budget: int) -> TrainConfig:
     """The base with one choice."""
     overrides = from_replay(budget) | {f"algo.{name}": value for name, value in settings.items()}
     if env_args:
@@ -219,7 +222,7 @@ def configured(env: str, env_args: Mapping[str, Any] | None, settings: Mapping[s
     return build_config(env, algo="empowerment", overrides=overrides)
 
 
-def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
+def train(config: TrainConfig, seeds: Sequence[int], tick: Tick) -> list[Row]:
     """Scores of every seed, trained in one program. One that diverges stops there, with its last good state; its row
     says so."""
     handle, seeds, begun = registry.resolve(config.env, config.env_args), list(seeds), time.monotonic()
@@ -227,7 +230,8 @@ def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
     assert config.rollout.steps is not None and config.total_steps is not None
     updates, loop = max(1, config.total_steps // config.rollout.steps), Loop(handle, engine, seeds)
     loop.reach(lambda k: Goal(updates), lambda progress: tick(max(t.updates for t in loop.tallies) / updates))
-    c: Any = config.algo
+    c = config.algo
+    assert isinstance(c, EmpowermentConfig)
     solution = validate.solved(handle.native, c, reach.LIMIT)
     seconds, rows = (time.monotonic() - begun) / len(seeds), []
     for k, seed in enumerate(seeds):
@@ -239,7 +243,7 @@ def train(config: TrainConfig, seeds: Any, tick: Tick) -> list[dict[str, Any]]:
     return rows
 
 
-def draw(path: Path, table: list[dict[str, Any]], env: str) -> None:
+def draw(path: Path, table: list[Row], env: str) -> None:
     """Total variation of every choice, by part, with intervals over seeds."""
     with picture(path, 8, 0.6 + 0.32 * len(table)) as figure:
         axis = figure.subplots()

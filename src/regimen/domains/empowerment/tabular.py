@@ -7,19 +7,22 @@ things worse, and Newton's method where the world is small. What is left of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regimen.domains.empowerment.equations import Number, X, module_of
 from regimen.domains.empowerment.exact import Backward, Forms, Rows, Values, step, targets
 from regimen.domains.empowerment.reach import LIMIT, enumerate_states
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.theory import Theory
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import ConfigError
+from regimen.types import Array
 
 BLOCK = 25  # sweeps between two looks at the residual
 PATIENCE = 40  # blocks of sweeps before Newton's method is tried
@@ -27,15 +30,15 @@ UNKNOWNS = 1500  # most for which it is: its matrix is dense
 SMALLEST = 1 / 256  # share of a sweep's change that is still made
 
 
-class Problem(NamedTuple):
+class Problem(NamedTuple, Generic[X]):
     """What sweeps need besides values; arrays of states are in chunks [P, C, ...] where `rows` are."""
 
-    numbers: dict[str, Any]
-    weights: Any
-    probabilities: Any
-    attained: Any
-    ended: Any
-    rows: Rows
+    numbers: Mapping[str, Number]
+    weights: X
+    probabilities: X
+    attained: X
+    ended: X
+    rows: Rows[X]
 
 
 class Residual(NamedTuple):
@@ -90,17 +93,17 @@ class Continuation:
         values = back.end()
         values = values._replace(v_r=values.v_r - 1.0)
         values, residual = self.settle(values, 0.0, self.tolerance, hold=True)  # humans first: U_r needs X_h > 0
-        found = back.sweep(values, back.table.ended, len(back.table.states))
-        back.check_power(found, None)
+        layer = back.sweep(values, back.table.ended, len(back.table.states))
+        back.check_power(layer, None)
         ended = back.table.ended  # where nobody may have any power, so that U_r is minus infinity
-        values = values._replace(v_r=np.where(ended, back.theory.terminal_v_r, found.u_r / (1 - back.theory.gamma_r)))
+        values = values._replace(v_r=np.where(ended, back.theory.terminal_v_r, layer.u_r / (1 - back.theory.gamma_r)))
         path = []
         for beta in np.linspace(0, beta_r, steps + 1) if beta_r else [0.0]:
             last = beta == beta_r
             values, residual = self.settle(values, float(beta), self.tolerance if last else max(self.tolerance, 1e-6))
             path.append({"beta_r": float(beta), "residual": residual.worst, "v_r": float(values.v_r[0])})
         back.numbers["beta_r"] = beta_r
-        found = back.sweep(values, back.table.ended, len(back.table.states))
+        layer = back.sweep(values, back.table.ended, len(back.table.states))
         report = {
             "converged": residual.worst <= self.tolerance,
             "residual": residual.worst,
@@ -110,9 +113,11 @@ class Continuation:
             "sweeps": self.sweeps,
             "path": path,
         }
-        return back.solution([back.masked(found)], report)
+        return back.solution([back.masked(layer)], report)
 
-    def settle(self, values: Values, beta_r: float, tolerance: float, hold: bool = False) -> tuple[Values, Residual]:
+    def settle(
+        self, values: Values[np.ndarray], beta_r: float, tolerance: float, hold: bool = False
+    ) -> tuple[Values[np.ndarray], Residual]:
         """Sweep until the residual is small. Every block is followed by a jump to where its last changes of V_r point;
         a jump that makes things worse is taken back."""
         back, table = self.backward, self.backward.table
@@ -120,10 +125,10 @@ class Continuation:
         problem = Problem(numbers, back.weights, table.values, table.attained, table.ended, self.rows)
         small = table.attained.size + len(table.states) <= UNKNOWNS
         share, best, residual = 1.0, np.inf, Residual(np.inf, np.inf)
-        kept, wait, pause = None, 0, 1  # values before a jump, blocks until the next one, and after a failed one
+        before_jump, wait, pause = None, 0, 1  # values before a jump, blocks until the next one, and after a failed one
         for i in range(-(-self.max_sweeps // BLOCK)):
             if small and i == PATIENCE and not hold:
-                values, kept = newton(back.forms, problem, values, tolerance), None
+                values, before_jump = newton(back.forms, problem, values, tolerance), None
                 residual = leftover(back.forms, problem, values)
                 if residual.worst <= tolerance:  # sweeps might lead away from it again
                     break
@@ -131,10 +136,10 @@ class Continuation:
             self.sweeps += BLOCK
             humans, robot = (float(c) for c in change)
             residual = Residual(humans, 0.0 if hold else robot)
-            if kept is not None and not residual.worst < best:
-                values, kept, wait, pause = kept, None, pause, 2 * pause
+            if before_jump is not None and not residual.worst < best:
+                values, before_jump, wait, pause = before_jump, None, pause, 2 * pause
                 continue
-            values, kept = Values(*(np.asarray(x) for x in new)), None
+            values, before_jump = Values(*(np.asarray(x) for x in new)), None
             if residual.worst <= tolerance:
                 break
             if not residual.worst < best:
@@ -142,7 +147,7 @@ class Continuation:
             best = min(best, residual.worst)
             wait -= 1
             if not hold and wait < 0 and residual.robot > residual.humans:
-                kept = values
+                before_jump = values
                 values = values._replace(v_r=jump(values.v_r, np.asarray(before), np.asarray(after)))
         return values, residual
 
@@ -156,19 +161,21 @@ def jump(v_r: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.where((ahead < 0) & np.isfinite(ahead), ahead, v_r)
 
 
-def swept(forms: Forms, problem: Problem, values: Values) -> Values:
+def swept(forms: Forms, problem: Problem[Array], values: Values[Array]) -> Values[Array]:
     """(1) to (9) once, for all states."""
     aims = targets(values, problem.attained, problem.ended, problem.numbers)
     one = partial(step, forms, problem.numbers, problem.weights, problem.probabilities)
-    found = jax.lax.map(lambda rows: one(rows, aims), problem.rows)
+    layer = jax.lax.map(lambda rows: one(rows, aims), problem.rows)
     size = len(values.v_r)
     v_r, v_h_e, v_h_m = (
-        x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[:size] for x in (found.v_r, found.v_h_e, found.v_h_m)
+        x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[:size] for x in (layer.v_r, layer.v_h_e, layer.v_h_m)
     )
     return Values(jnp.where(problem.ended, problem.numbers["terminal_v_r"], v_r), v_h_e, v_h_m)
 
 
-def newton(forms: Forms, problem: Problem, values: Values, tolerance: float, steps: int = 20) -> Values:
+def newton(
+    forms: Forms, problem: Problem[np.ndarray], values: Values[np.ndarray], tolerance: float, steps: int = 20
+) -> Values[np.ndarray]:
     """Newton's method on log(-V_r) and V_h^e, from values that sweeps have brought near; the humans' computed priors do
     not depend on the robot and stay. A step is halved until the residual falls; if it does not, this is the end."""
     shape, z = values.v_h_e.shape, packed(values)
@@ -189,31 +196,32 @@ def newton(forms: Forms, problem: Problem, values: Values, tolerance: float, ste
     return values
 
 
-def leftover(forms: Forms, problem: Problem, values: Values) -> Residual:
+def leftover(forms: Forms, problem: Problem[np.ndarray], values: Values[np.ndarray]) -> Residual:
     """What one sweep would change."""
     new = Values(*(np.asarray(x) for x in one_sweep(forms, problem, values)))
     humans = [np.abs(a - b).max(initial=0) for a, b in ((new.v_h_e, values.v_h_e), (new.v_h_m, values.v_h_m))]
     return Residual(float(np.max(humans)), float(np.abs(np.log(new.v_r / values.v_r)).max()))
 
 
-def packed(values: Any) -> Any:
-    np_or_jnp: Any = np if isinstance(values.v_r, np.ndarray) else jnp
+def packed(values: Values[X]) -> X:
+    np_or_jnp = module_of(values.v_r)
     return np_or_jnp.concatenate([np_or_jnp.log(-values.v_r), values.v_h_e.ravel()])
 
 
-def unpacked(z: Any, shape: tuple[int, ...], v_h_m: Any) -> Values:
-    np_or_jnp: Any = np if isinstance(z, np.ndarray) else jnp
+def unpacked(z: X, shape: tuple[int, ...], v_h_m: X) -> Values[X]:
+    np_or_jnp = module_of(z)
     return Values(-np_or_jnp.exp(z[: shape[0]]), z[shape[0] :].reshape(shape), v_h_m)
 
 
+Sweeps = tuple[Values[Array], tuple[Array, Array], Array, Array]
 one_sweep = jax.jit(swept, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=0)
-def linearised(forms: Forms, problem: Problem, values: Values) -> tuple[Any, Any]:
+def linearised(forms: Forms, problem: Problem[Array], values: Values[Array]) -> tuple[Array, Array]:
     """What a sweep changes [n], and its derivative [n, n]."""
 
-    def change(z: Any) -> Any:
+    def change(z: Array) -> Array:
         return packed(swept(forms, problem, unpacked(z, values.v_h_e.shape, values.v_h_m))) - z
 
     residual, derivative = jax.linearize(change, packed(values))
@@ -221,14 +229,12 @@ def linearised(forms: Forms, problem: Problem, values: Values) -> tuple[Any, Any
 
 
 @partial(jax.jit, static_argnums=0)
-def block(
-    forms: Forms, problem: Problem, values: Values, share: Any, hold: Any
-) -> tuple[Values, tuple[Any, Any], Any, Any]:
+def block(forms: Forms, problem: Problem[Array], values: Values[Array], share: Array, hold: Array) -> Sweeps:
     """BLOCK sweeps, making a share of each one's changes, with V_r on hold if so asked; with the last one's change of
     humans' values and of V_r, and the last two moves of V_r."""
 
-    def once(_: Any, carry: tuple[Values, Any, Any, Any]) -> tuple[Values, Any, Any, Any]:
-        values, _, _, last = carry
+    def once(_: Array, carry: Sweeps) -> Sweeps:
+        values, last = carry[0], carry[3]
         new = swept(forms, problem, values)
         new = new._replace(v_r=jnp.where(hold, values.v_r, new.v_r))
         log_change = jnp.log(new.v_r / values.v_r)

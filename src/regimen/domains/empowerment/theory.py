@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from regimen.config.fields import AtLeastOne, Discount, Fraction, NotNegative
 from regimen.config.validation import read_field
@@ -55,7 +55,7 @@ class Theory:
             raise ConfigError(f"terminal_v_r: {self.terminal_v_r:g} is out of range; it must be below 0, as V_r is")
 
 
-def read(name: str, value: Any) -> Any:
+def read(name: str, value: object) -> object:
     """A value as the type of its field and within its range; `inf` is a number here."""
     if name == "beta_h" and str(value).strip().lower() in ("inf", "+inf", "infinity"):
         return math.inf

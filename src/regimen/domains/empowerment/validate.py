@@ -3,6 +3,7 @@ solution of the equations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 
 from regimen import trees
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import bind_algorithm
 from regimen.config import layers as settings
 from regimen.config import presets
@@ -18,16 +20,19 @@ from regimen.config.regimen import resolve
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import exact, reach
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.domains.empowerment.learner.targets import Values
 from regimen.domains.empowerment.pictures.draw import plot_solution
 from regimen.domains.empowerment.solution import Solution
+from regimen.domains.empowerment.worlds.world import World
 from regimen.envs import registry
+from regimen.envs.protocol import Env
 from regimen.errors import UsageError
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.storage import write_json
 from regimen.reports.figure import GREY, picture
 from regimen.reports.table import Table
-from regimen.types import PyTree
+from regimen.types import Array, PyTree
 
 GAP = 0.01  # of log(-Q_r), from which on the best action counts as better than the others
 CSV_COLUMNS = ("state", "time", "quantity", "of", "learned", "exact")
@@ -55,9 +60,9 @@ class Validation:
     out: Path
     report: dict[str, Any] | None = None  # how far the exact side converged, where it is a stationary solution
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         exact = {} if self.report is None else {f"exact_{k}": self.report[k] for k in ("converged", "residual")}
-        return {"run": self.run, "env": self.env, "pairs": len(self.pairs.time)} | exact | self.numbers
+        return {"run": self.run, "env": self.env, "pairs": len(self.pairs.time), **exact, **self.numbers}
 
     def lines(self) -> list[str]:
         """The table that is printed."""
@@ -81,7 +86,7 @@ class Validation:
         return [head, *(f"  {a:<32}{b:>12}  {c}" for a, b, c in rows)]
 
 
-def compare(algo: Any, params: PyTree, solution: Solution) -> Pairs:
+def compare(algo: Empowerment, params: PyTree, solution: Solution) -> Pairs:
     """What networks with these parameters (by network) say where the solution has values."""
     live = [solution.live(t) for t in range(len(solution.v_r))]
     state = np.concatenate([np.flatnonzero(x) for x in live])
@@ -91,33 +96,33 @@ def compare(algo: Any, params: PyTree, solution: Solution) -> Pairs:
         return np.concatenate([layer[there] for layer, there in zip(getattr(solution, name), live)])
 
     @jax.jit
-    def look(algo: Any, params: PyTree, states: Any, times: Any) -> Values:
+    def look(algo: Empowerment, params: PyTree, states: Array, times: Array) -> Values:
         rows = algo.bound.model.rows({"state": states, "time": times})
         return algo.values(params, rows, algo.config.beta_r)
 
-    found = in_pieces(
+    values = in_pieces(
         lambda at: look(algo, params, solution.table.states[state[at]], time[at].astype(np.int32)), len(state)
     )
     learned = {
-        "v_h_e": found.v_h_e,
-        "x_h": np.exp(found.log_x),
-        "u_r": -np.exp(found.log_u),
-        "q_r": -np.exp(found.log_q),
-        "pi_r": np.exp(found.log_pi),
-        "v_r": -np.exp(found.log_v),
+        "v_h_e": values.v_h_e,
+        "x_h": np.exp(values.log_x),
+        "u_r": -np.exp(values.log_u),
+        "q_r": -np.exp(values.log_q),
+        "pi_r": np.exp(values.log_pi),
+        "v_r": -np.exp(values.log_v),
     }
     learned = {name: np.asarray(x, np.float64) for name, x in learned.items()}
     return Pairs(state, time, learned, {name: right(name) for name in learned})
 
 
-def in_pieces(look: Any, count: int, size: int = 4096) -> Values:
+def in_pieces(look: Callable[[np.ndarray], Values], count: int, size: int = 4096) -> Values:
     """Of many rows, a piece of one shape at a time, in float64 on the host."""
     size = min(size, count)
     parts = []
     for start in range(0, count, size):
         at = np.minimum(np.arange(start, start + size), count - 1)
-        kept = min(size, count - start)
-        parts.append(jax.tree.map(lambda x, n=kept: np.asarray(x, np.float64)[:n], look(at)))
+        rows = min(size, count - start)
+        parts.append(jax.tree.map(lambda x, n=rows: np.asarray(x, np.float64)[:n], look(at)))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
@@ -137,7 +142,7 @@ def measure(pairs: Pairs, beta_r: float) -> dict[str, float]:
     start = int(np.flatnonzero((pairs.time == 0) & (pairs.state == 0))[0])
     v_h_e = np.abs(learned["v_h_e"] - right["v_h_e"])
     q_error = relative("q_r")[possible]
-    found = {
+    numbers = {
         "v_r_start": learned["v_r"][start],
         "v_r_start_exact": right["v_r"][start],
         "v_r_start_error": relative("v_r")[start],
@@ -157,7 +162,7 @@ def measure(pairs: Pairs, beta_r: float) -> dict[str, float]:
         "x_h_error_max": relative("x_h").max(),
         "u_r_error_mean": relative("u_r").mean(),
     }
-    return {name: float(x) for name, x in found.items()}
+    return {name: float(x) for name, x in numbers.items()}
 
 
 def agreement(learned: np.ndarray, right: np.ndarray) -> tuple[float, int]:
@@ -185,17 +190,18 @@ def validate(
     handle = registry.resolve(config.env, config.env_args)
     algo = bind_algorithm(config, handle, resolve(config, native=True))
     params = load_params(algo, path, checkpoint)
-    c: Any = config.algo
+    c = config.algo
+    assert isinstance(algo, Empowerment) and isinstance(c, EmpowermentConfig)
     solution = solved(handle.native, c, limit)
     pairs = compare(algo, params, solution)
     folder = Path(out) if out is not None else path / "validation"
-    found = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder, solution.report)
+    validation = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder, solution.report)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "validation.json", found.to_dict())
-    write_csv(folder / "validation.csv", found, solution)
-    draw(folder / "validation.png", found)
+    write_json(folder / "validation.json", validation.to_dict())
+    write_csv(folder / "validation.csv", validation, solution)
+    draw(folder / "validation.png", validation)
     plot_solution(learned_solution(solution, pairs), folder / "learned", f"{config.env}, learned")
-    return found
+    return validation
 
 
 def learned_solution(solution: Solution, pairs: Pairs) -> Solution:
@@ -203,8 +209,8 @@ def learned_solution(solution: Solution, pairs: Pairs) -> Solution:
     lists = {name: [layer.copy() for layer in getattr(solution, name)] for name in pairs.learned}
     for name, layers in lists.items():
         for t, layer in enumerate(layers):
-            mine = pairs.time == t
-            layer[pairs.state[mine]] = pairs.learned[name][mine]
+            now = pairs.time == t
+            layer[pairs.state[now]] = pairs.learned[name][now]
     return replace(solution, **lists)
 
 
@@ -223,7 +229,7 @@ def run_config(run: str | Path) -> tuple[TrainConfig, Path]:
     return config, path
 
 
-def load_params(algo: Any, path: Path, checkpoint: str) -> PyTree:
+def load_params(algo: Algorithm, path: Path, checkpoint: str) -> PyTree:
     """Parameters of every network, from a checkpoint of a run."""
     arrays, _, where = Checkpoints(path / "checkpoints").load(checkpoint, warn=lambda text: None)
     like = {
@@ -231,12 +237,13 @@ def load_params(algo: Any, path: Path, checkpoint: str) -> PyTree:
     }
     prefixes = tuple(f"state/models/{name}/params/" for name in like["state"]["models"])
     wanted = {name: x for name, x in arrays.items() if name.startswith(prefixes)}
-    found = trees.unflatten(like, wanted, f"the checkpoint {where}")["state"]["models"]
-    return {name: m["params"] for name, m in found.items()}
+    models = trees.unflatten(like, wanted, f"the checkpoint {where}")["state"]["models"]
+    return {name: m["params"] for name, m in models.items()}
 
 
-def solved(world: Any, c: EmpowermentConfig, limit: int) -> Solution:
+def solved(world: Env | None, c: EmpowermentConfig, limit: int) -> Solution:
     """The solution that a run aims at: of the world that ends, or the stationary one."""
+    assert isinstance(world, World)
     if c.include_step_count:
         return exact.solve(world, c.theory(), limit)
     from regimen.domains.empowerment import tabular
@@ -244,9 +251,9 @@ def solved(world: Any, c: EmpowermentConfig, limit: int) -> Solution:
     return tabular.solve(world, c.theory(), limit=limit)
 
 
-def write_csv(path: Path, found: Validation, solution: Solution) -> None:
+def write_csv(path: Path, validation: Validation, solution: Solution) -> None:
     """A row for every value of every state and time."""
-    pairs = found.pairs
+    pairs = validation.pairs
     rows = []
     for i, (state, time) in enumerate(zip(pairs.state, pairs.time)):
         where = " ".join(map(str, solution.table.states[state]))
@@ -257,7 +264,7 @@ def write_csv(path: Path, found: Validation, solution: Solution) -> None:
     Table(CSV_COLUMNS, rows).write_csv(path)
 
 
-def draw(path: Path, found: Validation) -> None:
+def draw(path: Path, validation: Validation) -> None:
     """Learned against exact: Q_r and V_r, the policy, V_h^e."""
     with picture(path, 12, 3.8) as figure:
         axes = figure.subplots(1, 3)
@@ -268,12 +275,14 @@ def draw(path: Path, found: Validation) -> None:
         }
         for axis, (title, quantities) in zip(axes, both.items()):
             for name, view in quantities:
-                right, learned = (view(side[name].reshape(-1)) for side in (found.pairs.exact, found.pairs.learned))
+                right, learned = (
+                    view(side[name].reshape(-1)) for side in (validation.pairs.exact, validation.pairs.learned)
+                )
                 shown = np.isfinite(right) & (right > -20)  # next to the end Q_r is the same for all
                 axis.scatter(right[shown], learned[shown], s=8, alpha=0.5, label=name)
             low, high = axis.get_xlim()
             axis.plot([low, high], [low, high], color=GREY, linewidth=0.8)
             axis.set(title=title, xlabel="exact", ylabel="learned")
             axis.legend(fontsize=8)
-        figure.suptitle(f"{found.env}: V_r(start) off by {found.numbers['v_r_start_error']:.2%}, "
-                        f"total variation {found.numbers['tv_mean']:.4f}")  # fmt: skip
+        figure.suptitle(f"{validation.env}: V_r(start) off by {validation.numbers['v_r_start_error']:.2%}, "
+                        f"total variation {validation.numbers['tv_mean']:.4f}")  # fmt: skip

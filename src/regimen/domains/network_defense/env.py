@@ -6,7 +6,7 @@ rules, where they come from and how they were checked are in docs/network_defens
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -102,11 +102,11 @@ class NetworkDefense(NativeEnv):
 
     def __post_init__(self):
         choices = {"red": REDS, "mode": MODES, "alignment": fixing.ALIGNMENTS, "compliance": fixing.DEFINITIONS}
-        for name, known in choices.items():
+        for name, options in choices.items():
             value = getattr(self, name)
-            if value not in known:
-                hint = nearest(str(value), known)
-                raise ConfigError(f"env.{name}: '{value}' is not one of {', '.join(known)}{hint}")
+            if value not in options:
+                hint = nearest(str(value), options)
+                raise ConfigError(f"env.{name}: '{value}' is not one of {', '.join(options)}{hint}")
         if self.workflow not in ("none", "all"):
             try:
                 Workflow.parse(self.workflow)
@@ -121,8 +121,8 @@ class NetworkDefense(NativeEnv):
 
     @property
     def reward_components(self) -> tuple[str, ...]:  # type: ignore[override]
-        own = ("confidentiality", "availability", "restore", "invalid")
-        return own if self.alignment == "none" else (*own, "alignment")
+        costs = ("confidentiality", "availability", "restore", "invalid")
+        return costs if self.alignment == "none" else (*costs, "alignment")
 
     @property
     def metric_reductions(self) -> dict[str, str | Metric]:  # type: ignore[override]
@@ -139,11 +139,11 @@ class NetworkDefense(NativeEnv):
         return out
 
     @property
-    def observation_space(self) -> Any:
+    def observation_space(self) -> spaces.Box:
         return spaces.Box(0.0, 1.0, (4 * net.N + 25 * (self.workflow != "none"),), np.float32)
 
     @property
-    def action_space(self) -> Any:
+    def action_space(self) -> spaces.Discrete:
         return spaces.Discrete(net.BLUE_ACTIONS)
 
     def notes(self) -> list[str]:
@@ -334,7 +334,7 @@ class NetworkDefense(NativeEnv):
             "invalid": jnp.where(valid, 0, net.INVALID_COST),
         }
         reward = [jnp.asarray(-x, jnp.float32) / 10 for x in tenths.values()]
-        metrics: dict[str, Any] = {
+        metrics: dict[str, Array] = {
             "env_return": jnp.asarray(-sum(tenths.values()), jnp.float32) / 10,
             "impacts": (state.red_kind == reds.IMPACT) & state.red_success,
             "fixes": tally.fixes,
@@ -365,7 +365,7 @@ class NetworkDefense(NativeEnv):
             return table
         return jnp.concatenate([table, jnp.asarray(fixing.ONE_HOT)[state.workflow]])
 
-    def gated_args(self, task: str) -> dict[str, Any]:
+    def gated_args(self, task: str) -> dict[str, str]:
         """The arguments with which a policy is paid for repairing in the order `task`."""
         return {"workflow": task, "alignment": "published"}
 

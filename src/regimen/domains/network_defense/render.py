@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import argparse
 import copy
-from typing import Any
 
 import jax
 import numpy as np
 
 from regimen.domains.network_defense import network as net
+from regimen.domains.network_defense.env import NetworkDefense, State
 from regimen.domains.network_defense.red import KINDS, SWEEP
 from regimen.domains.network_defense.workflow import all_workflows
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, RED, Canvas, Color
+from regimen.types import Array
 
 WIDTH, HEIGHT = 640, 400  # pixels are the units of the plane, y upwards
 WHITE, PANEL, GREY, VIOLET = (255, 255, 255), (240, 240, 235), (140, 146, 156), (150, 110, 190)
@@ -43,7 +44,7 @@ def place(host: int) -> tuple[float, float]:
     return COLUMN[subnet], TOP - ROW * order.index(host)
 
 
-def draw(env: Any, state: Any) -> np.ndarray:
+def draw(env: NetworkDefense, state: State) -> np.ndarray:
     """One card for each host, subnets as columns. The left half of a disc is the true state (green: no session, amber:
     user, red: root), the right half what Blue believes (violet: Unknown). Bars below it are decoys, marks to its right
     this step's alerts (hollow: scan, full: exploit). Blue's last action frames a card in blue, Red's in red, dashed
@@ -65,7 +66,7 @@ def draw(env: Any, state: Any) -> np.ndarray:
     return canvas.image()
 
 
-def card(canvas: Canvas, s: Any, host: int) -> None:
+def card(canvas: Canvas, s: State, host: int) -> None:
     x, y = place(host)
     level = 2 * has(s.root, host) or has(s.seen, host) | has(s.unseen, host)
     belief = has(s.unsure, host) + 2 * has(s.believed, host)
@@ -98,7 +99,7 @@ def legend(canvas: Canvas) -> None:
     text(canvas, "right half: believed", (x, y - 18), GREY)
 
 
-def frames(canvas: Canvas, s: Any) -> None:
+def frames(canvas: Canvas, s: State) -> None:
     if s.blue_action >= 2:
         frame(canvas, place((int(s.blue_action) - 2) % net.N), 22.0, BLUE, True)
     if s.red_kind > SWEEP:
@@ -117,7 +118,7 @@ def frame(canvas: Canvas, at: tuple[float, float], half: float, color: Color, so
             spot.line(a, b, color, 2.0)
 
 
-def caption(canvas: Canvas, env: Any, s: Any) -> None:
+def caption(canvas: Canvas, env: NetworkDefense, s: State) -> None:
     text(canvas, f"step {int(s.time)}", (12, 34), INK)
     blue = int(s.blue_action)
     did = "-" if blue < 0 else ("Sleep", "Monitor")[blue] if blue < 2 else GROUPS[(blue - 2) // net.N]
@@ -132,7 +133,7 @@ def caption(canvas: Canvas, env: Any, s: Any) -> None:
         text(canvas, "order: " + " > ".join(u.replace("_", " ") for u in order.order), (86, 14), GREY)
 
 
-def has(hosts: Any, host: int) -> int:
+def has(hosts: Array, host: int) -> int:
     return (int(hosts) >> host) & 1
 
 
@@ -160,8 +161,6 @@ def near(canvas: Canvas, low: tuple[float, float], high: tuple[float, float]) ->
 
 def main() -> None:
     from matplotlib import image
-
-    from regimen.domains.network_defense.env import NetworkDefense
 
     parser = argparse.ArgumentParser(description="Draw the network in the middle of an episode of a baseline.")
     parser.add_argument("path")

@@ -37,7 +37,7 @@ SEARCH_LABELS = LABELS | {"value": "reward", "value_se": "reward_se"}
 SEARCH_LABELS |= {"rate_se": "compliance_se", "rate_bound": "compliance_bound"}
 WORKFLOW_NAMES = api.Names("return", "compliance", TRAINING_LABELS, SEARCH_LABELS)
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, int]] = {
     "standard": {
         "budget": 60_000,
         "max_episodes": 3000,
@@ -64,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def prepare(args: SearchArgs) -> Prepared:
     """What is to be searched and how; everything that can be refused is, before anything is compiled."""
-    given: dict[str, Any] = {
+    choices: dict[str, object] = {
         "budget": args.budget,
         "max_episodes": args.max_episodes_per_workflow,
         "check_every": args.check_every,
@@ -88,11 +88,11 @@ def prepare(args: SearchArgs) -> Prepared:
                 raise UsageError(
                     f"--{said} is for {ENV}; {args.env} says itself what it searches, and under which gate"
                 )
-        return of_factory(args.env, {k: v for k, v in given.items() if v is not None}, args.device)
+        return of_factory(args.env, {k: v for k, v in choices.items() if v is not None}, args.device)
     red, compliance = setting(args)
     source = None if args.init_from is None else Path(args.init_from)
     gate = Gate().threshold if args.gate is None else args.gate
-    options, unit = defence_options(args.preset or "standard", gate, given, source is not None)
+    options, unit = defence_options(args.preset or "standard", gate, choices, source is not None)
     if not options.max_episodes and source is None and not options.warm_up:
         raise ConfigError(
             "--max-episodes-per-workflow 0 only evaluates: name a policy with --init-from, or give a --warm-up"
@@ -130,19 +130,19 @@ def classes(args: SearchArgs) -> tuple[dict[str, Any], list[str]]:
     return report, lines(report)
 
 
-def defence_options(preset: str, gate: float, given: Mapping[str, Any], based: bool) -> tuple[Options, int]:
+def defence_options(preset: str, gate: float, choices: Mapping[str, Any], based: bool) -> tuple[Options, int]:
     """The options of a search over workflows, and the episodes of one update. `based`: there is a policy to start
     from, so no warm-up is needed."""
     if preset not in PRESETS:
         raise ConfigError(f"--preset: unknown '{preset}'{nearest(preset, PRESETS)}")
     threshold = Gate(gate)
-    values = PRESETS[preset] | {k: v for k, v in given.items() if v is not None}
-    if based and given.get("warm_up") is None:
+    values: dict[str, Any] = PRESETS[preset] | {k: v for k, v in choices.items() if v is not None}
+    if based and choices.get("warm_up") is None:
         values["warm_up"] = 0
     unit, needed = int(values.pop("unit")), threshold.episodes_needed()
-    if given.get("eval_episodes") is None:
+    if choices.get("eval_episodes") is None:
         values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * needed))
-    if given.get("check_episodes") is None:
+    if choices.get("check_episodes") is None:
         values["check_episodes"] = math.ceil((2.5 if preset == "standard" else 1.2) * needed)
     if values["max_episodes"]:
         values["check_every"] = min(values["check_every"], values["max_episodes"])
@@ -159,16 +159,16 @@ def workflows(red: str = "meander", compliance: str = "published", orders: str =
     every = all_workflows()
     ranks = np.array([w.ranks() for w in every])
     kendall = kendall_matrix(ranks, ranks)[None]
-    found = classes_for(red, compliance)
+    classes = classes_for(red, compliance)
     details = {"red": red, "compliance": compliance, "orders": orders}
     if orders == "all":
         return Space("workflows", tuple(w.name for w in every), kendall, every, ("kendall",), details=details)
     if orders != "classes":
         raise ConfigError(f"orders: unknown '{orders}'{nearest(orders, ('classes', 'all'))}")
-    return of_classes(found, kendall, details)
+    return of_classes(classes, kendall, details)
 
 
-def of_classes(classes: Sequence[EquivalenceClass], kendall: np.ndarray, details: Mapping[str, Any]) -> Space:
+def of_classes(classes: Sequence[EquivalenceClass], kendall: np.ndarray, details: Mapping[str, object]) -> Space:
     """A candidate for each class: its representative, with the class's mean kernel."""
     values = tuple(c.representative for c in classes)
     members = tuple(tuple(w.index for w in c.members) for c in classes)
@@ -180,12 +180,12 @@ def of_classes(classes: Sequence[EquivalenceClass], kendall: np.ndarray, details
 
 def equal_orders(red: str, compliance: str) -> dict[str, Any]:
     """The equivalence classes and why there are so few."""
-    found = classes_for(red, compliance)
+    classes = classes_for(red, compliance)
     return {
         "red": red,
         "compliance": compliance,
         "orders": len(all_workflows()),
-        "classes": len(found),
+        "classes": len(classes),
         "never_compromised": [unit for unit in TYPES if unit not in ATTACKED[red]],
         "always_compromised": list(ALWAYS[compliance]),
         "members": [
@@ -195,7 +195,7 @@ def equal_orders(red: str, compliance: str) -> dict[str, Any]:
                 "size": len(c.members),
                 "orders": [w.name for w in c.members],
             }
-            for c in found
+            for c in classes
         ],
     }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
+from regimen.domains.network_defense.env import NetworkDefense, State
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.experiments.search.engine_trial import EngineTrial, Played, Program
@@ -17,7 +20,8 @@ from regimen.experiments.search.trial import Arrays
 from regimen.experiments.studies.gradients import changed
 from regimen.files.run_dir import read_config
 from regimen.runs.learner import initial_from
-from regimen.types import Array, Record, pytree_dataclass
+from regimen.types import Array, Record, TimeStep, pytree_dataclass
+from regimen.types import State as LearnerState
 
 ENV = "network_defense"
 CONDITIONED = f"{ENV}/workflow"  # the same environment: its fields have other defaults
@@ -29,22 +33,20 @@ MINIBATCH = 3200  # where no run says otherwise
 class Ordered(Record):
     """The environment with its order as data, so that all orders share a program; DRAWN leaves it as it was drawn."""
 
-    env: Any
-    order: Any  # int32
+    env: NetworkDefense
+    order: Array | np.int32
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("env", "order"):
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def reset(self, key: Array) -> Any:
-        import jax.numpy as jnp
-
+    def reset(self, key: Array) -> tuple[State, Array]:
         state, _ = self.env.reset(key)
         state = state.replace(workflow=jnp.where(self.order == DRAWN, state.workflow, self.order).astype(jnp.int32))
         return state, self.env.observe(state)
 
-    def step(self, key: Array, state: Any, action: Array) -> Any:
+    def step(self, key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
         return self.env.step(key, state, action)
 
 
@@ -69,11 +71,11 @@ class DefenceTrial(EngineTrial):
         rate = self.config.algo.lr * (self.adapting if candidate >= 0 else 1.0)
         engine.algo = changed(engine.algo, lr=float(rate))  # a hyper-parameter is data: nothing is compiled again
 
-    def env_of(self, candidate: int, env: Any) -> Any:
+    def env_of(self, candidate: int, env: NetworkDefense) -> Ordered:
         order = DRAWN if candidate < 0 else self.space.values[candidate].index
         return Ordered(env, np.int32(order))
 
-    def env_args_of(self, candidate: int) -> dict[str, Any]:
+    def env_args_of(self, candidate: int) -> dict[str, object]:
         return self.config.env_args | {"workflow": self.space.values[candidate].name}
 
     def values(self, played: Played) -> np.ndarray:
@@ -90,13 +92,13 @@ class DefenceTrial(EngineTrial):
         alignment = played.components.get("alignment", np.zeros(len(played)))
         return {"alignment": float(alignment.mean()), "fixes": float(played.metrics["fixes"].mean())}
 
-    def adopt(self, program: Program) -> Any:
+    def adopt(self, program: Program) -> LearnerState:
         state = program.engine.state
         if self.source is None:
             return state
         return initial_from(self.source, self.config, program.handle, lambda text: None)(state)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         source = None if self.source is None else str(self.source.resolve())
         return super().identity() | {"init_from": source, "adapting": self.adapting}
 
@@ -110,8 +112,8 @@ def make_config(
     compliance: str,
     unit: int,
     source: Path | None,
-    env_args: dict[str, Any],
-    overrides: dict[str, Any],
+    env_args: Mapping[str, object],
+    overrides: Mapping[str, object],
     device: str = "auto",
     seed: int = 0,
 ) -> TrainConfig:
@@ -120,21 +122,22 @@ def make_config(
         if name in env_args:
             flag = "the search chooses it" if name == "workflow" else f"use --{name}"
             raise ConfigError(f"env.{name}: {flag}")
-    mine: dict[str, Any] = {"red": red, "compliance": compliance, "workflow": "all", "alignment": "published"}
-    base: dict[str, Any] = {"algo": {"minibatch_size": MINIBATCH}}
+    task: dict[str, object] = {"red": red, "compliance": compliance, "workflow": "all", "alignment": "published"}
+    base: dict[str, object] = {"algo": {"minibatch_size": MINIBATCH}}
     if source is not None:
-        theirs = read_config(source)
-        if theirs.get("env") not in (ENV, CONDITIONED):
-            raise ConfigError(f"--init-from: {source} is a run on '{theirs.get('env')}', not on {ENV}")
-        env: Any = registry.resolve(theirs["env"], theirs.get("env_args")).native
+        config = read_config(source)
+        if config.get("env") not in (ENV, CONDITIONED):
+            raise ConfigError(f"--init-from: {source} is a run on '{config.get('env')}', not on {ENV}")
+        env = registry.resolve(config["env"], config.get("env_args")).native
+        assert isinstance(env, NetworkDefense)
         if env.workflow == "none":
             raise ConfigError(f"--init-from: the policy of {source} does not see a workflow; train {CONDITIONED}")
         if env.alignment != "none":
-            mine["alignment"] = env.alignment
-        mine = {k: v for k, v in theirs.get("env_args", {}).items() if k not in mine} | mine
-        base = {name: theirs[name] for name in ("algo", "network") if name in theirs}
-    given = {
-        "env_args": mine | env_args,
+            task["alignment"] = env.alignment
+        task = {k: v for k, v in config.get("env_args", {}).items() if k not in task} | task
+        base = {name: config[name] for name in ("algo", "network") if name in config}
+    settings = {
+        "env_args": task | dict(env_args),
         "rollout.episodes": unit,
         "rollout.num_envs": unit,
         "device": device,
@@ -143,12 +146,12 @@ def make_config(
         "algo.clip_schedule": "constant",
         "algo.ent_schedule": "constant",
     }
-    config = layers.build_config(ENV, algo="ppo", overrides=flat(base) | given | overrides)
-    return config.replace(curriculum={})
+    built = layers.build_config(ENV, algo="ppo", overrides=flat(base) | settings | dict(overrides))
+    return built.replace(curriculum={})
 
 
-def flat(sections: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def flat(sections: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    out: dict[str, object] = {}
     for name, value in sections.items():
         out |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return out

@@ -9,7 +9,6 @@ equations (4) to (9) (`targets.py`); docs/algorithms/empowerment.md explains all
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from regimen.algorithms.base import Algorithm, register
 from regimen.algorithms.off_policy import learn
 from regimen.axes import device_count, mean_over_devices, own_key, sync
 from regimen.config.schema import NetworkConfig
+from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import STAGES, EmpowermentConfig
 from regimen.domains.empowerment.learner import schedule, steps
 from regimen.domains.empowerment.learner import targets as aims
@@ -134,7 +134,7 @@ class Empowerment(Algorithm):
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def values(self, params: PyTree, rows: Rows, beta_r: Any) -> Values:
+    def values(self, params: PyTree, rows: Rows, beta_r: Number) -> Values:
         return aims.values(self.nets, self.config, params, rows, beta_r)
 
     def losses(self, params: PyTree, rows: Rows, at: Targets, x_rows: Rows, x_at: Targets, keys: PyTree):
@@ -187,7 +187,7 @@ class Empowerment(Algorithm):
         bound, done = self.bound, state.aux["training_steps"]
         root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
 
-        def block(carry: Any) -> Any:
+        def block(carry: tuple[Array, Models, PyTree, Metrics]) -> tuple[Array, Models, PyTree, Metrics]:
             """Training steps up to the next that may begin with a copy: between, targets are not touched."""
             i, models, cache, totals = carry
             models, cache = self.copy_targets(models, cache, done + i, self.time(state, done + i))
@@ -244,7 +244,7 @@ class Empowerment(Algorithm):
         values = self.target_values(models, schedule.effective_beta(self.config, self.bound.plan, t))
         return aims.of_all_rows(self.bound.model, self.config, values)
 
-    def target_values(self, models: Models, beta_r: Any) -> Callable[[Rows], Values]:
+    def target_values(self, models: Models, beta_r: Number) -> Callable[[Rows], Values]:
         """What the target networks say of rows."""
         params = {name: m.target for name, m in models.items()}
         return lambda rows: self.values(params, rows, beta_r)

@@ -4,7 +4,6 @@ from."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -123,7 +122,7 @@ def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
     return model
 
 
-def solved_prior(world: World, c: EmpowermentConfig, table: Any) -> np.ndarray | None:
+def solved_prior(world: World, c: EmpowermentConfig, table: reach.Table) -> np.ndarray | None:
     """How humans act by phase 1 [T, S, H, G, A], one layer where there is no time; None for the world's own prior."""
     if c.human_prior == "heuristic":
         return None

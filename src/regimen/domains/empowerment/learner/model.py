@@ -9,14 +9,16 @@ where they are few, and a sample of them where not.
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.equations import X, module_of
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.worlds.world import World
 from regimen.types import Array, Record, pytree_dataclass
 
 
@@ -52,7 +54,7 @@ class WorldModel:
     places = 0  # reachable rows, where they are known
     why = ""  # they are not known
 
-    def __init__(self, world: Any, c: EmpowermentConfig):
+    def __init__(self, world: World, c: EmpowermentConfig):
         self.world, self.timed, self.habit = world, c.include_step_count, c.nu_h
         self.horizon: int = world.max_episode_steps
         self.one_hot = c.time_features == "one_hot"
@@ -60,7 +62,7 @@ class WorldModel:
         probe = jax.eval_shape(world.features, jax.eval_shape(world.initial))
         self.inputs = probe.shape[-1] + (0 if not self.timed else self.horizon if self.one_hot else 1)
 
-    def rows(self, obs: Any) -> Rows:
+    def rows(self, obs: Mapping[str, Array]) -> Rows:
         """Rows of observations [...]."""
         return Rows(obs["state"], obs["time"], jnp.zeros(obs["time"].shape, jnp.int32))
 
@@ -109,39 +111,43 @@ class WorldModel:
         raise NotImplementedError
 
 
-def human_actions(world: Any) -> np.ndarray:
+def human_actions(world: World) -> np.ndarray:
     """All joint actions of the humans [A^H, H], the first fastest."""
     choices = itertools.product(range(world.num_actions), repeat=world.humans)
     return np.array(list(choices), np.int32).reshape(-1, world.humans)[:, ::-1]
 
 
-def robot_actions(world: Any) -> np.ndarray:
+def robot_actions(world: World) -> np.ndarray:
     """All joint actions of the robots [A^R, R], the first fastest."""
     choices = itertools.product(range(world.num_actions), repeat=world.robots)
     return np.array(list(choices), np.int32).reshape(-1, world.robots)[:, ::-1]
 
 
-def joint_weights(prior: Any, marginals: Any, actions: np.ndarray) -> tuple[Any, Any]:
+def product(factors: Sequence[X]) -> X:
+    out = factors[0]
+    for factor in factors[1:]:
+        out = out * factor
+    return out
+
+
+def joint_weights(prior: X, marginals: X, actions: np.ndarray) -> tuple[X, X]:
     """How likely joint human actions [M, H] are: under the marginals [..., H, A], and for each human and goal, with the
     prior [..., H, G, A] for its own action and the others' marginals: [..., M] and [..., M, H, G]. Numpy or jax."""
     humans = actions.shape[1]
     alone = [marginals[..., h, :][..., actions[:, h]] for h in range(humans)]  # of [..., M]
-    whole, known = 1.0, []
+    by_goal = []
     for h in range(humans):
-        others = 1.0
-        for k in range(humans):
-            others = others * alone[k] if k != h else others
-        own = prior[..., h, :, :][..., actions[:, h]]  # [..., G, M]
-        known.append(own * (others[..., None, :] if humans > 1 else 1.0))  # type: ignore[index]
-        whole = whole * alone[h]
-    stack = np.stack if isinstance(prior, np.ndarray) else jnp.stack
-    return whole, stack([k.swapaxes(-1, -2) for k in known], -2)
+        p = prior[..., h, :, :][..., actions[:, h]]  # [..., G, M]
+        if humans > 1:
+            p = p * product(alone[:h] + alone[h + 1 :])[..., None, :]
+        by_goal.append(p.swapaxes(-1, -2))
+    return product(alone), module_of(prior).stack(by_goal, -2)
 
 
 class Imagined(WorldModel):
     """Successors made inside the program from the world's `outcomes`."""
 
-    def __init__(self, world: Any, c: EmpowermentConfig):
+    def __init__(self, world: World, c: EmpowermentConfig):
         super().__init__(world, c)
         self.robot = robot_actions(world)
         outcomes = jax.eval_shape(world.outcomes, jax.eval_shape(world.initial), jnp.zeros(self.agents, jnp.int32))
@@ -172,7 +178,7 @@ class Imagined(WorldModel):
         p, states = jax.vmap(jax.vmap(lead, (None, 0)), (0, None))(robot, actions)  # [AR, M, K], [AR, M, K, n]
         flat = states.reshape(len(self.robot), -1, *row.state.shape)
 
-        def each(f: Any) -> Array:
+        def each(f: Callable[[Array], Array]) -> Array:
             return jax.vmap(jax.vmap(f))(flat)
 
         p_q = (p * p_q[:, None]).reshape(len(self.robot), -1)
@@ -186,13 +192,13 @@ class Imagined(WorldModel):
         for each human all its own actions, beside the others' of each draw."""
         humans, actions, draws = self.world.humans, self.world.num_actions, self.samples
         drawn = jax.random.categorical(key, jnp.log(marginals), shape=(draws, humans))  # [D, H]
-        own = jnp.broadcast_to(drawn[:, None, None], (draws, humans, actions, humans))
-        mine = jnp.eye(humans, dtype=bool)[None, :, None]
-        own = jnp.where(mine, jnp.arange(actions)[None, None, :, None], own)  # [D, H, A, H]
-        joint = jnp.concatenate([drawn, own.reshape(-1, humans)])
+        same = jnp.eye(humans, dtype=bool)[None, :, None]
+        varied = jnp.broadcast_to(drawn[:, None, None], (draws, humans, actions, humans))
+        varied = jnp.where(same, jnp.arange(actions)[None, None, :, None], varied)  # [D, H, A, H]
+        joint = jnp.concatenate([drawn, varied.reshape(-1, humans)])
         p_q = jnp.concatenate([jnp.full(draws, 1 / draws), jnp.zeros(draws * humans * actions)])
-        known = jnp.broadcast_to(
+        by_goal = jnp.broadcast_to(
             jnp.einsum("hk,hga->hakg", jnp.eye(humans), prior)[None] / draws, (draws, humans, actions, *prior.shape[:2])
         )
-        p_v = jnp.concatenate([jnp.zeros((draws, *prior.shape[:2])), known.reshape(-1, *prior.shape[:2])])
+        p_v = jnp.concatenate([jnp.zeros((draws, *prior.shape[:2])), by_goal.reshape(-1, *prior.shape[:2])])
         return joint.astype(jnp.int32), p_q, p_v

@@ -6,7 +6,7 @@ Values of the robot are handled as l = log(-value): the policy is made of ratios
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax import lax
 
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
 from regimen.domains.empowerment.learner.model import Rows, WorldModel
 from regimen.envs import registry
@@ -26,9 +27,10 @@ from regimen.types import Array, Model, PyTree
 
 FLOOR = 1e-3  # the least X_h, in units of the least weight of a goal: what keeps X_h^-xi finite while V_h^e is learned
 MARGIN = 1e-6  # of the soft clamp
+Drop = Callable[[int, Array], Array]  # (layer, hidden units) -> hidden units
 
 
-def soft_clamp(x: Array, low: Any, high: Any) -> Array:
+def soft_clamp(x: Array, low: float, high: float) -> Array:
     """The identity within [low, high]; beyond, it levels off at one more range, so that gradients never vanish."""
     low, high = low - MARGIN, high + MARGIN
     size = high - low
@@ -37,12 +39,12 @@ def soft_clamp(x: Array, low: Any, high: Any) -> Array:
     return jnp.where(x > high, above, jnp.where(x < low, below, x))
 
 
-def dropped(key: Array, share: Any):
+def dropped(key: Array, share: Number) -> Drop:
     """Hidden units are dropped with this probability, and the others scaled up."""
 
     def drop(layer: int, h: Array) -> Array:
-        kept = jax.random.uniform(jax.random.fold_in(key, layer), h.shape) >= share
-        return jnp.where(kept, h / (1 - share), 0.0)
+        stays = jax.random.uniform(jax.random.fold_in(key, layer), h.shape) >= share
+        return jnp.where(stays, h / (1 - share), 0.0)
 
     return drop
 
@@ -99,7 +101,7 @@ class Nets:
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
-    def raw(self, name: str, params: PyTree, rows: Rows, drop: Any = None, x: Array | None = None) -> Array:
+    def raw(self, name: str, params: PyTree, rows: Rows, drop: Drop | None = None, x: Array | None = None) -> Array:
         """The output [..., size] of a network, or the entry of a table. `params` are those of all networks by name."""
         if self.tables:
             return params[name]["table"][rows.place]
@@ -151,7 +153,7 @@ class Nets:
         return jnp.maximum(equations.x_h(v_h_e, self.model.weights, c.zeta, c.form), self.floor)
 
 
-def log_policy(log_q: Array, beta_r: Any, kind: str, allowed: Array | None) -> Array:
+def log_policy(log_q: Array, beta_r: Number, kind: str, allowed: Array | None) -> Array:
     """(5) log pi_r [..., AR]."""
     if kind == "boltzmann":
         return equations.boltzmann_log_policy(-jnp.exp(log_q), beta_r, allowed)

@@ -6,11 +6,12 @@ numbers and on traced arrays.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from regimen.algorithms.shared import Horizon
+from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
 from regimen.types import Array, Spec
 
@@ -78,7 +79,7 @@ def effective_beta(c: EmpowermentConfig, plan: Plan, t: Array) -> Array:
     if c.beta_r_ramp == "linear":
         return c.beta_r * u
 
-    def sigmoid(x: Any) -> Any:
+    def sigmoid(x: Number) -> Array:
         return 1 / (1 + jnp.exp(-STEEPNESS * (x - 0.5)))
 
     low, high = sigmoid(0.0), sigmoid(1.0)
@@ -86,7 +87,7 @@ def effective_beta(c: EmpowermentConfig, plan: Plan, t: Array) -> Array:
     return c.beta_r * jnp.where(u >= 1, 1.0, jnp.where(u <= 0, 0.0, share))
 
 
-def epsilon(start: Any, end: Any, steps: int, t: Array) -> Array:
+def epsilon(start: Number, end: Number, steps: int, t: Array) -> Array:
     """Linear from `start` to `end` over so many steps; `end` at once where there are none."""
     if steps == 0:
         return jnp.asarray(end, jnp.float32)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -17,7 +15,7 @@ from regimen.domains.empowerment.learner.targets import Targets
 from regimen.types import Array, Model, PyTree
 
 
-def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: Any, active: Array) -> Model:
+def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: Array, active: Array) -> Model:
     """One step of a network, if it is its time."""
     updates, opt_state = optimizer(c, name).update(grads, model.opt_state, model.params)
     params = jax.tree.map(lambda p, u: p - jnp.where(active, lr, 0.0) * u, model.params, updates)
@@ -26,7 +24,7 @@ def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: An
 
 
 def move(
-    c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Any, active: Array
+    c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Array, active: Array
 ) -> Model:
     """One step of a table: entries [N, size] towards their targets, which count by their weights [N, size]. By a share
     lr * weight, of at most 1, where an entry that occurs more than once counts once, by its mean; or to the weighted

@@ -3,16 +3,18 @@ state say what networks read there and where robot actions lead. Made once, on t
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.equations import X
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.model import Moves, Rows, WorldModel, human_actions, joint_weights
-from regimen.domains.empowerment.reach import TooLargeError
+from regimen.domains.empowerment.reach import Table, TooLargeError
+from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import EnvError
 from regimen.types import Array
 
@@ -25,7 +27,7 @@ class Enumerated(WorldModel):
 
     exact = True
 
-    def __init__(self, world: Any, c: EmpowermentConfig, table: Any, priors: np.ndarray | None = None):
+    def __init__(self, world: World, c: EmpowermentConfig, table: Table, priors: np.ndarray | None = None):
         """`table` of `reach.enumerate_states`; `priors` [T, S, H, G, A] where the prior was solved for."""
         super().__init__(world, c)
         states, choices, humans = table.states, world.robot_choices, human_actions(world)
@@ -46,8 +48,8 @@ class Enumerated(WorldModel):
             self.line_of = np.arange(self.places)
         marginal = np.einsum("hg,shga->sha", self.weights, prior)
         marginal /= marginal.sum(-1, keepdims=True)
-        whole, known = joint_weights(prior, marginal, humans)  # [L, M], [L, M, H, G]
-        self.next_state, p_q, p_v = distinct(successors[source], p[source], whole, known)
+        whole, by_goal = joint_weights(prior, marginal, humans)  # [L, M], [L, M, H, G]
+        self.next_state, p_q, p_v = distinct(successors[source], p[source], whole, by_goal)
 
         self.ended, self.attained = ended, attained
         self.p_q, self.p_v = p_q.astype(np.float32), p_v.astype(np.float32)
@@ -63,7 +65,7 @@ class Enumerated(WorldModel):
     def check_power(self, states: np.ndarray) -> None:
         """Refuse a world in which somebody can attain nothing: U_r would be minus infinity there."""
         arrives, possible = self.attained[self.next_state], self.p_v > 0  # [L, AR, J, H, G]
-        now = (possible & arrives).any((1, 2))  # [L, H, G] attainable with the next step
+        now = np.any(possible & arrives, (1, 2))  # [L, H, G] attainable with the next step
         onward = possible & ~arrives & ~self.ended[self.next_state][..., None, None]
         able = np.zeros((self.places, *now.shape[1:]), bool)
 
@@ -92,7 +94,7 @@ class Enumerated(WorldModel):
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def rows(self, obs: Any) -> Rows:
+    def rows(self, obs: Mapping[str, Array]) -> Rows:
         time = obs["time"] if self.timed else jnp.zeros_like(obs["time"])
         state = self.index(obs["state"])
         return Rows(
@@ -139,7 +141,7 @@ class Enumerated(WorldModel):
 # --- on the host -----------------------------------------------------------------------------------------------------
 
 
-def places(table: Any, timed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def places(table: Table, timed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """State and time of every reachable row at which the world goes on, and the place of each [T + 1, S]; 0 for what is
     none. Without time there is one layer, of time 0."""
     layers = table.reachable_at[:-1] & ~table.ended if timed else ~table.ended[None]
@@ -160,7 +162,9 @@ def too_large(why: str) -> TooLargeError:
     return TooLargeError(f"the world is too large for tables: {why}", why)
 
 
-def distinct(successors: np.ndarray, p: np.ndarray, whole: np.ndarray, known: np.ndarray):
+def distinct(
+    successors: np.ndarray, p: np.ndarray, whole: np.ndarray, by_goal: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct successors of each robot action [L, AR, J], and their probabilities [L, AR, J] under joint human
     weights [L, M] and [L, AR, J, H, G] under those with a known goal [L, M, H, G]."""
     lines, _, choices, outcomes = successors.shape
@@ -175,25 +179,25 @@ def distinct(successors: np.ndarray, p: np.ndarray, whole: np.ndarray, known: np
     number = np.empty_like(rank)
     np.put_along_axis(number, order, rank, 1)  # of the distinct successor that each is
     most = int(rank.max()) + 1
-    size = lines * choices * most * (known.shape[-1] * known.shape[-2] + 2) * 4
+    size = lines * choices * most * (by_goal.shape[-1] * by_goal.shape[-2] + 2) * 4
     if size > MOST_BYTES:
         raise too_large(f"its tables would take {size / 2**20:,.0f} MiB, more than {MOST_BYTES / 2**20:,.0f}")
     out = np.zeros((len(flat), most), np.int32)
     np.put_along_axis(out, rank, ranked, 1)
     out[:, :] = np.where(np.arange(most) <= rank[:, -1:], out, out[:, :1])
     p_q = np.zeros((len(flat), most))
-    p_v = np.zeros((len(flat), most, *known.shape[2:]))
+    p_v = np.zeros((len(flat), most, *by_goal.shape[2:]))
     line, row = np.repeat(np.arange(lines), choices), np.arange(len(flat))
     chance = p.transpose(0, 2, 1, 3).reshape(flat.shape)
     for column in range(flat.shape[1]):
         m = column // outcomes
         p_q[row, number[:, column]] += chance[:, column] * whole[line, m]
-        p_v[row, number[:, column]] += chance[:, column, None, None] * known[line, m]
+        p_v[row, number[:, column]] += chance[:, column, None, None] * by_goal[line, m]
     shape = (lines, choices, most)
-    return out.reshape(shape), p_q.reshape(shape), p_v.reshape(*shape, *known.shape[2:])
+    return out.reshape(shape), p_q.reshape(shape), p_v.reshape(*shape, *by_goal.shape[2:])
 
 
-def mixed(key: Any) -> Any:
+def mixed(key: X) -> X:
     """Bits of a hash spread over all of it."""
     key = key ^ (key >> 15)
     key = key * np.uint32(0x85EBCA6B)

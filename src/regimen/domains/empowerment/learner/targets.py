@@ -7,13 +7,13 @@ From the model, expectations are taken over all that the world knows (`modelled`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from regimen.domains.empowerment import equations
+from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.model import Rows, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets, log_policy
@@ -48,7 +48,7 @@ class Targets(Record):
     log_v: Array  # [N]
 
 
-def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Rows, beta_r: Any) -> Values:
+def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Rows, beta_r: Number) -> Values:
     """What is learned, and what follows from it where it is not learned. `params` by network."""
     model = nets.model
     x = None if nets.tables else model.features(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -132,7 +132,7 @@ def extent(scene: Scene) -> np.ndarray:
     return np.stack([np.maximum(wanted[0], whole[0]), np.minimum(wanted[1], whole[1])])
 
 
-def square(ax: Axes, x: float, y: float, color: Any) -> None:
+def square(ax: Axes, x: float, y: float, color: str | tuple[float, ...]) -> None:
     from matplotlib.patches import Rectangle
 
     ax.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor=color, edgecolor="none"))
@@ -206,8 +206,8 @@ def usage(solution: Solution, scene: Scene) -> np.ndarray:
         at, facing = scene.at(states), scene.facing(states)
         mass = occupancy[t, : len(pi), None] * pi  # [S, A^R]
         for r in range(world.robots):
-            own = mass.reshape(len(pi), a ** (world.robots - 1 - r), a, a**r).sum((1, 3))
-            np.add.at(out[r], (at[:, r], facing[:, r]), own)
+            by_action = mass.reshape(len(pi), a ** (world.robots - 1 - r), a, a**r).sum((1, 3))
+            np.add.at(out[r], (at[:, r], facing[:, r]), by_action)
     return out
 
 
@@ -294,7 +294,9 @@ def film(episode: Episode, frames: list[np.ndarray], name: str) -> Figure:
         ax.set_axis_off()
     for ax, t in zip(axes, keep):
         ax.imshow(frames[t])
-        acts = [world.actions[a] for a in episode.actions[t][: world.robots]] if t < len(episode.actions) else ["end"]
+        acts = (
+            [world.actions[int(a)] for a in episode.actions[t][: world.robots]] if t < len(episode.actions) else ["end"]
+        )
         ax.set_title(f"{t}: {', '.join(acts)}", fontsize=8, weight="normal", pad=3)
     headline(figure, f"{name or 'Episode'}: the robot does what is most likely", color="black")
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -43,13 +42,12 @@ class Scene:
     faces: bool  # whether agents face a direction
     labels: dict[tuple[int, int], str]  # what else is where at the start
 
-    def at(self, states: Any) -> np.ndarray:
+    def at(self, states: np.ndarray) -> np.ndarray:
         """Place of each agent [S, N], as a number of `cells`; robots first."""
-        return np.asarray(states)[..., : self.agents]
+        return states[..., : self.agents]
 
-    def facing(self, states: Any) -> np.ndarray:
+    def facing(self, states: np.ndarray) -> np.ndarray:
         """Direction of each agent [S, N]: an index of `STEPS`; 0 where agents do not face any."""
-        states = np.asarray(states)
         return states[..., self.agents : 2 * self.agents] if self.faces else np.zeros_like(self.at(states))
 
 

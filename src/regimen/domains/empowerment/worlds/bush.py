@@ -212,11 +212,11 @@ def read_map(text: str, fill_density: int) -> Layout:
             x, y = cell % len(rows[0]), cell // len(rows[0])
             raise ConfigError(f"env.map: '{token}' at {x},{y} is not Ro, Hu, a density or '.'")
         densities.append(fill_density if token in ("Ro", "Hu") else 0 if token == "." else int(token))
-    found = {who: tuple(i for i, token in enumerate(tokens) if token == who) for who in ("Ro", "Hu")}
+    cells = {who: tuple(i for i, token in enumerate(tokens) if token == who) for who in ("Ro", "Hu")}
     for who, what in (("Ro", "robot"), ("Hu", "human")):
-        if not found[who]:
+        if not cells[who]:
             raise ConfigError(f"env.map: there is no {what}; put {who} on a cell")
-    return Layout(len(rows[0]), len(rows), found["Ro"], found["Hu"], tuple(densities))
+    return Layout(len(rows[0]), len(rows), cells["Ro"], cells["Hu"], tuple(densities))
 
 
 @lru_cache(maxsize=64)
@@ -232,7 +232,7 @@ def heading(width: int, height: int, targets: goals.Goals, beta_h: float) -> np.
     return weight / weight.sum(-1, keepdims=True)
 
 
-def inverse_temperature(value: Any, where: str = "env.beta_h") -> float:
+def inverse_temperature(value: str | float, where: str = "env.beta_h") -> float:
     """A number of at least 0, or inf."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)

@@ -13,7 +13,6 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -33,7 +32,7 @@ def load(path: str) -> World:
     return build(WORLDS[path], f"world/{path}") if path in WORLDS else build(read(path), f"world:{path}")
 
 
-def read(path: str) -> dict[str, Any]:
+def read(path: str) -> dict[str, object]:
     """What a map file says, not yet checked."""
     try:
         text = Path(path).expanduser().read_text()
@@ -48,7 +47,7 @@ def read(path: str) -> dict[str, Any]:
     return dict(data)
 
 
-def build(data: Mapping[str, Any], where: str) -> World:
+def build(data: Mapping[str, object], where: str) -> World:
     """The world that a file or an entry of the library describes."""
     data = {ALIASES.get(str(key), str(key)): value for key, value in data.items() if key != "description"}
     text = data.get("map")
@@ -56,9 +55,9 @@ def build(data: Mapping[str, Any], where: str) -> World:
         text = data["map"] = "\n".join(" ".join(map(str, row)) if isinstance(row, list) else str(row) for row in text)
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{where}: 'map' must be rows of tokens, as text")
-    kind = data.pop("kind", None) or kind_of(text)
+    kind = str(data.pop("kind", None) or kind_of(text))
     if kind not in KINDS:
-        raise ConfigError(f"{where}: kind '{kind}' is unknown{nearest(str(kind), KINDS)}")
+        raise ConfigError(f"{where}: kind '{kind}' is unknown{nearest(kind, KINDS)}")
     module, _, name = KINDS[kind].partition(":")
     cls = getattr(importlib.import_module(module), name)
     fields = {f.name for f in dataclasses.fields(cls)}
@@ -68,7 +67,7 @@ def build(data: Mapping[str, Any], where: str) -> World:
     return cls(**typed(cls, data, where))
 
 
-def typed(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
+def typed(cls: type, data: Mapping[str, object], where: str) -> dict[str, object]:
     """Values as the types of the fields they set."""
     from regimen.config.validation import coerce
     from regimen.envs.arguments import hint_of, hints_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class Goals:
         return [f"{a},{b}" if (a, b) == (c, d) else f"{a},{b},{c},{d}" for a, b, c, d in self.boxes]
 
 
-def as_text(goals: Any, where: str = "env.possible_goals") -> str:
+def as_text(goals: object, where: str = "env.possible_goals") -> str:
     """Goals as the one text that a field holds, whatever form they were given in."""
     if goals is None:
         return ""
@@ -56,7 +55,7 @@ def as_text(goals: Any, where: str = "env.possible_goals") -> str:
     raise ConfigError(f"{where}: {goals!r} are no goals; write 'x,y; x1,y1,x2,y2 = weight'")
 
 
-def item_text(item: Any, where: str) -> str:
+def item_text(item: object, where: str) -> str:
     if isinstance(item, Mapping):
         return as_text(item)
     if isinstance(item, Iterable):

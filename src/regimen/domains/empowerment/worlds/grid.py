@@ -207,7 +207,7 @@ class GridWorld(World):
             after = after._replace(gone=after.gone | jnp.asarray(m.ground(LAVA))[after.at])
         return p, layout.pack(after)
 
-    def reach(self, now: Scene) -> Reach:
+    def reach(self, now: Scene[Array]) -> Reach:
         m, layout = self.grid, self.layout
         n, places = layout.agents, len(m.cells)
         front = jnp.asarray(m.front)
@@ -289,7 +289,7 @@ class GridWorld(World):
         stride = jnp.where(first & (np.arange(n) < earlier[:, None]), size, 1).prod(1)
         return p, wants & (k[:, None] // stride % jnp.maximum(size, 1) == rank)
 
-    def effects(self, now: Scene, reach: Reach, action: Array, wins: Array) -> Scene:
+    def effects(self, now: Scene[Array], reach: Reach, action: Array, wins: Array) -> Scene[Array]:
         """The state after what the winners [K, N] do, each part with a leading [K]."""
         m, layout = self.grid, self.layout
         k, n = wins.shape
@@ -312,7 +312,7 @@ class GridWorld(World):
         facing = jnp.broadcast_to(now.facing, (k, n))
         return Scene(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | killed, switches)
 
-    def stumble(self, p: Array, after: Scene, stumbles: Array) -> tuple[Array, Scene]:
+    def stumble(self, p: Array, after: Scene[Array], stumbles: Array) -> tuple[Array, Scene[Array]]:
         """The states [K] times every way in which those on unsteady ground may go."""
         m, layout = self.grid, self.layout
         places, n = len(m.cells), layout.agents

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regimen.domains.empowerment.worlds.grid_map import BUTTONS, LAVA, OPEN, STEPS, UNSTEADY, WALL, GridMap
 from regimen.domains.empowerment.worlds.grid_state import layout_of
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, PAPER, RED, Canvas, Color
+from regimen.types import Array
+
+if TYPE_CHECKING:
+    from regimen.domains.empowerment.worlds.grid import GridWorld
 
 STONE: Color = (128, 124, 118)
 WOOD: Color = (176, 128, 84)
@@ -27,7 +31,7 @@ SWITCH: dict[str, Color] = {"kill": RED, "pause": AMBER, "disable_kill": RED, "d
 PIXELS = 64  # a cell
 
 
-def draw(world: Any, state: Any, goal: Any, time: float) -> np.ndarray:
+def draw(world: GridWorld, state: Array, goal: Array, time: float) -> np.ndarray:
     """The state, a line from each human to its goal, and the time that is left along the lower edge."""
     m, parts = world.grid, layout_of(world.grid).unpack(np.asarray(state))
     canvas = background(m)

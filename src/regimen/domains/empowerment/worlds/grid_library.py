@@ -5,10 +5,8 @@ An entry is what a map file holds (see `files`). What a robot does in each of th
 
 from __future__ import annotations
 
-from typing import Any
-
 SWITCHES = "still, left, right, forward, toggle"
-GRIDS: dict[str, dict[str, Any]] = {
+GRIDS: dict[str, dict[str, str | float]] = {
     "trivial": {
         "description": "a human in a niche behind a rock, which the robot can push on",
         "map": """

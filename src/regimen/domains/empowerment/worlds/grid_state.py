@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,17 +12,19 @@ import numpy as np
 from regimen.domains.empowerment.worlds.grid_map import BLOCK, LAVA, LOCKED, ROCK, UNSTEADY, GridMap
 from regimen.types import Array
 
+X = TypeVar("X", np.ndarray, Array)
 
-class Scene(NamedTuple):
+
+class Scene(NamedTuple, Generic[X]):
     """A state by what it is about; any of them may have leading axes."""
 
-    at: Any  # [N] place of each agent
-    facing: Any  # [N]
-    things: Any  # [M] places of blocks and rocks
-    keys: Any  # [Q] place, or P + agent who carries it
-    doors: Any  # [D] open, closed or locked
-    gone: Any  # [N] agents that do nothing any more
-    switches: Any  # [3] robots paused, kill buttons off, pause switches off
+    at: X  # [N] place of each agent
+    facing: X  # [N]
+    things: X  # [M] places of blocks and rocks
+    keys: X  # [Q] place, or P + agent who carries it
+    doors: X  # [D] open, closed or locked
+    gone: Array  # [N] agents that do nothing any more
+    switches: Array  # [3] robots paused, kill buttons off, pause switches off
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Layout:
             best.append(max(k * best[n - k] for k in range(1, n + 1)))
         return best[self.agents]
 
-    def unpack(self, state: Any) -> Scene:
+    def unpack(self, state: X) -> Scene[X]:
         n = self.agents
         counts = [n, n, len(self.things), len(self.grid.keys), len(self.grid.doors), len(self.mortal)]
         ends = np.cumsum(counts)
@@ -98,9 +100,9 @@ class Layout:
         flags = [switches[..., self.switches.index(i)] if i in self.switches else zero for i in range(3)]
         return Scene(at, facing, things, keys, doors, jnp.stack(gone, -1) > 0, jnp.stack(flags, -1))
 
-    def pack(self, parts: Scene) -> Array:
-        kept = [*parts[:5], parts.gone[..., list(self.mortal)], parts.switches[..., list(self.switches)]]
-        return jnp.concatenate([jnp.asarray(part, jnp.int32) for part in kept if part.shape[-1]], -1)
+    def pack(self, parts: Scene[Array]) -> Array:
+        entries = [*parts[:5], parts.gone[..., list(self.mortal)], parts.switches[..., list(self.switches)]]
+        return jnp.concatenate([jnp.asarray(part, jnp.int32) for part in entries if part.shape[-1]], -1)
 
 
 @lru_cache(maxsize=256)

@@ -5,11 +5,9 @@ An entry is what a map file holds (see `files`), so any of them is a model for a
 
 from __future__ import annotations
 
-from typing import Any
-
 from regimen.domains.empowerment.worlds.grid_library import GRIDS
 
-WORLDS: dict[str, dict[str, Any]] = {
+WORLDS: dict[str, dict[str, str | float]] = {
     "tiny3": {
         "description": "a robot and a human at the ends of an overgrown corridor of three cells",
         "map": "Hu 1 Ro",

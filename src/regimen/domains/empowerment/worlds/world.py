@@ -10,7 +10,8 @@ not solved, may have any array as its state: it has no `sizes`, and says what it
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,15 +43,15 @@ class World(NativeEnv):
     reward_components: ClassVar[tuple[str, ...]] = ("goals",)
     metric_reductions: ClassVar[dict[str, str]] = {"goals_attained": "sum"}
     render_fps: ClassVar[int] = 2  # steps are decisions, and worth a look each
-    allowed = None  # (state) -> [A^R] bool, where the robots may not always do everything
+    allowed: Callable[[Array], Array] | None = None  # [A^R] bool, where robots may not do everything
     max_episode_steps: int
 
     # --- what a subclass says ----------------------------------------------------------------------------------------
 
-    robots: Any  # R
-    humans: Any  # H
-    actions: Any  # names of one agent's A actions
-    still: Any = 0  # the action that does nothing, or nearly so: what a human who is where it wants to be does
+    robots: int  # R
+    humans: int  # H
+    actions: Sequence[str]  # names of one agent's A actions
+    still: int = 0  # the action that does nothing, or nearly so: what a human who is where it wants to be does
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -161,15 +162,15 @@ class World(NativeEnv):
         state = WorldState(self.initial(), jnp.int32(0), self.draw_goals(key))
         return state, self.observe(state)
 
-    def step(self, key: Array, state: WorldState, action: Any) -> tuple[WorldState, TimeStep]:
+    def step(self, key: Array, state: WorldState, action: Array | dict[str, Array]) -> tuple[WorldState, TimeStep]:
         """Goals that are attained are drawn anew, all of them where `resample` says so."""
         keys = jax.random.split(key, 3)
-        given = action if isinstance(action, dict) else {"robot": action}
-        human = given.get("human")
+        acts = action if isinstance(action, dict) else {"robot": action}
+        human = acts.get("human")
         human = self.draw_humans(keys[0], state.world, state.goal) if human is None else human
-        world = self.sample(keys[1], state.world, jnp.concatenate([self.robot_actions(given["robot"]), human]))
+        world = self.sample(keys[1], state.world, jnp.concatenate([self.robot_actions(acts["robot"]), human]))
         attained = self.attained(world)[jnp.arange(self.humans), state.goal]
-        anew = attained | given.get("resample", False)
+        anew = attained | acts.get("resample", False)
         time = state.time + 1
         new = WorldState(world, time, jnp.where(anew, self.draw_goals(keys[2]), state.goal))
         count = attained.sum().astype(jnp.float32)
@@ -177,6 +178,6 @@ class World(NativeEnv):
         return new, TimeStep(self.observe(new), count, ended, metrics={"goals_attained": count})
 
     @property
-    def action_mask(self) -> Any:
+    def action_mask(self) -> Callable[[WorldState], Array] | None:
         allowed = self.allowed
         return None if allowed is None else lambda state: allowed(state.world)
