@@ -5,12 +5,12 @@ A shape is its signed distance in pixels, from which the share of each pixel tha
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from regimen.types import Array
+
 Color = tuple[int, int, int]
-Point = Any  # x, y: a pair of numbers or an array of two
+Point = tuple[float | Array, float | Array] | np.ndarray | Array  # x, y
 
 PAPER: Color = (250, 250, 247)
 INK: Color = (55, 60, 70)

@@ -20,13 +20,13 @@ def load(target: str) -> Any:
     where, _, attribute = target.rpartition(":")
     if not where or not attribute:
         raise ConfigError(f"environment '{target}': write module:factory or path/to/file.py:factory")
-    found: Any = import_file(where) if where.endswith(".py") else import_module(where)
+    value: Any = import_file(where) if where.endswith(".py") else import_module(where)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            public = [n for n in vars(found) if not n.startswith("_")]
+        if not hasattr(value, part):
+            public = [n for n in vars(value) if not n.startswith("_")]
             raise EnvError(f"environment '{target}': {where} has no '{part}'{nearest(part, public)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def import_module(name: str) -> ModuleType:

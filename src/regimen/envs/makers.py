@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from regimen.envs.arguments import LIMIT, bind, parameters_of, unknown_argument
+from regimen.envs.arguments import LIMIT, Arguments, bind, parameters_of, unknown_argument
 from regimen.envs.imports import import_module, one_line
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
 
+T = TypeVar("T")
 LOOK = 100  # steps of a Gymnasium environment in which components of its reward are looked for
 
 
@@ -33,25 +34,25 @@ def components_of(env: gymnasium.Env) -> tuple[str, ...]:
     declared = getattr(env.unwrapped, "reward_components", None)
     if declared is not None:
         return tuple(declared)
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     try:
         env.reset(seed=0)
         env.action_space.seed(0)
         for _ in range(LOOK):
             _, reward, terminated, truncated, info = env.step(env.action_space.sample())
             parts = info.get("reward_components", ())
-            found |= dict.fromkeys(parts)
+            names |= dict.fromkeys(parts)
             if terminated or truncated or (reward != 0 and not parts):
                 break
     except Exception:  # a step that fails: the source and check-env report that with its cause
         pass
-    return tuple(found) or ("total",)
+    return tuple(names) or ("total",)
 
 
-def guarded(make: Callable[[], Any], name: str) -> Callable[[], Any]:
+def guarded(make: Callable[[], T], name: str) -> Callable[[], T]:
     """`make` with its failures as one line."""
 
-    def guarded_make() -> Any:
+    def guarded_make() -> T:
         import gymnasium
 
         try:
@@ -74,12 +75,12 @@ def missing_dependency(error: Exception) -> str:
 
 
 def limited(
-    make: Callable[[], gymnasium.Env], args: Mapping[str, Any], name: str, known: Iterable[str] = ()
+    make: Callable[[], gymnasium.Env], args: Arguments, name: str, others: Iterable[str] = ()
 ) -> Callable[[], gymnasium.Env]:
     """`make` with the only argument that needs nobody's help, a time limit."""
     for key in args:
         if key != LIMIT:
-            raise unknown_argument(key, name, {LIMIT, *known})
+            raise unknown_argument(key, name, {LIMIT, *others})
     if LIMIT not in args:
         return make
 
@@ -104,7 +105,7 @@ def copies_of(env: gymnasium.Env, name: str) -> Callable[[], gymnasium.Env]:
         raise EnvError(f"{name}: the instance cannot be copied ({one_line(e)}); pass its class or a factory") from e
 
 
-def gym_factory(identifier: str, args: dict[str, Any], name: str) -> tuple[Callable[[], gymnasium.Env], dict[str, Any]]:
+def gym_factory(identifier: str, args: Arguments, name: str) -> tuple[Callable[[], gymnasium.Env], Arguments]:
     """A maker of a registered Gymnasium environment, and its arguments; `module:ID` imports the module first."""
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
@@ -124,9 +125,9 @@ def gym_factory(identifier: str, args: dict[str, Any], name: str) -> tuple[Calla
         entry_point = creator
         creator = guarded(lambda: load_env_creator(entry_point), name)()
     limit = {LIMIT: args[LIMIT]} if LIMIT in args else {}
-    own = functools.partial(creator, **spec.kwargs)
-    given, rest = bind(own, {k: v for k, v in args.items() if k != LIMIT}, name)
+    create = functools.partial(creator, **spec.kwargs)
+    bound, rest = bind(create, {k: v for k, v in args.items() if k != LIMIT}, name)
     for key in rest:
-        raise unknown_argument(key, name, {LIMIT, *parameters_of(own)})
-    make = guarded(lambda: gymnasium.make(spec, disable_env_checker=True, **limit, **given), name)
-    return make, given | limit
+        raise unknown_argument(key, name, {LIMIT, *parameters_of(create)})
+    make = guarded(lambda: gymnasium.make(spec, disable_env_checker=True, **limit, **bound), name)
+    return make, bound | limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 Reduction = Literal["last", "sum", "min", "max", "mean"]
 Better = Literal["higher", "lower"]
@@ -55,7 +55,7 @@ def violation_of(metrics: Mapping[str, Metric]) -> str | None:
     return next((name for name, metric in metrics.items() if metric.violation), None)
 
 
-def to_table(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
+def to_table(metrics: Mapping[str, Metric]) -> dict[str, dict[str, str | bool | None]]:
     """Metrics as JSON can hold them, for `status.json`."""
     return {name: dataclasses.asdict(metric) for name, metric in metrics.items()}
 

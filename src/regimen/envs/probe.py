@@ -6,8 +6,6 @@ alone and given an observation; then the end of an episode, masks, and every kin
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +19,11 @@ class Probe(NativeEnv):
     """One step, two actions and an observation of one number in [-1, 1], unless a probe says otherwise."""
 
     @property
-    def observation_space(self) -> Any:
+    def observation_space(self) -> spaces.Space:
         return spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     @property
-    def action_space(self) -> Any:
+    def action_space(self) -> spaces.Space:
         return spaces.Discrete(2)
 
     def reset(self, key: Array) -> tuple[PyTree, PyTree]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Protocol, dataclass_transform, runtime_checkable
+from typing import ClassVar, Protocol, Self, TypeVar, dataclass_transform, runtime_checkable
 
 import gymnasium
 import jax
@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from regimen import spaces
 from regimen.envs.metric import Metric
 from regimen.types import Array, PyTree, TimeStep
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -32,6 +34,9 @@ class Env(Protocol):
     def action_space(self) -> gymnasium.Space: ...
     def reset(self, key: Array) -> tuple[PyTree, PyTree]: ...
     def step(self, key: Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]: ...
+
+
+Baseline = Callable[[Env, Array, PyTree, PyTree], PyTree]  # (env, key, state, obs) -> action, of one environment
 
 
 class NativeEnv:
@@ -56,7 +61,7 @@ class NativeEnv:
     return_threshold: ClassVar[float | None] = None  # an episode at or above it is a success
     return_targets: ClassVar[tuple[float, ...]] = ()  # returns that `regimen study updates` races to
     gated_metric: ClassVar[str] = ""  # a rate that it also trains up to a gate, with the arguments `gated_args(task)`
-    baselines: ClassVar[dict[str, Any]] = {}
+    baselines: ClassVar[Mapping[str, Baseline]] = {}
     action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}
     render_fps: ClassVar[int] = 30  # pictures per second at which an episode is shown
     recorded = None  # (state) -> dict of arrays: what `log.trajectories` keeps of a state of an evaluation
@@ -67,35 +72,37 @@ class NativeEnv:
     alive = None
     max_episode_steps: int
 
-    def replace(self, **changes):
+    def replace(self, **changes: object) -> Self:
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def notes(self) -> list[str]:
         """What `regimen envs NAME` says beside the fields, a line each."""
         return []
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What `--env.KEY` sets, and its values now."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
 
-def mask_row(env: Any, state: PyTree) -> Array | None:
+def mask_row(env: Env, state: PyTree) -> Array | None:
     """The action mask of one state as a row over the options of every discrete part; None without one. Of several
     agents, a row for each."""
-    if not getattr(env, "action_mask", None):
+    mask = getattr(env, "action_mask", None)
+    if not mask:
         return None
-    row, mask = partial(spaces.mask_row, env.action_space), env.action_mask(state)
-    return jax.vmap(row)(mask) if agents_of(env) else row(mask)
+    row = partial(spaces.mask_row, env.action_space)
+    return jax.vmap(row)(mask(state)) if agents_of(env) else row(mask(state))
 
 
-def agents_of(env: Any) -> tuple[str, ...]:
+def agents_of(env: Env) -> tuple[str, ...]:
     """Names of the agents; empty where there is one, without a name."""
     return tuple(getattr(env, "agents", ()))
 
 
-def alive_in(env: Any, state: PyTree) -> Array:
+def alive_in(env: Env, state: PyTree) -> Array:
     """Which agents act next [A]: all of them, unless the environment says otherwise."""
-    return env.alive(state) if getattr(env, "alive", None) else jnp.ones(len(agents_of(env)), bool)
+    alive = getattr(env, "alive", None)
+    return alive(state) if alive else jnp.ones(len(agents_of(env)), bool)
 
 
 @dataclass_transform(frozen_default=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
 from regimen.config.domains import EnvEntry
 from regimen.config.validation import coerce
-from regimen.envs.arguments import LIMIT, bind, changed_fields, parameters_of, set_fields, unknown_argument
+from regimen.envs.arguments import LIMIT, Arguments, bind, changed_fields, parameters_of, set_fields, unknown_argument
 from regimen.envs.imports import load, one_line
 from regimen.envs.makers import components_of, copies_of, guarded, gym_factory, limited, time_limit
 from regimen.envs.metric import Metric, metrics_of
@@ -23,10 +23,13 @@ from regimen.errors import ConfigError, EnvError
 if TYPE_CHECKING:
     import gymnasium
 
-    from regimen.envs.protocol import Env
+    from regimen.envs.protocol import Env, NativeEnv
+    from regimen.types import PyTree
+
+    EnvLike = str | Callable[..., object] | Env | NativeEnv | gymnasium.Env  # an id, a class, a factory or an instance
 
 
-def register_env(name: str, target: Any, description: str = "") -> None:
+def register_env(name: str, target: EnvLike, description: str = "") -> None:
     """Make `name` an environment: `target` is an import string, a class, a factory or an instance."""
     if not name or ":" in name:
         raise ConfigError(f"register_env: '{name}' is not a name; use letters, digits, '_', '-' and '/', but no ':'")
@@ -46,10 +49,10 @@ class EnvHandle:
     metrics: dict[str, Metric] = field(default_factory=dict)
     max_episode_steps: int = 0  # 0: unknown
     return_threshold: float | None = None
-    baselines: dict[str, Any] = field(default_factory=dict)
-    action_conditions: dict[str, Any] = field(default_factory=dict)  # see `distributions.Joint`
+    baselines: dict[str, Callable[..., PyTree]] = field(default_factory=dict)  # of a native one: `Baseline`s
+    action_conditions: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # see `distributions.Joint`
     agents: tuple[str, ...] = ()  # names, where there are several
-    env_args: dict[str, Any] = field(default_factory=dict)  # with `id`, what makes the same environment again
+    env_args: Arguments = field(default_factory=dict)  # with `id`, what makes the same environment again
 
     @property
     def kind(self) -> Literal["native", "host"]:
@@ -61,13 +64,13 @@ class EnvHandle:
         return {name: metric.reduce for name, metric in self.metrics.items()}
 
 
-def make_env(env: Any, **kwargs: Any) -> Env | gymnasium.Env:
+def make_env(env: EnvLike, **kwargs: object) -> Env | gymnasium.Env:
     """The native environment, or one Gymnasium environment: `make_env("cartpole", gravity=3.7)`."""
     handle = resolve(env, kwargs)
     return handle.native if handle.make_host is None else handle.make_host()  # type: ignore[return-value]
 
 
-def is_native(env: Any) -> bool:
+def is_native(env: EnvLike) -> bool:
     """Whether it would be compiled. A factory function is taken to make a native environment until it is called."""
     import gymnasium
 
@@ -78,7 +81,7 @@ def is_native(env: Any) -> bool:
     return not (on_host or looks_parallel(target))
 
 
-def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
+def resolve(env: EnvLike, env_args: Mapping[str, object] | None = None) -> EnvHandle:
     """A handle on an id (see `locate`), a class, a factory or an instance, native or of Gymnasium.
 
     `env_args` sets the fields of a native environment, the arguments of `gym.make`, of the class or of the factory;
@@ -87,7 +90,7 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
     import gymnasium
 
     name, target = locate(env)
-    args = dict(env_args or {})
+    args: Arguments = dict(env_args or {})
     if LIMIT in args:
         args[LIMIT] = coerce(args[LIMIT], int, f"env.{LIMIT}")
         if args[LIMIT] < 1:
@@ -117,21 +120,22 @@ def resolve(env: Any, env_args: Mapping[str, Any] | None = None) -> EnvHandle:
         changed = set_fields(target, args, name)
         return native_handle(name, changed, changed_fields(changed) | args)
 
-    given, rest = bind(target, args, name)
-    made = guarded(lambda: target(**given), name)
+    factory: Callable[..., Any] = target
+    bound, rest = bind(factory, args, name)
+    made = guarded(lambda: factory(**bound), name)
     first = made()
     if looks_parallel(first):
         return parallel_handle(name, target, args)
     if isinstance(first, gymnasium.Env):
         first.close()
-        return host_handle(name, limited(made, rest, name, parameters_of(target)), given | rest)
-    return native_handle(name, set_fields(first, rest, name, parameters_of(target)), given | rest)
+        return host_handle(name, limited(made, rest, name, parameters_of(target)), bound | rest)
+    return native_handle(name, set_fields(first, rest, name, parameters_of(target)), bound | rest)
 
 
 # --- what an id means ------------------------------------------------------------------------------------------------
 
 
-def locate(env: Any) -> tuple[str, Any]:
+def locate(env: EnvLike) -> tuple[str, Any]:
     """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `PREFIX:FILE` (see
     `catalogue.FILES`), `module:factory`, `file.py:factory` or an object.
 
@@ -150,12 +154,12 @@ def locate(env: Any) -> tuple[str, Any]:
     raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {OTHERS})")
 
 
-def name_of(env: Any) -> str:
+def name_of(env: object) -> str:
     """The id that would make this class, factory or instance again, as far as one can."""
-    if not inspect.isclass(env) and getattr(env, "spec", None) is not None:
-        return f"gym:{env.spec.id}"
-    if not inspect.isclass(env) and isinstance(getattr(env, "id", None), str):
-        return env.id
+    if not inspect.isclass(env) and (spec := getattr(env, "spec", None)) is not None:
+        return f"gym:{spec.id}"
+    if not inspect.isclass(env) and isinstance(identifier := getattr(env, "id", None), str):
+        return identifier
     what = env if inspect.isclass(env) or inspect.isroutine(env) else getattr(env, "func", type(env))
     path = f"{what.__module__}:{what.__qualname__}"
     return next((name for name, entry in ENVS.items() if entry.target in (path, env)), path)
@@ -164,12 +168,12 @@ def name_of(env: Any) -> str:
 # --- native ----------------------------------------------------------------------------------------------------------
 
 
-def looks_native(env: Any) -> bool:
+def looks_native(env: object) -> bool:
     """An instance with the methods of a native environment."""
     return not inspect.isclass(env) and all(hasattr(env, n) for n in ("reset", "step", "observation_space"))
 
 
-def native_handle(name: str, env: Any, args: Mapping[str, Any]) -> EnvHandle:
+def native_handle(name: str, env: Any, args: Mapping[str, object]) -> EnvHandle:
     wanted = ("observation_space", "action_space", "reset", "step", LIMIT, "reward_components", "metric_reductions")
     missing = [n for n in wanted if not hasattr(env, n)]
     if missing == list(wanted):
@@ -198,7 +202,7 @@ def native_handle(name: str, env: Any, args: Mapping[str, Any]) -> EnvHandle:
 # --- host ------------------------------------------------------------------------------------------------------------
 
 
-def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str, Any]) -> EnvHandle:
+def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str, object]) -> EnvHandle:
     env = make()
     inner = env.unwrapped
     try:
@@ -222,7 +226,7 @@ def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str,
         env.close()
 
 
-def looks_parallel(env: Any) -> bool:
+def looks_parallel(env: object) -> bool:
     """A PettingZoo ParallelEnv, or its class, without importing PettingZoo."""
     module = sys.modules.get("pettingzoo")
     parallel = getattr(module, "ParallelEnv", None)
@@ -231,18 +235,18 @@ def looks_parallel(env: Any) -> bool:
     return issubclass(env, parallel) if inspect.isclass(env) else isinstance(env, parallel)
 
 
-def parallel_handle(name: str, make: Callable[..., Any], args: Mapping[str, Any]) -> EnvHandle:
+def parallel_handle(name: str, make: Callable[..., Any], args: Arguments) -> EnvHandle:
     """A PettingZoo environment, its agents as rows beside each other."""
     from regimen.envs.adapters.pettingzoo import Team, require_pettingzoo
 
     require_pettingzoo()
-    given, rest = bind(make, {k: v for k, v in args.items() if k != LIMIT}, name)
+    bound, rest = bind(make, {k: v for k, v in args.items() if k != LIMIT}, name)
     for key in rest:
         raise unknown_argument(key, name, {LIMIT, *parameters_of(make)})
     limit = args.get(LIMIT)
 
     def make_team() -> Team:
-        env = make(**given)
+        env = make(**bound)
         if not looks_parallel(env):
             raise EnvError(f"{name}: {type(env).__name__} is not a pettingzoo.ParallelEnv; use its parallel_env()")
         return Team(env, limit)
@@ -262,7 +266,7 @@ def parallel_handle(name: str, make: Callable[..., Any], args: Mapping[str, Any]
             return_threshold=team.return_threshold,
             action_conditions=team.action_conditions,
             agents=team.agents,
-            env_args=dict(given) | ({} if limit is None else {LIMIT: limit}),
+            env_args=dict(bound) | ({} if limit is None else {LIMIT: limit}),
         )
     finally:
         team.close()

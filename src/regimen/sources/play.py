@@ -17,14 +17,13 @@ import numpy as np
 from jax import lax
 
 from regimen import exploration, spaces
-from regimen.envs.protocol import Env, agents_of
+from regimen.envs.protocol import Baseline, Env, agents_of
 from regimen.sources.host import Ending, HostRows, HostSource, Interrupted, Member
 from regimen.sources.keys import by_agent, side_by_side
 from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
 from regimen.types import ActingAlgorithm, Array, PyTree
 
 Record = Callable[[PyTree], dict[str, Array]]  # of one state
-Baseline = Callable[[Env, Array, PyTree, PyTree], PyTree]  # (env, key, state, obs) -> action, of one environment
 
 
 # --- who acts --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ The task, its formulas and how `compat` and `clean` differ are in docs/airspace.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -155,14 +156,14 @@ class Airspace(NativeEnv):
         return METRICS | {f"reached_step_{i + 1}": Metric("last") for i in range(self.num_agents)}
 
     @property
-    def observation_space(self) -> Any:
+    def observation_space(self) -> spaces.Box:
         if self.observation == "compat":
             high = np.array(observe.compat_high(self.neighbors), np.float32)
             return spaces.Box(-high, high, dtype=np.float32)
         return spaces.Box(-observe.BOUND, observe.BOUND, (observe.clean_size(self.neighbors),), np.float32)
 
     @property
-    def action_space(self) -> Any:
+    def action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def active(self, state: AirspaceState) -> Array:
@@ -248,12 +249,12 @@ class Airspace(NativeEnv):
         near = pairs.nearest(separation)
         team = jnp.stack([rewards.team_potential(separation, scenario.present), jnp.zeros(())])
         state = state.replace(min_sep=near, team=team)
-        seen = self.relate(state)
-        if seen is not None:
-            state = state.replace(danger=jnp.sum(seen.danger, axis=-1))
+        all_pairs = self.relate(state)
+        if all_pairs is not None:
+            state = state.replace(danger=jnp.sum(all_pairs.danger, axis=-1))
         if not compat:  # an aircraft that starts in violation does not enter it
             state = state.replace(violating=near < SEPARATION, lost=separation < SEPARATION)
-        return state, self.observe(state, seen, jnp.zeros(n), jnp.zeros(n))
+        return state, self.observe(state, all_pairs, jnp.zeros(n), jnp.zeros(n))
 
     def relate(self, state: AirspaceState) -> pairs.Pairs | None:
         """All pairs of a state, where they are observed or paid for."""
@@ -261,15 +262,15 @@ class Airspace(NativeEnv):
             return None
         return pairs.relate(state.north, state.east, state.ground, self.counts(state))
 
-    def observe(self, state: AirspaceState, seen: pairs.Pairs | None, progress: Array, safety: Array) -> Array:
+    def observe(self, state: AirspaceState, all_pairs: pairs.Pairs | None, progress: Array, safety: Array) -> Array:
         """[N, D]; `progress` and `safety` are the changes that the compat observation shows."""
         present = state.scenario.present
         if self.observation == "compat":
             obs = observe.compat(state, present, progress, safety, self.neighbors)
         else:
-            assert seen is not None
+            assert all_pairs is not None
             left = (self.max_episode_steps - state.time).astype(jnp.float32)
-            obs = observe.clean(state, seen, left, dynamics.DECISION, self.neighbors)
+            obs = observe.clean(state, all_pairs, left, dynamics.DECISION, self.neighbors)
         return jnp.where(present[:, None], obs, 0.0)
 
     def step(self, key: Array, state: AirspaceState, action: Array):
@@ -319,9 +320,9 @@ class Airspace(NativeEnv):
             flown=state.flown + jnp.where(steered, end.flown, 0.0),
             first_los=jnp.where(any_lost & (state.first_los < 0), now, state.first_los),
         )
-        seen = self.relate(after)
-        if seen is not None:
-            after = after.replace(danger=jnp.where(present, jnp.sum(seen.danger, axis=-1), 0.0))
+        all_pairs = self.relate(after)
+        if all_pairs is not None:
+            after = after.replace(danger=jnp.where(present, jnp.sum(all_pairs.danger, axis=-1), 0.0))
         # The first decision has no distance to compare with: that of before the pre-roll was never taken.
         progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
         if compat:
@@ -334,7 +335,7 @@ class Airspace(NativeEnv):
             parts = rewards.clean(self, alive, progress, near, state.violating, given, newly, shaping)
             terminated = newly
         after = after.replace(parts=parts)
-        obs = self.observe(after, seen, progress, near - state.min_sep)
+        obs = self.observe(after, all_pairs, progress, near - state.min_sep)
         metrics = self.measure(state, after, separation, alive)
         return after, TimeStep(obs, parts, terminated, metrics=metrics)
 
@@ -411,11 +412,13 @@ class Airspace(NativeEnv):
 
     def recorded(self, state: AirspaceState) -> dict[str, Array]:
         """What a trajectory needs of a state."""
-        from regimen.domains.airspace.analysis.flight import seen
+        from regimen.domains.airspace.analysis.flight import record_of
 
-        return seen(self, state)
+        return record_of(self, state)
 
-    def write_evaluation(self, path: Any, start: AirspaceState, rows: Any, length: Any, alerts: bool) -> None:
+    def write_evaluation(
+        self, path: Path, start: AirspaceState, rows: dict[str, Array], length: Array, alerts: bool
+    ) -> None:
         """The episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
         (`log.alerts`)."""
         from regimen.domains.airspace.analysis.detector import Detector
@@ -424,7 +427,7 @@ class Airspace(NativeEnv):
 
         write_evaluation(path, self, Rows(rows, length, start.scenario), Detector() if alerts else None)
 
-    def write_states(self, path: Any, states: list[AirspaceState]) -> None:
+    def write_states(self, path: Path, states: list[AirspaceState]) -> None:
         """One episode as a trajectory table, from its states."""
         from regimen.domains.airspace.analysis.flight import flight_of_states
         from regimen.domains.airspace.analysis.trajectory import place_of, write_trajectory

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regimen.domains.airspace import aircraft
 from regimen.domains.airspace.geodesy import Center, haversine
@@ -45,7 +45,9 @@ SEPARATION = 5.0  # NM, below which separation is lost
 SPEEDS = (100.0, 400.0)  # kt CAS, the clamp of commands for all types
 REACH = 250.0  # NM from the centre beyond which the flat map is no longer true
 
+JsonObject = dict[str, object]
 TOP = ("scenario_name", "seed", "notes", "center", "sim_dt_s", "agents", "wind", "action_delay_steps")
+WIND_MODES = ("uniform", "layered")
 AGENT = ("id", "type", "lat", "lon", "hdg_deg", "spd_kt", "alt_ft", "waypoint")
 
 
@@ -95,7 +97,7 @@ class ScenarioFile:
 
         return from_file(self, n)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The file's content."""
         agents = [
             {
@@ -110,7 +112,7 @@ class ScenarioFile:
             }
             for a in self.agents
         ]
-        out: dict[str, Any] = {
+        out: JsonObject = {
             "scenario_name": self.name,
             "seed": self.seed,
             "notes": self.notes,
@@ -163,7 +165,7 @@ def _read(path: str, stamp: int) -> ScenarioFile:
     return parse(data, where)
 
 
-def parse(data: Any, where: str = "scenario") -> ScenarioFile:
+def parse(data: object, where: str = "scenario") -> ScenarioFile:
     """A file's content, checked."""
     top = _object(data, where, TOP)
     center = _object(_needed(top, "center", where), f"{where}: center", ("lat", "lon", "alt_ft"))
@@ -198,7 +200,7 @@ def parse(data: Any, where: str = "scenario") -> ScenarioFile:
     )
 
 
-def _agent(row: Any, index: int, center: Center, where: str) -> Agent:
+def _agent(row: object, index: int, center: Center, where: str) -> Agent:
     name = row.get("id") if isinstance(row, Mapping) else None
     where = f"{where}: agents[{index}]{f' ({name})' if isinstance(name, str) else ''}"
     row = _object(row, where, AGENT)
@@ -240,12 +242,12 @@ def _apart(agents: tuple[Agent, ...], where: str) -> None:
             )
 
 
-def _wind(data: Any, where: str) -> tuple[Layer, ...]:
+def _wind(data: object, where: str) -> tuple[Layer, ...]:
     if data is None:
         return ()
     data = _object(data, where, ("mode", "dir_deg", "kt", "layers"))
     mode = _text(data, "mode", where, "uniform")
-    if mode not in ("uniform", "layered"):
+    if mode not in WIND_MODES:
         raise ConfigError(f"{where}: mode: '{mode}' is not one of uniform, layered{nearest(mode, WIND_MODES)}")
     if mode == "uniform":
         return (Layer(0.0, _number(data, "dir_deg", where, -360, 360), _number(data, "kt", where, 0, 150)),)
@@ -261,10 +263,7 @@ def _wind(data: Any, where: str) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: layer.alt_ft))
 
 
-WIND_MODES = ("uniform", "layered")
-
-
-def _object(data: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
+def _object(data: object, where: str, known: tuple[str, ...]) -> JsonObject:
     if not isinstance(data, dict):
         raise ConfigError(f"{where}: {json.dumps(data)[:40]} is not an object with {', '.join(known)}")
     for key in data:
@@ -273,13 +272,13 @@ def _object(data: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
     return data
 
 
-def _needed(data: dict[str, Any], key: str, where: str) -> Any:
+def _needed(data: JsonObject, key: str, where: str) -> object:
     if key not in data:
         raise ConfigError(f"{where}: no '{key}'; it is needed")
     return data[key]
 
 
-def _number(data: dict[str, Any], key: str, where: str, low: float, high: float, default: Any = None) -> float:
+def _number(data: JsonObject, key: str, where: str, low: float, high: float, default: float | None = None) -> float:
     value = data.get(key, default)
     if value is None:
         raise ConfigError(f"{where}: no '{key}'; it is needed")
@@ -292,7 +291,7 @@ def _number(data: dict[str, Any], key: str, where: str, low: float, high: float,
     return float(value)
 
 
-def _text(data: dict[str, Any], key: str, where: str, default: str) -> str:
+def _text(data: JsonObject, key: str, where: str, default: str) -> str:
     value = data.get(key, default)
     if not isinstance(value, str) or (not value and default):
         raise ConfigError(f"{where}: {key}: {json.dumps(value)[:40]} is not a text")

@@ -8,7 +8,7 @@ changes from episode to episode.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from regimen.domains.airspace.files import SEPARATION
 from regimen.domains.airspace.library import START
 from regimen.domains.airspace.scenario import Scenario
 from regimen.types import Array
+
+if TYPE_CHECKING:
+    from regimen.domains.airspace.env import Airspace
 
 HOUR = 3600.0
 SPEED, ALTITUDE = 250.0, 10_000.0
@@ -35,7 +38,7 @@ class Flights(NamedTuple):
     goal_east: Array
 
 
-def draw(env: Any, key: Array) -> Scenario:
+def draw(env: Airspace, key: Array) -> Scenario:
     """A scenario of `env.family`, turned, mirrored, with between `env.min_aircraft` and `env.aircraft` aircraft."""
     n = env.aircraft
     key_scene, key_each, key_kind = jax.random.split(key, 3)
@@ -81,11 +84,11 @@ def draw(env: Any, key: Array) -> Scenario:
     )
 
 
-def between(u: Array, low: Any, high: Any) -> Array:
+def between(u: Array, low: float, high: float) -> Array:
     return low + (high - low) * u
 
 
-def along(north: Any, east: Any, angle: Array, back: Array, on: Array) -> Flights:
+def along(north: Array, east: Array, angle: Array, back: Array, on: Array) -> Flights:
     """From `back` NM before a point to `on` NM beyond it, in the direction of `angle` (rad)."""
     c, s = jnp.cos(angle), jnp.sin(angle)
     return Flights(north - back * c, east - back * s, north + on * c, east + on * s)
@@ -98,14 +101,14 @@ def groups(u: Array, place: Array, number: Array) -> tuple[Array, Array, Array]:
     return side, jnp.where(two, place // 2, place), jnp.where(two, (number + 1) // 2, number)
 
 
-def chase(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def chase(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
     side, row, _ = groups(u[6], place, number)
     east = side * between(u[7], 5.0, 10.0)
     start = row * between(u[8], 5.6, 9.0) + between(w[1], 0.0, 0.8) - 6.0
     return Flights(-start, east, jnp.full_like(start, 1.0) * between(u[9], 14.0, 24.0), east)
 
 
-def cross(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def cross(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
     side, member, size = groups(u[6], place, number)
     even = jnp.where(u[7] < 0.5, 2 * jnp.pi / size, jnp.pi / 2)
     angle = member * even + between(w[1], -0.35, 0.35)
@@ -116,7 +119,7 @@ def cross(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array)
     return along(-off * jnp.sin(angle), east + off * jnp.cos(angle), angle, back, on)
 
 
-def streams(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def streams(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
     """Two lines of aircraft in trail whose tracks cross."""
     line, row = place % 2, place // 2
     angle = line * between(u[6], 0.5, 2.6)
@@ -126,7 +129,7 @@ def streams(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Arra
     return along(-off * jnp.sin(angle), off * jnp.cos(angle), angle, back, on)
 
 
-def merge(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def merge(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
     side, member, size = groups(u[6], place, number)
     step = jnp.minimum(between(u[7], 8.0, 30.0), 150.0 / size) * dynamics.DEGREE
     angle = (member - (size - 1) / 2) * step + jnp.where((side > 0) & (u[8] < 0.6), jnp.pi, 0.0)
@@ -135,7 +138,7 @@ def merge(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array)
     return along(between(w[2], -0.3, 0.3), side * between(u[11], 10.0, 16.0), angle, back, 0.0 * w[3])
 
 
-def head_on(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def head_on(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
     pair, way = place // 2, place % 2
     lanes = (number + 1) // 2
     lane = (pair - (lanes - 1) / 2) * between(u[6], 6.0, 14.0) + between(w[1], -1.5, 1.5)
@@ -143,7 +146,7 @@ def head_on(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Arra
     return along(jnp.zeros_like(lane), lane, jnp.pi * way, back, between(w[3], 9.0, 20.0))
 
 
-def free(env: Any, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def free(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
     """The aircraft at place 0 flies north through the origin; each other one meets it at its own time."""
     v = tas / HOUR  # NM/s
     first = place == 0
@@ -187,7 +190,7 @@ def apart(north: Array, east: Array, present: Array) -> Array:
     return keep
 
 
-def jitter(key: Array, scenario: Scenario, position: Any, heading: Any, speed: Any) -> Scenario:
+def jitter(key: Array, scenario: Scenario, position: float, heading: float, speed: float) -> Scenario:
     """Starts moved, turned and sped up by up to so many NM, deg and kt; never to within 5.1 NM of each other."""
     n = scenario.north.shape[0]
     noise = jax.random.uniform(key, (4, n), minval=-1.0, maxval=1.0)

@@ -146,7 +146,7 @@ def merge_4all(radius_nm: float = 50.0) -> list[Flight]:
 
 
 FAMILIES: dict[str, Callable[..., list[Flight]]] = {name: globals()[name] for name in NAMES}
-COMMON: dict[str, Any] = {"speed_kt": 250.0, "alt_ft": 10_000.0, "type": "A320", "lat": None, "lon": None}
+COMMON: dict[str, object] = {"speed_kt": 250.0, "alt_ft": 10_000.0, "type": "A320", "lat": None, "lon": None}
 
 
 def parameters(family: str) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def parameters(family: str) -> dict[str, Any]:
     return own | COMMON | {"lat": center.lat, "lon": center.lon}
 
 
-def make(family: str, **params: Any) -> ScenarioFile:
+def make(family: str, **params: float | str) -> ScenarioFile:
     """A scenario of a family; its parameters are distances in NM, and `speed_kt`, `alt_ft`, `type`, `lat`, `lon`."""
     known = parameters(family)
     for key, value in params.items():

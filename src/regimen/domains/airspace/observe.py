@@ -6,14 +6,13 @@ minimum and of the whole airspace.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from regimen.domains.airspace import dynamics, pairs
 from regimen.domains.airspace.aircraft import KT
 from regimen.domains.airspace.files import SEPARATION
 from regimen.domains.airspace.pairs import Pairs
+from regimen.domains.airspace.state import AirspaceState
 from regimen.types import Array
 
 NM = 1.852  # km
@@ -69,7 +68,7 @@ def soft(x: Array, scale: float) -> Array:
     return x / (jnp.abs(x) + scale)
 
 
-def clean(state: Any, seen: Pairs, time_left: Array, step_s: float, k: int) -> Array:
+def clean(state: AirspaceState, all_pairs: Pairs, time_left: Array, step_s: float, k: int) -> Array:
     """[N, clean_size(k)] in the frame of the own heading: OWN, then each of NEIGHBOUR for the K others.
 
     Neighbours are sorted by threat: the predicted miss plus a share of the range. `priority` and `rank` (by index) let
@@ -98,12 +97,12 @@ def clean(state: Any, seen: Pairs, time_left: Array, step_s: float, k: int) -> A
         jnp.broadcast_to(time_left * step_s / 1500.0, distance.shape),
         1 - 2 * HOUR * distance / (speed * seconds),
         2.0 * index / max(n - 1, 1) - 1,
-        jnp.sum(seen.danger, axis=-1),
+        jnp.sum(all_pairs.danger, axis=-1),
         finished,
     ]
 
     # What the chosen others are is picked first and their features computed for K of them only.
-    chosen = pairs.order(seen.dcpa + 0.25 * seen.range, seen.valid, k)
+    chosen = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, k)
     present = jnp.any(chosen, axis=-1)  # [N, K]
     its = [pairs.pick(chosen, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
     dn, de, vn, ve = (
@@ -138,7 +137,7 @@ def clean(state: Any, seen: Pairs, time_left: Array, step_s: float, k: int) -> A
     return jnp.clip(jnp.concatenate(columns, axis=1), -BOUND, BOUND)
 
 
-def compat(state: Any, present: Array, progress: Array, safety: Array, k: int) -> Array:
+def compat(state: AirspaceState, present: Array, progress: Array, safety: Array, k: int) -> Array:
     """[N, 6 + 4K] in the alphabetical order of the keys: airspeed, cos_to_wp, progress_rate, safety_rate, sin_to_wp,
     vx_r, vy_r, wp_dist_norm, x_r, y_r. Offsets are north-up, velocities in NM/s over 32 and 66 with axes swapped."""
     scenario = state.scenario
@@ -170,7 +169,7 @@ def compat(state: Any, present: Array, progress: Array, safety: Array, k: int) -
     return jnp.concatenate(columns, axis=-1)
 
 
-def bearing(state: Any) -> Array:
+def bearing(state: AirspaceState) -> Array:
     """To the waypoint, deg from true north halfway there."""
     gap = state.scenario.waypoint - jnp.stack([state.north, state.east], axis=-1)
     middle = (state.east + state.scenario.waypoint[:, 1]) / 2

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from regimen.domains.airspace.files import SEPARATION
+from regimen.domains.airspace.scenario import Scenario
+from regimen.domains.airspace.state import AirspaceState
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, PAPER, RED, Canvas, Color
 
+if TYPE_CHECKING:
+    from regimen.domains.airspace.env import Airspace
+
+Tracks = tuple[np.ndarray, np.ndarray]  # north and east [T, N]
 PIXELS = 480
 COLORS: tuple[Color, ...] = (BLUE, (150, 90, 180), (30, 150, 160), (200, 110, 40), (110, 120, 60), (190, 80, 130))
 LOOK = 60.0  # s of flight that the line in front of an aircraft shows
 
 
-def draw(env: Any, state: Any, tracks: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
+def draw(env: Airspace, state: AirspaceState, tracks: Tracks | None = None) -> np.ndarray:
     """Circles have a radius of 2.5 NM: two that touch are at the minimum. They are red in a loss of separation, and an
-    aircraft that has left is pale. `tracks` (north, east) [T, N] are drawn as lines. The grid is 10 NM wide, the bar
+    aircraft that has left is pale. `tracks` are drawn as lines. The grid is 10 NM wide, the bar
     at the bottom the time left."""
     state = jax.device_get(state)
     scenario = state.scenario
@@ -54,7 +60,7 @@ def draw(env: Any, state: Any, tracks: tuple[np.ndarray, np.ndarray] | None = No
     return canvas.bar(1.0 - float(state.time) / env.max_episode_steps).image()
 
 
-def view(scenario: Any, state: Any, tracks: Any) -> tuple[float, float, float, float]:
+def view(scenario: Scenario, state: AirspaceState, tracks: Tracks | None) -> tuple[float, float, float, float]:
     """A square around everything that matters, the same through an episode unless someone strays."""
     keep = np.asarray(scenario.present)
     norths = [scenario.north[keep], scenario.waypoint[keep, 0], state.north[keep]]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
 from regimen.domains.airspace.files import SEPARATION
 from regimen.types import Array
 
+if TYPE_CHECKING:
+    from regimen.domains.airspace.env import Airspace
+
 COMPONENTS = ("progress", "drift", "violate_entry", "violate_step", "act_cost", "time", "reach", "terminal", "team")
 NM = 1.852  # km
 
 
-def depth(separation: Array, edge: Any = SEPARATION) -> Array:
+def depth(separation: Array, edge: float = SEPARATION) -> Array:
     """How deep within `edge` NM of another an aircraft is, 0..1."""
     return jnp.maximum(1.0 - separation / edge, 0.0)
 
@@ -85,7 +88,7 @@ def compat(
 
 
 def clean(
-    env: Any,
+    env: Airspace,
     alive: Array,
     progress: Array,
     separation: Array,
@@ -111,7 +114,7 @@ def clean(
     return jnp.where(alive[:, None], jnp.stack(parts, axis=-1), 0.0)
 
 
-def shaped(gamma: Any, before: Array, after: Array, ended: Array) -> Array:
+def shaped(gamma: float, before: Array, after: Array, ended: Array) -> Array:
     """Potential-based (Ng, Harada and Russell 1999): the potential of an end is zero, so that what is best stays so."""
     return gamma * jnp.where(ended, 0.0, after) - before
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from regimen.domains.airspace import aircraft
 from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, Layer, ScenarioFile, load
@@ -57,28 +58,26 @@ def from_file(file: ScenarioFile, n: int | None = None) -> Scenario:
     if n < count:
         raise ValueError(f"{file.name} has {count} aircraft, more than {n}")
 
-    def padded(values: Any, fill: Any = 0.0, dtype: Any = np.float32) -> Any:
+    def padded(values: npt.ArrayLike, fill: float = 0.0, dtype: type = np.float32) -> np.ndarray:
         rows = np.array(values, dtype)
         return np.concatenate([rows, np.full((n - count, *rows.shape[1:]), fill, dtype)])
 
-    def number(value: Any, dtype: Any = np.float32) -> Any:
-        return np.array(value, dtype)
-
     starts = np.array([from_latlon(file.center, a.lat, a.lon) for a in file.agents])
-    return Scenario(
-        present=padded([True] * count, False, bool),
-        north=padded(starts[:, 0]),
-        east=padded(starts[:, 1]),
-        heading=padded([a.hdg_deg for a in file.agents]),
-        cas=padded([a.spd_kt for a in file.agents], 250.0),
-        altitude=padded([a.alt_ft for a in file.agents], 10_000.0),
-        kind=padded([aircraft.index_of(a.type) for a in file.agents], 0, np.int32),
-        waypoint=padded([from_latlon(file.center, *a.waypoint) for a in file.agents]),
-        wind=padded([wind_at(file.wind, a.alt_ft) for a in file.agents]),
-        delay=number(file.action_delay_steps, np.int32),
-        speed_bounds=number((1.0, 1.0)),
-        convergence=number(convergence(file.center)),
-    )
+    arrays: dict[str, Any] = {  # of numpy, which a `Scenario` declares as those of jax
+        "present": padded([True] * count, False, bool),
+        "north": padded(starts[:, 0]),
+        "east": padded(starts[:, 1]),
+        "heading": padded([a.hdg_deg for a in file.agents]),
+        "cas": padded([a.spd_kt for a in file.agents], 250.0),
+        "altitude": padded([a.alt_ft for a in file.agents], 10_000.0),
+        "kind": padded([aircraft.index_of(a.type) for a in file.agents], 0, np.int32),
+        "waypoint": padded([from_latlon(file.center, *a.waypoint) for a in file.agents]),
+        "wind": padded([wind_at(file.wind, a.alt_ft) for a in file.agents]),
+        "delay": np.array(file.action_delay_steps, np.int32),
+        "speed_bounds": np.ones(2, np.float32),
+        "convergence": np.array(convergence(file.center), np.float32),
+    }
+    return Scenario(**arrays)
 
 
 def wind_at(layers: tuple[Layer, ...], alt_ft: float) -> tuple[float, float]:

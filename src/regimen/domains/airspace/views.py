@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ def draw_table(
                 full[slot] = values
                 return [round(v, 4) if math.isfinite(v) else None for v in full.tolist()]
 
-            mover: dict[str, Any] = {
+            mover: dict[str, object] = {
                 "name": agent,
                 "x": spread((column(rows, at["lon_deg"]) - lon0) * east),
                 "y": spread((column(rows, at["lat_deg"]) - lat0) * 60),

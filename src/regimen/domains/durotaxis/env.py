@@ -6,7 +6,7 @@ The task, the formulas and how they differ from an earlier system are in docs/du
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from regimen.domains.durotaxis.substrate import Substrate
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError
-from regimen.types import Array, Record, TimeStep, pytree_dataclass
+from regimen.types import Array, PyTree, Record, TimeStep, pytree_dataclass
 
 GOING, SUCCESS, EXTINCT, TOO_MANY, OUT_OF_BOUNDS, DRIFT = range(6)
 OUTCOMES = ("going", "success", "extinct", "too_many", "out_of_bounds", "drift")
@@ -173,7 +173,7 @@ class Durotaxis(NativeEnv):
                 raise ConfigError(f"env.{name}: '{getattr(self, name)}' is not one of {', '.join(known)}")
 
     @property
-    def observation_space(self) -> Any:
+    def observation_space(self) -> spaces.Dict:
         c, bound = self.capacity, features.BOUND
         parts = {
             "nodes": spaces.Box(-bound, bound, (c, len(features.NODE_FEATURES)), np.float32),
@@ -184,14 +184,14 @@ class Durotaxis(NativeEnv):
         return spaces.Dict(parts)  # type: ignore[arg-type]
 
     @property
-    def action_space(self) -> Any:
+    def action_space(self) -> spaces.Space:
         low = np.array([self.gamma_low, self.alpha_low, self.noise_low, -math.pi], np.float32)
         high = np.array([self.gamma_high, self.alpha_high, self.noise_high, math.pi], np.float32)
         rows = (self.capacity, 4)
         spawn = spaces.Box(np.broadcast_to(low, rows).copy(), np.broadcast_to(high, rows).copy(), dtype=np.float32)
         return spaces.Dict({"choice": spaces.MultiDiscrete([2] * self.capacity), "spawn": spawn})
 
-    def action_mask(self, state: State) -> Any:
+    def action_mask(self, state: State) -> dict[str, Array]:
         """(spawn, delete) of every slot. An empty one can only delete: a forced choice teaches nothing."""
         alive = state.graph.alive
         mask = jnp.stack([alive, ~alive | (state.colony.count > 2)], axis=-1)
@@ -247,10 +247,10 @@ class Durotaxis(NativeEnv):
             (self.max_nodes, self.fail_nodes),
         )
 
-    def step(self, key: Array, state: State, action: Any):
+    def step(self, key: Array, state: State, action: PyTree):
         return self.advance(state, *self.decode(key, state, action))
 
-    def decode(self, key: Array, state: State, action: Any) -> tuple[Array, Array, Array, Array]:
+    def decode(self, key: Array, state: State, action: PyTree) -> tuple[Array, Array, Array, Array]:
         """Who is deleted, who spawns, and where to: (delete [C], spawn [C], dx [C], dy [C])."""
         alive = state.graph.alive
         wish = alive & (action["choice"] == 1)
@@ -398,10 +398,10 @@ class DurotaxisRatio(Durotaxis):
     curricula: ClassVar = {"distance": Durotaxis.curricula["distance"]}
 
     @property
-    def action_space(self) -> Any:
+    def action_space(self) -> spaces.Space:
         return spaces.Box(0.0, self.max_ratio, (1,), np.float32)
 
-    def decode(self, key: Array, state: State, action: Any) -> tuple[Array, Array, Array, Array]:
+    def decode(self, key: Array, state: State, action: PyTree) -> tuple[Array, Array, Array, Array]:
         alive, number = state.graph.alive, state.colony.count
         ratio = jnp.clip(action[0], 0.0, self.max_ratio)
         leaving = jnp.where(number > 2, jnp.floor(ratio * number), 0.0)

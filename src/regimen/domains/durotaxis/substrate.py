@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from regimen.types import Array, Record, pytree_dataclass
 
@@ -20,7 +21,7 @@ class Substrate(Record):
     log_b: Array
     log_span: Array  # log I at the stiff edge minus log_b
 
-    def log_intensity(self, x: Array) -> Array:
+    def log_intensity(self, x: Array | np.ndarray) -> Array:
         return jnp.where(self.exponential, self.log_b + self.m * x, jnp.log(self.m * x + self.b))
 
     def intensity(self, x: Array) -> Array:
@@ -30,7 +31,7 @@ class Substrate(Record):
         """d log I / dx."""
         return jnp.where(self.exponential, self.m, self.m / (self.m * x + self.b))
 
-    def level(self, x: Array) -> Array:
+    def level(self, x: Array | np.ndarray) -> Array:
         """log I on the scale of this substrate: 0 at its soft edge, 1 at its stiff edge."""
         return (self.log_intensity(x) - self.log_b) / self.log_span
 

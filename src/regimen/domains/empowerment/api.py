@@ -44,7 +44,7 @@ def make_world(world: str | Path | World, env_args: Mapping[str, object] | None 
             raise EnvError(
                 f"{world}: there is no such file; give a map file, or a name (`regimen envs` lists world/...)"
             )
-    handle = resolve(world, env_args)
+    handle = resolve(str(world) if isinstance(world, Path) else world, env_args)
     if not isinstance(handle.native, World):
         raise ConfigError(f"{handle.id} is no world of humans and robots; give one (`regimen envs` lists world/...)")
     return handle.native

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import gymnasium
 import jax
@@ -76,7 +75,7 @@ class CompiledEnv:
         """Whether the time limit is reached."""
         return self.max_episode_steps is not None and self._t >= self.max_episode_steps
 
-    def make_info(self, metrics: PyTree, mask: PyTree, reward: np.ndarray | None = None) -> dict[str, Any]:
+    def make_info(self, metrics: PyTree, mask: PyTree, reward: np.ndarray | None = None) -> dict[str, object]:
         """The info of one agent, whose reward is [K]."""
         info = {name: np.asarray(value).item() for name, value in metrics.items()}
         if reward is not None and len(self.reward_components) > 1:

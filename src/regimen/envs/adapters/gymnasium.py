@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 import jax
@@ -13,6 +13,8 @@ from regimen.envs.adapters.compiled import CompiledEnv, from_space, to_space
 from regimen.envs.protocol import Env, agents_of
 from regimen.errors import EnvError
 from regimen.types import PyTree
+
+Info = dict[str, Any]  # what an environment says beside the observation, by name
 
 
 def to_gymnasium(env: Env, seed: int | None = None, render_mode: str | None = None) -> GymnasiumEnv:
@@ -41,7 +43,7 @@ class GymnasiumEnv(CompiledEnv, gymnasium.Env):
         """The state of the native environment."""
         return self.native_state
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None):
         gymnasium.Env.reset(self, seed=seed)
         # The seed of a key is drawn from np_random, so that it follows Gymnasium's rules for seeding.
         obs, _, mask = self.begin(self.np_random)
@@ -77,7 +79,7 @@ def register_with_gymnasium() -> list[str]:
     return list(handles)
 
 
-def make_registered(name: str, render_mode: str | None = None, **fields: Any) -> GymnasiumEnv:
+def make_registered(name: str, render_mode: str | None = None, **fields: object) -> GymnasiumEnv:
     """The entry point of `regimen/<name>`; `gymnasium.make` adds the time limit."""
     from regimen.envs.registry import resolve
 
@@ -89,7 +91,7 @@ def make_registered(name: str, render_mode: str | None = None, **fields: Any) ->
 # --- what a Gymnasium environment may put in its info ----------------------------------------------------------------
 
 
-def read_components(reward: Any, info: dict[str, Any], names: tuple[str, ...]) -> np.ndarray:
+def read_components(reward: SupportsFloat, info: Info, names: tuple[str, ...]) -> np.ndarray:
     """The reward by component [K]: itself when there is one, else what info["reward_components"] says, where a part
     that is missing is 0."""
     if len(names) == 1:
@@ -103,7 +105,7 @@ def read_components(reward: Any, info: dict[str, Any], names: tuple[str, ...]) -
     return row
 
 
-def read_mask(info: dict[str, Any]) -> PyTree:
+def read_mask(info: Info) -> PyTree:
     """info["action_mask"] as one flat row of booleans, True = allowed; None when there is none.
 
     The mask of a hybrid action, which is or contains a dict or a tuple with a None, keeps its structure.
@@ -117,11 +119,11 @@ def read_mask(info: dict[str, Any]) -> PyTree:
     return np.concatenate([np.ravel(np.asarray(p, bool)) for p in parts])
 
 
-def is_nested(mask: Any) -> bool:
+def is_nested(mask: PyTree) -> bool:
     return isinstance(mask, dict) or (isinstance(mask, tuple) and any(p is None or is_nested(p) for p in mask))
 
 
-def read_success(info: dict[str, Any]) -> bool | None:
+def read_success(info: Info) -> bool | None:
     """info["is_success"], or a metric `success`; None when the environment does not say."""
-    said = info.get("is_success", info.get("success"))
-    return None if said is None else bool(said)
+    success = info.get("is_success", info.get("success"))
+    return None if success is None else bool(success)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from regimen.types import Array, PyTree, TimeStep, pytree_dataclass, static
 HUGE = 1e30  # gymnax writes "unbounded" as the largest float
 
 
-def from_gymnax(id: str, **kwargs: Any) -> GymnaxEnv:
+def from_gymnax(id: str, **kwargs: object) -> GymnaxEnv:
     """A gymnax environment; `kwargs` set its parameters (`max_episode_steps` too) or its constructor's arguments."""
     gymnax = import_gymnax()
     if id not in gymnax.registered_envs:
@@ -41,8 +42,8 @@ def from_gymnax(id: str, **kwargs: Any) -> GymnaxEnv:
         if key in built:
             continue
         if key not in fields:
-            known = {*fields, *constructor, "max_episode_steps"}
-            raise ConfigError(f"env.{key}: gymnax:{id} has no such parameter{nearest(key, known)}")
+            names = {*fields, *constructor, "max_episode_steps"}
+            raise ConfigError(f"env.{key}: gymnax:{id} has no such parameter{nearest(key, names)}")
         plain = type(fields[key]) in (int, float, bool)
         changes[key] = coerce(value, type(fields[key]), f"env.{key}") if plain else value
     params = dataclasses.replace(defaults, **changes)
@@ -50,7 +51,7 @@ def from_gymnax(id: str, **kwargs: Any) -> GymnaxEnv:
     return GymnaxEnv(f"gymnax:{id}", env, dtype, int(params.max_steps_in_episode), params)
 
 
-def import_gymnax() -> Any:
+def import_gymnax() -> ModuleType:
     try:
         import gymnax
         import gymnax.registration
@@ -60,7 +61,7 @@ def import_gymnax() -> Any:
 
 
 @lru_cache
-def make(id: str, kwargs: tuple[tuple[str, Any], ...]) -> Any:
+def make(id: str, kwargs: tuple[tuple[str, object], ...]) -> Any:
     """One gymnax object per id: it is part of the program, so a second one would compile everything again."""
     return import_gymnax().make(id, **dict(kwargs))[0]
 
@@ -71,14 +72,14 @@ class GymnaxEnv(NativeEnv):
 
     id: str = static()
     env: Any = static()
-    obs_dtype: Any = static()  # gymnax observations are not always of the dtype their space claims
+    obs_dtype: np.dtype = static()  # gymnax observations are not always of the dtype their space claims
     max_episode_steps: int = static()
-    params: Any = dataclasses.field(default=None)
+    params: PyTree = dataclasses.field(default=None)
 
-    def __deepcopy__(self, memo: Any) -> GymnaxEnv:
+    def __deepcopy__(self, memo: dict) -> GymnaxEnv:
         return self  # nothing in it changes, and a second gymnax object would be another program
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         params = {f.name: getattr(self.params, f.name) for f in dataclasses.fields(self.params)}
         params.pop("max_steps_in_episode", None)
         return {"max_episode_steps": self.max_episode_steps, **params}
@@ -108,18 +109,19 @@ class GymnaxEnv(NativeEnv):
         return new, step
 
 
-def strong(x: Any) -> Array:
+def strong(x: Array | float) -> Array:
     """Initial states hold Python numbers; as arrays of a definite dtype."""
-    return x if jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) else jnp.asarray(x, jnp.asarray(x).dtype)
+    array = jnp.asarray(x)
+    return array if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else jnp.asarray(x, array.dtype)
 
 
 def to_gymnasium_space(space: Any, where: str) -> spaces.Space:
-    from gymnax.environments import spaces as theirs
+    from gymnax.environments import spaces as gymnax_spaces
 
     match space:
-        case theirs.Discrete():
+        case gymnax_spaces.Discrete():
             return spaces.Discrete(int(space.n))
-        case theirs.Box():
+        case gymnax_spaces.Box():
             dtype = np.dtype(space.dtype)
             low, high = (np.broadcast_to(np.asarray(b, np.float64), space.shape) for b in (space.low, space.high))
             if np.issubdtype(dtype, np.floating):

@@ -4,7 +4,7 @@ agents is one of them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -12,17 +12,20 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from regimen.envs.adapters.compiled import CompiledEnv, from_space, to_space
-from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
+from regimen.envs.adapters.gymnasium import Info, read_components, read_mask, read_success
 from regimen.envs.imports import load
 from regimen.envs.protocol import Env, agents_of
 from regimen.errors import EnvError
 from regimen.spaces import logits
 from regimen.types import PyTree
 
-try:
+if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
-except ImportError:  # without the extra nothing here can be called
-    ParallelEnv = object  # type: ignore[assignment, misc]
+else:
+    try:
+        from pettingzoo import ParallelEnv
+    except ImportError:  # without the extra nothing here can be called
+        ParallelEnv = object
 
 
 def require_pettingzoo() -> None:
@@ -42,7 +45,7 @@ class Team:
     action is the beginning of the largest.
     """
 
-    def __init__(self, env: Any, max_episode_steps: int | None = None):
+    def __init__(self, env: ParallelEnv, max_episode_steps: int | None = None):
         self.env, self.metadata = env, getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
         self.agents: tuple[str, ...] = tuple(env.possible_agents)
@@ -65,13 +68,13 @@ class Team:
         self.alive = np.zeros(len(self.agents), bool)
         self.seen: list = []  # what each observed last
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[list, Info]:
         observations, infos = self.env.reset(seed=seed, options=options)
         self.alive = np.array([agent in observations for agent in self.agents])
         self.seen = self.observed(observations)
         return self.seen, self.info(observations, infos)
 
-    def step(self, actions: list) -> tuple[list, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: list) -> tuple[list, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Observations, rewards [A, K], terminated [A], truncated [A] and an info for all; entries of those that did
         not act count for nothing. Who is cut short without a last observation keeps the one before: its value is
         nearer to what would have followed than that of a filler."""
@@ -95,7 +98,7 @@ class Team:
         self.seen = [old if lost else one for old, one, lost in zip(self.seen, new, gone & cut)]
         return self.seen, reward, ended, cut & ~ended, self.info(observations, infos)
 
-    def observed(self, observations: dict[str, Any]) -> list:
+    def observed(self, observations: dict[str, PyTree]) -> list:
         out = []
         for agent, own in zip(self.agents, self.observation_spaces):
             if agent not in observations:
@@ -105,13 +108,13 @@ class Team:
             out.append(x if own == self.observation_space else filled(x, self.observation_space))
         return out
 
-    def info(self, observations: dict[str, Any], infos: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    def info(self, observations: dict[str, PyTree], infos: dict[str, Info]) -> Info:
         """The metrics that any agent tells (they are of the whole), whether it is a success, and masks [A, L]."""
-        told: dict[str, Any] = {}
+        statements: Info = {}
         for agent in reversed(self.agents):
-            told |= infos.get(agent, {})
-        out = {name: told[name] for name in self.metric_reductions if name in told}
-        if (success := read_success(told)) is not None:
+            statements |= infos.get(agent, {})
+        out = {name: statements[name] for name in self.metric_reductions if name in statements}
+        if (success := read_success(statements)) is not None:
             out["is_success"] = success
         rows = [self.mask(k, agent, observations, infos) for k, agent in enumerate(self.agents)]
         if any(row is not None for row in rows):
@@ -119,7 +122,7 @@ class Team:
             out["action_mask"] = np.stack([blank if row is None else row for row in rows])
         return out
 
-    def mask(self, k: int, agent: str, observations: dict[str, Any], infos: dict[str, Any]) -> np.ndarray | None:
+    def mask(self, k: int, agent: str, observations: dict[str, PyTree], infos: dict[str, Info]) -> np.ndarray | None:
         row = observations[agent].get("action_mask") if self.masked_in_obs and agent in observations else None
         row = row if row is not None else infos.get(agent, {}).get("action_mask")
         own, whole = self.own_actions[k], self.action_space
@@ -131,14 +134,14 @@ class Team:
         out[: own.n] = True if row is None else np.asarray(row, bool)
         return out
 
-    def render(self) -> Any:
+    def render(self) -> np.ndarray | str | list | None:
         return self.env.render()
 
     def close(self) -> None:
         self.env.close()
 
 
-def limit_of(env: Any) -> int:
+def limit_of(env: object) -> int:
     """Steps after which an environment says it cuts an episode short; 0 when it does not."""
     for name in ("max_episode_steps", "max_cycles", "max_num_steps"):
         if isinstance(limit := getattr(env, name, None), int) and limit > 0:
@@ -151,50 +154,52 @@ def is_masked(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Dict) and set(space.spaces) == {"observation", "action_mask"}
 
 
-def common_space(own: list[Any], what: str) -> Any:
+def common_space(each: list[spaces.Space], what: str) -> spaces.Space:
     """One space for all agents."""
-    first = own[0]
-    if all(space == first for space in own):
-        return first
-    if all(isinstance(space, spaces.Discrete) and space.start == 0 for space in own):
-        return max(own, key=lambda space: space.n)
-    if all(isinstance(space, spaces.Box) and len(space.shape) == 1 for space in own):
-        largest = max(own, key=lambda space: space.shape[0])
+    if all(space == each[0] for space in each):
+        return each[0]
+    choices = [space for space in each if isinstance(space, spaces.Discrete) and space.start == 0]
+    if len(choices) == len(each):
+        return max(choices, key=lambda space: space.n)
+    rows = [space for space in each if isinstance(space, spaces.Box) and len(space.shape) == 1]
+    if len(rows) == len(each):
+        largest = max(rows, key=lambda space: space.shape[0])
         low, high = np.full(largest.shape, np.inf), np.full(largest.shape, -np.inf)
-        for space in own:
+        for space in rows:
             n = space.shape[0]
             low[:n], high[:n] = np.minimum(low[:n], space.low), np.maximum(high[:n], space.high)
         if what == "observation":  # the zeros that fill it up are in it
             low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
         return spaces.Box(low.astype(largest.dtype), high.astype(largest.dtype), dtype=largest.dtype.type)
     raise EnvError(
-        f"agents with the {what} spaces {', '.join(map(str, dict.fromkeys(map(str, own))))} cannot share one; "
+        f"agents with the {what} spaces {', '.join(map(str, dict.fromkeys(map(str, each))))} cannot share one; "
         "one-dimensional boxes and discrete spaces of any size can"
     )
 
 
-def filled(x: Any, space: Any) -> np.ndarray:
+def filled(x: PyTree, space: spaces.Space) -> np.ndarray:
+    """A row with zeros after it, as long as the space."""
     x = np.asarray(x, space.dtype)
-    return np.concatenate([x, np.zeros(space.shape[0] - x.shape[0], space.dtype)])
+    return np.concatenate([x, zero_of(space)[len(x) :]])
 
 
-def zero_of(space: Any) -> Any:
+def zero_of(space: spaces.Space) -> PyTree:
     match space:
         case spaces.Dict():
             return {k: zero_of(s) for k, s in space.spaces.items()}
         case spaces.Tuple():
             return tuple(zero_of(s) for s in space.spaces)
-    return np.zeros(space.shape, space.dtype)
+    return np.zeros(space.shape or (), space.dtype)
 
 
-def member_of(space: spaces.Space, action: Any) -> Any:
+def member_of(space: spaces.Space, action: PyTree) -> PyTree:
     """An action of the common space as one of an agent's own."""
     if isinstance(space, spaces.Box) and np.shape(action) != space.shape:
         return np.clip(action[: space.shape[0]], space.low, space.high)
     return action
 
 
-def parallel_factory(identifier: str) -> Callable[..., Any]:
+def parallel_factory(identifier: str) -> Callable[..., ParallelEnv]:
     """The maker of `pettingzoo:MODULE[:FUNCTION]`; the function is `parallel_env` unless it is given."""
     require_pettingzoo()
     target = identifier if ":" in identifier else f"{identifier}:parallel_env"
@@ -210,7 +215,7 @@ def to_pettingzoo(env: Env, render_mode: str | None = None) -> ParallelNative:
     return ParallelNative(env, render_mode)
 
 
-class ParallelNative(CompiledEnv, ParallelEnv):  # type: ignore[misc, valid-type]
+class ParallelNative(CompiledEnv, ParallelEnv):
     """One copy of a native environment of several agents, compiled for the CPU. Every agent's info has the metrics, its
     own `reward_components` where there are several, and its `action_mask` where the environment has one. Replays step
     it as well, with or without PettingZoo installed."""
@@ -231,14 +236,14 @@ class ParallelNative(CompiledEnv, ParallelEnv):  # type: ignore[misc, valid-type
     def action_space(self, agent: str) -> spaces.Space:
         return self.action_spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(self, seed: int | None = None, options: dict[str, object] | None = None):
         if seed is not None:
             self._random, _ = seeding.np_random(seed)
         obs, alive, masks = self.begin(self._random)
         self.agents = [agent for agent, there in zip(self.possible_agents, alive) if there]
         return self.by_agent(obs), {agent: self.make_info({}, row(masks, k)) for k, agent in self.present()}
 
-    def step(self, actions: dict[str, Any]):
+    def step(self, actions: dict[str, PyTree]):
         if self.native_state is not None and not self.agents:
             return {}, {}, {}, {}, {}
         space, acting = self.native.action_space, self.present()

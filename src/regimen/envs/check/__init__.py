@@ -6,7 +6,7 @@ Every message says what is wrong, where, and how to mend it. An error would stop
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from regimen.envs.check.host import check_host
 from regimen.envs.check.members import check_spaces
@@ -15,10 +15,15 @@ from regimen.envs.check.report import Problem, Report
 from regimen.envs.registry import EnvHandle, resolve
 from regimen.errors import EnvError
 
+if TYPE_CHECKING:
+    from regimen.envs.registry import EnvLike
+
 __all__ = ["Problem", "check_env"]
 
 
-def check_env(env: Any, env_args: Mapping[str, Any] | None = None, steps: int = 300, seed: int = 0) -> list[Problem]:
+def check_env(
+    env: EnvLike | EnvHandle, env_args: Mapping[str, object] | None = None, steps: int = 300, seed: int = 0
+) -> list[Problem]:
     """Step an environment (a handle, or anything `resolve` takes) at random; errors first, then warnings."""
     report = Report()
     if isinstance(env, EnvHandle):

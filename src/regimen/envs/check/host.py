@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,6 +17,7 @@ from regimen.envs.check.report import Report, location
 from regimen.envs.imports import one_line
 from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
+from regimen.types import PyTree
 
 
 def check_host(handle: EnvHandle, report: Report, steps: int, seed: int) -> None:
@@ -58,7 +58,7 @@ def check_team(team: Team, report: Report, steps: int) -> None:
         team.close()
 
 
-def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int, seed: int) -> list[Any]:
+def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int, seed: int) -> list[PyTree]:
     """Random steps; what was observed, to compare a second play with."""
     observed, ended = [], False
     handle.action_space.seed(seed)
@@ -103,7 +103,7 @@ def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int
 
 
 def begin(
-    env: gymnasium.Env, handle: EnvHandle, report: Report, observed: list[Any], seed: int | None = None
+    env: gymnasium.Env, handle: EnvHandle, report: Report, observed: list[PyTree], seed: int | None = None
 ) -> np.ndarray | None:
     """Reset the environment and return the action mask of its first state, if it has one."""
     try:
@@ -119,7 +119,7 @@ def begin(
     return check_info(info, handle, "reset", report)
 
 
-def check_reward(reward: Any, report: Report) -> None:
+def check_reward(reward: object, report: Report) -> None:
     try:
         value = np.asarray(reward, np.float64)
     except (TypeError, ValueError):
@@ -133,7 +133,7 @@ def check_reward(reward: Any, report: Report) -> None:
     return None
 
 
-def check_info(info: Any, handle: EnvHandle, where: str, report: Report) -> np.ndarray | None:
+def check_info(info: object, handle: EnvHandle, where: str, report: Report) -> np.ndarray | None:
     """The action mask in `info`, if any."""
     if not isinstance(info, dict):
         return report.error("info", f"{where} returned info = {info!r}; it must be a dict, empty or not")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from regimen import distributions, spaces
 from regimen.envs.check.report import Report
 from regimen.envs.registry import EnvHandle
 from regimen.errors import RegimenError
+from regimen.types import PyTree
 
 LARGE = 50.0  # an observation beyond it needs normalising
 
@@ -46,7 +46,7 @@ def check_spaces(handle: EnvHandle, report: Report) -> None:
         report.error("violation", f"{' and '.join(violations)} are violations; rules about conflicts read one metric")
 
 
-def check_member(space: Any, x: Any, where: str, report: Report, native: bool = False) -> None:
+def check_member(space: gym.Space, x: PyTree, where: str, report: Report, native: bool = False) -> None:
     """Whether `x` is in `space`: structure, shape, type, finite, bounds. A native `x` may have leading batch axes."""
     if isinstance(space, gym.Dict):
         if not isinstance(x, Mapping) or set(x) != set(space.spaces):
@@ -62,6 +62,7 @@ def check_member(space: Any, x: Any, where: str, report: Report, native: bool = 
             check_member(s, x[i], f"{where}[{i}]", report, native)
         return None
 
+    assert space.shape is not None and space.dtype is not None  # of a space without parts
     try:
         value = np.asarray(x)
     except ValueError:
@@ -111,7 +112,7 @@ def check_mask(mask: np.ndarray, handle: EnvHandle, where: str, report: Report) 
     return False
 
 
-def same(a: list[Any], b: list[Any]) -> bool:
+def same(a: list[PyTree], b: list[PyTree]) -> bool:
     """Equal as far as both go."""
     n = min(len(a), len(b))
     x, y = jax.tree.leaves(a[:n]), jax.tree.leaves(b[:n])

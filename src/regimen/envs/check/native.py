@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from regimen import exploration
 from regimen.envs.adapters.compiled import from_space
 from regimen.envs.check.members import check_mask, check_member, first_bad, same
 from regimen.envs.check.report import Report, attempt
-from regimen.envs.protocol import agents_of, alive_in, mask_row
+from regimen.envs.protocol import Env, agents_of, alive_in, mask_row
 from regimen.envs.registry import EnvHandle
 from regimen.types import Array, PyTree, TimeStep
 
@@ -22,7 +21,8 @@ NUM_ENVS = 4  # copies that are stepped
 
 def check_native(handle: EnvHandle, report: Report, steps: int, seed: int) -> None:
     """First abstractly (what compiling sees), then for one copy, then compiled and vmapped."""
-    env: Any = handle.native
+    env = handle.native
+    assert env is not None
     if not check_pytree(env, report):
         return
     key = jax.random.key(seed)
@@ -60,7 +60,7 @@ def check_native(handle: EnvHandle, report: Report, steps: int, seed: int) -> No
         check_mask(mask, handle, "action_mask(state)", report)
 
 
-def check_pytree(env: Any, report: Report) -> bool:
+def check_pytree(env: Env, report: Report) -> bool:
     name = type(env).__name__
     leaves, structure = jax.tree.flatten(env)
     if len(leaves) == 1 and leaves[0] is env:
@@ -79,7 +79,7 @@ def check_pytree(env: Any, report: Report) -> bool:
     return not report.failed
 
 
-def check_reset(shapes: Any, handle: EnvHandle, report: Report) -> bool:
+def check_reset(shapes: PyTree, handle: EnvHandle, report: Report) -> bool:
     if not isinstance(shapes, tuple) or len(shapes) != 2:
         report.error("reset", f"reset(key) returned a {type(shapes).__name__}; it must be (state, obs)")
         return False
@@ -97,7 +97,7 @@ def check_reset(shapes: Any, handle: EnvHandle, report: Report) -> bool:
     return not report.failed
 
 
-def check_step(out: Any, state: PyTree, obs: PyTree, handle: EnvHandle, report: Report) -> bool:
+def check_step(out: PyTree, state: PyTree, obs: PyTree, handle: EnvHandle, report: Report) -> bool:
     if not isinstance(out, tuple) or len(out) != 2 or not isinstance(out[1], TimeStep):
         report.error("step", "step(key, state, action) must return (state, TimeStep(obs, reward, terminated, ...))")
         return False
@@ -140,7 +140,7 @@ def first_difference(old: PyTree, new: PyTree) -> str:
     return ""
 
 
-def check_purity(env: Any, key: Array, action: PyTree, report: Report) -> None:
+def check_purity(env: Env, key: Array, action: PyTree, report: Report) -> None:
     """Outside jit Python runs every time, so randomness that does not come from the key shows as a difference."""
 
     def once():
@@ -156,7 +156,7 @@ def check_purity(env: Any, key: Array, action: PyTree, report: Report) -> None:
         )
 
 
-def rollout(env: Any, key: Array, rows: int) -> tuple[PyTree, PyTree, Array, Array | None]:
+def rollout(env: Env, key: Array, rows: int) -> tuple[PyTree, PyTree, Array, Array | None]:
     """(first obs, obs, reward, mask) of random allowed actions in vmapped copies that are reset as they end: by
     themselves, at the time limit, or when no agent is left."""
     noise_key, key = jax.random.split(key)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,10 +15,11 @@ import numpy as np
 from regimen.domains.airspace.analysis import matrix as transfers
 from regimen.domains.airspace.analysis import pilots, safety
 from regimen.domains.airspace.analysis.detector import Detector
-from regimen.domains.airspace.analysis.flight import Flight, chunk_size, chunks, flight_of, joined
+from regimen.domains.airspace.analysis.flight import Flight, Rows, chunk_size, chunks, flight_of, joined
 from regimen.domains.airspace.analysis.matrix import Cell
 from regimen.domains.airspace.analysis.measure import Measures, fly_and_measure
 from regimen.domains.airspace.analysis.pilots import Subject
+from regimen.domains.airspace.analysis.safety import Row
 from regimen.domains.airspace.analysis.shifts import BASELINE, Grid, Shift, grid
 from regimen.domains.airspace.analysis.starts import Jitter, starts
 from regimen.domains.airspace.analysis.trajectory import write_columns, write_trajectory
@@ -29,6 +29,8 @@ from regimen.errors import ConfigError, RegimenError
 from regimen.files.storage import write_json, writing
 from regimen.policies.policy import Policy
 
+Target = str | Path | Policy  # a run directory, a folder of them, a policy, or a baseline by name
+Say = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 WORST = 12  # shifted configurations whose worst episode is kept to look at
 MOST = 48  # other episodes kept to look at
 OWN = (
@@ -49,7 +51,7 @@ class ShiftResult:
     scenario: str
     shift: Shift
     measures: Measures
-    row: dict[str, Any]
+    row: Row
 
 
 @dataclass
@@ -68,10 +70,10 @@ class Kept:
 class Analysis:
     """What was found. `rows` are plain tables; `write` makes the files."""
 
-    settings: dict[str, Any]
+    settings: Row
     cells: list[Cell]  # policies x scenarios as they are
     shifts: list[ShiftResult] = field(default_factory=list)
-    skipped: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[Row] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     detector: Detector = field(default_factory=Detector)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -79,14 +81,14 @@ class Analysis:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[Row]:
         return [c.row for c in self.cells]
 
     @property
-    def shift_rows(self) -> list[dict[str, Any]]:
+    def shift_rows(self) -> list[Row]:
         return [s.row for s in self.shifts]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         worst = sorted((s.row for s in self.shifts if s.shift is not BASELINE), key=lambda r: -r["los_rate"])[:10]
         shown = ("policy", "scenario", "shift", "los_rate", "los_low", "los_high")
         return {
@@ -128,7 +130,7 @@ class Analysis:
 
 
 def analyse(
-    target: str | Path | Policy | Sequence[str | Path | Policy],
+    target: Target | Sequence[Target],
     scenarios: str | Sequence[str] | None = None,
     shifts: str | Sequence[str] | None = None,
     episodes: int = 100,
@@ -142,7 +144,7 @@ def analyse(
     baselines: bool = True,
     checkpoint: str = "best",
     seed: int = 0,
-    env_args: dict[str, Any] | None = None,
+    env_args: Mapping[str, object] | None = None,
     detector: Detector | None = None,
     quiet: bool = True,
     write: bool = True,
@@ -227,7 +229,9 @@ def _names(value: str | Sequence[str] | None) -> list[str] | None:
     return [name for part in parts for name in part.replace(",", " ").split()]
 
 
-def find_subjects(target: Any, checkpoint: str, stochastic: bool, env_args: dict[str, Any] | None) -> list[Subject]:
+def find_subjects(
+    target: Target | Sequence[Target], checkpoint: str, stochastic: bool, env_args: Mapping[str, object] | None
+) -> list[Subject]:
     """The policies to analyse; those of one name get a number."""
     given = [target] if isinstance(target, (str, Path, Policy)) else list(target)
     if not given:
@@ -249,7 +253,9 @@ def find_subjects(target: Any, checkpoint: str, stochastic: bool, env_args: dict
     return out
 
 
-def find_scenarios(scenarios: Any, subjects: Sequence[Subject], matrix: bool) -> list[ScenarioFile]:
+def find_scenarios(
+    scenarios: str | Sequence[str] | None, subjects: Sequence[Subject], matrix: bool
+) -> list[ScenarioFile]:
     given = [] if scenarios is None else [scenarios] if isinstance(scenarios, (str, Path)) else list(scenarios)
     names: list[str] | None = [n for one in given for n in str(one).split(",") if n] or None  # a path may hold spaces
     if names is None and not matrix:
@@ -265,7 +271,9 @@ def find_scenarios(scenarios: Any, subjects: Sequence[Subject], matrix: bool) ->
     return files
 
 
-def find_shifts(shifts: Any, subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> list[str]:
+def find_shifts(
+    shifts: str | Sequence[str] | None, subjects: Sequence[Subject], files: Sequence[ScenarioFile]
+) -> list[str]:
     names = _names(shifts)
     if names in (None, ["auto"]):
         names = ["all"] if len(subjects) == 1 and len(files) == 1 else ["none"]
@@ -278,7 +286,7 @@ def rule_pilots(subjects: Sequence[Subject]) -> list[Subject]:
     return [pilots.baseline_subject(name, subjects[0].env) for name in pilots.BASELINES if name not in taken]
 
 
-def default_out(subjects: Sequence[Subject], target: Any) -> Path:
+def default_out(subjects: Sequence[Subject], target: Target | Sequence[Target]) -> Path:
     """`analysis/` in the run's directory, or in the folder that holds the runs, or here."""
     if len(subjects) == 1 and subjects[0].path is not None:
         return subjects[0].path / "analysis"
@@ -300,7 +308,7 @@ def fly_shifts(
     jitter: Jitter,
     seed: int,
     detector: Detector,
-    say: Callable[[str, int, int], None],
+    say: Say,
 ) -> tuple[list[ShiftResult], Cell, list[Kept]]:
     """Every shift of the grid and how it differs from the baseline flown from the same perturbations; the baseline as
     a cell of the table of scenarios; and the worst episodes of the worst shifts, flown again in full detail."""
@@ -308,7 +316,7 @@ def fly_shifts(
     key, what = jax.random.key(seed), f"shifts of {file.name}"
     first = transfers.Look(episodes)
 
-    def look(where: slice, rows: Any, measures: Measures) -> None:
+    def look(where: slice, rows: Rows, measures: Measures) -> None:
         if where.start < episodes:
             first(where, rows, measures)
         say(what, where.stop, len(numbers))
@@ -317,7 +325,7 @@ def fly_shifts(
     base, out = m.take(slice(0, episodes)), []
     for k, (shift, made) in enumerate(zip(g.shifts, g.files)):
         own = m.take(slice(k * episodes, (k + 1) * episodes))
-        row: dict[str, Any] = {
+        row: Row = {
             "policy": subject.name,
             "scenario": file.name,
             "shift": shift.name,
@@ -362,7 +370,7 @@ def kept_of(cells: Sequence[Cell], most: int = MOST) -> list[Kept]:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_analysis(found: Analysis, out: Path, say: Callable[[str, int, int], None]) -> None:
+def write_analysis(found: Analysis, out: Path, say: Say) -> None:
     """summary.csv, shifts.csv, alerts.csv, episodes.csv, matrix.csv, trajectories/, plots/, airspace.html."""
     from regimen.domains.airspace.analysis import plots
     from regimen.domains.airspace.analysis.pages import write_page
@@ -396,17 +404,17 @@ def _safe(name: str) -> str:
     return "".join(ch if ch.isalnum() or ch in "+-._" else "_" for ch in name)
 
 
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+def write_rows(path: Path, rows: Sequence[Row]) -> Path:
     """A CSV file of rows; the columns are those of all rows, in the order in which they first appear."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return write_columns(path, {n: np.array([_value(row.get(n)) for row in rows]) for n in names})
 
 
-def _value(value: Any) -> Any:
+def _value(value: str | float | None) -> str | float:
     return np.nan if value is None else int(value) if isinstance(value, (bool, np.bool_)) else value
 
 
-def alert_rows(found: Analysis) -> list[dict[str, Any]]:
+def alert_rows(found: Analysis) -> list[Row]:
     """Detection by scene, by aircraft and by pair, with and without the gate, for every configuration."""
     rows = []
     groups = [(c.policy.name, c.file.name, "baseline", c.measures, c.file) for c in found.cells]

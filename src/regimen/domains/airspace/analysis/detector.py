@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ class Signals(NamedTuple):
     pair_alert: Array  # [2, P, ..., T] confirmed, between the aircraft that alerts and its intruder
 
 
-def namespace(x: Array) -> Any:
+def namespace(x: Array) -> ModuleType:
     """The library that an array belongs to: numpy or jax.numpy."""
     return x.__array_namespace__()
 

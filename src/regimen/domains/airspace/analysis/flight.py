@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.airspace.scenario import Scenario
+from regimen.domains.airspace.state import AirspaceState
+from regimen.envs.protocol import Env
 from regimen.sources.play import Actor, play
 from regimen.types import Array, PyTree
 
@@ -50,7 +52,7 @@ class Rows(NamedTuple):
 
     state: dict[str, Array]  # name -> [T, C, N, ...]; zeros after the longest episode
     length: Array  # [C] int32, decisions taken
-    scenario: Any  # [C, ...] as started
+    scenario: Scenario  # [C, ...] as started
 
 
 @dataclass
@@ -84,7 +86,7 @@ class Flight:
         return Flight(**{k: v if k in (*STARTED, "length") else v[:, :stop] for k, v in values.items()})
 
 
-def seen(env: Any, state: Any) -> dict[str, Array]:
+def record_of(env: Airspace, state: AirspaceState) -> dict[str, Array]:
     """What is kept of one state."""
     return {n: getattr(state, n) for n in RECORDED} | {"counts": env.counts(state)}
 
@@ -110,18 +112,24 @@ def rollout(env: Airspace, actor: Actor, params: PyTree, scenarios: Scenario, ke
         now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
         return now, now
 
-    fleet: Any = Fleet(env, scenarios.present.shape[1])
-    _, _, recording = play(fleet, actor, params, jax.vmap(env.start)(scenarios), keys_at, partial(seen, env))
+    fleet = cast(Env, Fleet(env, scenarios.present.shape[1]))  # by its `__getattr__`
+    _, _, recording = play(fleet, actor, params, jax.vmap(env.start)(scenarios), keys_at, partial(record_of, env))
     return Rows(recording.rows, recording.length, scenarios)
 
 
-def episode_keys(key: Array, episodes: Any) -> Array:
+def episode_keys(key: Array, episodes: np.ndarray) -> Array:
     """A key for each episode number: the same number draws the same noise in every configuration."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(episodes, jnp.uint32))
 
 
 def chunks(
-    env: Any, pilot: Pilot, scenarios: Any, key: Array, *, episodes: Any = None, size: int | None = None
+    env: Airspace,
+    pilot: Pilot,
+    scenarios: Scenario,
+    key: Array,
+    *,
+    episodes: np.ndarray | None = None,
+    size: int | None = None,
 ) -> Iterator[tuple[slice, Rows]]:
     """Which scenarios, and what was flown from them. All chunks have one size, so that one program serves: the last is
     filled up, and its slice says how many of its rows are real."""
@@ -142,7 +150,13 @@ def chunk_size(total: int, batch: int = BATCH) -> int:
 
 
 def fly(
-    env: Any, pilot: Pilot | Callable, scenarios: Any, key: Array, *, episodes: Any = None, batch: int = BATCH
+    env: Airspace,
+    pilot: Pilot | Callable[[PyTree, Array], Array],
+    scenarios: Scenario,
+    key: Array,
+    *,
+    episodes: np.ndarray | None = None,
+    batch: int = BATCH,
 ) -> Flight:
     """One episode from each of the stacked scenarios [C, ...], in full detail.
 
@@ -152,8 +166,8 @@ def fly(
     if not isinstance(pilot, Pilot):
         pilot = Pilot(getattr(pilot, "__name__", "policy"), rows_actor(pilot))
     size = chunk_size(len(scenarios.present), batch)
-    found = chunks(env, pilot, scenarios, key, episodes=episodes, size=size)
-    return joined([flight_of(rows, np.arange(where.stop - where.start)) for where, rows in found])
+    parts = chunks(env, pilot, scenarios, key, episodes=episodes, size=size)
+    return joined([flight_of(rows, np.arange(where.stop - where.start)) for where, rows in parts])
 
 
 def joined(parts: Sequence[Flight]) -> Flight:
@@ -172,7 +186,7 @@ def rows_actor(function: Callable[[PyTree, Array], Array]) -> Actor:
     return Actor(lambda env, params, keys, state, obs, mask, memory: (function(obs, keys[0]), memory))
 
 
-def flight_of_states(env: Any, states: Sequence[Any]) -> Flight:
+def flight_of_states(env: Airspace, states: Sequence[AirspaceState]) -> Flight:
     """One episode from the state it started in and those after each decision."""
     last = states[-1]
     values = {name: np.stack([np.asarray(getattr(s, name)) for s in states])[None] for name in RECORDED}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ from regimen.domains.airspace.analysis.detector import Detector
 from regimen.domains.airspace.analysis.flight import Flight, Rows, flight_of
 from regimen.domains.airspace.analysis.measure import Measures, fly_and_measure
 from regimen.domains.airspace.analysis.pilots import Subject, aircraft_for
-from regimen.domains.airspace.analysis.safety import summarise
+from regimen.domains.airspace.analysis.safety import Row, summarise
 from regimen.domains.airspace.analysis.starts import Jitter, starts
 from regimen.domains.airspace.files import ScenarioFile
 
@@ -25,7 +24,7 @@ class Cell:
     policy: Subject
     file: ScenarioFile
     measures: Measures
-    row: dict[str, Any]
+    row: Row
     kept: dict[int, Flight] = field(default_factory=dict)  # episode -> in full detail: the first and the closest
 
 
@@ -68,10 +67,10 @@ class Look:
         index = np.arange(where.start, where.stop)
         apart = measures.episode["min_separation_nm"]
         for group in range(index[0] // self.size, index[-1] // self.size + 1):
-            mine = np.flatnonzero(index // self.size == group)
-            if index[mine[0]] % self.size == 0:
-                self.first[group] = flight_of(rows, mine[:1])
-            at = mine[np.argmin(apart[mine])]
+            members = np.flatnonzero(index // self.size == group)
+            if index[members[0]] % self.size == 0:
+                self.first[group] = flight_of(rows, members[:1])
+            at = members[np.argmin(apart[members])]
             if group not in self.closest or apart[at] < self.closest[group][0]:
                 self.closest[group] = (float(apart[at]), int(index[at] % self.size), flight_of(rows, np.array([at])))
 
@@ -80,7 +79,7 @@ class Look:
         return {0: self.first[group], episode: flight}
 
 
-def describe(subject: Subject, file: ScenarioFile) -> dict[str, Any]:
+def describe(subject: Subject, file: ScenarioFile) -> dict[str, str | bool]:
     """The first columns of a row: who flew where, and whether it was trained there."""
     return {
         "policy": subject.name,
@@ -95,9 +94,9 @@ def off_diagonal(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
     """Policy -> loss-of-separation rate on its own scenario, and the mean over the others."""
     out: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(c.policy.name for c in cells):
-        mine = [c.row for c in cells if c.policy.name == name]
-        own = [r["los_rate"] for r in mine if r["own"]]
-        other = [r["los_rate"] for r in mine if not r["own"]]
+        members = [c.row for c in cells if c.policy.name == name]
+        own = [r["los_rate"] for r in members if r["own"]]
+        other = [r["los_rate"] for r in members if not r["own"]]
         out[name] = {
             "own_los_rate": float(np.mean(own)) if own else np.nan,
             "other_los_rate": float(np.mean(other)) if other else np.nan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,11 @@ from regimen.domains.airspace.analysis.detector import GATES, Detector
 from regimen.domains.airspace.analysis.events import Counts, match
 from regimen.domains.airspace.analysis.flight import Pilot, Rows, chunks, flying_rows
 from regimen.domains.airspace.analysis.risk import encounter_sums
+from regimen.domains.airspace.scenario import Scenario
 from regimen.types import Array
+
+if TYPE_CHECKING:
+    from regimen.domains.airspace.env import Airspace
 
 CAPTURE_NM = 1.0  # an aircraft has reached its waypoint within this distance
 TURN_FULL, SPEED_FULL = 18.0, 10.0  # deg and kt of a full command
@@ -42,7 +46,7 @@ class Measures:
     def __len__(self) -> int:
         return len(self.present)
 
-    def take(self, index: Any) -> Measures:
+    def take(self, index: slice | np.ndarray) -> Measures:
         """Some of the episodes."""
         return Measures(
             {k: v[index] for k, v in self.episode.items()},
@@ -168,15 +172,15 @@ def numbers(rows: Rows, detector: Detector) -> Numbers:
 
 def measure(rows: Rows, count: int, detector: Detector) -> Measures:
     """The measures of the first `count` episodes of a chunk."""
-    found = jax.device_get(numbers(rows, detector))
-    longest = int(found.episode["length"][:count].max())
-    flags = found.flags[:, :, :count, :longest]  # [4, U, C, T]
+    values = jax.device_get(numbers(rows, detector))
+    longest = int(values.episode["length"][:count].max())
+    flags = values.flags[:, :, :count, :longest]  # [4, U, C, T]
     shape = flags.shape[1:3]
     truth, *alerts, los = (f.reshape(-1, f.shape[-1]) for f in flags)
     counts = match_gates(truth, alerts, los, detector)
     return Measures(
-        {k: v[:count] for k, v in found.episode.items()},
-        {k: v[:count] for k, v in found.aircraft.items()},
+        {k: v[:count] for k, v in values.episode.items()},
+        {k: v[:count] for k, v in values.aircraft.items()},
         np.asarray(rows.scenario.present)[:count],
         {gate: c.reshape(*shape).swapped() for gate, c in zip(GATES, counts)},
     )
@@ -189,18 +193,17 @@ def match_gates(truth: np.ndarray, alerts: list[np.ndarray], los: np.ndarray, de
     truth, los, alerts = truth[some], los[some], [a[some] for a in alerts]
     margins = (detector.truth_margin, detector.alert_margin)
     after = round(detector.resolution_s / detector.period_s)
-    found = [match(truth, a, los, margins, detector.min_iou, after) for a in alerts]
-    return [c.spread(some, total) for c in found]
+    return [match(truth, a, los, margins, detector.min_iou, after).spread(some, total) for a in alerts]
 
 
 def fly_and_measure(
-    env: Any,
+    env: Airspace,
     pilot: Pilot,
-    scenarios: Any,
+    scenarios: Scenario,
     key: Array,
     detector: Detector,
     *,
-    episodes: Any = None,
+    episodes: np.ndarray | None = None,
     look: Callable[[slice, Rows, Measures], None] = lambda where, rows, measures: None,
 ) -> Measures:
     """Measures of one episode from each scenario [C, ...]; `look` sees every chunk while its rows are there."""

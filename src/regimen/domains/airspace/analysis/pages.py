@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regimen.domains.airspace.analysis.detector import Detector, pairs
+from regimen.domains.airspace.analysis.safety import Row
 from regimen.domains.airspace.analysis.trajectory import episode_signals
 from regimen.files.storage import plain, write_atomic
 from regimen.reports.page import embed, page, section
@@ -82,7 +83,7 @@ def part(name: str) -> str:
     return resources.files("regimen.domains.airspace.analysis").joinpath(name).read_text(encoding="utf-8")
 
 
-def flight_data(kept: Kept, detector: Detector) -> dict[str, Any]:
+def flight_data(kept: Kept, detector: Detector) -> dict[str, object]:
     """What the page draws of one episode; lists by aircraft, then time."""
     one, n = kept.flight, len(kept.file.ids)
     steps = int(one.length[0])
@@ -126,10 +127,10 @@ def flight_data(kept: Kept, detector: Detector) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, Any]], columns: dict[str, tuple[str, str]]) -> str:
+def table(rows: Sequence[Row], columns: dict[str, tuple[str, str]]) -> str:
     """Return the columns of some rows, numbers as the columns' formats have them; an absent number is empty."""
 
-    def cell(value: Any, form: str) -> str:
+    def cell(value: str | float | None, form: str) -> str:
         if isinstance(value, str) or not form:
             return str(value)
         return "" if value is None or not np.isfinite(value) else format(value, form)

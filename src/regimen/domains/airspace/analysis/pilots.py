@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ import jax
 from regimen import spaces
 from regimen.algorithms.policy_map import PolicyMap
 from regimen.domains.airspace.analysis.flight import Pilot
+from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import ScenarioFile, load
 from regimen.envs import registry
-from regimen.envs.protocol import Env, agents_of
+from regimen.envs.protocol import Baseline, Env, agents_of
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
 from regimen.policies.policy import Policy, load_policy
 from regimen.sources.keys import side_by_side
-from regimen.sources.play import Actor, Baseline, baseline_actor, greedy
-from regimen.types import Array, PyTree
+from regimen.sources.play import Actor, baseline_actor, greedy
+from regimen.types import ActingAlgorithm, Array, PyTree
 
 BASELINES = ("no_op", "waypoint", "mvp")
 SEVERAL = ("mixed", "random", "all")  # values of `scenario` that are not one scenario
@@ -34,7 +35,7 @@ class Subject:
 
     name: str
     pilot: Pilot
-    env: Any
+    env: Airspace
     scenario: str | None = None  # it was trained on, a name or a path; None for a baseline, or of several
     path: Path | None = None  # its run directory
     algorithm: str | None = None
@@ -73,7 +74,7 @@ def baseline_pilot(name: str, function: Baseline) -> Pilot:
     return Pilot(name, baseline_actor(function))
 
 
-_ALGORITHMS: dict[str, Any] = {}
+_ALGORITHMS: dict[str, ActingAlgorithm] = {}
 
 
 def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False) -> Pilot:
@@ -110,25 +111,25 @@ def aircraft_for(subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> 
     return max(count, *fixed) if fixed else count
 
 
-def is_airspace(env: Any) -> bool:
+def is_airspace(env: object) -> bool:
     return str(env) == "airspace" or str(env).startswith(("airspace/", "airspace:"))
 
 
-def make_airspace(name: str, args: dict[str, Any]) -> Any:
+def make_airspace(name: str, args: Mapping[str, object]) -> Airspace:
     """The environment of a run, or a clear refusal."""
-    handle = registry.resolve(name, args)
-    if handle.native is None or not hasattr(handle.native, "start"):
+    env = registry.resolve(name, args).native
+    if not isinstance(env, Airspace):
         raise ConfigError(f"regimen analyse reads airspace runs; this is of '{name}'")
-    return handle.native
+    return env
 
 
-def for_all(env: Any) -> Any:
+def for_all(env: Airspace) -> Airspace:
     """The environment with its settings, for any scenario that `start` is given: its own one is no longer part of the
     program, so that runs on different scenarios share a compiled one."""
     return env.replace(scenario="mixed")
 
 
-def baseline_subject(name: str, env: Any) -> Subject:
+def baseline_subject(name: str, env: Airspace) -> Subject:
     """A baseline, in the environment whose settings are given."""
     if name not in env.baselines:
         raise ConfigError(f"'{name}' is neither a run directory nor a baseline{nearest(name, env.baselines)}")
@@ -136,7 +137,10 @@ def baseline_subject(name: str, env: Any) -> Subject:
 
 
 def subject_of(
-    target: str | Path | Policy, checkpoint: str = "best", stochastic: bool = False, env_args: dict | None = None
+    target: str | Path | Policy,
+    checkpoint: str = "best",
+    stochastic: bool = False,
+    env_args: Mapping[str, object] | None = None,
 ) -> Subject:
     """A run directory, a policy folder, a `Policy`, or the name of a baseline."""
     if isinstance(target, Policy):
@@ -156,22 +160,26 @@ def subject_of(
     return baseline_subject(str(target), env)
 
 
-def _refuse_other(env: Any, path: Path | None) -> None:
+def _refuse_other(env: object, path: Path | None) -> None:
     if not is_airspace(env):
         where = f"{path} is a run of '{env}'" if path is not None else f"the policy was trained on '{env}'"
         raise ConfigError(f"{where}; regimen analyse reads airspace runs (see `regimen envs`)")
 
 
 def _learned_subject(
-    policy: Policy, origin: dict[str, Any], path: Path | None, stochastic: bool, env_args: dict | None
+    policy: Policy,
+    origin: Mapping[str, Any],
+    path: Path | None,
+    stochastic: bool,
+    env_args: Mapping[str, object] | None,
 ) -> Subject:
     _refuse_other(origin.get("env"), path)
     env = make_airspace(origin["env"], dict(origin.get("env_args") or {}) | dict(env_args or {}))
     for what in ("observation_space", "action_space"):
-        theirs, mine = (spaces.describe(getattr(x, what)) for x in (policy, env))
-        if theirs != mine:
+        trained, now = (spaces.describe(getattr(x, what)) for x in (policy, env))
+        if trained != now:
             raise ConfigError(
-                f"the policy's {what.replace('_', ' ')} is {theirs} and the environment's is {mine}; analyse a policy "
+                f"the policy's {what.replace('_', ' ')} is {trained} and the environment's is {now}; analyse a policy "
                 "with the env settings it was trained with (observation, neighbors)"
             )
     scenario = getattr(env, "scenario", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -60,11 +60,11 @@ def plot_all(analysis: Analysis, folder: Path) -> list[Path]:
     return paths
 
 
-def _step(ax: Axes, values: np.ndarray, color: str, label: str, band: bool = True, **style: Any) -> None:
+def _step(ax: Axes, values: np.ndarray, color: str, label: str, linestyle: str, band: bool = True) -> None:
     """The exact survival curve, drawn as the steps it is."""
     x, s = safety.survival(values)
     top = float(x[-1])
-    ax.step([0.0, *x, top], [1.0, *s, 0.0], where="pre", color=color, label=label, linewidth=1.6, **style)
+    ax.step([0.0, *x, top], [1.0, *s, 0.0], where="pre", color=color, label=label, linewidth=1.6, linestyle=linestyle)
     if band and len(values) > 1:
         points = np.linspace(0, top, 200)
         low, high = safety.survival_band(values, points)
@@ -82,7 +82,7 @@ def survival(scenario: str, cells: Sequence[Cell], shifted: Sequence[ShiftResult
             values = c.measures.episode["min_separation_nm"].astype(np.float64)
             if np.isfinite(values).all():
                 style = "--" if rule else "-"
-                _step(axes[0], values, color, f"{c.policy.name}: LoS {c.row['los_rate']:.2f}", linestyle=style)
+                _step(axes[0], values, color, f"{c.policy.name}: LoS {c.row['los_rate']:.2f}", style)
         axes[0].set_title(f"{scenario}: smallest separation")
         if changed:
             first = changed[0].subject
@@ -92,9 +92,8 @@ def survival(scenario: str, cells: Sequence[Cell], shifted: Sequence[ShiftResult
                 rows = [s for s in mine if s.shift.kind == kind]
                 values = np.concatenate([s.measures.episode["min_separation_nm"] for s in rows]).astype(np.float64)
                 rate = float((values < 5).mean())
-                _step(
-                    axes[1], values, color, f"{kind}: {rate:.2f}", band=False, linestyle="-" if k < len(CYCLE) else "--"
-                )
+                style = "-" if k < len(CYCLE) else "--"
+                _step(axes[1], values, color, f"{kind}: {rate:.2f}", style, band=False)
             axes[1].set_title(f"{first.name} under shifts, all of a kind together")
         for ax in axes:
             ax.axvline(5, color=RED, linewidth=1, linestyle=":")
@@ -106,9 +105,7 @@ def survival(scenario: str, cells: Sequence[Cell], shifted: Sequence[ShiftResult
     return path
 
 
-def degradation(
-    key: tuple[str, str], results: Sequence[ShiftResult], path: Path, columns: tuple[str, str, str] = LOST
-) -> Path:
+def degradation(key: tuple[str, str], results: Sequence[ShiftResult], path: Path, columns: Columns = LOST) -> Path:
     """A value with its interval against the size of each kind of shift, a line per target (of winds, per direction)."""
     label, note = WORDS[columns]
     base = next(s for s in results if s.shift is BASELINE)
@@ -132,9 +129,7 @@ def degradation(
     return path
 
 
-def _degradation_panel(
-    ax: Axes, kind: str, mine: Sequence[ShiftResult], base: ShiftResult, columns: tuple[str, str, str]
-) -> None:
+def _degradation_panel(ax: Axes, kind: str, mine: Sequence[ShiftResult], base: ShiftResult, columns: Columns) -> None:
     ax.axhline(base.row[columns[0]], color=GREY, linewidth=1.2, linestyle=":")
     if columns != LOST:
         ax.axhline(5, color=RED, linewidth=1, linestyle=":")

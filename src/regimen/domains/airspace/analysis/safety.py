@@ -16,6 +16,7 @@ from regimen.domains.airspace.analysis.measure import Measures
 from regimen.domains.airspace.analysis.risk import ENCOUNTER_SUMS, ratio, risk
 from regimen.statistics import wilson
 
+Row = dict[str, Any]  # of a table: numbers, flags and texts by column
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95)
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -37,7 +38,7 @@ def bounds(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
     return (float(low), float(high))
 
 
-def summarise(m: Measures, detector: Detector, seed: int = 0) -> dict[str, Any]:
+def summarise(m: Measures, detector: Detector, seed: int = 0) -> dict[str, float]:
     """One row for the episodes of one configuration."""
     e, a, here = m.episode, m.aircraft, m.present
     n = len(m)
@@ -46,7 +47,7 @@ def summarise(m: Measures, detector: Detector, seed: int = 0) -> dict[str, Any]:
     los = int(e["los"].sum())
     reached, flying = int(a["reached"].sum()), int(here.sum())
     hours = float(e["flight_h"].sum())
-    row: dict[str, Any] = {"episodes": n, "los_rate": los / n}
+    row: dict[str, float] = {"episodes": n, "los_rate": los / n}
     row["los_low"], row["los_high"] = wilson(los, n)
     row["los_events_per_h"] = per(e["los_events"].sum(), hours)
     row["los_s"] = float(e["los_decisions"].mean()) * detector.period_s
@@ -101,7 +102,7 @@ def summarise(m: Measures, detector: Detector, seed: int = 0) -> dict[str, Any]:
     return row
 
 
-def per(total: Any, units: Any) -> float:
+def per(total: float | np.ndarray, units: float | np.ndarray) -> float:
     """total / units, NaN without any."""
     return float(ratio(np.asarray(total, np.float64), np.asarray(units, np.float64)))
 
@@ -170,14 +171,14 @@ def unit_names(ids: Sequence[str]) -> list[tuple[str, str]]:
     return out + [("pair", f"{ids[i]}-{ids[j]}") for i, j in pairs(len(ids))]
 
 
-def alert_rows(counts: dict[str, Counts], ids: Sequence[str], detector: Detector) -> list[dict[str, Any]]:
+def alert_rows(counts: dict[str, Counts], ids: Sequence[str], detector: Detector) -> list[Row]:
     """One row for each unit and gate over the episodes of a configuration: counts of events and their rates."""
     rows = []
     for gate in GATES:
         total = counts[gate].sum(0)
         rates = total.rates(detector.period_s)
         for u, (level, name) in enumerate(unit_names(ids)):
-            row: dict[str, Any] = {"level": level, "unit": name, "gate": gate}
+            row: Row = {"level": level, "unit": name, "gate": gate}
             row |= {k: int(getattr(total, k)[u]) for k in ("conflicts", "alerts", "tp", "fp", "fn")}
             rows.append(row | {k: float(v[u]) for k, v in rates.items()})
     return rows

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from regimen.domains.airspace.files import SPEEDS, ScenarioFile
+from regimen.domains.airspace.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class Jitter:
         return f"within {self.position_nm:g} NM, {self.heading_deg:g} deg, {self.speed_kt:g} kt"
 
 
-def starts(files: Sequence[ScenarioFile], episodes: int, jitter: Jitter, seed: int, aircraft: int | None = None) -> Any:
+def starts(
+    files: Sequence[ScenarioFile], episodes: int, jitter: Jitter, seed: int, aircraft: int | None = None
+) -> tuple[Scenario, np.ndarray]:
     """Scenarios [len(files) * episodes, ...] in numpy, the episodes of a file next to each other; and the numbers of
     the episodes. Episode e of every file has the same perturbation."""
     n = max(len(f.agents) for f in files) if aircraft is None else aircraft

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from regimen.domains.airspace.analysis.flight import Flight, Rows, flight_of
 from regimen.domains.airspace.files import NAMES, Center, ScenarioFile, load
 from regimen.domains.airspace.geodesy import to_latlon
 from regimen.files.storage import cells_of, csv_line, write_atomic
+
+if TYPE_CHECKING:
+    from regimen.domains.airspace.env import Airspace
 
 COLLISION_NM = 3.0  # logged only
 DETECTED = ("gt_conflict", "predicted_alert", "predicted_alert_ungated", "tp", "fp", "fn", "tn")
@@ -151,12 +155,12 @@ class Place(NamedTuple):
     center: Center
 
 
-def place_of(env: Any) -> ScenarioFile | Place:
+def place_of(env: Airspace) -> ScenarioFile | Place:
     """Of an environment's own scenario; drawn ones are put where most of the built-in ones are."""
     return env.file or Place(env.agents, load(NAMES[-1]).center)
 
 
-def write_evaluation(path: Path, env: Any, rows: Rows, detector: Detector | None) -> Path:
+def write_evaluation(path: Path, env: Airspace, rows: Rows, detector: Detector | None) -> Path:
     """The episodes that an evaluation flew, as one CSV; with the detector's columns if one is given."""
     flight = flight_of(rows, np.arange(len(rows.length)))
     where, names = place_of(env), tuple(env.reward_components)
@@ -181,9 +185,9 @@ def write_trajectory(
     )
 
 
-def write_columns(path: Path, columns: dict[str, Any]) -> Path:
+def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
     """A CSV file of columns of equal length; what is not a number is empty."""
-    cells = [_cells(np.asarray(values)) for values in columns.values()]
+    cells = [_cells(values) for values in columns.values()]
     text = csv_line(columns) + "".join(",".join(row) + "\n" for row in zip(*cells))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text, sync=False)
