@@ -7,9 +7,12 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from regimen.errors import ConfigError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    import uvicorn
 
 PORT = 8765
 
@@ -33,7 +36,7 @@ def serve(runs: str | Path, port: int = PORT, open_browser: bool = False) -> int
     return 0
 
 
-def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[Any, socket.socket]:
+def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[uvicorn.Server, socket.socket]:
     """A server that is not running yet, and its socket: `server.run(sockets=[socket])`."""
     try:
         import uvicorn
@@ -48,7 +51,7 @@ def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[Any, 
     class Server(uvicorn.Server):
         """Ends open streams when it is asked to end; they would keep it waiting."""
 
-        async def shutdown(self, sockets: Any = None) -> None:
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.state.board.close()
             await super().shutdown(sockets)
 
