@@ -20,11 +20,11 @@ $(READY): pyproject.toml requirements.lock
 train: $(READY) ## Train PPO on CartPole until it is solved, with a live display
 	$(BIN)/regimen train cartpole
 
-test: $(READY) ## Run the tests (about 40 minutes on 2 cores)
+test: $(READY) ## Run the tests (about 10 minutes on 2 cores)
 	@command -v chromium chromium-browser google-chrome > /dev/null || echo "no Chromium: the tests of the live page in a browser are skipped (Debian: apt-get install chromium)"
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not long"
 
-test-all: $(READY) ## Run the tests of a minute or two each, after those of `make test`
+test-all: $(READY) ## Run the longer tests, after those of `make test` (about 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not slow"
 
 test-mutants: $(READY) ## Put known bugs in, one at a time, and see that the tests notice (half an hour on 2 cores)
