@@ -1,9 +1,13 @@
 """The regimen: what is shared equally by environments and workers, and what it says of an update's size."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from regimen.config.layers import build_config
 from regimen.config.regimen import Regimen, resolve, share_rollout
+from regimen.config.schema import ALGORITHMS
+from regimen.config.traits import Traits
 from regimen.errors import ConfigError
 
 ANY = "any:environment"
@@ -49,3 +53,25 @@ def test_the_size_of_an_update():
     episodes = Regimen("episodes", 10, 5, native=False, max_episode_steps=200)
     assert (episodes.rollout_rows, episodes.most_rows) == (0, 2000)
     assert Regimen("episodes", 10, 5, native=False).most_rows == 10_000  # about
+
+
+def test_traits_of_any_hyperparameters():
+    """Fields and properties count; what an algorithm does not have is the default."""
+
+    @dataclass(frozen=True)
+    class Plain:
+        buffer_size: int = 7
+        horizon: str | None = None
+        ent_schedule: str = "cosine"
+
+        @property
+        def update_ratio(self) -> float:
+            return 0.5
+
+    traits = Traits.of(Plain())
+    assert (traits.buffer_size, traits.update_ratio, traits.horizon) == (7, 0.5, None)
+    assert traits.moving == {"ent_schedule": "cosine"}
+    assert traits.epochs is None and traits.learning_starts == 0
+    assert Traits.of(object()).horizon == ""  # no schedules, which is not a horizon that is not set yet
+    empowerment = ALGORITHMS["empowerment"].config(training_steps_per_env_step=0.25)
+    assert Traits.of(empowerment).update_ratio == 0.25

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 from regimen.errors import ConfigError
 
@@ -94,7 +93,7 @@ class Rule:
 Schedule = Stairs | Ramp | Levels
 
 
-def parse(text: Any, field: str) -> Schedule:
+def parse(text: object, field: str) -> Schedule:
     """The schedule a text spells; ConfigError names the field and shows what can be written."""
     where, text = f"curriculum.{field}: ", str(text).strip()
     if match := RAMP.fullmatch(text):
@@ -132,7 +131,7 @@ def whole_steps(text: str, unit: str, where: str, least: int = 0) -> int:
     return round(n)
 
 
-def read(texts: Mapping[str, Any]) -> tuple[dict[str, Schedule], Rule | None]:
+def read(texts: Mapping[str, object]) -> tuple[dict[str, Schedule], Rule | None]:
     """The schedule of each field, and the rule that all fields with levels share."""
     schedules = {field: parse(text, field) for field, text in texts.items() if field != PRESET}
     moved = {field: s for field, s in schedules.items() if isinstance(s, Levels)}

@@ -18,7 +18,7 @@ OWN = "regimen"  # the key of our own metadata
 INSTALL = "datasets need Minari: pip install 'regimen[offline]'"
 
 
-def locate(name: Any) -> Path | None:
+def locate(name: object) -> Path | None:
     """The dataset that a text names: its Minari folder or `.npz` file; None when it names something else."""
     if not isinstance(name, (str, Path)):
         return None

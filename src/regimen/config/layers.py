@@ -43,7 +43,7 @@ def build_config(
     algo: str | None = None,
     preset: str | None = None,
     config_file: str | os.PathLike | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
 ) -> TrainConfig:
     """The configuration of a run. `overrides` takes `algo.lr`, `algo__lr`, nested dicts, and names that occur once."""
     overrides = dict(overrides or {})
@@ -84,7 +84,7 @@ def build_config(
 def share_discount(config: TrainConfig) -> TrainConfig:
     """The configuration with the learner's discount in an environment whose shaping must have the same."""
     domain = domain_of(config.env)
-    gamma = getattr(config.algo, "gamma", None)
+    gamma = config.traits.gamma
     if domain is None or domain.discount is None or gamma is None:
         return config
     name, default = domain.discount
@@ -102,7 +102,7 @@ def share_discount(config: TrainConfig) -> TrainConfig:
 def to_dict(config: TrainConfig) -> dict[str, Any]:
     """Plain nested data for `config.yaml`. `out` is left out: where a run was written is not part of repeating it."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         if isinstance(value, Mapping):
@@ -112,7 +112,7 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     return {k: v for k, v in plain(config).items() if k != "out"}
 
 
-def from_dict(data: Mapping[str, Any]) -> TrainConfig:
+def from_dict(data: Mapping[str, object]) -> TrainConfig:
     """The inverse of `to_dict`: no preset, no defaults but those of fields the data does not name."""
     algorithm = check_algorithm(_peek_algorithm(data) or "ppo")
     return validate(_build(TrainConfig, flatten(data, algorithm, "config: "), algorithm))
@@ -144,7 +144,7 @@ def leaf_types(algorithm: str) -> dict[str, Any]:
     return collect(TrainConfig, "")
 
 
-def normalize_key(key: Any) -> str:
+def normalize_key(key: object) -> str:
     """`algo__lr`, `stop.target-return` and `env.length` as dotted keys; env arguments live under `env_args`."""
     text = str(key).strip()
     for prefix in ("env_args.", "env_args__", "env-args.", "env.", "env__"):
@@ -190,13 +190,13 @@ def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "")
     return f"; did you mean '{dash}{name_of_best}'{candidates[best]}?"
 
 
-def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[str, Any]:
+def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dict[str, Any]:
     """A layer as dotted keys with values of the right type. `where` starts every error message."""
     leaves = leaf_types(algorithm)
     sections = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
     flat: dict[str, Any] = {}
 
-    def put(key: str, value: Any) -> None:
+    def put(key: str, value: object) -> None:
         if key in flat:
             raise ConfigError(f"{where}{key}: set twice under different names")
         if key.startswith("env_args."):
@@ -208,7 +208,7 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
         else:
             flat[key] = coerce(value, leaves[key], where + key)
 
-    def expand(items: Mapping[str, Any], prefix: str) -> None:
+    def expand(items: Mapping[str, object], prefix: str) -> None:
         for raw, value in items.items():
             key = normalize_key(prefix + str(raw))
             if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -242,11 +242,11 @@ def flatten(layer: Mapping[str, Any], algorithm: str, where: str = "") -> dict[s
     return flat
 
 
-def _peek(layer: Mapping[str, Any], name: str) -> Any:
+def _peek(layer: Mapping[str, object], name: str) -> Any:
     return next((v for k, v in layer.items() if normalize_key(k) == name), None)
 
 
-def _peek_algorithm(layer: Mapping[str, Any]) -> str | None:
+def _peek_algorithm(layer: Mapping[str, object]) -> str | None:
     """The algorithm a layer names: `algorithm: ppo`, `algo: ppo`, or a hyper-parameter object `algo=PPOConfig(...)`."""
     name, algo = _peek(layer, "algorithm"), _peek(layer, "algo")
     if name is None and dataclasses.is_dataclass(algo) and not isinstance(algo, type):
@@ -258,10 +258,10 @@ def _peek_algorithm(layer: Mapping[str, Any]) -> str | None:
     return None if name is None else coerce(name, str, "algorithm")
 
 
-def is_complete(layer: Mapping[str, Any], algorithm: str | None) -> bool:
+def is_complete(layer: Mapping[str, object], algorithm: str | None) -> bool:
     """Whether a layer names every setting, as a run's `config.yaml` does."""
 
-    def names(items: Mapping[str, Any], prefix: str = "") -> set[str]:
+    def names(items: Mapping, prefix: str = "") -> set[str]:
         out = set()
         for key, value in items.items():
             nested = isinstance(value, Mapping) and key not in ("env_args", "curriculum")
@@ -278,7 +278,7 @@ def check_algorithm(name: str) -> str:
     return name
 
 
-def dataset_env(env: str, data: Any) -> tuple[str, dict[str, Any]]:
+def dataset_env(env: str, data: object) -> tuple[str, Mapping[str, object]]:
     """The environment to train on and, where it was given by a dataset, the settings that come with it."""
     path = None if env in ENVS else datasets.locate(env)
     if path is None:
@@ -350,7 +350,7 @@ def guess_device(device: str, env: str = "") -> str:
     return "gpu" if not host and plugin and os.path.exists("/dev/nvidiactl") else "cpu"
 
 
-def _build(cls: type, flat: Mapping[str, Any], algorithm: str, prefix: str = "") -> Any:
+def _build(cls: type, flat: Mapping[str, object], algorithm: str, prefix: str = "") -> Any:
     values = {}
     for name, hint in field_types(cls).items():
         key = prefix + name

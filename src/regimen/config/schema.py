@@ -12,6 +12,7 @@ from regimen.config import algorithms
 from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.domains import AlgorithmEntry, domains
 from regimen.config.fields import Alias, Fraction, Natural, NotNegative, Period, Positive, Range, Whole
+from regimen.config.traits import Traits
 from regimen.errors import ConfigError
 
 
@@ -215,6 +216,11 @@ class TrainConfig:
     stop: StopConfig = field(default_factory=StopConfig)
     track: TrackConfig = field(default_factory=TrackConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+
+    @property
+    def traits(self) -> Traits:
+        """What every run asks of its algorithm's hyper-parameters."""
+        return Traits.of(self.algo)
 
     def replace(self, **changes) -> TrainConfig:
         return dataclasses.replace(self, **changes)

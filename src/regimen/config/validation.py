@@ -52,7 +52,7 @@ def type_name(hint: Any) -> str:
     return words + (" or none" if can_be_none else "")
 
 
-def _number(value: Any) -> float | int:
+def _number(value: object) -> float | int:
     """The finite number that `value` is or spells (`1e6`, `1_000_000`); ValueError for anything else."""
     if isinstance(value, bool):
         raise ValueError
@@ -67,7 +67,7 @@ def _number(value: Any) -> float | int:
     return value
 
 
-def _coerce(value: Any, hint: Any) -> Any:
+def _coerce(value: object, hint: Any) -> Any:
     """`value` as the type `hint`; ValueError when it is none."""
     if dataclasses.is_dataclass(hint) or hint is Any:
         return value
@@ -216,10 +216,10 @@ def _validate_rules(config: TrainConfig) -> None:
         raise ConfigError(
             f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"
         )
-    most = getattr(config.algo, "max_lag", None)
+    most = config.traits.max_lag
     if most is not None and rollout.lag > most:
         raise ConfigError(f"rollout.lag: {rollout.lag} is more than algo.max_lag {most}: every batch would be dropped")
-    if hasattr(config.algo, "buffer_size") and rollout.steps is None:
+    if config.traits.buffer_size is not None and rollout.steps is None:
         raise ConfigError(
             f"rollout.episodes: {config.algorithm} learns from a replay of steps, not from whole episodes; set "
             "rollout.steps instead"
@@ -247,7 +247,7 @@ def _validate_data(config: TrainConfig) -> None:
         raise ConfigError(f"data: {config.algorithm} learns from its own rollouts; these learn from a dataset: {able}")
     if config.curriculum:
         raise ConfigError("curriculum: there is no environment to change while learning from a dataset")
-    online = getattr(config.algo, "online_steps", 0)
+    online = config.traits.online_steps
     if online and (config.total_steps is None or config.total_steps <= online):
         raise ConfigError(f"algo.online_steps: {online} are the last of total_steps, which must be more")
     if config.total_episodes is not None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -39,6 +39,19 @@ class Limits(Record):
 IDLE = Limits(0, 0, 0)
 
 
+class WorkerRow(TypedDict):
+    """The state of one worker: a line of `workers.csv`."""
+
+    worker: int
+    state: str
+    env_steps: int
+    steps_per_second: float
+    heartbeat_age: float  # seconds
+    restarts: int
+    waiting_for: str
+    pid: int
+
+
 @dataclass
 class Progress:
     """What one advance did to one learner."""
@@ -60,7 +73,7 @@ class Engine:
     regimen: Regimen
     curriculum: Curriculum | None = None
     notes: tuple[str, ...] = ()  # what the start of a run says of it
-    about: dict[str, Any] = {}  # noqa: RUF012 - what its summary says
+    about: Mapping[str, object] = {}
     compile_seconds: float = 0.0
     compiling: bool = False
     on_signal: Callable[[int], None]  # of one that another process of the run has received
@@ -96,10 +109,10 @@ class Engine:
         """How experience is collected, where that needs saying."""
         return ""
 
-    def watch(self, tell: Callable[[str], None], show: Callable[[list[dict[str, Any]]], None]) -> None:
+    def watch(self, tell: Callable[[str], None], show: Callable[[list[WorkerRow]], None]) -> None:
         """Where to say what happens within an advance: events, and the state of each worker."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """What it adds to summary.json."""
         return self.about
 

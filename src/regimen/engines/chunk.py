@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +75,7 @@ class Buffers(Record):
     """What a chunk hands to the host, with room for a seed that waits: it writes behind its last row, unread."""
 
     steps: Array  # [CHUNK + 1]
-    metrics: Any  # [CHUNK + 1, M] while running, one column per metric; in the end by name
+    metrics: PyTree  # [CHUNK + 1, M] while running, one column per metric; in the end by name
     episodes: EpisodeRows  # of each device
 
 
@@ -142,7 +141,7 @@ def chunk(turn: Callable[[State, PyTree], Turn], state: State, carry: PyTree, li
 def empty_rows(shapes: EpisodeRows, capacity: int) -> EpisodeRows:
     """Room for that many episodes, none of them there yet."""
 
-    def zeros(s: Any) -> Array:
+    def zeros(s: jax.ShapeDtypeStruct) -> Array:
         return jnp.zeros((capacity, *s.shape[1:]), s.dtype)
 
     return replace(jax.tree.map(zeros, replace(shapes, count=())), count=jnp.int32(0))  # type: ignore[arg-type]
@@ -180,7 +179,7 @@ class CompiledEngine(Engine):
         """What the program is given besides the algorithm and the state, and does not change."""
         raise NotImplementedError
 
-    def turn(self, algo: Algorithm, inputs: Any, state: State, carry: PyTree) -> Turn:
+    def turn(self, algo: Algorithm, inputs: PyTree, state: State, carry: PyTree) -> Turn:
         """One update of one learner."""
         raise NotImplementedError
 

@@ -20,7 +20,7 @@ from regimen.config.curriculum import LEVEL, PRESET, Levels, Ramp, Rule, Schedul
 from regimen.engines.base import Progress
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, nearest
-from regimen.types import Array, Clock, EpisodeRows
+from regimen.types import Array, Clock, EpisodeRows, PyTree
 
 METRICS = "curriculum/"  # how the names of its metrics begin
 
@@ -73,7 +73,7 @@ def float_fields(env: Any) -> list[str]:
     return [name for name, x in leaves if name in declared or isinstance(x, float)]
 
 
-def field_name(path: Any) -> str:
+def field_name(path: jax.tree_util.KeyPath) -> str:
     return str(getattr(path[-1], "name", path[-1]))
 
 
@@ -96,7 +96,7 @@ class Curriculum:
         zero = jnp.zeros((), jnp.int32)
         return {LEVEL: zero, "seen": zero, "recent": jnp.zeros(self.rule.window, bool)}
 
-    def apply(self, env: Any, clock: Clock, course: dict[str, Array]) -> tuple[Any, dict[str, Array]]:
+    def apply(self, env: PyTree, clock: Clock, course: dict[str, Array]) -> tuple[PyTree, dict[str, Array]]:
         """The environment of the next update, and the values as metrics."""
         values = {field: self.value(schedule, clock, course) for field, schedule in self.schedules.items()}
         env = jax.tree_util.tree_map_with_path(lambda path, x: values.get(field_name(path), x), env)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,6 +14,13 @@ from regimen import spaces
 from regimen.errors import ConfigError, OutOfMemoryError
 from regimen.types import PyTree
 from regimen.words import size
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from regimen.algorithms.base import Algorithm
+
+Device = Any  # jax.Device, which is a variable to type checkers
 
 REDUCE = "reduce rollout.num_envs, rollout.steps or rollout.episodes, or set algo.micro_batch_size"
 MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
@@ -61,7 +68,7 @@ def mappings() -> int:
         return 0
 
 
-def choose(asked: int | None, num_envs: int, algo: Any) -> list[Any]:
+def choose(asked: int | None, num_envs: int, algo: Algorithm) -> list[Device]:
     """The devices to train on, each with an equal share of the environments: `asked`, or all that can share them."""
     visible = jax.devices()
     if jax.process_count() > 1:
@@ -95,7 +102,7 @@ def tree_bytes(tree: PyTree) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree) if hasattr(x, "dtype"))
 
 
-def batch_bytes(observation_space: Any, steps: int, episodes: int, copies: float) -> int:
+def batch_bytes(observation_space: gymnasium.Space, steps: int, episodes: int, copies: float) -> int:
     """About what the batches of one learner take. Nothing is allocated to know it.
 
     A row holds an observation and its successor as they are, the observation as network input, and a dozen numbers
@@ -105,7 +112,7 @@ def batch_bytes(observation_space: Any, steps: int, episodes: int, copies: float
     return int(steps * row * copies) + 128 * episodes
 
 
-def available_memory(device: Any) -> int | None:
+def available_memory(device: Device) -> int | None:
     """Bytes free on an accelerator, or on this machine."""
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
@@ -119,7 +126,7 @@ def available_memory(device: Any) -> int | None:
     return None
 
 
-def require_memory(needed: float, replay: float, devices: list[Any]) -> None:
+def require_memory(needed: float, replay: float, devices: list[Device]) -> None:
     """Refuse before allocating what cannot fit, each device with its share: batches, and a replay of which two copies
     exist while it is made. The devices of a CPU have one memory."""
     shares = jax.process_count() if devices[0].platform == "cpu" else len(devices)

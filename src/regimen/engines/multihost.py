@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from regimen import trees
 from regimen.engines.base import Limits, Progress
 from regimen.engines.native import NativeEngine
 from regimen.errors import ConfigError, LostProcessError
-from regimen.types import PyTree, State
+from regimen.types import Array, PyTree, State
 
 HEARTBEAT_SECONDS = 30  # after which jax ends the processes that wait for one that is gone
 JOIN_SECONDS = 300
@@ -63,7 +63,7 @@ def exchange(values: np.ndarray) -> np.ndarray:
         return np.asarray(multihost_utils.process_allgather(values)).reshape(jax.process_count(), *values.shape)
 
 
-def tell(message: dict[str, Any] | None, signal_number: int = 0) -> tuple[dict[str, Any], int]:
+def tell(message: Mapping[str, object] | None, signal_number: int = 0) -> tuple[dict[str, Any], int]:
     """Process 0's message, and the first signal that any other process has received. All processes call this."""
     data = np.frombuffer(json.dumps(message).encode(), np.uint8)
     heads = exchange(np.array([data.size, signal_number], np.int32))
@@ -99,7 +99,7 @@ class SharedEngine(NativeEngine):
 
     on_signal: Callable[[int], None] = staticmethod(lambda number: None)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Mapping[str, object]) -> None:
         _, number = tell(message)
         if number:
             self.on_signal(number)
@@ -129,7 +129,7 @@ class SharedEngine(NativeEngine):
         return jax.tree.map(lambda x: (x if x.is_fully_replicated else self.copy(x)).addressable_data(0), tree)
 
     @cached_property
-    def copy(self) -> Callable[[Any], Any]:
+    def copy(self) -> Callable[[Array], Array]:
         """One array, whole on every device."""
         return jax.jit(lambda x: x, out_shardings=NamedSharding(self.mesh, P()))
 
@@ -152,7 +152,7 @@ class SharedEngine(NativeEngine):
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         return jax.tree.map(as_was, zeros, {"state": self.state, "carry": self.carry})
 
-    def place(self, state: State, carry: Any) -> None:
+    def place(self, state: State, carry: PyTree) -> None:
         """Take up process 0's state and carry; all processes call it, at the start and to restore."""
         given = state, carry
         with blaming_the_lost():
@@ -160,11 +160,11 @@ class SharedEngine(NativeEngine):
         super().place(*jax.tree.map(as_was, sent, given))
 
 
-def words(x: Any) -> Any:
+def words(x: Array) -> Array:
     """A random key as its words; anything else as it is."""
     return jax.random.key_data(x) if trees.is_key(x) else x
 
 
-def as_was(x: Any, like: Any) -> Any:
+def as_was(x: Array, like: Array) -> Array:
     """The key with these words, where `like` is a key."""
     return jax.random.wrap_key_data(jnp.asarray(x)) if trees.is_key(like) else x

@@ -16,11 +16,12 @@ from regimen.algorithms.base import Algorithm
 from regimen.axes import DEVICES, all_devices, gather_over_devices
 from regimen.engines.chunk import Buffers, CompiledEngine, Stretch, Turn, one_update
 from regimen.engines.curriculum import Curriculum
+from regimen.engines.device import Device
 from regimen.sources import lagged
 from regimen.sources.scan import ScanSource
 from regimen.types import Array, PyTree, State
 
-Carry = Any  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curriculum": its course, "history": policies}
+Carry = PyTree  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curriculum": its course, "history": policies}
 
 
 def collect_and_learn(
@@ -69,7 +70,7 @@ class NativeEngine(CompiledEngine):
         init: Callable[[Array, Algorithm], State],
         curriculum: Curriculum | None = None,
         lag: int = 0,
-        devices: list[Any] | None = None,
+        devices: list[Device] | None = None,
         variants: list[Algorithm] | None = None,
     ):
         super().__init__(algo, len(seeds), variants)
@@ -97,11 +98,11 @@ class NativeEngine(CompiledEngine):
     def inputs(self) -> PyTree:
         return self.env
 
-    def turn(self, algo: Algorithm, inputs: Any, state: State, carry: Carry) -> Turn:
+    def turn(self, algo: Algorithm, inputs: PyTree, state: State, carry: Carry) -> Turn:
         source = self.source.share(self.mesh.size)
         return collect_and_learn(source, self.curriculum, self.lag, algo, inputs, state, carry)
 
-    def specs(self, state: State) -> tuple[Any, Any]:
+    def specs(self, state: State) -> tuple[PyTree, PyTree]:
         """How a state and a carry lie on the devices: rows of environments are split, the rest is on all of them."""
         everywhere, by_env = P(), P(DEVICES) if self.learners == 1 else P(None, DEVICES)
         split = self.algo.by_env or ()
@@ -119,8 +120,8 @@ class NativeEngine(CompiledEngine):
 
     def over_devices(self, run: Callable[..., Stretch]) -> Callable[..., Stretch]:
         state, carry = self.specs(self.state)
-        everywhere: Any = P()
-        rows: Any = P(DEVICES) if self.learners == 1 else P(None, DEVICES)
+        everywhere: PyTree = P()
+        rows: PyTree = P(DEVICES) if self.learners == 1 else P(None, DEVICES)
         end = Stretch(
             state=state,
             carry=carry,

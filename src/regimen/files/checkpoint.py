@@ -12,16 +12,15 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from regimen.errors import StorageError
-from regimen.files.storage import read_json, write_json
+from regimen.files.storage import Json, read_json, write_json
 from regimen.trees import flatten
 from regimen.types import PyTree
 
@@ -40,7 +39,7 @@ class Checkpoints:
         folders = self.path.iterdir() if self.path.is_dir() else ()
         return sorted(int(f.name) for f in folders if f.name.isdigit())
 
-    def index(self) -> dict[str, Any]:
+    def index(self) -> Json:
         """{"best": {step: evaluation return}, "final": step or None}."""
         return {"best": {}, "final": None} | read_json(self.path / "index.json")
 
@@ -48,7 +47,7 @@ class Checkpoints:
         self,
         step: int,
         tree: PyTree,
-        meta: dict[str, Any],
+        meta: Mapping[str, object],
         write_policy: Callable[[Path], None],
         *,
         best: float | None = None,
@@ -133,7 +132,7 @@ class Checkpoints:
             )
         return self.path / str(step)
 
-    def load(self, which: str, warn: Callable[[str], None]) -> tuple[dict[str, np.ndarray], dict[str, Any], Path]:
+    def load(self, which: str, warn: Callable[[str], None]) -> tuple[dict[str, np.ndarray], Json, Path]:
         """Arrays and meta of a checkpoint. A damaged `latest` falls back to the one before it, with a warning."""
         path = self.find(which)
         while True:
@@ -161,7 +160,7 @@ class Checkpoints:
         self.link_best()
 
 
-def is_current(target: Path, meta: dict[str, Any]) -> bool:
+def is_current(target: Path, meta: Mapping[str, object]) -> bool:
     """Whether this very moment is on disk already (a best and a periodic checkpoint may coincide)."""
     return read_json(target / "meta.json").get("run") == json.loads(json.dumps(meta["run"]))
 
@@ -170,7 +169,7 @@ class OldSchemaError(StorageError):
     """A checkpoint whose state only an earlier version can read; those before it are no newer."""
 
 
-def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, np.ndarray], Json]:
     """One checkpoint: its arrays and meta.json, verified."""
     meta = verify(path)
     if reader := OLDER_READERS.get(meta["schema"]):
@@ -184,7 +183,7 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise StorageError(f"the checkpoint {path} is damaged: {type(e).__name__}: {str(e)[:200]}") from e
 
 
-def verify(path: Path) -> dict[str, Any]:
+def verify(path: Path) -> Json:
     """The meta.json of a checkpoint whose files are those that were written, by this version or an earlier one."""
     try:
         meta = json.loads((path / "meta.json").read_text())

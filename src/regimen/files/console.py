@@ -8,8 +8,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from regimen.engines.base import WorkerRow
 from regimen.words import clock, count, number, plural, score
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 Point = Mapping[str, float]  # a logged row
-WorkerRow = dict[str, Any]  # of workers.csv: numbers, and its state in words
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
 WORKERS_SECONDS = 30.0  # and one line about its workers in this
 MANY_WORKERS = 16  # the panel shows so many, those in trouble first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +62,10 @@ class Writer:
         except OSError as e:
             raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
 
-    def finish(self, note: dict[str, Any]) -> Path:
+    def finish(self, note: Mapping[str, object]) -> Path:
         """Put it in its place; `note` is what we keep about it beside Minari's own metadata."""
         h = self.handle
-        note = {"env": h.id, "env_args": h.env_args} | note
+        note = {"env": h.id, "env_args": h.env_args, **note}
         try:
             self.storage.update_metadata({OWN: note})
             self.tmp.rename(self.path)

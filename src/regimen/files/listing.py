@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
-from regimen.files.storage import read_json
+from regimen.files.storage import Json, read_json
 from regimen.words import aligned, clock, count, score, size
 
 DEEPEST = 4  # folders below the one asked for
@@ -76,7 +75,7 @@ def locked(path: Path) -> bool:
     return False
 
 
-def last_row(path: Path) -> dict[str, Any]:
+def last_row(path: Path) -> Json:
     """The last whole line of metrics.jsonl."""
     try:
         with open(path / "metrics.jsonl", "rb") as file:
@@ -152,7 +151,7 @@ def listed(
         r for r in rows if (state in (None, r.state)) and (env is None or env in r.env) and (algo in (None, r.algo))
     ]
     lowest = float("-inf")
-    keys: dict[str, Any] = {
+    keys: dict[str, Callable[[Listed], str | float | Path]] = {
         "started": lambda r: r.started,
         "return": lambda r: lowest if r.episode_return is None else r.episode_return,
         "size": lambda r: r.size,

@@ -55,7 +55,7 @@ class MirrorResult:
 class _Ending:
     """What `finish` hands to the thread."""
 
-    summary: dict[str, Any]
+    summary: dict[str, object]
     artifacts: list[Path]
     policy_dir: Path | None
     register: str | None
@@ -81,7 +81,7 @@ class Mirror:
         experiment: str,
         run_name: str,
         run_dir: Path,
-        params: Mapping[str, Any],
+        params: Mapping[str, object],
         delay: float = 5.0,
         warn: Callable[[str], None] | None = None,
     ):
@@ -96,7 +96,7 @@ class Mirror:
         self._result = MirrorResult(uri=without_password(self.uri))
         self._client: Any = None  # MlflowClient, once connected
         self._model_id: str | None = None
-        self._points: list[tuple[int, int, Mapping[str, Any]]] = []  # (step, milliseconds, metrics)
+        self._points: list[tuple[int, int, Mapping[str, object]]] = []  # (step, milliseconds, metrics)
         self._unsent: list[Metric] = []
         self._guard = threading.Lock()  # of _points
         self._wake = threading.Event()
@@ -109,14 +109,14 @@ class Mirror:
             self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
             self._thread.start()
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
         if self._thread is not None:
             with self._guard:
                 self._points.append((int(step), int(time.time() * 1000), dict(metrics)))
 
     def finish(
         self,
-        summary: Mapping[str, Any],
+        summary: Mapping[str, object],
         artifacts: list[Path],
         policy_dir: Path | None = None,
         register: str | None = None,
@@ -372,7 +372,7 @@ def entity_key(name: str) -> str:
     return re.sub(r"[^\w./ :-]", "_", name)[:KEY_LENGTH]
 
 
-def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(params: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """Nested settings as `algo.lr: 0.0003`; lists are one value."""
     flat: dict[str, str] = {}
     for key, value in params.items():

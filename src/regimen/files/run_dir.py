@@ -9,10 +9,10 @@ import io
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import yaml
@@ -21,6 +21,7 @@ from regimen.errors import StorageError
 from regimen.files.storage import (
     Appender,
     CsvLog,
+    Json,
     cell,
     cells_of,
     json_lines,
@@ -62,7 +63,7 @@ class RunFiles:
         self._attach()
 
     def _attach(self) -> None:
-        self._status: dict[str, Any] | None = None
+        self._status: Json | None = None
         self._metrics = Appender(self.path / "metrics.jsonl")
         self._log = Appender(self.path / "log.txt")
         self._progress = CsvLog(self.path / "progress.csv", PROGRESS_COLUMNS)
@@ -70,7 +71,7 @@ class RunFiles:
         self._workers = CsvLog(self.path / "workers.csv")
 
     @classmethod
-    def create(cls, path: Path, config: dict[str, Any], command: str) -> Self:
+    def create(cls, path: Path, config: Mapping[str, object], command: str) -> Self:
         """A new run directory. An existing one with anything in it is refused and left as it is."""
         path = Path(path)
         try:
@@ -116,7 +117,7 @@ class RunFiles:
         return cls(path)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Json:
         return read_config(self.path)
 
     def lock(self) -> None:
@@ -153,7 +154,7 @@ class RunFiles:
         if file is not None:
             file.close()  # the file itself stays: removing it would let two processes lock two files of one name
 
-    def status(self, **fields: Any) -> dict[str, Any]:
+    def status(self, **fields: object) -> Json:
         """Merge `fields` into status.json and return the whole."""
         if fields.get("state", "running") not in STATES:
             raise ValueError(f"state: '{fields['state']}' is none of {', '.join(STATES)}")
@@ -164,11 +165,11 @@ class RunFiles:
         write_json(path, self._status, sync="state" in fields)
         return dict(self._status)
 
-    def log(self, point: Mapping[str, Any]) -> None:
+    def log(self, point: Mapping[str, object]) -> None:
         """One point: a line of metrics.jsonl and a row of progress.csv. What is not finite is left out."""
         self.log_many([point])
 
-    def log_many(self, points: Iterable[Mapping[str, Any]]) -> None:
+    def log_many(self, points: Iterable[Mapping[str, object]]) -> None:
         """Several points in one write: what a compiled chunk of updates hands over."""
         rows = [{k: v for k, raw in point.items() if (v := plain(raw)) is not None} for point in points]
         if not rows:
@@ -187,21 +188,21 @@ class RunFiles:
         rest = [name for name in rows if name not in known and name not in rewards]
         self._episodes.append({name: cells_of(rows[name]) for name in (*known, *rewards, *rest)})
 
-    def workers(self, updates: int, seconds: float, rows: list[dict[str, Any]]) -> None:
+    def workers(self, updates: int, seconds: float, rows: Sequence[Mapping[str, object]]) -> None:
         """The state of each worker at one moment."""
-        stamped = [{"updates": updates, "wall_seconds": round(seconds, 2)} | row for row in rows]
+        stamped = [{"updates": updates, "wall_seconds": round(seconds, 2), **row} for row in rows]
         self._workers.append({name: [cell(row[name]) for row in stamped] for name in stamped[0]} if rows else {})
 
     def event(self, text: str) -> None:
         self._log.write(f"{utc_now()} {' '.join(text.splitlines())}\n".encode())
 
-    def summary(self, values: Mapping[str, Any]) -> None:
+    def summary(self, values: Mapping[str, object]) -> None:
         write_json(self.path / "summary.json", values)
 
     def rewind(self, updates: int) -> None:
         """Forget everything after that many updates, to continue from a checkpoint taken then."""
 
-        def keep(row: Mapping[str, Any], counter: str) -> bool:
+        def keep(row: Mapping[str, object], counter: str) -> bool:
             count = row.get(counter)
             return not isinstance(count, (int, float)) or count <= updates
 
@@ -238,7 +239,7 @@ def _in_use(path: Path) -> StorageError:
     return StorageError(f"--out: {path} already exists and is not empty; choose another --out{resume}")
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[Json]:
     """The points of a run directory (or of a metrics.jsonl); empty when none was logged yet."""
     path = Path(path)
     path = path / "metrics.jsonl" if path.is_dir() else path
@@ -302,7 +303,7 @@ def _readable(line: str, width: int) -> bool:
         return False
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> Json:
     """config.yaml of a run directory."""
     path = Path(path) / "config.yaml"
     try:

@@ -23,6 +23,8 @@ import numpy as np
 
 from regimen.errors import StorageError
 
+Json = dict[str, Any]  # an object of a JSON or YAML file
+
 
 def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -46,7 +48,7 @@ def writing(path: Path) -> Iterator[None]:
         raise storage_error(path, error) from error
 
 
-def plain(value: Any, finite: bool = True) -> Any:
+def plain(value: object, finite: bool = True) -> Any:
     """`value` as JSON or YAML can hold it: arrays and scalars as Python numbers; with `finite`, NaN and inf as None."""
     if type(value) is not float and hasattr(value, "item"):  # numpy and jax arrays and scalars
         array = np.asarray(value)
@@ -93,11 +95,11 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_json(path: Path, value: Any, sync: bool = True) -> None:
+def write_json(path: Path, value: object, sync: bool = True) -> None:
     write_atomic(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n", sync)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     """The object in `path`; empty when the file is missing or does not hold one."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -207,7 +209,7 @@ def csv_line(cells: Iterable[str]) -> str:
     return text.getvalue()
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, (int, float)):
@@ -253,7 +255,7 @@ def rows_up_to(data: bytes, counter: str, limit: int) -> bytes:
     return b"".join(kept)
 
 
-def json_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def json_lines(path: Path) -> Iterator[tuple[bytes, Json]]:
     """Whole lines that hold an object; a torn line, or the zeros a power failure leaves, are passed over."""
     with open(path, "rb") as file:
         for line in file:

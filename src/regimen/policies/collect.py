@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ class Part:
             f"(min {r.min():.2f}, max {r.max():.2f})"
         )
 
-    def note(self) -> dict[str, Any]:
+    def note(self) -> Mapping[str, object]:
         out = {"policy": self.policy, "source": self.source, "episodes": self.episodes, "steps": self.steps}
         return out | {"return_mean": float(np.mean(self.returns))}
 
@@ -317,18 +317,18 @@ def episode_of(rows: Rows, algo: ActingAlgorithm) -> Episode:
 
 
 def collect(
-    target: Any,
+    target: object,
     out: str | Path,
     policy: str | None = None,
-    env_args: dict[str, Any] | None = None,
-    env: Any = None,
+    env_args: Mapping[str, object] | None = None,
+    env: object = None,
     **options: Any,
 ) -> Dataset:
     """Write a Minari dataset of a run's policies, or of random actions on an environment, and read it back. `env` is
     the environment itself, where the run was trained on an object; the other options are those of `gather`."""
     path = Path(target) if is_run(target) else None
     origin = read_config(RunFiles.open(path).path) if path is not None else {}
-    name, args = origin.get("env", target), dict(origin.get("env_args", {})) | (env_args or {})
+    name, args = origin.get("env", target), {**origin.get("env_args", {}), **(env_args or {})}
     if isinstance(name, str):
         refuse_object(name, env, f"regimen.collect('{target}', env=...)")
     native = registry.is_native(name if env is None else env)

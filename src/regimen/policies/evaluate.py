@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +22,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, StorageError, nearest
 from regimen.files.mlflow import resolve_model_uri
 from regimen.files.run_dir import read_config
+from regimen.files.storage import Json
 from regimen.policies.policy import Policy, load_policy, read_policy, require_match
 from regimen.policies.target import is_run, refuse_object
 from regimen.schedule import Episodes
@@ -74,8 +74,8 @@ class Evaluation:
             out |= {f"eval/reward/{name}": float(x.mean()) for name, x in self.components.items()}
         return out | {f"eval/{name}": float(x.mean()) for name, x in self.metrics.items() if name != "success"}
 
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
+    def to_dict(self) -> Json:
+        out: Json = {
             "env": self.env,
             "policy": self.policy,
             "checkpoint": self.checkpoint,
@@ -202,12 +202,12 @@ class HostEvaluator:
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
         source = self.open(min(self.num_envs, episodes))
         self.handle.action_space.seed(seed)
-        ended: list[Any] = [None] * episodes
+        ended: list[tuple] = [()] * episodes
         for moment in play_host(source, partial(self.actions, params), seed, episodes, self.stop_requested):
             for i, terminated, success in moment.ended:
                 sums = source.reward[i].copy(), source.length[i], terminated, success, source.metrics[i]
                 ended[moment.running[i]] = (0, *sums)
-        rows: Any = source.finished(ended)
+        rows: PyTree = source.finished(ended)
         return summarize(self.handle, policy, seed, rows.reward, rows.length, rows.terminated, rows.metrics)
 
     def open(self, n: int) -> HostSource:
@@ -301,19 +301,19 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
 
 
 def evaluate(
-    target: Any,
+    target: object,
     policy: str | Policy | None = None,
     episodes: int = 100,
     seed: int = 0,
-    env_args: dict[str, Any] | None = None,
+    env_args: Mapping[str, object] | None = None,
     checkpoint: str = "best",
     tracking_uri: str | None = None,
-    env: Any = None,
+    env: object = None,
 ) -> Evaluation:
     """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
     environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy."""
     learned = policy if isinstance(policy, Policy) else None
-    origin: Mapping[str, Any] = {}
+    origin: Json = {}
     if isinstance(target, str) and target.startswith("models:/"):
         registered = read_policy(resolve_model_uri(target, tracking_uri))
         learned, origin = (registered if policy is None else learned), registered.meta
@@ -321,7 +321,7 @@ def evaluate(
         learned = load_policy(target, checkpoint) if policy is None else learned
         has_config = (Path(target) / "config.yaml").exists()
         origin = read_config(Path(target)) if has_config else read_policy(Path(target)).meta
-    stored, args = origin.get("env", target), dict(origin.get("env_args", {})) | (env_args or {})
+    stored, args = origin.get("env", target), {**origin.get("env_args", {}), **(env_args or {})}
     if isinstance(stored, str):
         refuse_object(stored, env, f"regimen.evaluate('{target}', env=...)")
     native = registry.is_native(stored if env is None else env)

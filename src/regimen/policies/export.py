@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from regimen import spaces
 from regimen.errors import StorageError
 from regimen.files.run_dir import read_metrics, versions
-from regimen.files.storage import read_json, utc_now, write_atomic, write_json
+from regimen.files.storage import Json, read_json, utc_now, write_atomic, write_json
 from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, score
@@ -77,11 +75,11 @@ def export_policy(
     return path
 
 
-def metadata(run: Path, policy: Policy, checkpoint: str = "best") -> dict[str, Any]:
+def metadata(run: Path, policy: Policy, checkpoint: str = "best") -> Json:
     """What a policy is, how it was trained and how good it is, as far as its run says."""
     summary, status, meta = read_json(run / "summary.json"), read_json(run / "status.json"), policy.meta
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
-    out: dict[str, Any] = {
+    out: Json = {
         "schema": SCHEMA,
         "algorithm": meta["algorithm"],
         "env": meta.get("env"),
@@ -102,7 +100,7 @@ def metadata(run: Path, policy: Policy, checkpoint: str = "best") -> dict[str, A
     return {k: v for k, v in out.items() if v is not None} | {"exported": utc_now()}
 
 
-def evaluation(summary: Mapping[str, Any], checkpoint: str) -> dict[str, Any] | None:
+def evaluation(summary: Json, checkpoint: str) -> Json | None:
     """The evaluation at the end of the run, of the policy that is exported; None where there is none of it."""
     prefix = {"best": "eval", "final": "final"}.get(checkpoint)
     if prefix is None or f"{prefix}_return_mean" not in summary:
@@ -114,7 +112,7 @@ def evaluation(summary: Mapping[str, Any], checkpoint: str) -> dict[str, Any] | 
     return out
 
 
-def readme(about: Mapping[str, Any]) -> str:
+def readme(about: Json) -> str:
     """The same for a person."""
     env, algorithm = about.get("env", "an environment"), str(about["algorithm"]).upper()
     args = ", ".join(f"{k} {v}" for k, v in about.get("env_args", {}).items())
@@ -163,13 +161,13 @@ policy = regimen.load_policy("this/folder")
 """
 
 
-def which(about: Mapping[str, Any]) -> str:
+def which(about: Json) -> str:
     names = {"best": "the best by evaluation", "final": "the last"}
     step = about.get("policy_env_steps")
     return names.get(about["policy"], "of a checkpoint") + ("" if step is None else f", of env step {step:,}")
 
 
-def trained(about: Mapping[str, Any]) -> str | None:
+def trained(about: Json) -> str | None:
     if "env_steps" not in about:
         return None
     parts = [
@@ -181,7 +179,7 @@ def trained(about: Mapping[str, Any]) -> str | None:
     return ", ".join(parts) + f" in {clock(about.get('wall_seconds', 0.0))}{where}"
 
 
-def evaluated(found: Mapping[str, Any] | None) -> str | None:
+def evaluated(found: Json | None) -> str | None:
     if found is None:
         return None
     text = f"return {score(found['return_mean'])} ± {score(found['return_std'])} over {found['episodes']} new episodes"
@@ -189,7 +187,7 @@ def evaluated(found: Mapping[str, Any] | None) -> str | None:
     return text + ("" if between is None else f" (95% interval {score(between[0])} to {score(between[1])})")
 
 
-def metric_rows(found: Mapping[str, Any]) -> dict[str, str]:
+def metric_rows(found: Json) -> dict[str, str]:
     """Each metric of the evaluation with its interval; the return has a row of its own."""
     rows = {}
     for name, value in found.get("metrics", {}).items():

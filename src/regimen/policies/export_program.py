@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from regimen.algorithms import policy_map
 from regimen.errors import ConfigError
 from regimen.files.storage import write_atomic, write_json
 from regimen.policies.policy import Policy
+from regimen.types import Array, PyTree
 
 FORMATS = ("policy", "stablehlo", "onnx")
 PLATFORMS = ("cpu", "cuda")
@@ -54,7 +54,7 @@ def input_names(policy: Policy) -> list[str]:
     return [name or "observation" for name in spaces.leaves(policy.observation_space)]
 
 
-def described(policy: Policy, name: str) -> dict[str, Any]:
+def described(policy: Policy, name: str) -> dict[str, object]:
     leaf = spaces.split(policy.observation_space, spaces.zeros(policy.observation_space))[
         "" if name == "observation" else name
     ]
@@ -62,7 +62,7 @@ def described(policy: Policy, name: str) -> dict[str, Any]:
     return {"dtype": str(leaf.dtype), "shape": ["B", *leaf.shape]}
 
 
-def outputs(policy: Policy) -> dict[str, Any]:
+def outputs(policy: Policy) -> dict[str, object]:
     found = jax.eval_shape(greedy(policy), *samples(policy, 1))
     names = list(spaces.leaves(policy.action_space))
     return {
@@ -71,12 +71,12 @@ def outputs(policy: Policy) -> dict[str, Any]:
     }
 
 
-def greedy(policy: Policy) -> Callable[..., tuple[Any, ...]]:
+def greedy(policy: Policy) -> Callable[..., tuple[Array, ...]]:
     """Actions [B, ...], one array for each part of the action, from one array for each part of the observation."""
     algo, params, observed = policy.algo, policy.params, policy.observation_space
     names = list(spaces.leaves(observed))
 
-    def act(*parts: Any) -> tuple[Any, ...]:
+    def act(*parts: Array) -> tuple[Array, ...]:
         obs = spaces.build(observed, dict(zip(names, parts)))
         action, _, _ = algo.act(params, obs, (), None, mask=None, greedy=True)
         return tuple(spaces.split(policy.action_space, algo.to_env(action)).values())
@@ -129,7 +129,7 @@ def onnx(policy: Policy, path: Path) -> None:
     compare(policy, lambda *parts: session.run(None, dict(zip(names, parts))))
 
 
-def compare(policy: Policy, act: Callable[..., Any]) -> None:
+def compare(policy: Policy, act: Callable[..., PyTree]) -> None:
     """Refuse an export whose actions are not the policy's, on observations of the space, also one at a time."""
     for n in (1, 64):
         parts = samples(policy, n, seed=n)

@@ -18,12 +18,14 @@ from safetensors.numpy import load_file, save_file
 
 from regimen import spaces
 from regimen.algorithms import policy_map
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.validation import field_types
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, digest, verify
+from regimen.files.storage import Json
 from regimen.trees import flatten, unflatten
 from regimen.types import PyTree, Spec
 
@@ -31,7 +33,7 @@ SCHEMA = 1
 ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
 
 
-def load_frozen(config: TrainConfig, agents: tuple[str, ...]) -> dict[str, tuple[Any, PyTree]]:
+def load_frozen(config: TrainConfig, agents: tuple[str, ...]) -> dict[str, tuple[Algorithm, PyTree]]:
     """The policies that act beside those that learn: name -> bound algorithm and actor parameters."""
     policies = policy_map.parse(config.policy_map, agents)
     runs = policy_map.parse_frozen(config.frozen, policies)
@@ -43,7 +45,7 @@ class Policy:
     """Acts on observations, greedily by default. Made by `regimen.load_policy`. A recurrent policy remembers what it
     has seen: call `reset` where an episode begins. With several agents `act` takes and gives dictionaries by agent."""
 
-    def __init__(self, algo: Any, params: PyTree, meta: dict[str, Any]):
+    def __init__(self, algo: Algorithm, params: PyTree, meta: Json):
         self.algo, self.params, self.meta = algo, params, meta
         self.observation_space = algo.bound.spec.observation_space
         self.action_space = algo.bound.spec.action_space
@@ -62,7 +64,7 @@ class Policy:
         """Forget: the next observations are the first of their episodes. Without effect on a feed-forward policy."""
         self.memory = None
 
-    def act(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
+    def act(self, obs: PyTree, *, greedy: bool = True, mask: PyTree = None) -> PyTree:
         """The action for one observation, in the environment's own form (an int, or an array). With several agents
         `obs` may be a dictionary of those that act, and so may `mask`; then so is the action."""
         if self.is_by_agent(obs):
@@ -75,7 +77,7 @@ class Policy:
         actions = self.act_batch(batch, greedy=greedy, mask=mask)
         return jax.tree.map(lambda x: x[0].item() if x.ndim == 1 else x[0], actions)
 
-    def is_by_agent(self, obs: Any) -> bool:
+    def is_by_agent(self, obs: PyTree) -> bool:
         """Whether it is a dictionary of observations, not one observation that is a dictionary itself."""
         if not self.agents or not isinstance(obs, Mapping):
             return False
@@ -84,7 +86,7 @@ class Policy:
         parts = set(self.observation_space.spaces)
         return all(isinstance(one, Mapping) and set(one) == parts for one in obs.values())
 
-    def act_together(self, obs: dict[str, Any], greedy: bool, mask: dict[str, Any]) -> dict[str, Any]:
+    def act_together(self, obs: Mapping[str, PyTree], greedy: bool, mask: Mapping[str, PyTree]) -> dict[str, PyTree]:
         """Actions by agent. Every agent has its place, whether it acts or not; one policy for all may also be asked
         for agents of other names."""
         known = isinstance(self.algo, policy_map.PolicyMap) or set(obs) <= set(self.agents)
@@ -101,12 +103,12 @@ class Policy:
             masks = np.stack([spaces.mask_row(self.action_space, mask[n]) if n in mask else free for n in names])
         actions = self.act_batch(batch, greedy=greedy, mask=masks)
 
-        def of(i: int) -> Any:
+        def of(i: int) -> PyTree:
             return jax.tree.map(lambda x: x[i].item() if x.ndim == 1 else x[i], actions)
 
         return {name: of(names.index(name)) for name in obs}
 
-    def act_batch(self, obs: Any, *, greedy: bool = True, mask: Any = None) -> Any:
+    def act_batch(self, obs: PyTree, *, greedy: bool = True, mask: PyTree = None) -> PyTree:
         """Actions [N, ...] for a batch of observations [N, ...]; of a hybrid space, a dict or tuple of them. `mask`
         [N, L] has a row over the options of every discrete part."""
         obs = spaces.cast(self.observation_space, obs)
@@ -129,7 +131,7 @@ class Policy:
         save_policy(path, self.meta["algorithm"], self.algo, self.params, origin)
 
 
-def save_policy(path: Path, algorithm: str, algo: Any, params: PyTree, meta: dict[str, Any]) -> None:
+def save_policy(path: Path, algorithm: str, algo: Algorithm, params: PyTree, meta: Json) -> None:
     """Write the policy folder: completely, or not at all."""
     spec = algo.bound.spec
     tmp, old = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".old")
@@ -187,14 +189,14 @@ def read_policy(path: Path) -> Policy:
             policy_map.Member(name, algos[name].bind(spec), tuple(spec.agents.index(a) for a in one["agents"]))
             for name, one in meta["policies"].items()
         )
-        algo: Any = policy_map.PolicyMap(members, policy_map.Members(spec, members))
+        algo: Algorithm = policy_map.PolicyMap(members, policy_map.Members(spec, members))
     else:
         algo = saved_algorithm(meta, path).bind(spec)
     like = algo.actor_params(algo.init(jax.random.key(0)))
     return Policy(algo, unflatten(like, arrays, f"the policy in {path}"), meta)
 
 
-def member_config(member: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
+def member_config(member: policy_map.Member, algorithm: str, spec: Spec) -> dict[str, object]:
     """What makes one policy of several again."""
     return {
         "algorithm": algorithm if member.learns else name_of(member.algo),
@@ -204,11 +206,11 @@ def member_config(member: Any, algorithm: str, spec: Spec) -> dict[str, Any]:
     }
 
 
-def name_of(algo: Any) -> str:
+def name_of(algo: Algorithm) -> str:
     return next(name for name, entry in ALGORITHMS.items() if entry.load() is type(algo))
 
 
-def saved_algorithm(meta: dict[str, Any], path: Path) -> Any:
+def saved_algorithm(meta: Json, path: Path) -> Algorithm:
     """The algorithm that a policy's config.json describes, not bound yet."""
     name = meta["algorithm"]
     if name not in ALGORITHMS:
@@ -217,14 +219,14 @@ def saved_algorithm(meta: dict[str, Any], path: Path) -> Any:
     return make_algorithm(name, config_of(ALGORITHMS[name].config, meta["algo"]), network)
 
 
-def config_of(cls: type, values: dict[str, Any]) -> Any:
+def config_of(cls: type, values: Mapping[str, object]) -> Any:
     """A configuration from plain data, sections within it included."""
     types = field_types(cls)
     nested = {k: config_of(types[k], v) for k, v in values.items() if isinstance(v, dict)}
-    return cls(**(values | nested))
+    return cls(**{**values, **nested})
 
 
-def read_files(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_files(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
     """config.json and the arrays of a policy folder, verified."""
     try:
         meta = json.loads((path / "config.json").read_text())

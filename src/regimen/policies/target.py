@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
 
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
@@ -12,7 +13,7 @@ from regimen.errors import ConfigError, StorageError
 OBJECT = "python:"  # begins the id of an environment object that only the user's program can make again
 
 
-def is_run(target: Any) -> bool:
+def is_run(target: object) -> TypeGuard[str | Path]:
     """Whether a target is the path of a run directory or of a policy folder."""
     if not isinstance(target, (str, Path)):
         return False
@@ -26,7 +27,7 @@ def is_run(target: Any) -> bool:
     return False
 
 
-def refuse_object(stored: str, env: Any, instead: str) -> None:
+def refuse_object(stored: str, env: object, instead: str) -> None:
     """Refuse a run whose environment was a Python object, unless that object is handed over as `env`."""
     if env is None and stored.startswith(OBJECT):
         raise ConfigError(
@@ -35,7 +36,7 @@ def refuse_object(stored: str, env: Any, instead: str) -> None:
         )
 
 
-def stored_env(stored: str, args: dict[str, Any], env: Any) -> registry.EnvHandle:
+def stored_env(stored: str, args: Mapping[str, object], env: object) -> registry.EnvHandle:
     """The environment of a run: `env` itself where there is one, under the name that the run knows."""
     if env is None:
         return registry.resolve(stored, args)

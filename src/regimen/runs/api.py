@@ -36,9 +36,6 @@ from regimen.runs.session import Callback, Session
 from regimen.runs.stopping import check_rules
 from regimen.sources.host import Interrupted
 
-BEHAVIOUR = 10_000  # env steps of the run that collects data for an algorithm that does not say how many
-SCHEDULES = ("lr_schedule", "clip_schedule", "ent_schedule")
-
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -87,7 +84,7 @@ def train_seeds(call: Call, config: TrainConfig, begun: float) -> list[Result]:
     """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
     paths = [call.path / f"seed-{seed}" for seed in seeds]
-    offline = config.data is not None and not getattr(config.algo, "online_steps", 0)
+    offline = config.data is not None and not config.traits.online_steps
     if offline or (call.handle.native is not None and not config.engine.distributed):
         return train_runs(call, config, paths, seeds, begun)
     results: list[Result] = []
@@ -171,7 +168,7 @@ def provide_data(
     """The configuration with a dataset to learn from, where the algorithm needs one: collected from the run that `data`
     names, or from a short run of SAC on the environment. It stays beside the run, as `<run>-data`. A signal during
     that run ends everything: its result is the second; the same command with the same `out` goes on from there."""
-    algo, found = config.algo, None if config.data is None else datasets.locate(config.data)
+    found = None if config.data is None else datasets.locate(config.data)
     if config.data is None and ALGORITHMS[config.algorithm].online:
         return config, None
     if found is not None:
@@ -181,7 +178,7 @@ def provide_data(
 
     out = path.with_name(f"{path.name}-data")
     if config.data is None:
-        steps, source = getattr(algo, "behaviour_steps", BEHAVIOUR), path.with_name(f"{path.name}-behaviour")
+        steps, source = config.traits.behaviour_steps, path.with_name(f"{path.name}-behaviour")
         console.event(f"no data given: SAC acts on {handle.id} for {steps:,} env steps first ({source})")
         shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(source)}
         quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
@@ -224,17 +221,15 @@ def accepted(result: Result) -> Result:
 
 def resolve_horizon(config: TrainConfig) -> TrainConfig:
     """Give the schedules their length once; it is saved with the run and a resume does not touch it."""
-    if getattr(config.algo, "horizon", "") is not None:
+    if config.traits.horizon is not None:
         return config
     if config.total_steps is not None:
         horizon = Count(config.total_steps, "steps")
     elif config.total_episodes is not None:
         horizon = Count(config.total_episodes, "episodes")
     else:
-        for name in SCHEDULES:
-            if getattr(config.algo, name, "constant") != "constant":
-                shape = getattr(config.algo, name)
-                raise ConfigError(f"algo.{name}: '{shape}' has no length; set algo.horizon or a budget")
+        for name, shape in config.traits.moving.items():
+            raise ConfigError(f"algo.{name}: '{shape}' has no length; set algo.horizon or a budget")
         return config
     return config.replace(algo=dataclasses.replace(config.algo, horizon=str(horizon)))
 
@@ -317,11 +312,11 @@ def resume(
     out: str | Path | None = None,
     device_name: str | None = None,
     devices: int | None = None,
-    env_args: dict[str, Any] | None = None,
+    env_args: dict[str, object] | None = None,
     command: str = "",
     console: Console | None = None,
     callback: Callback | None = None,
-    env: Any = None,
+    env: object = None,
 ) -> Result:
     """Continue a run exactly where a checkpoint left it; with `out`, in a new directory. `env` is the environment
     itself, where the run was trained on an object."""
@@ -380,20 +375,12 @@ def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool =
     spent = learner.ledger.rules.budget.check(c.steps, c.episodes)
     if spent is not None and state_of(learner.files) == "finished":
         raise ConfigError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
-    ended = [name for name in SCHEDULES if schedule_over(learner, name)]
-    if ended:
-        warnings.append(
-            f"algo.{ended[0]} ended at algo.horizon ({learner.config.algo.horizon}) and stays at its end value"
-        )
+    traits = learner.config.traits
+    horizon = Count.parse(traits.horizon)
+    if traits.moving and horizon is not None and getattr(c, horizon.unit) >= horizon.n:
+        name = next(iter(traits.moving))
+        warnings.append(f"algo.{name} ended at algo.horizon ({traits.horizon}) and stays at its end value")
     learner.ledger.stop = learner.ledger.stop or spent  # what remains is the last evaluation
     learner.rewind()
     for text in warnings:
         session.tell(learner, f"warning: {text}")
-
-
-def schedule_over(learner: Learner, name: str) -> bool:
-    """Whether a schedule of the algorithm has come to its end: what follows trains at its last value."""
-    algo = learner.config.algo
-    horizon = Count.parse(getattr(algo, "horizon", None))
-    moving = getattr(algo, name, "constant") != "constant"
-    return moving and horizon is not None and getattr(learner.ledger.counters, horizon.unit) >= horizon.n

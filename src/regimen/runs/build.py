@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import bind_algorithm
 from regimen.config.regimen import Regimen, resolve
 from regimen.config.schema import TrainConfig
@@ -26,7 +27,7 @@ from regimen.policies.policy import load_frozen
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
 from regimen.sources.scan import ScanSource
-from regimen.types import State
+from regimen.types import Array, State
 
 
 def make_engine(
@@ -58,7 +59,7 @@ def make_engine(
     batches = memory_needed(regimen, handle)
     device.require_memory(batches * len(seeds), replay_needed(algo) * len(seeds), devices)
 
-    def init(key: Any, one: Any = algo) -> State:
+    def init(key: Array, one: Algorithm = algo) -> State:
         return adopt(one.init(key))
 
     if config.engine.distributed:
@@ -90,7 +91,7 @@ def make_engine(
         return engine
 
 
-def with_config(algo: Any, config: Any) -> Any:
+def with_config(algo: Algorithm, config: Any) -> Algorithm:
     """A bound algorithm with other hyper-parameters, sharing its networks: those may not depend on what changed."""
     return type(algo)(config, algo.network).with_binding(algo.bound)
 
@@ -101,7 +102,7 @@ def memory_needed(regimen: Regimen, handle: EnvHandle) -> int:
     return device.batch_bytes(handle.observation_space, regimen.most_rows, episodes, copies=2.5)
 
 
-def replay_needed(algo: Any) -> int:
+def replay_needed(algo: Algorithm) -> int:
     """Bytes of one learner's replay; 0 where it has none."""
     return algo.bound.replay_bytes()
 

@@ -13,7 +13,7 @@ from regimen import errors
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
 from regimen.errors import ConfigError, LostProcessError, RegimenError
-from regimen.files.storage import plain
+from regimen.files.storage import Json, plain
 from regimen.runs.api import default_path, resume, train
 from regimen.runs.result import Result
 
@@ -40,7 +40,7 @@ def resume_on_hosts(
     return launch(job, hosts, address, arguments.get("device_name") or "auto")
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Json) -> dict[str, object]:
     """In every worker: the run, and what came of it."""
     from regimen.files.console import Console
 
@@ -56,7 +56,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     return {"run_dir": str(result.run_dir), "summary": plain(result.summary), "exit_code": result.exit_code}
 
 
-def launch(job: dict[str, Any], hosts: int, address: str | None, device: str) -> Result:
+def launch(job: Json, hosts: int, address: str | None, device: str) -> Result:
     try:
         import ray
         from ray.train import RunConfig, ScalingConfig, TrainingFailedError

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,10 +15,11 @@ from regimen.config.schema import TrainConfig
 from regimen.engines import curriculum
 from regimen.engines.base import Engine, Progress
 from regimen.envs.metric import Metric
+from regimen.envs.registry import EnvHandle
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.mlflow import Mirror
 from regimen.files.run_dir import RunFiles
-from regimen.files.storage import read_json
+from regimen.files.storage import Json, read_json
 from regimen.policies.evaluate import Evaluation, interval
 from regimen.policies.policy import read_policy, require_match, save_policy
 from regimen.runs.ledger import Ledger, Row
@@ -31,7 +31,7 @@ from regimen.types import PyTree, State
 class Learner:
     """Learner k of an engine, and everything that is kept of it."""
 
-    def __init__(self, config: TrainConfig, handle: Any, engine: Engine, k: int, seed: int, files: RunFiles):
+    def __init__(self, config: TrainConfig, handle: EnvHandle, engine: Engine, k: int, seed: int, files: RunFiles):
         self.config, self.handle, self.engine, self.k, self.seed, self.files = config, handle, engine, k, seed, files
         self.ledger = Ledger(config, handle, seed)
         c = config.checkpoint
@@ -163,9 +163,9 @@ class Learner:
             f"{self.checkpoints.path / str(c.steps)}. Try a lower algo.lr, or `regimen check-env {self.handle.id}`",
         )
 
-    def summary(self, compile_seconds: float) -> dict[str, Any]:
+    def summary(self, compile_seconds: float) -> Json:
         ledger, c = self.ledger, self.ledger.counters
-        out: dict[str, Any] = {
+        out: Json = {
             "env": self.handle.id,
             "env_args": self.config.env_args,
             "algo": self.config.algorithm,
@@ -185,7 +185,7 @@ class Learner:
             "solved_at": ledger.solved_at,
             "return_threshold": self.handle.return_threshold,
         }
-        out |= self.engine.summary() | ledger.rules.columns()
+        out |= {**self.engine.summary(), **ledger.rules.columns()}
         if not self.evaluations:
             return out
         best, final = self.evaluations["best"], self.evaluations["final"]
@@ -201,7 +201,7 @@ class Learner:
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
 
 
-def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
+def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> Json:
     """Everything an evaluation measured, named as its `eval/` metrics: means over its episodes, and their intervals."""
     samples = {"return_mean": played.returns, "length_mean": played.lengths}
     if len(played.components) > 1:
@@ -216,7 +216,7 @@ def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> dict[str
     return {"eval_metrics": means, "eval_metrics_ci95": {name: interval(x) for name, x in between.items()}}
 
 
-def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
+def identity(config: TrainConfig, handle: EnvHandle) -> dict[str, str]:
     """What the networks of a state belong to."""
     net = config.network
     return {
@@ -228,7 +228,9 @@ def identity(config: TrainConfig, handle: Any) -> dict[str, str]:
     } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
 
 
-def initial_from(source: Path, config: TrainConfig, handle: Any, warn: Callable[[str], None]) -> Callable[..., State]:
+def initial_from(
+    source: Path, config: TrainConfig, handle: EnvHandle, warn: Callable[[str], None]
+) -> Callable[[State], State]:
     """Replaces the networks and normalisers of a fresh state by those of another run's best checkpoint."""
     arrays, meta, path = Checkpoints(RunFiles.open(source).path / "checkpoints").load("best", warn)
     what = f"init_from: {path}"

@@ -10,7 +10,6 @@ import math
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -20,10 +19,11 @@ from regimen.engines import curriculum
 from regimen.engines.base import AGENT_STEPS, Limits, Progress
 from regimen.envs.registry import EnvHandle
 from regimen.files.console import memory_mb
+from regimen.files.storage import Json
 from regimen.policies.evaluate import Evaluation, success_of
 from regimen.runs.stopping import Rules, Stop
 
-Row = dict[str, Any]
+Row = Json
 KEYS = ("episode", "update", "env_steps")  # columns of an episode that say which it is
 COUNTS = ("restarts", "dropped_batches")  # metrics that count since the beginning
 BUDGETS = ("max_steps", "max_episodes")  # codes of stops that a larger budget lifts
@@ -230,7 +230,7 @@ class Ledger:
                 row |= {f"rollout/{name}_min": float(values.min()), f"rollout/{name}_max": float(values.max())}
         return row
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """All of this that a resume needs."""
         return {
             "counters": asdict(self.counters),
@@ -246,7 +246,7 @@ class Ledger:
             "solved_at": self.solved_at,
         }
 
-    def restore(self, saved: dict[str, Any], seconds: float, finished: bool = False) -> None:
+    def restore(self, saved: Json, seconds: float, finished: bool = False) -> None:
         """As it was saved. A run that had stopped and was ended before it could say `finished` has stopped for good,
         unless it was for a budget, which may be larger now; one that is finished goes on, and its rules begin anew."""
         ended = saved.get("stop")

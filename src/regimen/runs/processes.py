@@ -59,7 +59,7 @@ def together(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def lead(run: Callable[[], Result]) -> Result:
-    outcome: dict[str, Any] = {"do": "end"}
+    outcome: dict[str, object] = {"do": "end"}
     try:
         result = run()
         outcome |= {"run_dir": str(result.run_dir), "summary": result.summary, "exit_code": result.exit_code}
@@ -72,7 +72,7 @@ def lead(run: Callable[[], Result]) -> Result:
             tell(plain(outcome))
 
 
-def follow(env: Any) -> Result:
+def follow(env: object) -> Result:
     """Do as process 0 says, until it says how the run ended. `env` is the environment itself, where it has no name."""
     device.configure("auto", native=True)
     engine, failure = None, None

@@ -6,7 +6,6 @@ import dataclasses
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from regimen.errors import RegimenError
 from regimen.files.console import Console
 from regimen.files.mlflow import registry_name
 from regimen.files.run_dir import read_episodes, read_metrics
-from regimen.files.storage import read_json, write_json
+from regimen.files.storage import Json, read_json, write_json
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.plots import plot_group, try_plot_run
@@ -29,7 +28,7 @@ class Result:
     """A finished (or interrupted) run."""
 
     run_dir: Path
-    summary: dict[str, Any]
+    summary: Json
     exit_code: int = 0
     runs: list[Result] = dataclasses.field(default_factory=list)  # one per seed, with --seeds
 
@@ -44,7 +43,7 @@ class Result:
         return from_table(read_json(path / "status.json").get("metrics"))
 
     @cached_property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[Json]:
         """Every logged point, in order."""
         return read_metrics(self.run_dir)
 
@@ -69,7 +68,7 @@ def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Resu
     return Result(learner.path, summary, exit_code)
 
 
-def announce(summary: dict[str, Any], threshold: float | None, console: Console) -> None:
+def announce(summary: Json, threshold: float | None, console: Console) -> None:
     """What came of a run, in two lines."""
     best, final = summary["eval_return_mean"], summary["final_return_mean"]
     text = f"evaluation over {summary['eval_episodes']} new episodes: "
@@ -87,7 +86,7 @@ def announce(summary: dict[str, Any], threshold: float | None, console: Console)
     )
 
 
-def deliver(learner: Learner, summary: dict[str, Any], plots: bool) -> list[str]:
+def deliver(learner: Learner, summary: Json, plots: bool) -> list[str]:
     """Plots, report and MLflow: after the results are safe, and never a reason to fail. Says where everything is."""
     path = learner.path
     lines = [f"policy   {path / 'policy'}   (regimen evaluate {path})"]
@@ -106,7 +105,7 @@ def deliver(learner: Learner, summary: dict[str, Any], plots: bool) -> list[str]
     return lines + mirrored(learner, summary, artifacts)
 
 
-def mirrored(learner: Learner, summary: dict[str, Any], artifacts: list[Path]) -> list[str]:
+def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str]:
     """Finish the MLflow run and register a converged policy."""
     if learner.mirror is None:
         return []
@@ -131,7 +130,7 @@ def mirrored(learner: Learner, summary: dict[str, Any], artifacts: list[Path]) -
 def group_result(path: Path, results: list[Result], console: Console) -> Result:
     """Mean, interquartile mean and 95% bootstrap interval over seeds, in summary.json of the group."""
     code = max(r.exit_code for r in results)
-    summary: dict[str, Any] = {
+    summary: Json = {
         "env": results[0].summary["env"],
         "algo": results[0].summary["algo"],
         "seeds": [r.summary["seed"] for r in results],
@@ -163,7 +162,7 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
     return Result(path, summary, code, results)
 
 
-def group_statistics(results: list[Result]) -> dict[str, Any]:
+def group_statistics(results: list[Result]) -> Json:
     if not results:
         return {}
     scores = np.array([r.summary["eval_return_mean"] for r in results])

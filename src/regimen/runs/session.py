@@ -17,13 +17,14 @@ import numpy as np
 
 from regimen.config.regimen import describe, describe_budget
 from regimen.config.schema import TrainConfig
-from regimen.engines.base import CHUNK, Engine, Limits, Progress
+from regimen.engines.base import CHUNK, Engine, Limits, Progress, WorkerRow
 from regimen.engines.signals import Signals
 from regimen.envs.metric import to_table
 from regimen.envs.registry import EnvHandle
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
+from regimen.files.storage import Json
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import memory_needed, replay_needed
 from regimen.runs.learner import Learner
@@ -33,7 +34,7 @@ from regimen.runs.stopping import Stop, evaluation_rules
 from regimen.sources.host import Interrupted
 from regimen.words import size
 
-Callback = Callable[[dict[str, Any]], Any]
+Callback = Callable[[Json], object]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
 FINAL = 2**20  # index of the evaluations at the end: no update has it
 NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
@@ -89,7 +90,7 @@ class Session:
         learner.files.event(text)
         self.console.event(self.name(learner) + text)
 
-    def show_workers(self, rows: list[dict[str, Any]]) -> None:
+    def show_workers(self, rows: list[WorkerRow]) -> None:
         """The state of each worker: about once a second here, and more rarely in the files."""
         self.console.workers(rows)
         ledger, restarts = self.learners[0].ledger, sum(row["restarts"] for row in rows)
@@ -107,7 +108,7 @@ class Session:
         seeds = f"{count} runs in one program" if self.varied and self.group else seeds
         needed = f"{size(memory_needed(regimen, h) * count)} for batches"
         if replay := replay_needed(self.engine.algo):
-            needed += f"; replay {getattr(c.algo, 'buffer_size', 0):,} steps, {size(replay * count)}"
+            needed += f"; replay {c.traits.buffer_size or 0:,} steps, {size(replay * count)}"
         envs, shared = regimen.num_envs, regimen.devices
         envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs

@@ -7,14 +7,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from regimen.config.schema import StopConfig
 from regimen.envs.metric import Metric, violation_of
 from regimen.errors import ConfigError
+from regimen.files.storage import Json
 
 Point = Mapping[str, float]  # a logged row
-Saved = dict[str, Any]  # what JSON can hold
+Saved = Json  # what JSON can hold
 SUCCESS = "eval/success_rate"  # share of the evaluation episodes
 
 

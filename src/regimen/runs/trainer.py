@@ -10,8 +10,11 @@ from typing import Any
 
 import gymnasium
 import jax
+import numpy as np
 
+from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm
+from regimen.algorithms.own_loop import Value
 from regimen.config import layers
 from regimen.config.schema import ALGORITHMS
 from regimen.engines import device
@@ -24,7 +27,8 @@ from regimen.policies.target import OBJECT
 from regimen.runs.api import train
 from regimen.runs.result import Result
 from regimen.runs.session import Callback
-from regimen.types import Spec
+from regimen.sources.trajectory_buffer import TrajectoryBuffer
+from regimen.types import PyTree, Spec, State
 
 
 class Trainer:
@@ -48,7 +52,7 @@ class Trainer:
         self.config = layers.build_config(env, algo=algo, overrides=overrides)
         self.result: Result | None = None
         self._policy: Policy | None = None
-        self._own: tuple[Any, Any] | None = None  # algorithm and state of a loop of one's own
+        self._own: tuple[Any, State] | None = None  # algorithm and state of a loop of one's own
         self._draws = 0
 
     def train(self, callback: Callback | None = None) -> Result:
@@ -74,20 +78,20 @@ class Trainer:
             self._own = algo, algo.init(jax.random.key(self.config.seed))
         return self._own
 
-    def sample(self, obs: Any, mask: Any = None) -> tuple[Any, Any, Any]:
+    def sample(self, obs: PyTree, mask: PyTree = None) -> tuple[PyTree, np.ndarray, Value]:
         """(action to store, its log-probability, value) for one observation; `to_env(action)` is what to send."""
         algo, state = self.begin()
         self._draws += 1
         return algo.sample(state, obs, jax.random.fold_in(state.key, 2**30 + self._draws), mask)
 
-    def value(self, obs: Any) -> Any:
+    def value(self, obs: PyTree) -> Value:
         algo, state = self.begin()
         return algo.value(state, obs)
 
-    def to_env(self, action: Any) -> Any:
+    def to_env(self, action: PyTree) -> PyTree:
         return self.begin()[0].to_env(action)
 
-    def update(self, buffer: Any) -> dict[str, float]:
+    def update(self, buffer: TrajectoryBuffer) -> dict[str, float]:
         """Learn from a `TrajectoryBuffer` of finished episodes: advantages over all of them, then `algo.epochs` epochs
         of minibatches of `algo.minibatch_size`. Mean losses; `policy` then is the policy as it stands."""
         algo, state = self.begin()
@@ -139,7 +143,7 @@ class Trainer:
         return self
 
 
-def settings_of(algo: Any) -> tuple[str, dict[str, Any]]:
+def settings_of(algo: Algorithm) -> tuple[str, dict[str, object]]:
     """The name of an algorithm object's class, and its hyper-parameters as settings."""
     name = next((n for n, entry in ALGORITHMS.items() if entry.load() is type(algo)), None)
     if name is None:

@@ -146,11 +146,6 @@ def duration_weight(gamma_r: float) -> float:
 # --- in bits ---------------------------------------------------------------------------------------------------------
 
 
-def bits_of_human(x: Array) -> Array:
-    """W_h = log2 X_h."""
-    return jnp.log2(x)
-
-
 def bits_of_robot(value: Array, xi: Number, eta: Number) -> Array:
     """The aggregate power of U_r, or the total of V_r, in bits: -log2(-value) / (xi eta)."""
     return -jnp.log2(-value) / (xi * eta)

@@ -290,6 +290,11 @@ class EmpowermentConfig:
         return {"x_h": self.x_h_use_network, "u_r": self.u_r_use_network, "v_r": self.v_r_use_network}.get(name, True)
 
     @property
+    def update_ratio(self) -> float:
+        """Gradient steps per env step, by the name that other algorithms have for it."""
+        return self.training_steps_per_env_step
+
+    @property
     def inverse_temperature(self) -> float:
         """beta_h as a number."""
         try:

@@ -152,7 +152,7 @@ def print_to_stderr(verbose: bool) -> Callable[[], None]:
 
     original: Any = worker.print_to_stdstream
 
-    def show(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+    def show(data: dict[str, str], ignore_prefix: bool = False) -> None:
         if verbose:
             original({**data, "is_err": True}, ignore_prefix)
 

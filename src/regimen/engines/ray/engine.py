@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
+import ray
 
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import Frozen
@@ -22,7 +22,7 @@ from regimen.config import layers
 from regimen.config.catalogue import ENVS
 from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, TrainConfig
-from regimen.engines.base import Limits, Progress
+from regimen.engines.base import Limits, Progress, WorkerRow
 from regimen.engines.host import UpdateEngine
 from regimen.engines.ray.cluster import Cluster
 from regimen.engines.ray.fleet import Asked, Fleet, Member, put
@@ -59,7 +59,7 @@ class RayEngine(UpdateEngine):
         self.cluster = Cluster(config.engine, store_bytes)
         self.fleet = Fleet(config.engine, self.post, self.order, stop_requested)
         self.tell: Callable[[str], None] = lambda text: None
-        self.weights: Any = None  # reference to the newest
+        self.weights: ray.ObjectRef | None = None  # reference to the newest
         self.version = -1  # updates they come from
         self.key = np.zeros(0)  # of the rollouts that are asked for now
         self.ready: deque[tuple[Member, Asked]] = deque()  # finished rollouts, in the order in which they were found
@@ -195,10 +195,10 @@ class RayEngine(UpdateEngine):
             how = f"an update for each share as it is delivered, at most {e.queue} ahead of the learner"
         return f"{e.workers} Ray workers {where}; {how}; up to {e.restarts} restarts"
 
-    def watch(self, tell: Callable[[str], None], show: Callable[[list[dict[str, Any]]], None]) -> None:
+    def watch(self, tell: Callable[[str], None], show: Callable[[list[WorkerRow]], None]) -> None:
         self.tell, self.fleet.tell, self.fleet.show = tell, tell, show
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         found = {"workers": self.config.engine.workers, "restarts": self.fleet.restarts}
         return found | ({"dropped_batches": self.dropped} if self.asynchronous else {})
 

@@ -19,6 +19,7 @@ import ray
 from ray import exceptions
 
 from regimen.config.schema import EngineConfig
+from regimen.engines.base import WorkerRow
 from regimen.engines.ray.worker import ONE_THREAD, Post, Report, Status, UnmakeableError, Worker
 from regimen.errors import EnvError, RegimenError
 from regimen.sources.host import Interrupted
@@ -34,8 +35,8 @@ BLINK = 0.2  # seconds between looks for a signal
 class Asked:
     """A rollout that a worker was asked for."""
 
-    report: Any  # ObjectRef
-    batch: Any  # ObjectRef
+    report: ray.ObjectRef
+    batch: ray.ObjectRef
 
 
 @dataclass(eq=False)
@@ -48,7 +49,7 @@ class Member:
     restarts: int = 0
     began: float = 0.0  # when it was started
     heard: float = 0.0  # when it last answered
-    question: Any = None  # ObjectRef of the status asked for
+    question: ray.ObjectRef | None = None  # the status asked for
     asked_at: float = 0.0
     status: Status = field(default_factory=Status)  # when it last answered
     steps: int = 0  # env steps by its last answer, also of those whose place it took
@@ -84,7 +85,7 @@ class Member:
         }
         return f"{busy.get(what, 'it has been waiting for the learner')} for {seconds:.0f} s"
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> WorkerRow:
         """Its line of `workers.csv`."""
         what, env = self.status[:2]
         states = {"start": "starting", "wait": "waiting"}
@@ -114,7 +115,7 @@ class Fleet:
     ):
         self.config, self.post, self.order, self.stop_requested = config, post, order, stop_requested
         self.tell: Callable[[str], None] = lambda text: None
-        self.show: Callable[[list[dict[str, Any]]], None] = lambda rows: None
+        self.show: Callable[[list[WorkerRow]], None] = lambda rows: None
         self.members: list[Member] = []
         self.restarts = 0
         self.proven = False  # a rollout has been delivered: what fails now may work again
@@ -147,11 +148,11 @@ class Fleet:
 
     # --- rollouts ----------------------------------------------------------------------------------------------------
 
-    def ask(self, member: Member, key: np.ndarray, version: int, weights: Any) -> None:
+    def ask(self, member: Member, key: np.ndarray, version: int, weights: ray.ObjectRef | None) -> None:
         """One more rollout; `weights` is a reference to what `ray.put` was given."""
         member.asked.append(Asked(*member.actor.rollout.remote(key, version, weights)))
 
-    def offer(self, version: int, weights: Any) -> None:
+    def offer(self, version: int, weights: ray.ObjectRef | None) -> None:
         """Newer weights for whatever has not begun."""
         for member in self.members:
             member.actor.offer.remote(version, weights)
@@ -182,10 +183,10 @@ class Fleet:
         late = [m for m in members if m.collected or now - m.began > START_SECONDS]
         return max(late, key=lambda m: m.status.seconds + now - m.heard, default=None)
 
-    def take(self, member: Member) -> tuple[Report, Any] | None:
+    def take(self, member: Member) -> tuple[Report, ray.ObjectRef] | None:
         """What is said of its oldest finished rollout and a reference to the batch; None if it failed instead."""
         try:
-            report: Any = ray.get(member.asked[0].report)
+            report: Report = ray.get(member.asked[0].report)
         except exceptions.RayError as error:
             self.replace(member, error)
             return None
@@ -193,11 +194,10 @@ class Fleet:
         member.collected += report.steps
         return report, member.asked.popleft().batch
 
-    def fetch(self, member: Member, batch: Any) -> Batch | None:
+    def fetch(self, member: Member, batch: ray.ObjectRef) -> Batch | None:
         """A batch by its reference; None if it was lost with the node that held it."""
         try:
-            found: Any = ray.get(batch)
-            return found
+            return ray.get(batch)
         except exceptions.RayError as error:
             self.replace(member, error)
             return None
@@ -238,11 +238,10 @@ class Fleet:
 
     def hear(self, member: Member) -> None:
         """Take in an answer that has come. That a worker is dead shows in what was asked of it, too."""
-        if not ray.wait([member.question], timeout=0)[0]:
+        if member.question is None or not ray.wait([member.question], timeout=0)[0]:
             return
         with contextlib.suppress(exceptions.RayError):
-            answer: Any = ray.get(member.question)
-            member.status, now = answer, time.monotonic()
+            member.status, now = ray.get(member.question), time.monotonic()
             steps = member.steps_before + member.status.steps
             member.speed = (steps - member.steps) / max(now - member.heard, 1e-3)
             member.steps, member.heard = steps, now
@@ -276,6 +275,6 @@ def explain(error: BaseException, proven: bool) -> str:
     return "its process died"
 
 
-def put(weights: PyTree) -> Any:
+def put(weights: PyTree) -> ray.ObjectRef:
     """A reference to weights that any number of workers can read; on one machine they read the same memory."""
     return ray.put(jax.device_get(weights))

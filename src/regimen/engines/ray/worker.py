@@ -149,14 +149,14 @@ class Worker:
 class Native:
     """A native environment compiled for this process: `ScanSource` as `HostSource` looks from outside."""
 
-    def __init__(self, env: Any, schedule: Steps | Episodes, num_envs: int, algo: Any, key: Array):
+    def __init__(self, env: Any, schedule: Steps | Episodes, num_envs: int, algo: Algorithm, key: Array):
         self.env, self.source = env, ScanSource(schedule, num_envs)
         self.carry = jax.jit(self.source.init)(env, algo, key)
         self.collect = jax.jit(self.source.next, donate_argnums=(2,))
         self.doing = ("wait", -1, time.monotonic())
         self.steps_taken = 0
 
-    def next(self, algo: Any, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
+    def next(self, algo: Algorithm, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
         self.doing = ("collect", -1, time.monotonic())
         self.carry, batch, rows, steps = self.collect(self.env, algo, self.carry, params, key)
         steps, count = int(steps), int(rows.count)
