@@ -104,7 +104,8 @@ class Enumerated(WorldModel):
     def index(self, states: Array) -> Array:
         """Numbers [...] of reachable states [..., n]."""
         key = (states.astype(jnp.uint32) * self.factors).sum(-1, dtype=jnp.uint32)
-        return jnp.asarray(self.order)[jnp.searchsorted(jnp.asarray(self.hash), mixed(key))]
+        place = jnp.searchsorted(jnp.asarray(self.hash), mixed(key))
+        return jnp.asarray(self.order)[jnp.minimum(place, len(self.order) - 1)]  # an exported program does not clamp
 
     def at(self, place: Array) -> Rows:
         time = jnp.asarray(self.time_of)[place]
