@@ -26,12 +26,12 @@ def serve(runs: str | Path, port: int = PORT, open_browser: bool = False) -> int
     with contextlib.suppress(OSError):
         os.nice(5)  # training comes first
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    print(f"{address} shows {root}{'' if root.is_dir() else ' as soon as it exists'}; Ctrl+C ends it", flush=True)
-    if open_browser:
-        import webbrowser
+    with contextlib.suppress(KeyboardInterrupt):  # also one that comes as soon as the line below is read
+        print(f"{address} shows {root}{'' if root.is_dir() else ' as soon as it exists'}; Ctrl+C ends it", flush=True)
+        if open_browser:
+            import webbrowser
 
-        threading.Timer(0.5, webbrowser.open, [address]).start()
-    with contextlib.suppress(KeyboardInterrupt):
+            threading.Timer(0.5, webbrowser.open, [address]).start()
         server.run(sockets=[listener])
     return 0
 
