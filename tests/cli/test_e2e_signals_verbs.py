@@ -127,7 +127,7 @@ def test_collecting_before_offline_learning(tmp_path, number):
 PAUSED = {  # verb and its arguments, and the function in which the signal meets it
     "evaluate RUN --episodes 4": "regimen.policies.evaluate:evaluate_policy",
     "collect RUN --out OUT/data --episodes 4": "regimen.policies.collect:fill",
-    "replay RUN --no-gif": "regimen.reports.replay:csv.DictWriter.writerows",
+    "replay RUN --no-gif": "regimen.reports.table:csv.writer",
     "report RUN --out OUT/report.html": "os:replace",
     "export RUN --out OUT/policy --format stablehlo": "regimen.policies.export_program:write_program",
     "compare RUN RUN --out OUT/compare": "os:replace",
@@ -208,7 +208,7 @@ def test_validate(tmp_path_factory, number):
     folder = tmp_path_factory.mktemp("validate")
     settings = {"rollout.steps": 16, "rollout.num_envs": 2, "eval.every": "never", "eval.episodes": 1, "track": False}
     run = regimen.train("world/corr5", "empowerment", out=str(folder / "run"), total_steps=32, **settings).run_dir
-    process = start("validate", run, "--out", folder / "out", at="regimen.domains.empowerment.validate:csv.writer")
+    process = start("validate", run, "--out", folder / "out", at="regimen.reports.table:csv.writer")
     wait_for_line(process, "reached")
     ended_by(process, number, folder)
     assert not list((folder / "out").glob("*.csv"))

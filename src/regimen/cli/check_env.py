@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.config.flags import parse, positional
 from regimen.errors import EnvError
@@ -15,7 +14,7 @@ class CheckEnvArgs:
 
     env: str = positional("ENV")
     """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`."""
-    env_args: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, object] = field(default_factory=dict)
 
 
 def run(argv: list[str]) -> int:

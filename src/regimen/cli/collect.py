@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_lib
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.config.fields import Fraction, Natural, Whole
 from regimen.config.flags import parse, positional
@@ -39,7 +38,7 @@ class CollectArgs:
     """Act greedily; by default actions are sampled."""
     seed: Whole = 0
     """Seed of the episodes."""
-    env_args: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, object] = field(default_factory=dict)
     json: bool = False
     """Print what was written as JSON, and nothing else, on standard output."""
     quiet: bool = False

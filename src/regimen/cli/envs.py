@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.config.flags import field_docs, parse, positional
 from regimen.config.layers import check_env_name
@@ -15,7 +14,7 @@ class EnvsArgs:
 
     name: str | None = positional("[NAME]", default=None)
     """An environment: a name of the list, `gym:ID`, `gymnax:ID` or `module:factory`."""
-    env_args: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, object] = field(default_factory=dict)
 
 
 def run(argv: list[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_lib
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.config.fields import Natural, Whole
 from regimen.config.flags import parse, positional
@@ -24,7 +23,7 @@ class EvaluateArgs:
     """Seed of the episodes."""
     checkpoint: str = "best"
     """Which policy of the run: `best`, `final` or a step."""
-    env_args: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, object] = field(default_factory=dict)
     tracking_uri: str | None = None
     """MLflow tracking store that holds a `models:/` target."""
     json: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.config.fields import Natural, Whole
 from regimen.config.flags import parse, positional
@@ -27,7 +26,7 @@ class ReplayArgs:
     """Play this scenario (a name or a file) instead of the one it was trained on, where the environment has several."""
     gif: bool = True
     """Draw the animation; without it only the table is written."""
-    env_args: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, object] = field(default_factory=dict)
 
 
 def run(argv: list[str]) -> int:

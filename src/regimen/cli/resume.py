@@ -7,7 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from regimen.cli.distributed import join_others
 from regimen.config.fields import Natural
@@ -30,7 +30,7 @@ class ResumeArgs:
     """Where to continue from: `latest`, `best`, `final` or a step."""
     device: Literal["auto", "cpu", "gpu"] | None = None
     """Where to train; by default as in RUN."""
-    env_args: dict[str, Any] = field(default_factory=dict)
+    env_args: dict[str, object] = field(default_factory=dict)
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False

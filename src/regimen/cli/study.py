@@ -8,7 +8,7 @@ import json as json_lib
 import shlex
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from regimen.config.domains import Study, domains, load
 from regimen.config.fields import Natural, Positive
@@ -90,7 +90,7 @@ def usage() -> str:
     )
 
 
-def read(argv: list[str]) -> tuple[str, Any]:
+def read(argv: list[str]) -> tuple[str, StudyArgs]:
     """Which study, and its arguments."""
     if not argv:
         raise UsageError(f"which STUDY? One of {', '.join(STUDIES)}; see `regimen study --help`")

@@ -7,7 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from regimen.config.fields import Natural, Whole
 from regimen.config.flags import positional, print_help, rows_of, wants_help
@@ -16,6 +16,7 @@ from regimen.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from regimen.experiments.sweep.space import SweepPlan
+    from regimen.experiments.sweep.trials import SweepFiles
 
 DESCRIPTION = """Train many settings and say which do better. `--grid` names values to try in all combinations,
 `--random` distributions to draw from; any flag of `regimen train` applies to all trials. Numbers of the algorithm on a
@@ -91,7 +92,7 @@ def run(argv: list[str]) -> int:
     return code
 
 
-def prepared(argv: list[str]) -> tuple[SweepArgs, Any]:
+def prepared(argv: list[str]) -> tuple[SweepArgs, SweepFiles]:
     """The flags, and the sweep's folder: new, or the one to go on with."""
     from regimen.experiments.sweep.space import SweepPlan
     from regimen.experiments.sweep.trials import SweepFiles, begin
@@ -113,13 +114,13 @@ def default_folder(plan: SweepPlan) -> Path:
     return new_path(f"{folder_name(config.env)}-{config.algorithm}-sweep")
 
 
-def read(argv: list[str]) -> tuple[SweepArgs, Any]:
+def read(argv: list[str]) -> tuple[SweepArgs, SweepPlan | None]:
     """The flags, and the plan they describe; None where an earlier one is to be continued."""
     from regimen.cli import train
     from regimen.experiments.sweep.space import make_plan
 
-    own, lists, rest = split_flags(argv)
-    values = {name: read_field(SweepArgs, name, value, "--" + name.replace("_", "-")) for name, value in own.items()}
+    flags, lists, rest = split_flags(argv)
+    values = {name: read_field(SweepArgs, name, value, "--" + name.replace("_", "-")) for name, value in flags.items()}
     args = SweepArgs(**values)
     if not rest and not lists["grid"] and not lists["random"] and args.out:
         return args, None
@@ -149,9 +150,9 @@ def read(argv: list[str]) -> tuple[SweepArgs, Any]:
     return args, plan
 
 
-def split_flags(argv: list[str]) -> tuple[dict[str, Any], dict[str, list[str]], list[str]]:
+def split_flags(argv: list[str]) -> tuple[dict[str, str | bool], dict[str, list[str]], list[str]]:
     """The sweep's own flags, its lists, and what belongs to `regimen train`."""
-    own: dict[str, Any] = {}
+    flags: dict[str, str | bool] = {}
     lists: dict[str, list[str]] = {name: [] for name in REPEATED}
     rest, tokens = [], list(argv)
     names = [n for n in field_types(SweepArgs) if n != "env"]
@@ -162,19 +163,19 @@ def split_flags(argv: list[str]) -> tuple[dict[str, Any], dict[str, list[str]], 
         if not token.startswith("--") or (name not in names and name.removeprefix("no_") not in SWITCHES):
             rest.append(token)
         elif name in REPEATED:
-            found = [value] if equals else []
+            pairs = [value] if equals else []
             while tokens and "=" in tokens[0] and not tokens[0].startswith("--"):
-                found.append(tokens.pop(0))
-            if not found:
+                pairs.append(tokens.pop(0))
+            if not pairs:
                 raise UsageError(f"--{name} needs KEY=VALUES, as in --{name} " + example(name))
-            lists[name] += found
+            lists[name] += pairs
         elif name.removeprefix("no_") in SWITCHES:
-            own[name.removeprefix("no_")] = not name.startswith("no_") if not equals else value
+            flags[name.removeprefix("no_")] = not name.startswith("no_") if not equals else value
         elif equals or (tokens and not tokens[0].startswith("--")):
-            own[name] = value if equals else tokens.pop(0)
+            flags[name] = value if equals else tokens.pop(0)
         else:
             raise UsageError(f"{token} needs a value{nearest(name, names) if name not in names else ''}")
-    return own, lists, rest
+    return flags, lists, rest
 
 
 def example(name: str) -> str:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from regimen.cli.distributed import join_others
 from regimen.config import layers
@@ -26,6 +26,9 @@ from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types
 from regimen.errors import RegimenError, UsageError
 from regimen.experiments import many
+
+if TYPE_CHECKING:
+    from regimen.runs.result import Result
 
 DESCRIPTION = """Train a policy. The defaults shown are those of this environment, preset and configuration file;
 `regimen presets` lists the presets. Precedence: defaults < preset < --config < flags.
@@ -106,7 +109,7 @@ def run_several(plan: many.RunsPlan, flags: TrainFlags, command: str) -> int:
     return show(many.train_all(plan, command, lambda: Console(flags.quiet, trace=trace, file=file)), flags)
 
 
-def show(result: Any, flags: Any) -> int:
+def show(result: Result, flags: TrainFlags) -> int:
     """The summary, if asked for; the exit code."""
     if flags.json and not flags.process_id:
         print(json.dumps(result.summary, indent=2))
@@ -130,7 +133,7 @@ def tokenize(argv: list[str]) -> Tokens:
     asked_for = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
     algorithms = [a for a in (*asked_for, "ppo", *ALGORITHMS) if a in ALGORITHMS]
 
-    def find(key: str) -> tuple[str, Any] | None:
+    def find(key: str) -> tuple[str, object] | None:
         if key in only:
             return key, only[key]
         for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name

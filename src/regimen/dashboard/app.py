@@ -16,11 +16,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regimen.dashboard import derived
 from regimen.dashboard.columns import X_AXES
@@ -155,7 +155,9 @@ class Dashboard:
             self.lines.move_to_end(key)
         return found
 
-    def lines_of(self, run: Run, metrics: list[str], *how: Any) -> bytes:
+    def lines_of(
+        self, run: Run, metrics: list[str], axis: str, width: int, low: float | None, high: float | None
+    ) -> bytes:
         """Some lines of a run as JSON: `x` of a line is a number into `axes`, which lines share (float64); `y`, and
         where points stand for several `low` and `high`, are float32."""
         columns = run.columns
@@ -165,7 +167,7 @@ class Dashboard:
         lines = []
         for name in metrics:
             if name in columns.columns:
-                x, rest = self.line(run, name, *how)
+                x, rest = self.line(run, name, axis, width, low, high)
                 place = axes.setdefault(x, len(axes))
                 lines.append(b'%s:{"x":%d,%s}' % (json.dumps(name).encode(), place, rest))
         body = b'%s,"axes":[%s],"lines":{%s}}'
@@ -371,14 +373,14 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
 class Guard:
     """Answers GET and HEAD for this machine's own names only, and tells browsers what they may do with an answer."""
 
-    def __init__(self, app: Any, port: int):
+    def __init__(self, app: ASGIApp, port: int):
         self.app = app
         names = ("127.0.0.1", "localhost")
         self.hosts = {f"{name}:{port}".encode() for name in names} | (
             {name.encode() for name in names} if port == 80 else set()
         )
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
@@ -387,7 +389,7 @@ class Guard:
         hosts = [value.lower() for name, value in headers if name == b"host"]
         site = next((value for name, value in headers if name == b"sec-fetch-site"), b"none")
 
-        async def guarded(message: Any) -> None:
+        async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 present = {name.lower() for name, _ in message["headers"]}
                 extra = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Any
+from collections.abc import Mapping
 
 from regimen.config import domains
 from regimen.dashboard.index import Run, files_below
@@ -21,7 +21,8 @@ def listing(run: Run) -> Listed:
     out: Listed = {}
     for name in files_below(run.root, (*run.parts, "views"), ".json"):
         out[name.removesuffix(".json")] = ("views", name)
-    if "posterior" not in out and isinstance(run.summary.get("model"), dict) and "posterior" in run.summary["model"]:
+    model = run.summary.get("model")
+    if "posterior" not in out and isinstance(model, dict) and "posterior" in model:
         out["posterior over candidates"] = ("summary.json",)
     for name in reversed(files_below(run.root, (*run.parts, "trajectories"), ".csv", most=100)):
         out[views.table_title(name, "trajectories")] = ("trajectories", name)
@@ -62,10 +63,9 @@ def load(run: Run, place: tuple[str, ...]) -> views.View:
     return view
 
 
-def believed(summary: dict[str, Any]) -> views.View:
+def believed(summary: Mapping[str, object]) -> views.View:
     """What a search (`regimen search`) believes of its candidates at its end: mean and two deviations."""
-    found = summary["model"]["posterior"]
-    best = summary.get("best")
+    model, best = summary["model"], summary.get("best")
     chosen = best.get("candidate") if isinstance(best, dict) else None
     try:
         candidates = [
@@ -76,7 +76,7 @@ def believed(summary: dict[str, Any]) -> views.View:
                 "high": float(c["mean"]) + 2 * float(c["std"]),
                 "chosen": c["candidate"] == chosen,
             }
-            for c in found
+            for c in (model["posterior"] if isinstance(model, dict) else ())
         ]
     except (TypeError, KeyError, ValueError) as error:
         raise UnreadableError("model.posterior: not a list of candidates with mean and std") from error

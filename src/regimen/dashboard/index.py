@@ -12,7 +12,6 @@ import time
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from regimen.dashboard.columns import MOST_VALUES, Columns
 from regimen.dashboard.reading import NAME, Settings, UnreadableError, parse_json, read_config, read_object, read_tail
@@ -50,7 +49,7 @@ class Run:
         self.stamps: dict[str, tuple[int, int, int] | None] = {}
         self.status: dict[str, object] = {}
         self.labels: dict[str, str] = {}  # of metrics, as the environment declares them
-        self.summary: dict[str, Any] = {}
+        self.summary: dict[str, object] = {}
         self.config: Settings = {}
         self.config_error: str | None = None
         self.last: dict[str, float] = {}

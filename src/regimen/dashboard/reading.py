@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import yaml
 
@@ -77,7 +77,7 @@ def parse_json(data: bytes) -> object:
         raise UnreadableError(f"not valid JSON: {str(error)[:120]}") from error
 
 
-def read_object(root: Path, *parts: str, limit: int = SMALL) -> dict[str, Any]:
+def read_object(root: Path, *parts: str, limit: int = SMALL) -> dict[str, object]:
     """The JSON object in a file; empty where there is none that can be read."""
     try:
         value = parse_json(read_bytes(limit, root, *parts))

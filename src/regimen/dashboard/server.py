@@ -7,9 +7,12 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from regimen.errors import ConfigError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    import uvicorn
 
 PORT = 8765
 
@@ -23,17 +26,17 @@ def serve(runs: str | Path, port: int = PORT, open_browser: bool = False) -> int
     with contextlib.suppress(OSError):
         os.nice(5)  # training comes first
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    print(f"{address} shows {root}{'' if root.is_dir() else ' as soon as it exists'}; Ctrl+C ends it", flush=True)
-    if open_browser:
-        import webbrowser
+    with contextlib.suppress(KeyboardInterrupt):  # also one that comes as soon as the line below is read
+        print(f"{address} shows {root}{'' if root.is_dir() else ' as soon as it exists'}; Ctrl+C ends it", flush=True)
+        if open_browser:
+            import webbrowser
 
-        threading.Timer(0.5, webbrowser.open, [address]).start()
-    with contextlib.suppress(KeyboardInterrupt):
+            threading.Timer(0.5, webbrowser.open, [address]).start()
         server.run(sockets=[listener])
     return 0
 
 
-def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[Any, socket.socket]:
+def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[uvicorn.Server, socket.socket]:
     """A server that is not running yet, and its socket: `server.run(sockets=[socket])`."""
     try:
         import uvicorn
@@ -48,7 +51,7 @@ def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[Any, 
     class Server(uvicorn.Server):
         """Ends open streams when it is asked to end; they would keep it waiting."""
 
-        async def shutdown(self, sockets: Any = None) -> None:
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.state.board.close()
             await super().shutdown(sockets)
 

@@ -80,7 +80,7 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
     algorithms = ALGORITHMS if algo == ALL else (algo,)
     jobs = []
     for name in envs:
-        shared: dict[str, Any] = {}  # one environment for all algorithms: the first's preset may set arguments of it
+        shared: dict[str, object] = {}  # one environment for all algorithms: the first's preset may set arguments of it
         for algorithm in algorithms:
             chosen = {k: v for k, v in rest.items() if len(algorithms) == 1 or applies(k, algorithm)}
             chosen = {k: v for k, v in chosen.items() if not (shared and is_argument(k))} | shared
@@ -108,7 +108,7 @@ def applies(key: str, algorithm: str | None) -> bool:
     return not users or algorithm in users
 
 
-def build(env: str | None, config_file: str | None, overrides: dict[str, Any], algorithm: str | None) -> TrainConfig:
+def build(env: str | None, config_file: str | None, overrides: dict[str, object], algorithm: str | None) -> TrainConfig:
     """One configuration; an error says which run it is of."""
     try:
         return layers.build_config(env, config_file=config_file, overrides=overrides)

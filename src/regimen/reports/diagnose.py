@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ class Record(Run):
         self.status = read_json(self.path / "status.json")
 
     @property
-    def algo(self) -> dict[str, Any]:
+    def algo(self) -> dict[str, object]:
         settings = self.config.get("algo")
         return settings if isinstance(settings, dict) else {}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def target(self) -> float | None:
-        value: Any = (self.config.get("stop") or {}).get("target_return", self.summary.get("target_return"))
+        value = (self.config.get("stop") or {}).get("target_return", self.summary.get("target_return"))
         return float(value) if is_number(value) else None
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ def replay(
     episodes: int = 1,
     seed: int = 0,
     fps: int = 30,
-    env_args: Any = None,
+    env_args: Mapping[str, object] | None = None,
     scenario: str | None = None,
     gif: bool = True,
 ) -> Iterator[str]:
@@ -71,7 +71,7 @@ def replay(
         env.close()
 
 
-def in_scenario(name: str, args: dict[str, Any], scenario: str | None) -> dict[str, Any]:
+def in_scenario(name: str, args: dict[str, object], scenario: str | None) -> dict[str, object]:
     """The environment's arguments, with another scenario if one is asked for."""
     if scenario is None:
         return args
@@ -80,23 +80,24 @@ def in_scenario(name: str, args: dict[str, Any], scenario: str | None) -> dict[s
     return args | {"scenario": scenario}
 
 
-def drawing_env(name: str, args: dict[str, Any], frames: bool = True) -> gymnasium.Env | Team:
+def drawing_env(name: str, args: dict[str, object], frames: bool = True) -> gymnasium.Env | Team:
     """The run's environment with frames. A native one draws itself or, where it equals an environment of Gymnasium and
     none of its own parameters is set, borrows that one's renderer."""
     for driver in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # Gymnasium's renderers use SDL: no sound, no window
         os.environ.setdefault(driver, "dummy")
     entry = registry.ENVS.get(name)
     twin = f"gym:{entry.gym_id}" if entry is not None and entry.gym_id and set(args) <= {"max_episode_steps"} else None
-    own = name if name.startswith(("gym:", "pettingzoo:")) else None
-    for candidate in filter(None, (twin, own) if frames else ()):
+    host = name if name.startswith(("gym:", "pettingzoo:")) else None
+    for candidate in filter(None, (twin, host) if frames else ()):
         try:
-            env: Any = registry.make_env(candidate, **args, render_mode="rgb_array")
+            env = registry.make_env(candidate, **args, render_mode="rgb_array")
+            assert isinstance(env, (gymnasium.Env, Team))
             env.reset()
             env.render()
             return env
         except Exception:  # no renderer, or what it needs is not installed: a table will do
             continue
-    made: Any = registry.make_env(name, **args)
+    made = registry.make_env(name, **args)
     mode = "rgb_array" if frames and hasattr(made, "render") else None
     if isinstance(made, (gymnasium.Env, Team)):
         return made
@@ -143,10 +144,10 @@ def decide(policy: Policy, source: HostSource) -> list[Member]:
     return [actions.get(agent, zero_of(env.action_space)) for agent in env.agents]
 
 
-def unseen(env: Any) -> dict[str, float]:
+def unseen(env: gymnasium.Env | Team) -> dict[str, float]:
     """Columns of the state that the observation does not show, of a native environment that names some."""
     name_columns = getattr(getattr(env, "native", None), "replay_columns", None)
-    values = {} if name_columns is None else name_columns(jax.device_get(env.native_state))
+    values = {} if name_columns is None else name_columns(jax.device_get(getattr(env, "native_state", None)))
     return {k: v for name, value in values.items() for k, v in columns(name, value).items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,11 @@ def group_page(path: Path) -> str:
     return page(title or path.name, f"{len(rows)} seeds", sections)
 
 
-def _table(values: Mapping[str, Any]) -> str:
+def _table(values: Mapping[str, object]) -> str:
     return facts({str(k).replace("_", " "): _show(str(k), v) for k, v in values.items() if v is not None})
 
 
-def _show(name: str, value: Any) -> str:
+def _show(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -121,7 +121,7 @@ def _show(name: str, value: Any) -> str:
     return str(value)
 
 
-def _evaluation(summary: Mapping[str, Any], points: list[dict[str, Any]]) -> str:
+def _evaluation(summary: Mapping[str, object], points: Sequence[Mapping[str, float]]) -> str:
     """The final evaluation, and the best and last ones during training."""
     final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_") and not _mapping(v)}
     between = _mapping(summary.get("eval_metrics_ci95"))
@@ -137,7 +137,7 @@ def _evaluation(summary: Mapping[str, Any], points: list[dict[str, Any]]) -> str
     return _table(final)
 
 
-def _tiles(summary: Mapping[str, Any], last: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+def _tiles(summary: Mapping[str, object], last: Mapping[str, float], status: Mapping[str, object]) -> str:
     """The figures to see first."""
     numbers: list[tuple[str, str]] = [(str(status.get("state", "unknown")), "state")]
     mean, between = summary.get("eval_return_mean"), _mapping(summary.get("eval_metrics_ci95")).get("return_mean")
@@ -146,8 +146,8 @@ def _tiles(summary: Mapping[str, Any], last: Mapping[str, Any], status: Mapping[
         numbers.insert(0, (score(mean), f"evaluation return{interval}"))
     elif isinstance(last.get("rollout/return_mean"), (int, float)):
         numbers.insert(0, (score(last["rollout/return_mean"]), "last training return"))
-    if isinstance(summary.get("success_rate"), (int, float)):
-        numbers.append((f"{summary['success_rate']:.0%}", "success"))
+    if isinstance(success := summary.get("success_rate"), (int, float)):
+        numbers.append((f"{success:.0%}", "success"))
     if summary.get("solved") is not None:
         threshold = summary.get("return_threshold")
         words = f" (threshold {threshold:g})" if isinstance(threshold, (int, float)) else ""
@@ -158,8 +158,8 @@ def _tiles(summary: Mapping[str, Any], last: Mapping[str, Any], status: Mapping[
     seconds = summary.get("wall_seconds", last.get("wall_seconds"))
     if isinstance(seconds, (int, float)):
         numbers.append((clock(seconds), "wall time"))
-    if isinstance(summary.get("steps_per_second"), (int, float)):
-        numbers.append((count(round(summary["steps_per_second"])), "steps per second"))
+    if isinstance(speed := summary.get("steps_per_second"), (int, float)):
+        numbers.append((count(round(speed)), "steps per second"))
     return tiles(numbers)
 
 
@@ -171,7 +171,7 @@ def _diagnosed(path: Path) -> list[diagnose.Finding]:
         return []
 
 
-def _findings(path: Path, status: Mapping[str, Any]) -> str:
+def _findings(path: Path, status: Mapping[str, object]) -> str:
     findings = _diagnosed(path)
     if not findings:
         return "<p>Nothing was found to be wrong.</p>\n" if status.get("state") == "finished" else ""
@@ -182,7 +182,7 @@ def _findings(path: Path, status: Mapping[str, Any]) -> str:
     )
 
 
-def _no_curves(path: Path, points: list[dict[str, Any]]) -> str:
+def _no_curves(path: Path, points: Sequence[Mapping[str, float]]) -> str:
     """Say how curves are drawn, where there is something to draw."""
     if not points:
         return ""
@@ -195,8 +195,8 @@ def _pictures(folder: Path) -> tuple[list[Path], list[Path]]:
     every = (
         sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file()) if folder.is_dir() else []
     )
-    known = {name: i for i, name in enumerate(CAPTIONS)}
-    standard = sorted((p for p in every if p.stem in known and p.parent == folder), key=lambda p: known[p.stem])
+    place = {name: i for i, name in enumerate(CAPTIONS)}
+    standard = sorted((p for p in every if p.stem in place and p.parent == folder), key=lambda p: place[p.stem])
     return standard, [p for p in every if p not in standard]
 
 
@@ -215,7 +215,7 @@ def _caption(path: Path, root: Path) -> str:
     return path.relative_to(root).with_suffix("").as_posix().replace("_", " ").replace("/", ", ")
 
 
-def _rows(rows: list[dict[str, Any]]) -> str:
+def _rows(rows: Sequence[Mapping[str, object]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row if any(r.get(name) is not None for r in rows)))
     cells = [[None if r.get(n) is None else _show(n, r[n]) for n in names] for r in rows]
     return Table([name.replace("_", " ") for name in names], cells).html()
@@ -228,5 +228,5 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

@@ -166,17 +166,14 @@ class Airspace(NativeEnv):
     def action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def active(self, state: AirspaceState) -> Array:
+    def alive(self, state: AirspaceState) -> Array:
         """Aircraft of the problem: all present in compat, those that still fly to their waypoint in clean."""
         present = state.scenario.present
         return present if self.reward == "compat" else present & ~state.reached
 
-    def alive(self, state: AirspaceState) -> Array:
-        return self.active(state)
-
     def counts(self, state: AirspaceState) -> Array:
         """Aircraft that others must stay away from."""
-        return state.scenario.present if self.reward == "compat" or self.fly_on else self.active(state)
+        return state.scenario.present if self.reward == "compat" or self.fly_on else self.alive(state)
 
     # --- episodes ----------------------------------------------------------------------------------------------------
 

@@ -102,8 +102,8 @@ class Backward:
             if type(world).prior is World.prior:
                 name = type(world).__name__
                 raise ConfigError(f"prior: {name} has none of its own; compute it with cautious, optimistic or mean")
-            prior = in_chunks(prior_of, world, table.states[: len(table.successor)])
-            self.prior = np.asarray(equations.with_habit(jnp.asarray(prior), theory.nu_h))
+            prior = in_chunks("prior", world, table.states[: len(table.successor)])
+            self.prior = np.asarray(equations.with_habit(jnp.asarray(prior, jnp.float64), theory.nu_h))
         shape = table.successor.shape[1:]
         each = shape[0] * shape[1] * world.humans * world.num_goals * 8
         self.chunk = max(1, min(2048, CHUNK_BYTES // each, len(table.successor)))
@@ -136,22 +136,22 @@ class Backward:
 
     def part(self, aims: Values[Array], start: int, stop: int) -> Layer[np.ndarray]:
         """One chunk, padded to the shape that is compiled."""
-        rows = (
-            np.minimum(np.arange(start, start + self.chunk), stop - 1)
-            if stop < start + self.chunk
-            else slice(start, stop)
-        )
-        table = self.table
-        chunk = Rows(
-            table.successor[rows],
-            table.code[rows],
-            table.attained[rows],
-            None if table.allowed is None else table.allowed[rows],
-            None if self.prior is None else self.prior[rows],
-        )
-        layer = step(self.forms, self.numbers, self.weights, table.values, chunk, aims)
+        whole = stop == start + self.chunk
+        index = slice(start, stop) if whole else np.minimum(np.arange(start, start + self.chunk), stop - 1)
+        layer = step(self.forms, self.numbers, self.weights, self.table.values, self.rows(index), aims)
         layer = layer._replace(pi_h=np.zeros((self.chunk, 0))) if self.prior is not None else layer
         return Layer(*(np.asarray(x)[: stop - start] for x in layer))
+
+    def rows(self, index: slice | np.ndarray) -> Rows[np.ndarray]:
+        """What is known of these states."""
+        table = self.table
+        return Rows(
+            table.successor[index],
+            table.code[index],
+            table.attained[index],
+            None if table.allowed is None else table.allowed[index],
+            None if self.prior is None else self.prior[index],
+        )
 
     def masked(self, layer: Layer[np.ndarray]) -> Layer[np.ndarray]:
         """Without values where the world has ended, and of actions that are not allowed."""
@@ -209,11 +209,6 @@ class Forms(NamedTuple):
 
 
 @jax.jit
-def prior_of(world: World, states: Array) -> Array:
-    return jax.vmap(world.prior)(states).astype(jnp.float64)
-
-
-@jax.jit
 def targets(values: Values[Array], attained: Array, terminal: Array, numbers: Mapping[str, Number]) -> Values[Array]:
     """What each state is worth as a successor."""
     at_end, gamma_h = terminal[:, None, None], numbers["gamma_h"]
@@ -242,7 +237,7 @@ def step(
 
     marginal = jnp.einsum("hg,chga->cha", weights, pi_h)
     v_next = jnp.einsum("cjk,cjk->cj", p, aims.v_r[rows.successor]).reshape(split)
-    q_r = jnp.einsum("cm,cmr->cr", together(marginal), v_next)  # (4)
+    q_r = jnp.einsum("cm,cmr->cr", equations.together(marginal), v_next)  # (4)
     log_pi = equations.robot_log_policy(q_r, numbers["beta_r"], forms.robot_policy, rows.allowed)  # (5)
     pi_r = jnp.exp(log_pi)
 
@@ -281,18 +276,10 @@ def of_human(h: int, values: Array, humans: int, a: int) -> Array:
     return jnp.moveaxis(split, 2, 1).reshape(chunk, a, -1, *rest)
 
 
-def together(marginal: Array) -> Array:
-    """Joint probabilities [C, A^n] of n humans' actions [C, n, A], the first human fastest."""
-    out = jnp.ones((marginal.shape[0], 1), marginal.dtype)
-    for h in range(marginal.shape[1]):
-        out = (marginal[:, h, :, None] * out[:, None, :]).reshape(out.shape[0], -1)
-    return out
-
-
 def expected(h: int, later: Array, pi_h: Array, marginal: Array) -> Array:
     """(6) for human h [C, G]: from what joint actions of humans lead to [C, humans', G], with its own policy for each
     goal and the others' marginals."""
-    others = together(jnp.delete(marginal, h, 1))
+    others = equations.together(jnp.delete(marginal, h, 1))
     q = jnp.einsum("caog,co->cga", of_human(h, later, *marginal.shape[1:]), others)
     return equations.v_human(pi_h[:, h], q)
 

@@ -8,7 +8,6 @@ A joint action is numbered little-endian, the first agent fastest, robots before
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -91,7 +90,7 @@ def enumerate_states(world: World, limit: int = LIMIT, horizon: int | None = -1,
 
 
 def joint_actions(world: World) -> int:
-    return world.num_actions ** (world.robots + world.humans)
+    return world.num_actions**world.num_agents
 
 
 class Search:
@@ -99,13 +98,10 @@ class Search:
 
     def __init__(self, world: World, limit: int, horizon: int | None, most: int | None = None):
         if not world.enumerable:
-            name = type(world).__name__
-            what = (
-                f"{name} has no `sizes`, so that" if world.modelled else f"{name} is only known by a sampler, so that"
-            )
+            what = "has no `sizes`" if world.modelled else "is only known by a sampler"
             raise ConfigError(
-                f"{what} its states cannot be listed; the exact solvers need `outcomes` and `sizes` of states of whole "
-                "numbers, or learn it: regimen train ... --algo empowerment"
+                f"{type(world).__name__} {what}, so that its states cannot be listed; the exact solvers need "
+                "`outcomes` and `sizes` of states of whole numbers, or learn it: regimen train ... --algo empowerment"
             )
         self.world, self.limit, self.horizon, self.most = world, limit, horizon, most
         self.joint = joint_actions(world)
@@ -119,13 +115,13 @@ class Search:
         self.states = [start[None]]
         self.count = 1
         keys = (start.astype(np.uint64) * self.strides).sum(dtype=np.uint64)
-        self.known, self.order = np.array([keys]), np.array([0], np.int32)  # sorted keys, and whose they are
+        self.keys, self.order = np.array([keys]), np.array([0], np.int32)  # sorted keys, and whose they are
         self.values: dict[float, int] = {0.0: 0}
         self.blocks: list[tuple[np.ndarray, np.ndarray]] = []
 
     def check_outcomes(self) -> int:
         """K, once it is known that the outcomes of one state fit: they are looked at together."""
-        agents = self.world.robots + self.world.humans
+        agents = self.world.num_agents
         shapes = [jax.ShapeDtypeStruct((size,), jnp.int32) for size in (self.size, agents)]
         outcomes = jax.eval_shape(self.world.outcomes, *shapes)[0].shape[0]
         if self.joint * outcomes * (self.size + agents) > self.limit:
@@ -181,7 +177,7 @@ class Search:
             code=joined([codes for _, codes in self.blocks], width, small, repeat=False),
             values=np.array(list(self.values)),
             ended=ended_all,
-            attained=in_chunks(attained, self.world, states),
+            attained=in_chunks("attained", self.world, states),
             allowed=None if self.world.allowed is None else self.permitted(states),
             numbers={},
         )
@@ -197,8 +193,8 @@ class Search:
         live = p > 0
         live[over] = False
         unique, where, inverse = np.unique(keys[live], return_index=True, return_inverse=True)
-        place = np.minimum(np.searchsorted(self.known, unique), len(self.known) - 1)
-        old = self.known[place] == unique
+        place = np.minimum(np.searchsorted(self.keys, unique), len(self.keys) - 1)
+        old = self.keys[place] == unique
         numbers = np.where(old, self.order[place], 0).astype(np.int32)
         fresh = np.flatnonzero(~old)
         if len(fresh):
@@ -207,9 +203,9 @@ class Search:
             self.states.append(reached[s, j, position[s, j, k]])
             self.count += len(fresh)
             self.check(self.count)
-            known = np.concatenate([self.known, unique[fresh]])
-            by_key = np.argsort(known, kind="stable")
-            self.known = known[by_key]
+            all_keys = np.concatenate([self.keys, unique[fresh]])
+            by_key = np.argsort(all_keys, kind="stable")
+            self.keys = all_keys[by_key]
             self.order = np.concatenate([self.order, numbers[fresh]])[by_key]
         successor = np.zeros(p.shape, np.int32)
         successor[live] = numbers[inverse]
@@ -222,7 +218,7 @@ class Search:
         self.blocks.append((successor[..., :width], self.coded(p[..., :width])))
 
     def permitted(self, states: np.ndarray) -> np.ndarray:
-        return check_allowed(in_chunks(choices, self.world, states), states)
+        return check_allowed(in_chunks("allowed", self.world, states), states)
 
     def coded(self, p: np.ndarray) -> np.ndarray:
         """Numbers of probabilities in the list of those that occur."""
@@ -277,45 +273,32 @@ def strides(sizes: tuple[int, ...]) -> np.ndarray:
 @jax.jit
 def expand(world: World, factors: Array, states: Array) -> tuple[Array, Array, Array]:
     """Probabilities [C, J, K], keys and states of what every joint action leads to."""
-    agents = world.robots + world.humans
-    numbers = np.arange(joint_actions(world))[:, None] // world.num_actions ** np.arange(agents) % world.num_actions
+    actions = jnp.asarray(world.joint_actions(world.num_agents))
     one = partial(jax.vmap, in_axes=(None, 0))(world.outcomes)
-    p, reached = jax.vmap(one, in_axes=(0, None))(states, jnp.asarray(numbers, jnp.int32))
+    p, reached = jax.vmap(one, in_axes=(0, None))(states, actions)
     return p.astype(jnp.float64), (reached.astype(jnp.uint64) * factors).sum(-1), reached.astype(jnp.int32)
 
 
-@jax.jit
-def attained(world: World, states: Array) -> Array:
-    return jax.vmap(world.attained)(states)
-
-
-@jax.jit
-def over(world: World, states: Array) -> Array:
-    return jax.vmap(lambda s: jnp.asarray(world.ended(s), bool))(states)
-
-
-@jax.jit
-def choices(world: World, states: Array) -> Array:
-    assert world.allowed is not None
-    return jax.vmap(world.allowed)(states)
+@partial(jax.jit, static_argnums=0)
+def of_states(method: str, world: World, states: Array) -> Array:
+    """What a method of the world says of each state."""
+    return jax.vmap(getattr(world, method))(states)
 
 
 def flags(world: World, states: np.ndarray) -> np.ndarray:
     """Where the world has ended [S] bool."""
     if type(world).ended is World.ended:
         return np.zeros(len(states), bool)
-    return in_chunks(over, world, states)
+    return in_chunks("ended", world, states).astype(bool)
 
 
-def in_chunks(
-    function: Callable[[World, np.ndarray], Array], world: World, states: np.ndarray, size: int = 4096
-) -> np.ndarray:
-    """A compiled function of states, over all of them, in chunks of one shape."""
+def in_chunks(method: str, world: World, states: np.ndarray, size: int = 4096) -> np.ndarray:
+    """What a method of the world says of all states, compiled for chunks of one shape."""
     size = min(size, 1 << max(0, len(states) - 1).bit_length())
     parts = []
     for at in range(0, len(states), size):
         part = states[at : at + size]
-        parts.append(np.asarray(function(world, np.resize(part, (size, part.shape[1]))))[: len(part)])
+        parts.append(np.asarray(of_states(method, world, np.resize(part, (size, part.shape[1]))))[: len(part)])
     return np.concatenate(parts)
 
 

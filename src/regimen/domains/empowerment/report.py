@@ -64,22 +64,22 @@ def summary(solution: Solution, name: str = "") -> dict[str, Any]:
     }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(summary: dict[str, Any]) -> list[str]:
     """A summary as text."""
-    time = "" if "states_with_time" not in found else f", {found['states_with_time']:,} with time"
-    end = "for ever" if found["horizon"] is None else f"{found['horizon']} steps"
-    out = [f"{found['world']}: {found['states']:,} states{time}; {found['joint_actions']:,} joint actions; {end}"]
-    if "stationary" in found:
-        how = found["stationary"]
+    time = "" if "states_with_time" not in summary else f", {summary['states_with_time']:,} with time"
+    end = "for ever" if summary["horizon"] is None else f"{summary['horizon']} steps"
+    out = [f"{summary['world']}: {summary['states']:,} states{time}; {summary['joint_actions']:,} joint actions; {end}"]
+    if "stationary" in summary:
+        how = summary["stationary"]
         word = "converged" if how["converged"] else "NOT CONVERGED"
         out.append(f"  {word}: residual {how['residual']:.1e} after {how['sweeps']:,} sweeps")
-    out.append(f"  V_r {found['v_r']:.6f}   U_r {found['u_r']:.6f}")
-    out.append(f"  power in bits: aggregate {found['aggregate_bits']:.4f}, total {found['total_bits']:.4f}")
+    out.append(f"  V_r {summary['v_r']:.6f}   U_r {summary['u_r']:.6f}")
+    out.append(f"  power in bits: aggregate {summary['aggregate_bits']:.4f}, total {summary['total_bits']:.4f}")
     out.append(f"  {'robot':<16} {'Q_r':>14} {'policy':>10}")
-    for action, q in found["q_r"].items():
+    for action, q in summary["q_r"].items():
         shown = "not allowed" if q is None else f"{q:.6f}"
-        out.append(f"  {action:<16} {shown:>14} {found['policy'][action]:>10.6f}")
-    for h, human in enumerate(found["humans"]):
+        out.append(f"  {action:<16} {shown:>14} {summary['policy'][action]:>10.6f}")
+    for h, human in enumerate(summary["humans"]):
         out.append(f"  human {h}: X_h {human['x_h']:.6f} ({human['bits']:.4f} bits); V_h^e by goal:")
         pairs = [f"{goal}: {value:.5f}" for goal, value in human["v_h_e"].items()]
         out += ["    " + "   ".join(pairs[i : i + 6]) for i in range(0, len(pairs), 6)]

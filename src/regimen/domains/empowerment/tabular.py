@@ -76,26 +76,18 @@ class Continuation:
 
     def __init__(self, backward: Backward, tolerance: float, max_sweeps: int):
         self.backward, self.tolerance, self.max_sweeps = backward, tolerance, max_sweeps
-        table, chunk = backward.table, backward.chunk
-        size = len(table.states)
-        self.order = np.minimum(np.arange(-(-size // chunk) * chunk), size - 1).reshape(-1, chunk)
-        self.rows = Rows(
-            table.successor[self.order],
-            table.code[self.order],
-            table.attained[self.order],
-            None if table.allowed is None else table.allowed[self.order],
-            None if backward.prior is None else backward.prior[self.order],
-        )
+        size, chunk = len(backward.table.states), backward.chunk
+        self.rows = backward.rows(np.minimum(np.arange(-(-size // chunk) * chunk), size - 1).reshape(-1, chunk))
         self.sweeps = 0
 
     def run(self, steps: int) -> Solution:
-        back, beta_r = self.backward, self.backward.theory.beta_r
+        back, table, beta_r = self.backward, self.backward.table, self.backward.theory.beta_r
         values = back.end()
         values = values._replace(v_r=values.v_r - 1.0)
         values, residual = self.settle(values, 0.0, self.tolerance, hold=True)  # humans first: U_r needs X_h > 0
-        layer = back.sweep(values, back.table.ended, len(back.table.states))
+        layer = back.sweep(values, table.ended, len(table.states))
         back.check_power(layer, None)
-        ended = back.table.ended  # where nobody may have any power, so that U_r is minus infinity
+        ended = table.ended  # where nobody may have any power, so that U_r is minus infinity
         values = values._replace(v_r=np.where(ended, back.theory.terminal_v_r, layer.u_r / (1 - back.theory.gamma_r)))
         path = []
         for beta in np.linspace(0, beta_r, steps + 1) if beta_r else [0.0]:
@@ -103,7 +95,7 @@ class Continuation:
             values, residual = self.settle(values, float(beta), self.tolerance if last else max(self.tolerance, 1e-6))
             path.append({"beta_r": float(beta), "residual": residual.worst, "v_r": float(values.v_r[0])})
         back.numbers["beta_r"] = beta_r
-        layer = back.sweep(values, back.table.ended, len(back.table.states))
+        layer = back.sweep(values, table.ended, len(table.states))
         report = {
             "converged": residual.worst <= self.tolerance,
             "residual": residual.worst,

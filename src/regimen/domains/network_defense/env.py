@@ -6,6 +6,7 @@ rules, where they come from and how they were checked are in docs/network_defens
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -92,7 +93,7 @@ class NetworkDefense(NativeEnv):
 
     return_targets = (-100.0, -50.0, -25.0)
     gated_metric = "compliance"
-    baselines: ClassVar = {
+    baselines: ClassVar[dict[str, Callable[..., Array]]] = {
         "random": policies.random,
         "sleep": policies.sleep,
         "greedy": policies.greedy,
@@ -157,7 +158,7 @@ class NetworkDefense(NativeEnv):
 
     # --- an episode --------------------------------------------------------------------------------------------------
 
-    def reset(self, key: Array):
+    def reset(self, key: Array) -> tuple[State, Array]:
         chance = jax.random.bits(key, (2,), jnp.uint32)
         zero, none = jnp.zeros((), jnp.int32), jnp.full((), -1, jnp.int32)
         meander = (chance[0] >> 2) & 1 if self.red == "mixed" else self.red == "meander"
@@ -189,16 +190,16 @@ class NetworkDefense(NativeEnv):
         )
         return state, self.observe(state)
 
-    def step(self, key: Array, state: State, action: Array):
+    def step(self, key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
         action = jnp.asarray(action, jnp.int32)
         valid = (action >= 0) & (action < net.BLUE_ACTIONS)
         action = jnp.where(valid, action, net.SLEEP)
         before = state
-        state, found, deployed = self.blue(state, action)
+        state, files, deployed = self.blue(state, action)
         state = self.red_acts(key, state, deployed)
         # Blue's table: what this step's events say, then what its own Analyse found.
-        believed = state.believed | state.exploits | found
-        state = state.replace(unsure=(state.unsure & ~state.exploits) | found, believed=believed)
+        believed = state.believed | state.exploits | files
+        state = state.replace(unsure=(state.unsure & ~state.exploits) | files, believed=believed)
         tally = self.count_fix(before, action)
         state = state.replace(time=state.time + 1, blue_action=action, tally=tally)
         return state, self.report(before.tally, state, action, valid)
@@ -259,8 +260,8 @@ class NetworkDefense(NativeEnv):
         open_now = jnp.asarray(net.OPEN)[host] | jnp.asarray(net.DECOY_PORTS)[state.decoys[host]]
 
         scan = kind == reds.SCAN  # where there is no way to the host it finds nothing, and counts as a success
-        found = scan & routed
-        ports = jnp.where(here & found, open_now, state.ports)
+        informed = scan & routed
+        ports = jnp.where(here & informed, open_now, state.ports)
 
         # Exploit: the preferred one three times out of four, otherwise any other that the stored ports suggest.
         stored = state.ports[host]
@@ -277,7 +278,7 @@ class NetworkDefense(NativeEnv):
         reported = shell & (detect < self.detection)
         fresh = (deployed & at) > 0
         noisy = connected & (ssh | reported | (fresh & (level == 0)))
-        noticed = noisy | (connected & ~fresh) | (found & (~fresh | (lax.population_count(open_now) >= 3)))
+        noticed = noisy | (connected & ~fresh) | (informed & (~fresh | (lax.population_count(open_now) >= 3)))
 
         escalate = (kind == reds.ESCALATE) & ((state.sessions & at) > 0)
         impact = (kind == reds.IMPACT) & ((state.root & OP_SERVER) > 0)
@@ -292,7 +293,7 @@ class NetworkDefense(NativeEnv):
             learnt = learnt | jnp.where(escalate, jnp.asarray(net.KNOWS)[host], 0)
             subnets = jnp.where(escalate, jnp.left_shift(1, subnet), 0)
             winding_red = reds.meander_after(red, kind, target, success, learnt, subnets)
-        nothing = scan & ~found & (stored == 0)  # every host has open ports
+        nothing = scan & ~informed & (stored == 0)  # every host has open ports
         if self.red == "b_line":
             red = reds.b_line_after(red, success, nothing)
         elif self.red == "meander":

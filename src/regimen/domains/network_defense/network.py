@@ -6,6 +6,8 @@ made once; the rules that use it are in env.py and red.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 HOSTS = (
@@ -33,7 +35,7 @@ DECOYS = ("Apache", "Femitter", "HarakaSMPT", "Smss", "SSHD", "Svchost", "Tomcat
 BLUE_ACTIONS = 2 + N * 11
 
 
-def bits(indices) -> int:
+def bits(indices: Iterable[int]) -> int:
     return sum(1 << int(i) for i in set(indices))
 
 
@@ -119,8 +121,8 @@ def any_of(values: np.ndarray) -> np.ndarray:
 
 def options(open_ports: int) -> int:
     """Exploits that Red considers for stored ports; SQL injection needs a web server beside the database."""
-    found = bits(x for x, port in enumerate(EXPLOIT_PORT) if open_ports & port)
-    return found if open_ports & ports(80, 443) else found & ~(1 << EXPLOITS.index("SQL injection"))
+    suited = bits(x for x, port in enumerate(EXPLOIT_PORT) if open_ports & port)
+    return suited if open_ports & ports(80, 443) else suited & ~(1 << EXPLOITS.index("SQL injection"))
 
 
 DECOY_PORTS = any_of(DECOY_OPENS)  # [2^8] ports that a host's decoys open

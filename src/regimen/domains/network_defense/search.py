@@ -31,6 +31,10 @@ ADAPTING = 0.25  # of the learning rate, where orders begin from a common policy
 OF_WORKFLOWS = (
     "gate", "preset", "red", "compliance", "orders", "init_from", "episodes_per_update", "env_args",
 )  # fmt: skip
+OPTIONS = (
+    "budget", "check_every", "check_episodes", "eval_episodes", "patience", "warm_up", "inherit", "method",
+    "acquisition", "kappa", "seed",
+)  # fmt: skip
 LABELS = {"candidate": "workflow", "rate": "compliance"}
 TRAINING_LABELS = LABELS | {"value": "env_return"}
 SEARCH_LABELS = LABELS | {"value": "reward", "value_se": "reward_se"}
@@ -64,21 +68,8 @@ PRESETS: dict[str, dict[str, int]] = {
 
 def prepare(args: SearchArgs) -> Prepared:
     """What is to be searched and how; everything that can be refused is, before anything is compiled."""
-    choices: dict[str, object] = {
-        "budget": args.budget,
-        "max_episodes": args.max_episodes_per_workflow,
-        "check_every": args.check_every,
-        "check_episodes": args.check_episodes,
-        "eval_episodes": args.eval_episodes,
-        "patience": args.patience,
-        "unit": args.episodes_per_update,
-        "warm_up": args.warm_up,
-        "inherit": args.inherit,
-        "method": args.method,
-        "acquisition": args.acquisition,
-        "kappa": args.kappa,
-        "seed": args.seed,
-    }
+    choices = {name: getattr(args, name) for name in OPTIONS}
+    choices |= {"max_episodes": args.max_episodes_per_workflow, "unit": args.episodes_per_update}
     if args.compare and args.method is not None:
         raise UsageError(f"--compare runs every method; leave out --method {args.method}")
     if ":" in args.env:

@@ -35,14 +35,14 @@ def draw_table(
     for row in table:
         if len(row) != len(head):
             continue
-        seen = np.array([float(row[i]) for i in bits]).reshape(net.N, 4) > 0.5
+        flags = np.array([float(row[i]) for i in bits]).reshape(net.N, 4) > 0.5
         action = int(float(row[does]))
         group, host = divmod(action - 2, net.N)
         did = ("Sleep", "Monitor")[action] if action < 2 else f"{groups[group]} {net.HOSTS[host]}"
         alerts = [
-            f"{'exploit' if hit else 'scan'} at {net.HOSTS[h]}" for h, (scan, hit) in enumerate(seen[:, :2]) if scan
+            f"{'exploit' if hit else 'scan'} at {net.HOSTS[h]}" for h, (scan, hit) in enumerate(flags[:, :2]) if scan
         ]
-        believed = [int(unsure) if not sure else 2 + int(unsure) for unsure, sure in seen[:, 2:]]
+        believed = [int(unsure) if not sure else 2 + int(unsure) for unsure, sure in flags[:, 2:]]
         levels = [(0, 2, 3)[int(float(row[i]))] for i in truth]  # no session, user, root
         frames.append(
             {

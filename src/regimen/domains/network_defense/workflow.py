@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import re
+from collections.abc import Container, Iterable
 
 import numpy as np
 
@@ -27,7 +28,6 @@ CANONICAL = {
     "balanced": "DESUH",
     "reverse": "UHESD",
 }
-PAIRS = len(TYPES) * (len(TYPES) - 1) // 2
 FOOTRULE = len(TYPES) ** 2 // 2  # the largest sum of displacements: that of the reversed order
 
 # Which types each red agent ever compromises: Defender has no weak account, and B_line's script passes Op_Hosts by.
@@ -57,9 +57,8 @@ class Workflow:
         twice = sorted({unit for unit in self.order if self.order.count(unit) > 1})
         missing = [unit for unit in TYPES if unit not in self.order]
         if twice or missing:
-            wrong = [f"{', '.join(twice)} given twice"] * bool(twice) + [f"{', '.join(missing)} missing"] * bool(
-                missing
-            )
+            parts = ((twice, "given twice"), (missing, "missing"))
+            wrong = [f"{', '.join(units)} {what}" for units, what in parts if units]
             raise ConfigError(
                 f"workflow: '{'>'.join(self.order)}' is not an order of the {len(TYPES)} unit types "
                 f"({'; '.join(wrong)}); name each of {', '.join(TYPES)} once"
@@ -77,7 +76,7 @@ class Workflow:
             word = words[0]
             name = word.lower().replace("-", "_")
             if name in CANONICAL:
-                return cls(_units(CANONICAL[name]))
+                return cls(tuple(LETTERS[letter] for letter in CANONICAL[name]))
             if not word.isalpha() or len(word) > len(TYPES) + 1:
                 raise ConfigError(f"workflow: unknown order '{word}'{nearest(name, CANONICAL)}")
             words = list(word)
@@ -115,7 +114,7 @@ class Workflow:
         """The position of each type, in the order of TYPES.  # [5] int32"""
         return np.array([self.order.index(unit) for unit in TYPES], np.int32)
 
-    def first(self, compromised) -> str | None:
+    def first(self, compromised: Container[str]) -> str | None:
         """The type to repair now: the earliest of those compromised."""
         return next((unit for unit in self.order if unit in compromised), None)
 
@@ -156,7 +155,7 @@ class EquivalenceClass:
         return ">".join(self.priority) if self.priority else "any order"
 
 
-def equivalence_classes(attacked, always=()) -> list[EquivalenceClass]:
+def equivalence_classes(attacked: Iterable[str], always: Iterable[str] = ()) -> list[EquivalenceClass]:
     """Which orders ask for the same repairs, where only `attacked` types are ever and `always` ones always compromised.
 
     Two orders are equal if they name the same type as first for every set of compromised types that can occur. All
@@ -182,13 +181,13 @@ def classes_for(red: str, compliance: str) -> list[EquivalenceClass]:
 
 
 def _priority(workflow: Workflow, attacked: set[str], always: set[str]) -> tuple[str, ...]:
-    kept = []
+    priority = []
     for unit in workflow.order:
         if unit in attacked:
-            kept.append(unit)
+            priority.append(unit)
         if unit in always:
             break
-    return tuple(kept)
+    return tuple(priority)
 
 
 def _unit(word: str) -> str:
@@ -196,13 +195,9 @@ def _unit(word: str) -> str:
         return LETTERS[word.upper()]
     name = word.lower().replace("-", "_")
     if name not in TYPES:
-        known = TYPES if len(word) > 1 else [f"{letter} ({unit})" for letter, unit in LETTERS.items()]
-        raise ConfigError(f"workflow: unknown unit type '{word}'{nearest(name, known)}")
+        choices = TYPES if len(word) > 1 else [f"{letter} ({unit})" for letter, unit in LETTERS.items()]
+        raise ConfigError(f"workflow: unknown unit type '{word}'{nearest(name, choices)}")
     return name
-
-
-def _units(letters: str) -> tuple[str, ...]:
-    return tuple(LETTERS[letter] for letter in letters)
 
 
 _INDEX: dict[tuple[str, ...], int] = {order: i for i, order in enumerate(itertools.permutations(TYPES))}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from regimen.experiments.search.loop import Options, Search
 from regimen.experiments.search.methods import METHODS, Model
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Store, log_row
-from regimen.experiments.search.trial import Trial
+from regimen.experiments.search.trial import Arrays, Trial
 from regimen.files.storage import write_json
 
 Say = Callable[[str], None]
@@ -41,13 +41,31 @@ class Found:
 
     search: Search
     path: Path
-    summary: dict[str, Any]
+    summary: dict[str, object]
     code: int = 0  # 130 or 143 when it was interrupted
 
     @property
     def best(self) -> str | None:
         """The name of the candidate to use; None when none passed."""
-        return self.summary["best"]["candidate"] if self.summary["best"] else None
+        best = self.search.best
+        return None if best is None else self.search.space.keys[best.candidate]
+
+
+class MethodRow(TypedDict):
+    """What one method of a comparison recommends; its value is that of the reference, where that has one."""
+
+    best: str | None
+    value: float | None
+    regret: float | None
+    episodes: int
+    trials: int
+
+
+class Comparison(TypedDict):
+    """What comparison.json holds."""
+
+    reference: float | None
+    methods: dict[str, MethodRow]
 
 
 def run(
@@ -61,34 +79,21 @@ def run(
     plots: bool = True,
     say: Say = lambda text: None,
     progress: Say = lambda text: None,
-    signals: Signals | None = None,
 ) -> Found:
     """Search until the budget is spent. Run it again on its directory to continue it."""
     names, path = names or Names(), Path(out) if out else default_path(space.name)
-    if signals is None:
-        with Signals() as mine:
-            mine.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
-            return run(
-                space, trial, options, path, names=names, command=command, plots=plots, say=say, progress=progress,
-                signals=mine,
-            )  # fmt: skip
-    search = Search(
-        space,
-        trial,
-        options,
-        Store(path, names.training, names.search),
-        say,
-        progress,
-        signals.is_requested,
-        (names.value, names.rate),
-    )
-    whole = search.run()
-    summary = summarise(search, command, None if whole else "interrupted")
-    code = 0 if whole else 128 + signals.requested
-    write_json(path / "summary.json", summary)
-    keep_best(search, path)
-    if whole and plots:
-        draw(search, path, names, say)
+    store = Store(path, names.training, names.search)
+    with Signals() as signals:
+        signals.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
+        calls = say, progress, signals.is_requested
+        search = Search(space, trial, options, store, *calls, (names.value, names.rate))
+        whole = search.run()
+        summary = summarise(search, command, None if whole else "interrupted")
+        code = 0 if whole else 128 + signals.requested
+        write_json(path / "summary.json", summary)
+        keep_best(search, path)
+        if whole and plots:
+            draw(search, path, names, say)
     if not whole:
         say(f"interrupted and saved; run the same command with --out {path} to continue")
     return Found(search, path, summary, code)
@@ -101,27 +106,32 @@ def compare(
     out: str | Path | None = None,
     *,
     names: Names | None = None,
-    **kw: Any,
+    command: str = "",
+    plots: bool = True,
+    say: Say = lambda text: None,
+    progress: Say = lambda text: None,
 ) -> dict[str, Found]:
     """Every method, each in a directory of its own. The exhaustive one gets the budget it needs: it is the reference
     that the others' regret is measured against."""
-    names, path, found = names or Names(), Path(out) if out else default_path(space.name), {}
-    say: Say = kw.get("say", lambda text: None)
+    names, path = names or Names(), Path(out) if out else default_path(space.name)
+    searches: dict[str, Found] = {}
     for method in ("exhaustive", *(m for m in METHODS if m != "exhaustive")):
         budget = exhaustive_budget(space, options, trial.unit) if method == "exhaustive" else options.budget
         say(f"{method}: {budget:,} episodes")
-        mine = dataclasses.replace(options, method=method, budget=budget)
-        found[method] = run(space, trial, mine, path / method, names=names, **kw)
-        if found[method].code:
-            return found
-    from regimen.experiments.search import plots
+        chosen = dataclasses.replace(options, method=method, budget=budget)
+        searches[method] = run(
+            space, trial, chosen, path / method, names=names, command=command, plots=plots, say=say, progress=progress
+        )
+        if searches[method].code:
+            return searches
+    from regimen.experiments.search.plots import regret
 
-    write_json(path / "comparison.json", comparison(found))
+    write_json(path / "comparison.json", comparison(searches))
     try:
-        plots.regret(path / "plots" / "regret.png", {m: f.search for m, f in found.items()}, names)
+        regret(path / "plots" / "regret.png", {m: f.search for m, f in searches.items()}, names)
     except RegimenError as e:
         say(f"no plots: {e}")
-    return found
+    return searches
 
 
 def exhaustive_budget(space: Space, o: Options, unit: int) -> int:
@@ -136,11 +146,12 @@ def reference(searches: Mapping[str, Search]) -> dict[int, float]:
     return {v.candidate: v.outcome.value for v in searches["exhaustive"].verdicts if v.feasible}
 
 
-def comparison(found: Mapping[str, Found]) -> dict[str, Any]:
-    truth = reference({m: f.search for m, f in found.items()})
+def comparison(searches: Mapping[str, Found]) -> Comparison:
+    """What each method recommends and how much worse that is than the best of the exhaustive search."""
+    truth = reference({m: f.search for m, f in searches.items()})
     top = max(truth.values(), default=None)
-    rows = {}
-    for method, f in found.items():
+    rows: dict[str, MethodRow] = {}
+    for method, f in searches.items():
         best = f.search.best
         value = None if best is None else truth.get(best.candidate, best.outcome.value)
         rows[method] = {
@@ -153,7 +164,7 @@ def comparison(found: Mapping[str, Found]) -> dict[str, Any]:
     return {"reference": top, "methods": rows}
 
 
-def summarise(search: Search, command: str = "", stopped: str | None = None) -> dict[str, Any]:
+def summarise(search: Search, command: str = "", stopped: str | None = None) -> dict[str, object]:
     """summary.json: the best, how it was found, and what is believed of every candidate."""
     space, o, best = search.space, search.options, search.best
     seen = [v.seen for v in search.verdicts]
@@ -221,7 +232,7 @@ def default_path(name: str) -> Path:
     return Path("searches") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
 
 
-def truth_table(trial: Trial, space: Space, arrays: Any, episodes: int, number: int = 0) -> np.ndarray:
+def truth_table(trial: Trial, space: Space, arrays: Arrays | None, episodes: int, number: int = 0) -> np.ndarray:
     """(value, standard error, rate, bound) of every candidate with one policy, on common episodes.  # [N, 4]"""
     rows = []
     for candidate in range(len(space)):

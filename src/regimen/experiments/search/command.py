@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,45 +23,45 @@ Prepared = tuple[Space, Trial, Options, api.Names]
 
 def start(
     prepared: Prepared, out: str | None, compare: bool, command: str, say: Say, progress: Say
-) -> tuple[dict[str, Any], int]:
+) -> tuple[Mapping[str, object], int]:
     """Search what was prepared, or `compare` all methods on it; returns (the summary, the exit code)."""
     space, trial, options, names = prepared
-    words = {"names": names, "command": command, "say": say, "progress": progress}
     path = Path(out) if out else api.default_path(space.name)
     say(f"{len(space)} candidates; {describe(options)}; writing to {path}")
     if compare:
-        methods = api.compare(space, trial, options, path, **words)
+        methods = api.compare(space, trial, options, path, names=names, command=command, say=say, progress=progress)
         code = next((m.code for m in methods.values() if m.code), 0)
-        summary = {name: m.summary for name, m in methods.items()}
-        if code == 0:
-            for line in table(api.comparison(methods)):
-                say(line)
-            summary = api.comparison(methods) | {"summaries": summary}
-        return summary, code
-    result = api.run(space, trial, options, path, **words)
+        summaries = {name: m.summary for name, m in methods.items()}
+        if code:
+            return summaries, code
+        comparison = api.comparison(methods)
+        for line in table(comparison):
+            say(line)
+        return {**comparison, "summaries": summaries}, code
+    result = api.run(space, trial, options, path, names=names, command=command, say=say, progress=progress)
     for line in ending(result.search):
         say(line)
     return result.summary, result.code
 
 
-def of_factory(target: str, given: dict[str, Any], device: str) -> Prepared:
+def of_factory(target: str, changes: dict[str, Any], device: str) -> Prepared:
     """`file.py:make`: a function that returns (space, trial) or (space, trial, options); flags change the options."""
     from regimen.engines.device import configure
     from regimen.envs.imports import load
 
     configure(device, True)
     make = load(target)
-    takes_seed = "seed" in given and "seed" in inspect.signature(make).parameters
-    made = make(seed=given["seed"]) if takes_seed else make()
+    takes_seed = "seed" in changes and "seed" in inspect.signature(make).parameters
+    made = make(seed=changes["seed"]) if takes_seed else make()
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Space):
         raise ConfigError(f"{target}: it must return (Space, Trial) or (Space, Trial, Options), not {made!r}")
     space, trial = made[:2]
     if len(made) == 3:
-        return space, trial, dataclasses.replace(made[2], **given), api.Names()
-    missing = [n for n in ("budget", "max_episodes", "check_every", "eval_episodes") if n not in given]
+        return space, trial, dataclasses.replace(made[2], **changes), api.Names()
+    missing = [n for n in ("budget", "max_episodes", "check_every", "eval_episodes") if n not in changes]
     if missing:
         raise ConfigError(f"{target}: it returns no options; give {flag(missing[0])}")
-    return space, trial, Options(**{"check_episodes": given["eval_episodes"]} | given), api.Names()
+    return space, trial, Options(**{"check_episodes": changes["eval_episodes"]} | changes), api.Names()
 
 
 def describe(o: Options) -> str:
@@ -89,7 +89,7 @@ def ending(search: Search) -> list[str]:
     return [f"{text}; {len(search.verdicts)} trials, {search.spent:,} episodes"]
 
 
-def table(comparison: dict[str, Any]) -> list[str]:
+def table(comparison: api.Comparison) -> list[str]:
     rows = [f"{'method':<12} {'best':<18} {'value':>9} {'regret':>9} {'trials':>7} {'episodes':>9}"]
     for method, r in comparison["methods"].items():
         value, regret = ("-" if r[k] is None else f"{r[k]:.3f}" for k in ("value", "regret"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from regimen.config.schema import TrainConfig
 from regimen.engines.base import Progress
 from regimen.engines.native import NativeEngine
 from regimen.envs import registry
+from regimen.envs.protocol import Env
 from regimen.errors import ConfigError
 from regimen.experiments.search.gate import Rate
 from regimen.experiments.search.trial import Arrays, Outcome, Stretch
@@ -54,6 +55,7 @@ class Program:
     """What candidates with one configuration share."""
 
     handle: registry.EnvHandle
+    env: Env  # of the configuration, from which candidates' environments are made
     engine: NativeEngine
     evaluator: Evaluator
     loop: Loop
@@ -75,7 +77,7 @@ class EngineTrial:
         """The settings that the candidate is trained with; -1: those of a warm-up."""
         raise NotImplementedError
 
-    def env_of(self, candidate: int, env: Any) -> Any:
+    def env_of(self, candidate: int, env: Env) -> Env:
         """The environment it plays, made from that of its configuration; of one form for all that share a program."""
         return env
 
@@ -91,11 +93,11 @@ class EngineTrial:
         """What the logs say beside value and rate."""
         return {}
 
-    def adopt(self, program: Program) -> Any:
+    def adopt(self, program: Program) -> State:
         """The state that candidates begin with: a fresh one, unless policies come from elsewhere."""
         return program.engine.state
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """What a directory must have been begun with to be continued."""
         return {"config": layers.to_dict(self.config_of(-1)), "seed": self.seed}
 
@@ -122,7 +124,8 @@ class EngineTrial:
             engine = make_engine(config, handle, [self.seed], lambda: False)
             assert isinstance(engine, NativeEngine)
             evaluator = make_evaluator(handle, engine.algo)
-            program = Program(plain, engine, evaluator, Loop(handle, engine, [self.seed], evaluator), engine.state)
+            loop = Loop(handle, engine, [self.seed], evaluator)
+            program = Program(plain, plain.native, engine, evaluator, loop, engine.state)
             program.first = jax.tree.map(jnp.copy, self.adopt(program))  # the engine donates its own
             self.programs[key] = program
         return self.programs[key]
@@ -134,7 +137,7 @@ class EngineTrial:
         if number >= 0:
             state = state.replace(key=jax.random.fold_in(jax.random.key(self.seed), number), clock=Clock.zero())
         engine = program.engine
-        engine.env = self.env_of(candidate, program.handle.native)
+        engine.env = self.env_of(candidate, program.env)
         engine.place(state, engine.carry)
 
     def train(self, episodes: int) -> Stretch:
@@ -159,7 +162,7 @@ class EngineTrial:
 
     def measure(self, episodes: int, number: int) -> Outcome:
         program = self.program(self.candidate)
-        native = self.env_of(self.candidate, program.handle.native)
+        native = self.env_of(self.candidate, program.env)
         program.evaluator.handle = dataclasses.replace(program.evaluator.handle, native=native)
         program.loop.episodes = episodes
         result = program.loop.evaluate(0, number)
@@ -173,14 +176,14 @@ class EngineTrial:
     def arrays(self) -> Arrays:
         return flatten(self.program(self.candidate).engine.state)
 
-    def save(self, path: Any, candidate: int, arrays: Arrays | None) -> None:
+    def save(self, path: Path, candidate: int, arrays: Arrays | None) -> None:
         """The policy in `arrays`, or the first one, as a folder that `regimen.load_policy` reads."""
         program, config = self.program(candidate), self.config_of(candidate)
         state = program.first if arrays is None else unflatten(program.first, arrays, "a policy of the search")
         meta = {"env": config.env, "env_args": self.env_args_of(candidate), "seed": self.seed}
         save_policy(path, config.algorithm, program.engine.algo, program.engine.algo.actor_params(state), meta)
 
-    def env_args_of(self, candidate: int) -> dict[str, Any]:
+    def env_args_of(self, candidate: int) -> dict[str, object]:
         """What makes the candidate's environment again."""
         return dict(self.config_of(candidate).env_args)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.methods import Model, Seen, current
@@ -19,7 +18,7 @@ def kept(space: Space) -> int:
     return max(1, min(200, MOST // len(space)))
 
 
-def frame(space: Space, gate: Gate | None, seen: Sequence[Seen], best: int | None) -> dict[str, Any]:
+def frame(space: Space, gate: Gate | None, seen: Sequence[Seen], best: int | None) -> dict[str, object]:
     """The posterior after some trials: mean and two deviations, what was measured of the policies as they are, and the
     candidate that is recommended."""
     posterior = Model.of(space, gate, seen).values.posterior()
@@ -41,5 +40,5 @@ def frame(space: Space, gate: Gate | None, seen: Sequence[Seen], best: int | Non
     return {"title": f"after trial {len(seen)}, {space.keys[seen[-1].candidate]}{passed}", "candidates": candidates}
 
 
-def write(folder: Path, frames: list[dict[str, Any]], value: str) -> None:
+def write(folder: Path, frames: list[dict[str, object]], value: str) -> None:
     views.write(folder, "posterior", views.posterior("Posterior over candidates", frames, label=value))

@@ -11,7 +11,6 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from regimen.errors import ConfigError, nearest
 from regimen.experiments.search import live_view
@@ -20,7 +19,7 @@ from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.methods import ACQUISITIONS, METHODS, Seen, propose, recommend
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Store
-from regimen.experiments.search.trial import Outcome, Stretch, Trial
+from regimen.experiments.search.trial import Arrays, Outcome, Saved, Stretch, Trial
 
 GATE_MET, UNCONFIRMED, PLATEAU, CAP, BUDGET, DIVERGED, UNTRAINED = (
     "gate met",
@@ -57,9 +56,10 @@ class Options:
 
     def check(self, unit: int) -> Options:
         """Refuse what cannot work, before anything is trained. `unit`: the fewest episodes of training."""
-        for name, known in (("method", METHODS), ("acquisition", ACQUISITIONS), ("inherit", INHERIT)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{flag(name)}: unknown '{getattr(self, name)}'{nearest(getattr(self, name), known)}")
+        for name, choices in (("method", METHODS), ("acquisition", ACQUISITIONS), ("inherit", INHERIT)):
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"{flag(name)}: unknown '{value}'{nearest(value, choices)}")
         for name, least in (("eval_episodes", 2), ("patience", 1), ("max_episodes", 0), ("warm_up", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{flag(name)}: {getattr(self, name)} is too small; it must be at least {least}")
@@ -90,7 +90,7 @@ class Options:
             )
         return self
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """What is compared when it is continued: first what was asked for, then the numbers that follow from it."""
         values = dataclasses.asdict(self)
         first = {name: values.pop(name) for name in ("gate", "method", "acquisition", "seed")}
@@ -163,7 +163,7 @@ class Search:
     spent: int = 0
     warmed: bool = False
     seconds: float = 0.0
-    frames: list[dict[str, Any]] = field(default_factory=list)  # what was believed after the last trials
+    frames: list[dict[str, object]] = field(default_factory=list)  # what was believed after the last trials
 
     def __post_init__(self) -> None:
         self.options.check(self.trial.unit)
@@ -174,7 +174,7 @@ class Search:
         else:
             self.save()  # from here on the directory is that of a search
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         return {**self.space.signature(), "options": self.options.identity(), "trial": self.trial.identity()}
 
     @property
@@ -185,8 +185,8 @@ class Search:
     def best(self) -> Verdict | None:
         """The last verdict on the candidate recommended."""
         seen = [v.seen for v in self.verdicts]
-        found = recommend(self.options.method, self.space, self.options.gate, seen)
-        return None if found is None else next(v for v in reversed(self.verdicts) if v.candidate == found)
+        candidate = recommend(self.options.method, self.space, self.options.gate, seen)
+        return None if candidate is None else next(v for v in reversed(self.verdicts) if v.candidate == candidate)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class Search:
             place = {"trial": r.number + 1, "candidate": name, "order": value, "total_episodes": episodes}
             self.store.add_row(place | dict(row))
 
-    def save(self, arrays: Any = None) -> None:
+    def save(self, arrays: Arrays | None = None) -> None:
         """The whole state, in one step; `arrays` is the policy in training."""
         now = time.monotonic()
         self.seconds, self.begun = self.seconds + now - self.begun, now
@@ -382,7 +382,7 @@ class Search:
             arrays,
         )
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: Saved) -> None:
         self.spent, self.warmed, self.seconds = saved["spent"], saved["warmed"], saved["seconds"]
         for data in saved["verdicts"]:
             outcome = Outcome.from_dict(data["outcome"])

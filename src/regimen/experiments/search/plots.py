@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from regimen.experiments.search.loop import Search, Verdict
 from regimen.experiments.search.methods import Model, recommend
 from regimen.reports.figure import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, picture
 from regimen.reports.plots import centred_average
+
+if TYPE_CHECKING:
+    from regimen.experiments.search.api import Names
 
 LOOK = {"gp": BLUE, "random": ORANGE, "round_robin": GREEN, "exhaustive": GREY}
 CAUSES = {
@@ -26,7 +29,7 @@ CAUSES = {
 MOST = 40  # candidates that can be told apart in a picture
 
 
-def all_of(folder: Path, search: Search, names: Any) -> list[Path]:
+def all_of(folder: Path, search: Search, names: Names) -> list[Path]:
     """Those that have data."""
     made = []
     if search.verdicts:
@@ -36,7 +39,7 @@ def all_of(folder: Path, search: Search, names: Any) -> list[Path]:
     return made
 
 
-def posterior(path: Path, search: Search, names: Any) -> Path:
+def posterior(path: Path, search: Search, names: Names) -> Path:
     """What is believed of every candidate, best first: mean and two deviations, what was measured, P(feasible)."""
     space, gate = search.space, search.options.gate
     model = Model.of(space, gate, [v.seen for v in search.verdicts])
@@ -90,7 +93,7 @@ def superseded(search: Search, verdict: Verdict) -> bool:
     return any(v.candidate == verdict.candidate and v.trained for v in later)
 
 
-def rates(path: Path, search: Search, names: Any) -> Path:
+def rates(path: Path, search: Search, names: Names) -> Path:
     """The gate's rate in the training episodes of each trial, and where its own evaluation put it."""
     labels = {"trial": "trial", "rate": search.store.training.get("rate", "rate"), "episodes": "episodes"}
     with open(search.store.path / "training.csv", newline="") as file:
@@ -141,7 +144,7 @@ def rates(path: Path, search: Search, names: Any) -> Path:
     return path
 
 
-def progress(path: Path, search: Search, names: Any) -> Path:
+def progress(path: Path, search: Search, names: Names) -> Path:
     """Every trial's value, and the best feasible so far."""
     with picture(path, 7.5, 4.2) as figure:
         ax = figure.subplots()
@@ -187,7 +190,7 @@ def incumbents(search: Search, truth: Mapping[int, float] | None = None) -> tupl
     return np.array(x), np.array(y)
 
 
-def regret(path: Path, searches: Mapping[str, Search], names: Any) -> Path:
+def regret(path: Path, searches: Mapping[str, Search], names: Names) -> Path:
     """How far the candidate recommended is below the exhaustive best, against the episodes spent."""
     from regimen.experiments.search.api import reference
 

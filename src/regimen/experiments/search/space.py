@@ -34,7 +34,7 @@ class Space:
     values: tuple[Any, ...] = ()  # what each candidate is; its key when not given
     factors: tuple[str, ...] = ()  # names of the F distances
     members: tuple[tuple[int, ...], ...] = ()  # points of each candidate; candidate i is point i when not given
-    details: Mapping[str, Any] = field(default_factory=dict)  # what else makes it another space
+    details: Mapping[str, object] = field(default_factory=dict)  # what else makes it another space
 
     def __post_init__(self) -> None:
         n, d = len(self.keys), np.asarray(self.distances, np.float64)
@@ -128,7 +128,7 @@ class Space:
         """The closest of some candidates; of equally close ones the first in the list."""
         return min(among, key=lambda other: self.distance[candidate, other]) if among else None
 
-    def signature(self) -> dict[str, Any]:
+    def signature(self) -> dict[str, object]:
         """What a directory must have been begun with to be continued."""
         candidates = {"candidates": list(self.keys), "factors": list(self.factors)}
         return {"space": self.name, **self.details, **candidates}  # the details say why the candidates are others
@@ -168,7 +168,7 @@ def permutations(
     return Space(name, keys, kendall_matrix(ranks, ranks)[None], values, ("kendall",))
 
 
-def grid(choices: Mapping[str, Sequence[Any]], name: str = "grid", ordered: Sequence[str] = ()) -> Space:
+def grid(choices: Mapping[str, Sequence[object]], name: str = "grid", ordered: Sequence[str] = ()) -> Space:
     """Every combination of some choices; values are dicts. `ordered` names those whose neighbours are alike."""
     for choice in ordered:
         if choice not in choices:

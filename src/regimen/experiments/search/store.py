@@ -13,15 +13,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regimen.errors import StorageError
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.space import Space
+from regimen.experiments.search.trial import Arrays, Saved
 from regimen.files.storage import CsvLog, cell, plain, write_atomic, write_json, writing
 from regimen.reports.table import Table
+
+if TYPE_CHECKING:
+    from regimen.experiments.search.loop import Verdict
 
 SCHEMA = 1
 TRAINING = ("trial", "candidate", "order", "update", "episodes", "total_episodes", "value", "rate", "seconds")
@@ -32,7 +36,7 @@ class Store:
 
     def __init__(self, path: Path, training: Mapping[str, str] | None = None, search: Mapping[str, str] | None = None):
         self.path, self.training, self.search = Path(path), dict(training or {}), dict(search or {})
-        self.identity: dict[str, Any] = {}
+        self.identity: Saved = {}
         self.files: dict[str, str] = {}  # name of a policy -> its file
         self.current: str | None = None  # of the policy in training
         self.rows = 0
@@ -42,7 +46,7 @@ class Store:
 
     # --- state -------------------------------------------------------------------------------------------------------
 
-    def load(self, identity: dict[str, Any]) -> dict[str, Any] | None:
+    def load(self, identity: Mapping[str, object]) -> Saved | None:
         """The state to go on from, or None in a new directory; another search's is refused."""
         self.identity = plain(identity)
         file = self.path / "state.json"
@@ -54,12 +58,12 @@ class Store:
             return None
         try:
             saved = json.loads(file.read_text())
-            theirs = saved["identity"]
+            identity_before = saved["identity"]
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise StorageError(f"{file} is damaged: {e}") from e
         if saved.get("schema", 0) > SCHEMA:
             raise StorageError(f"{file} was written by a newer version (schema {saved['schema']} > {SCHEMA})")
-        different = difference(theirs, self.identity)
+        different = difference(identity_before, self.identity)
         if different is not None:
             name, old, new = different
             raise StorageError(
@@ -71,7 +75,7 @@ class Store:
         self.rewind()
         return saved
 
-    def save(self, state: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
+    def save(self, state: Mapping[str, object], arrays: Arrays | None = None) -> None:
         if state["running"] is None:
             self.current = None
         elif arrays is not None:
@@ -96,11 +100,11 @@ class Store:
 
     # --- policies ----------------------------------------------------------------------------------------------------
 
-    def save_policy(self, name: str, arrays: dict[str, np.ndarray]) -> None:
+    def save_policy(self, name: str, arrays: Arrays) -> None:
         """Counted on from the next `save` on."""
         self.files[name] = self.write(arrays, name)
 
-    def write(self, arrays: dict[str, np.ndarray], name: str) -> str:
+    def write(self, arrays: Arrays, name: str) -> str:
         from safetensors.numpy import save
 
         self.serial += 1
@@ -110,7 +114,7 @@ class Store:
         write_atomic(self.path / "policies" / file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
         return file
 
-    def policy(self, name: str) -> dict[str, np.ndarray]:
+    def policy(self, name: str) -> Arrays:
         """By the name it was saved as, or by its file."""
         from safetensors.numpy import load_file
 
@@ -122,16 +126,16 @@ class Store:
 
     # --- tables ------------------------------------------------------------------------------------------------------
 
-    def add_row(self, row: Mapping[str, Any]) -> None:
+    def add_row(self, row: Mapping[str, float | str]) -> None:
         """One update, for training.csv."""
         trial = int(row["trial"])
         self.updates[trial] = self.updates.get(trial, 0) + 1
-        row = {name: row.get(name) for name in TRAINING} | {k: v for k, v in row.items() if k not in TRAINING}
-        row["update"] = self.updates[trial]
-        named = {self.training.get(k, k): v for k, v in row.items() if v is not None}
+        cells = {name: row.get(name) for name in TRAINING} | {k: v for k, v in row.items() if k not in TRAINING}
+        cells["update"] = self.updates[trial]
+        columns = {self.training.get(k, k): v for k, v in cells.items() if v is not None}
         if self.table is None:
             self.table = CsvLog(self.path / "training.csv", [self.training.get(k, k) for k in TRAINING])
-        self.table.append({k: [cell(v)] for k, v in named.items()})
+        self.table.append({k: [cell(v)] for k, v in columns.items()})
         self.rows += 1
 
     def rewind(self) -> None:
@@ -144,15 +148,15 @@ class Store:
         if len(lines) != self.rows + 1 or not lines[-1].endswith(b"\n"):
             write_atomic(file, b"".join(lines[: self.rows + 1]))
 
-    def write_log(self, space: Space, verdicts: Sequence[Any], gate: Gate | None) -> None:
+    def write_log(self, space: Space, verdicts: Sequence[Verdict], gate: Gate | None) -> None:
         rows = [log_row(space, v, gate) for v in verdicts]
         write_csv(self.path / "search.csv", [{self.search.get(k, k): v for k, v in row.items()} for row in rows])
 
 
-def log_row(space: Space, v: Any, gate: Gate | None) -> dict[str, Any]:
+def log_row(space: Space, v: Verdict, gate: Gate | None) -> dict[str, object]:
     """One trial, for search.csv."""
     rate, choice = v.outcome.rate, v.choice
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "iteration": v.number + 1,
         "candidate": space.keys[v.candidate],
         "order": space.text(v.candidate),
@@ -179,12 +183,12 @@ def log_row(space: Space, v: Any, gate: Gate | None) -> dict[str, Any]:
     }
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     cells = [{name: None if value is None else formatted(value) for name, value in row.items()} for row in rows]
     Table.of_records(cells).write_csv(path)
 
 
-def formatted(value: Any) -> str:
+def formatted(value: object) -> str:
     if isinstance(value, (bool, np.bool_)):
         return str(int(value))
     if isinstance(value, float):
@@ -192,18 +196,18 @@ def formatted(value: Any) -> str:
     return str(value)
 
 
-def difference(old: Any, new: Any, name: str = "") -> tuple[str, Any, Any] | None:
+def difference(old: object, new: object, name: str = "") -> tuple[str, object, object] | None:
     """The first setting in which two identities differ: (its name, theirs, ours)."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new, *(k for k in old if k not in new)]:
-            found = difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
-            if found is not None:
-                return found
+            inner = difference(old.get(key), new.get(key), f"{name}.{key}" if name else key)
+            if inner is not None:
+                return inner
         return None
     return None if old == new else (name.removeprefix("options.").removeprefix("trial."), old, new)
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     if isinstance(value, list) and len(value) > 4:
         return f"[{', '.join(map(str, value[:3]))}, ... {len(value)} in all]"
     return str(value)

@@ -16,6 +16,7 @@ import numpy as np
 from regimen.experiments.search.gate import Rate
 
 Arrays = dict[str, np.ndarray]
+Saved = dict[str, Any]  # what state.json holds, or a part of it
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Stretch:
     episodes: int
     value: float | None = None  # mean over its episodes
     rate: float | None = None  # of what the gate looks at, likewise
-    rows: tuple[Mapping[str, Any], ...] = ()  # one per update
+    rows: tuple[Mapping[str, float], ...] = ()  # one per update
     diverged: bool = False  # the last update was not finite and was not applied
 
 
@@ -39,11 +40,11 @@ class Outcome:
     rate: Rate | None = None  # what the gate looks at, where there is one
     details: Mapping[str, float] = field(default_factory=dict)  # means to be written beside it
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Outcome:
+    def from_dict(cls, data: Saved) -> Outcome:
         rate = data.get("rate")
         if rate is not None:  # JSON has no infinity
             rate = Rate(**{**rate, "events": np.inf if rate["events"] is None else rate["events"]})
@@ -67,4 +68,4 @@ class Trial(Protocol):
     def train(self, episodes: int) -> Stretch: ...
     def measure(self, episodes: int, number: int) -> Outcome: ...
     def arrays(self) -> Arrays: ...
-    def identity(self) -> dict[str, Any]: ...
+    def identity(self) -> dict[str, object]: ...

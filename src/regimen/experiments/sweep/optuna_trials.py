@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regimen.errors import ConfigError
-from regimen.experiments.sweep.space import DATABASE, Draw, SweepPlan
+from regimen.experiments.sweep.space import DATABASE, Draw, Scalar, SweepPlan
+from regimen.experiments.sweep.trials import TrialResult
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, Trial
 
 NAME = "sweep"
 STARTUP = 5  # trials that are never pruned
@@ -49,31 +53,31 @@ class OptunaStudy:
             sampler = make_sampler(plan)
         self.study = optuna.load_study(study_name=NAME, storage=url(path), sampler=sampler, pruner=pruner)
 
-    def known(self) -> dict[int, Any]:
+    def trials(self) -> dict[int, FrozenTrial]:
         """Number -> frozen trial, of all that were begun."""
         return {t.number: t for t in self.study.get_trials(deepcopy=False)}
 
     def running(self, n: int) -> bool:
-        return self.known()[n].state == self.optuna.trial.TrialState.RUNNING
+        return self.trials()[n].state == self.optuna.trial.TrialState.RUNNING
 
-    def ask(self) -> Any:
+    def ask(self) -> Trial:
         """A new trial; its number is the next."""
         return self.study.ask()
 
-    def take_up(self, n: int) -> Any:
+    def take_up(self, n: int) -> Trial:
         """A trial that was begun and not told."""
-        return self.optuna.trial.Trial(self.study, self.known()[n]._trial_id)
+        return self.optuna.trial.Trial(self.study, self.trials()[n]._trial_id)
 
-    def point(self, trial: Any) -> dict[str, Any]:
+    def point(self, trial: Trial) -> dict[str, object]:
         """Its settings; those of a trial taken up are the ones it had."""
-        out: dict[str, Any] = {}
+        out: dict[str, object] = {}
         for key, values in self.plan.grid.items():
             out[key] = values[trial.suggest_categorical(key, list(range(len(values))))]
         for key, draw in self.plan.random.items():
             out[key] = suggest(trial, key, draw)
         return out
 
-    def tell(self, n: int, result: dict[str, Any]) -> None:
+    def tell(self, n: int, result: TrialResult) -> None:
         """The result of a trial, once."""
         if not self.running(n):
             return
@@ -83,7 +87,7 @@ class OptunaStudy:
         else:
             self.study.tell(n, state=states.PRUNED if result["state"] == "pruned" else states.FAIL)
 
-    def pruning(self, trial: Any, together: int) -> Callable[[dict[str, Any]], bool] | None:
+    def pruning(self, trial: Trial, together: int) -> Pruning | None:
         """A callback that reports evaluations and stops a trial that does worse than the median of the others.
         `together` seeds train side by side and are reported as their mean; of others, the first is."""
         return Pruning(trial, self.plan.metric, together) if self.plan.prune else None
@@ -94,7 +98,7 @@ class Pruning:
 
     evaluations_only = True
 
-    def __init__(self, trial: Any, metric: str, together: int):
+    def __init__(self, trial: Trial, metric: str, together: int):
         self.trial, self.metric, self.together = trial, metric, together
         self.seen: dict[int, dict[int, float]] = {}  # update -> seed -> value
         self.first: int | None = None
@@ -113,7 +117,7 @@ class Pruning:
         return self.pruned
 
 
-def make_sampler(plan: SweepPlan) -> Any:
+def make_sampler(plan: SweepPlan) -> BaseSampler:
     """Points of the plan by the trial's number; with `tpe`, what is drawn is chosen by the results so far."""
     import optuna
 
@@ -129,8 +133,8 @@ def make_sampler(plan: SweepPlan) -> Any:
 
     class Chosen(optuna.samplers.TPESampler):
         def infer_relative_search_space(self, study, trial):
-            found = super().infer_relative_search_space(study, trial)
-            return {k: v for k, v in found.items() if k not in plan.grid}
+            space = super().infer_relative_search_space(study, trial)
+            return {k: v for k, v in space.items() if k not in plan.grid}
 
         def sample_independent(self, study, trial, param_name, param_distribution):
             if param_name in plan.grid:
@@ -140,12 +144,12 @@ def make_sampler(plan: SweepPlan) -> Any:
     return Chosen(seed=plan.draw_seed) if plan.sampler == "tpe" else Planned()
 
 
-def planned(plan: SweepPlan, n: int, key: str) -> Any:
+def planned(plan: SweepPlan, n: int, key: str) -> object:
     value = plan.draw(n)[key]
     return plan.grid[key].index(value) if key in plan.grid else value
 
 
-def suggest(trial: Any, key: str, draw: Draw) -> Any:
+def suggest(trial: Trial, key: str, draw: Draw) -> Scalar:
     if draw.kind == "choice":
         return trial.suggest_categorical(key, list(draw.choices))
     if draw.kind in ("int", "logint"):

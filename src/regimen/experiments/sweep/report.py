@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from regimen.errors import ConfigError
-from regimen.experiments.sweep.trials import SweepFiles
+from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.storage import write_atomic, write_json
 from regimen.reports.figure import BLUE, GREY, INK, ORANGE, picture
 from regimen.reports.table import Table
@@ -28,7 +28,7 @@ BINS = 4  # groups of a number with many values
 LEAST = 4  # trials that importance is told from
 SHOWN = 10  # trials of the table on the console
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[TrialResult]
 
 
 class Share(TypedDict):
@@ -38,28 +38,33 @@ class Share(TypedDict):
     rho: float | None
 
 
-def comparable(results: Rows) -> list[Mapping[str, Any]]:
+def comparable(results: Rows) -> list[TrialResult]:
     """Trials that were trained to the end and have a value."""
     return [r for r in results if r["state"] == "finished" and r.get("value") is not None]
 
 
-def ranked(results: Rows, lower: bool) -> list[Mapping[str, Any]]:
+def ranked(results: Rows, lower: bool) -> list[TrialResult]:
     return sorted(comparable(results), key=lambda r: r["value"] if lower else -r["value"])
 
 
-def best_of(results: Rows, lower: bool) -> Mapping[str, Any] | None:
+def best_of(results: Rows, lower: bool) -> TrialResult | None:
     return next(iter(ranked(results, lower)), None)
 
 
 # --- importance ------------------------------------------------------------------------------------------------------
 
 
-def groups_of(values: Sequence[Any]) -> np.ndarray:
+def numbers_in(values: Sequence[object]) -> np.ndarray | None:
+    """The values as numbers; None where one of them is no number."""
+    numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return np.array(numbers, float) if len(numbers) == len(values) else None
+
+
+def groups_of(values: Sequence[object]) -> np.ndarray:
     """The group of each trial by its value: equal values, or quartiles where there are many numbers."""
-    numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-    names = sorted({str(v) for v in values})
-    if numeric and len(names) > BINS:
-        ranks = np.argsort(np.argsort(np.asarray(values, float), kind="stable"), kind="stable")
+    numbers, names = numbers_in(values), sorted({str(v) for v in values})
+    if numbers is not None and len(names) > BINS:
+        ranks = np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
         return ranks * BINS // len(values)
     return np.array([names.index(str(v)) for v in values])
 
@@ -74,15 +79,14 @@ def explained(groups: np.ndarray, y: np.ndarray) -> float:
     return float(np.clip(1.0 - (within / (n - k)) / (total / (n - 1)), 0.0, 1.0))
 
 
-def rank_correlation(x: Sequence[Any], y: np.ndarray) -> float | None:
+def rank_correlation(x: Sequence[object], y: np.ndarray) -> float | None:
     """Spearman's correlation; None where `x` is not numbers or one of the two never changes."""
-    if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in x) or len(set(x)) < 2:
-        return None
-    if len(np.unique(y)) < 2:
+    numbers = numbers_in(x)
+    if numbers is None or len(np.unique(numbers)) < 2 or len(np.unique(y)) < 2:
         return None
     from scipy.stats import spearmanr  # takes a second to import: only for a report
 
-    return float(np.asarray(spearmanr(np.asarray(x, float), y))[0])
+    return float(np.asarray(spearmanr(numbers, y))[0])
 
 
 def importance(results: Rows, keys: Sequence[str]) -> dict[str, Share]:
@@ -168,7 +172,7 @@ def table(files: SweepFiles, results: Rows) -> Table:
     return Table(head, rows)
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -265,18 +269,11 @@ def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower:
     for i in np.argsort(goodness):
         colour = colormaps["viridis_r"](0.05 + 0.9 * goodness[i])
         ax.plot(range(len(names)), y[:, i], color=colour, linewidth=1.6, alpha=0.85)
+    box = {"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1}
     for i, marks in enumerate(ticks):
         ax.axvline(i, color=GREY, linewidth=1)
         for at, text in marks:
-            ax.text(
-                i + 0.02,
-                at,
-                text,
-                fontsize=8,
-                color=INK,
-                va="center",
-                bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
-            )
+            ax.text(i + 0.02, at, text, fontsize=8, color=INK, va="center", bbox=box)
     ax.set_xticks(range(len(names)), names)
     ax.set_yticks([])
     ax.grid(visible=False)
@@ -285,20 +282,19 @@ def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower:
     ax.set_title("Trials across settings (dark: better)")
 
 
-def scaled(values: Sequence[Any], logarithmic: bool) -> tuple[np.ndarray, list[tuple[float, str]]]:
+def scaled(values: Sequence[object], logarithmic: bool) -> tuple[np.ndarray, list[tuple[float, str]]]:
     """Positions in 0..1 and labels of an axis; names are spaced evenly, numbers of a wide range by their logarithm."""
-    numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
-    if not numeric:
+    x = numbers_in(values)
+    if x is None:
         names = list(dict.fromkeys(str(v) for v in values))
         at = {n: i / max(len(names) - 1, 1) for i, n in enumerate(names)}
         return np.array([at[str(v)] for v in values]), [(p, n) for n, p in at.items()]
-    x = np.asarray(values, float)
     wide = (x > 0).all() and x.max() / max(x.min(), 1e-300) >= 10
     z = np.log(x) if wide or (logarithmic and (x > 0).all()) else x
     span = np.ptp(z)
     position = (z - z.min()) / span if span > 0 else np.full(len(z), 0.5)
-    known = sorted(set(zip(position.tolist(), x.tolist())))
-    if len(known) > 5:
-        at = np.array([p for p, _ in known])
-        known = [known[i] for i in sorted({int(np.argmin(np.abs(at - share))) for share in np.linspace(0, 1, 5)})]
-    return position, [(p, f"{v:.3g}") for p, v in known]
+    marks = sorted(set(zip(position.tolist(), x.tolist())))
+    if len(marks) > 5:
+        at = np.array([p for p, _ in marks])
+        marks = [marks[i] for i in sorted({int(np.argmin(np.abs(at - share))) for share in np.linspace(0, 1, 5)})]
+    return position, [(p, f"{v:.3g}") for p, v in marks]

@@ -9,18 +9,22 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.errors import RegimenError
 from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
-from regimen.experiments.sweep.trials import SweepFiles
+from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
 from regimen.words import plural, score
+
+if TYPE_CHECKING:
+    from regimen.experiments.sweep.optuna_trials import OptunaStudy
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
 
@@ -65,8 +69,8 @@ def run_sweep(
 def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> int:
     from regimen.experiments.sweep.batch import train_together
 
-    with files.claim("sweep") as mine:
-        if not mine:
+    with files.claim("sweep") as free:
+        if not free:
             raise RegimenError(f"{files.folder} is being swept by another process")
         todo = files.missing()
         for chosen in (todo[i : i + size] for i in range(0, len(todo), size)):
@@ -79,9 +83,11 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
     return 0
 
 
-def finish(files: SweepFiles, n: int, point: dict[str, Any], seed: int, tell: Callable[[str], None], **extra: Any):
+def finish(
+    files: SweepFiles, n: int, point: dict[str, object], seed: int, tell: Callable[[str], None], **failure: object
+) -> TrialResult:
     """Write down what came of a trial, and say it."""
-    result = files.record(n, {"params": point} | files.measured(n, seed) | extra)
+    result = files.record(n, {"params": point, **files.measured(n, seed), **failure})
     settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
     done = files.plan.trials - len(files.missing())
@@ -91,7 +97,7 @@ def finish(files: SweepFiles, n: int, point: dict[str, Any], seed: int, tell: Ca
     return result
 
 
-def standing(files: SweepFiles, n: int, result: Mapping[str, Any], done: int, before: str = "", after: str = "") -> str:
+def standing(files: SweepFiles, n: int, result: TrialResult, done: int, before: str = "", after: str = "") -> str:
     """The line of a trial that is done: how many are, its value or state, and the best so far."""
     best = best_of(files.results(), files.plan.lower)
     value = score(result["value"]) if "value" in result else result.get("state")
@@ -123,17 +129,17 @@ def work(folder: Path | str, tell: Callable[[str], None] = lambda text: None) ->
             return code
 
 
-def next_trial(files: SweepFiles, study: Any) -> tuple[int, Any] | None:
+def next_trial(files: SweepFiles, study: OptunaStudy) -> tuple[int, AbstractContextManager[bool]] | None:
     """A trial that nobody works on, claimed: one left behind, else the next. None when all are done or taken."""
     with files.claim("study", wait=True):
-        known = study.known()
-        for n in known:
+        begun = study.trials()
+        for n in begun:
             if study.running(n) and n < files.plan.trials:
                 claim = files.claim(f"{n:04d}")
                 if claim.__enter__():
                     return n, claim
                 claim.__exit__(None, None, None)
-        if len(known) >= files.plan.trials:
+        if len(begun) >= files.plan.trials:
             return None
         n = study.ask().number
         claim = files.claim(f"{n:04d}")
@@ -141,7 +147,7 @@ def next_trial(files: SweepFiles, study: Any) -> tuple[int, Any] | None:
         return n, claim
 
 
-def do_trial(files: SweepFiles, study: Any, n: int, tell: Callable[[str], None]) -> int:
+def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str], None]) -> int:
     """One trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
     from regimen.experiments import many
 
@@ -153,7 +159,7 @@ def do_trial(files: SweepFiles, study: Any, n: int, tell: Callable[[str], None])
     point = study.point(trial)
     config = files.plan.config(point)
     files.discard_torn(n, config.seed)
-    failure: dict[str, Any] = {}
+    failure: many.Row = {}
     run = many.RunPlan(files.trial(n).name, config)
     if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
         callback, command = study.pruning(trial, side_by_side(config)), f"trial {n} of {files.folder.name}"

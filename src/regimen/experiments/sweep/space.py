@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from regimen.config import layers
+from regimen.config.flags import parse_scalar
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import field_types, optional
@@ -29,7 +29,7 @@ SCHEMA = 1
 DRAWS = 20  # trials of a random sweep that does not say how many
 KINDS = ("uniform", "log", "int", "logint", "choice")
 PLAN, DATABASE = "plan.json", "study.db"
-SAMPLERS = ("random", "tpe")
+Scalar = None | bool | int | float | str
 OF_EVERY_ENV = ("return_mean", "length_mean", "success_rate")  # evaluation metrics that no environment declares
 
 
@@ -40,7 +40,7 @@ class Draw:
     kind: str
     low: float = 0.0
     high: float = 1.0
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Scalar, ...] = ()
 
     @classmethod
     def parse(cls, key: str, text: str) -> Draw:
@@ -51,7 +51,7 @@ class Draw:
         if kind == "choice":
             if len(rest) < 2:
                 raise ConfigError(f"--random {key}: a choice needs at least two options, as in choice:relu:tanh")
-            return cls(kind, choices=tuple(scalar(item) for item in rest))
+            return cls(kind, choices=tuple(parse_scalar(item) for item in rest))
         try:
             low, high = (float(item) for item in rest)
         except ValueError:
@@ -62,7 +62,7 @@ class Draw:
             raise ConfigError(f"--random {key}: a logarithmic range begins above 0, not at {low:g}; use uniform")
         return cls(kind, low, high)
 
-    def at(self, u: float) -> Any:
+    def at(self, u: float) -> Scalar:
         """The value at a share `u` in [0, 1) of the distribution."""
         if self.kind == "choice":
             return self.choices[int(u * len(self.choices))]
@@ -85,8 +85,8 @@ class SweepPlan:
     """Everything that decides a sweep's trials."""
 
     env: str | None
-    overrides: dict[str, Any]  # settings that all trials share
-    grid: dict[str, tuple[Any, ...]]
+    overrides: dict[str, object]  # settings that all trials share
+    grid: dict[str, tuple[object, ...]]
     random: dict[str, Draw]
     trials: int
     seeds: int = 1
@@ -105,7 +105,7 @@ class SweepPlan:
     def keys(self) -> tuple[str, ...]:
         return (*self.grid, *self.random)
 
-    def draw(self, n: int) -> dict[str, Any]:
+    def draw(self, n: int) -> dict[str, object]:
         """The settings of trial n: the grid's points in turn, and draws that depend on nothing but n."""
         points = list(itertools.product(*self.grid.values()))
         out = dict(zip(self.grid, points[n % len(points)]))
@@ -114,13 +114,12 @@ class SweepPlan:
             out[key] = one.at(float(u))
         return out
 
-    def config(self, point: Mapping[str, Any]) -> TrainConfig:
+    def config(self, point: Mapping[str, object]) -> TrainConfig:
         """The configuration of a trial, without a place to write to."""
-        given = self.overrides | dict(point)
-        given |= {} if self.seeds == 1 else {"seeds": self.seeds}
+        settings = self.overrides | dict(point) | ({} if self.seeds == 1 else {"seeds": self.seeds})
         shown = ", ".join(f"{k} {v}" for k, v in point.items())
         try:
-            return layers.build_config(self.env, config_file=self.config_file, overrides=given)
+            return layers.build_config(self.env, config_file=self.config_file, overrides=settings)
         except layers.UnknownSettingError:
             raise
         except ConfigError as error:
@@ -150,8 +149,8 @@ class SweepPlan:
                 return f"{key} is not a number that one compiled program can vary"
             if name in algorithm.counting:
                 return f"{key} changes how many gradient steps there are"
-            values = [self.draw(n)[key] for n in range(self.trials)]
-            if any(v is None for v in values):
+            values = [v for n in range(self.trials) if isinstance(v := self.draw(n)[key], (int, float))]
+            if len(values) < self.trials:
                 return f"{key} is switched off in some trials"
             if name in algorithm.shaping and len({v == 0 for v in values}) > 1:
                 return f"{key} is switched off in some trials"
@@ -162,7 +161,7 @@ class SweepPlan:
 
     # --- files ---------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     def save(self, folder: Path) -> None:
@@ -185,14 +184,23 @@ def make_plan(
     grid: Sequence[str] = (),
     random: Sequence[str] = (),
     trials: int | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     lower: bool | None = None,
-    **options: Any,
+    *,
+    seeds: int | None = None,
+    config_file: str | None = None,
+    metric: str = "return_mean",
+    sampler: str = "random",
+    prune: bool = True,
+    together: bool = True,
+    draw_seed: int = 0,
 ) -> SweepPlan:
     """A plan from texts such as `algo.lr=1e-4,3e-4`; every trial that is known now is checked."""
-    given = {k: v for k, v in (overrides or {}).items() if k != "out"}
-    algorithm = str(given.get("algorithm") or "ppo")
-    lists = {k: tuple(scalar(v) for v in split(text)) for k, text in read_pairs(grid, "--grid", algorithm).items()}
+    shared = {k: v for k, v in (overrides or {}).items() if k != "out"}
+    algorithm = str(shared.get("algorithm") or "ppo")
+    lists = {
+        k: tuple(parse_scalar(v) for v in split(text)) for k, text in read_pairs(grid, "--grid", algorithm).items()
+    }
     draws = {k: Draw.parse(k, text) for k, text in read_pairs(random, "--random", algorithm).items()}
     if not lists and not draws:
         raise ConfigError("nothing to try: give --grid KEY=A,B,... or --random KEY=log:LOW:HIGH")
@@ -207,9 +215,9 @@ def make_plan(
         raise ConfigError(f"--trials: the grid has {points} points; {wanted} trials would leave some of them out")
     if wanted > points and not draws:
         raise ConfigError(f"--trials: the grid has {points} points, and nothing else differs; use --seeds for repeats")
-    metric = options.pop("metric", "return_mean").removeprefix("eval/")
-    seeds = int(options.pop("seeds", None) or 1)
-    plan = SweepPlan(env, given, lists, draws, wanted, seeds, metric=metric, lower=bool(lower), **options)
+    metric = metric.removeprefix("eval/")
+    judged = (metric, bool(lower), sampler, prune, together, draw_seed)
+    plan = SweepPlan(env, shared, lists, draws, wanted, int(seeds or 1), config_file, *judged)
     for n in range(wanted):
         config = plan.config(plan.draw(n))
         resolve(config, native=True)
@@ -227,24 +235,18 @@ def read_pairs(texts: Sequence[str], flag: str, algorithm: str) -> dict[str, str
         if not equals or not value:
             raise ConfigError(f"{flag}: '{text}' is not KEY=VALUES")
         key = layers.normalize_key(name)
-        known = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
-        found = next((k for a in known if (k := layers.resolve_key(key, a)) is not None), None)
-        if found is None:
-            raise layers.UnknownSettingError(key, layers.suggest(key, known[0]), f"{flag}: ")
-        if found in ("seed", "seeds", "out", "env", "preset"):
-            raise ConfigError(f"{flag} {found}: not a setting to sweep over; seeds are given by --seeds")
-        if found in out:
-            raise ConfigError(f"{flag} {found}: given twice")
-        out[found] = value
+        algorithms = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
+        setting = next((k for a in algorithms if (k := layers.resolve_key(key, a)) is not None), None)
+        if setting is None:
+            raise layers.UnknownSettingError(key, layers.suggest(key, algorithms[0]), f"{flag}: ")
+        if setting in ("seed", "seeds", "out", "env", "preset"):
+            raise ConfigError(f"{flag} {setting}: not a setting to sweep over; seeds are given by --seeds")
+        if setting in out:
+            raise ConfigError(f"{flag} {setting}: given twice")
+        out[setting] = value
     return out
 
 
 def split(text: str) -> list[str]:
     """Values separated by commas, those within brackets apart: `[64,64],[128]` are two."""
     return [item.strip() for item in re.split(r",(?![^\[]*\])", text) if item.strip()]
-
-
-def scalar(text: str) -> Any:
-    from regimen.config.flags import parse_scalar
-
-    return parse_scalar(text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from regimen.experiments.sweep.space import PLAN, SweepPlan
 from regimen.files.storage import Appender, plain, read_json, utc_now, write_json
 from regimen.reports.comparison import Measured, resolve_metric
 
-GOOD = ("finished", "pruned")  # states of trials that have a value to compare, the latter if they have one
+TrialResult = dict[str, Any]  # a file of `results/`: trial, params, state, seeds, env_steps ..., value where it has one
 
 
 class SweepFiles:
@@ -41,14 +41,13 @@ class SweepFiles:
         path, seeds = self.trial(n), self.plan.seeds
         return [path] if seeds == 1 else [path / f"seed-{seed}" for seed in range(first_seed, first_seed + seeds)]
 
-    def result(self, n: int) -> dict[str, Any] | None:
+    def result(self, n: int) -> TrialResult | None:
         path = self.result_path(n)
         return read_json(path) if path.is_file() else None
 
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[TrialResult]:
         """Of the trials that are done, by number."""
-        found = (self.result(n) for n in range(self.plan.trials))
-        return [result for result in found if result]
+        return [result for n in range(self.plan.trials) if (result := self.result(n))]
 
     def missing(self) -> list[int]:
         return [n for n in range(self.plan.trials) if not self.result_path(n).is_file()]
@@ -58,7 +57,7 @@ class SweepFiles:
         log.write(f"{utc_now()} {' '.join(text.split())}\n".encode())
         log.close()
 
-    def record(self, n: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    def record(self, n: int, values: TrialResult) -> TrialResult:
         """The last act of a trial."""
         path = self.result_path(n)
         if path.exists():
@@ -89,19 +88,19 @@ class SweepFiles:
             if path.is_dir() and (not (path / "config.yaml").is_file() or not read_json(path / "status.json")):
                 shutil.rmtree(path)
 
-    def measured(self, n: int, first_seed: int) -> dict[str, Any]:
+    def measured(self, n: int, first_seed: int) -> TrialResult:
         """What the runs of a trial say: its value is the mean of the metric over seeds."""
         paths = self.runs(n, first_seed)
         states = [read_json(path / "status.json").get("state", "missing") for path in paths]
         summaries = [read_json(path / "summary.json") for path in paths]
-        found = [Measured(path) for path in paths if (path / "config.yaml").is_file()]
-        evaluated = [run for run in found if run.values]
-        metric = (
-            resolve_metric(self.plan.metric, evaluated) if evaluated else self.plan.metric
-        )  # or says which there are
+        runs = [Measured(path) for path in paths if (path / "config.yaml").is_file()]
+        evaluated = [run for run in runs if run.values]
+        metric = self.plan.metric
+        if evaluated:
+            metric = resolve_metric(metric, evaluated)  # or says which there are
         values = [run.values[metric] for run in evaluated if metric in run.values]
         state = "diverged" if "diverged" in states else states[0] if len(set(states)) == 1 else "failed"
-        out: dict[str, Any] = {"state": state, "seeds": len(states)}
+        out: TrialResult = {"state": state, "seeds": len(states)}
         if state == "finished" and any(s.get("stop_reason") == "callback" for s in summaries):
             out["state"] = "pruned"
         if len(values) == len(states):
@@ -129,11 +128,11 @@ def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
 def go_on(folder: Path, plan: SweepPlan) -> SweepFiles:
     """The same sweep again. Another one in its folder is refused, naming the difference."""
     old = SweepPlan.load(folder)
-    mine, theirs = (json.loads(json.dumps(plain(p.to_dict()))) for p in (plan, old))
-    for name, value in theirs.items():
-        if name != "trials" and mine[name] != value:
+    now, before = (json.loads(json.dumps(plain(p.to_dict()))) for p in (plan, old))
+    for name, value in before.items():
+        if name != "trials" and now[name] != value:
             raise StorageError(
-                f"--out: {folder} holds another sweep: its {name} is {value}, this one's is {mine[name]}; "
+                f"--out: {folder} holds another sweep: its {name} is {value}, this one's is {now[name]}; "
                 f"`regimen sweep --out {folder}` continues it as it was"
             )
     if plan.trials < old.trials:

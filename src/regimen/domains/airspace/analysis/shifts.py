@@ -45,10 +45,10 @@ class Shift:
             amount = f"+{self.value:g}"
         return f"{self.kind}_{amount}_{self.target}"
 
-    @property
-    def group(self) -> str:
-        """The shifts drawn in one picture: those of a kind, towards one direction where it has one."""
-        return f"{self.kind} {self.direction}" if self.kind in ("waypoint", "wind") else self.kind
+    def columns(self) -> dict[str, str | float]:
+        """The shift as columns of a table."""
+        names = ("kind", "value", "unit", "direction", "target", "range")
+        return {"shift": self.name} | {name: getattr(self, name) for name in names}
 
 
 BASELINE = Shift("baseline", 0.0, "", ALL, "baseline")

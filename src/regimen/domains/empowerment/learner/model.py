@@ -8,7 +8,6 @@ where they are few, and a sample of them where not.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -111,18 +110,6 @@ class WorldModel:
         raise NotImplementedError
 
 
-def human_actions(world: World) -> np.ndarray:
-    """All joint actions of the humans [A^H, H], the first fastest."""
-    choices = itertools.product(range(world.num_actions), repeat=world.humans)
-    return np.array(list(choices), np.int32).reshape(-1, world.humans)[:, ::-1]
-
-
-def robot_actions(world: World) -> np.ndarray:
-    """All joint actions of the robots [A^R, R], the first fastest."""
-    choices = itertools.product(range(world.num_actions), repeat=world.robots)
-    return np.array(list(choices), np.int32).reshape(-1, world.robots)[:, ::-1]
-
-
 def product(factors: Sequence[X]) -> X:
     out = factors[0]
     for factor in factors[1:]:
@@ -149,15 +136,11 @@ class Imagined(WorldModel):
 
     def __init__(self, world: World, c: EmpowermentConfig):
         super().__init__(world, c)
-        self.robot = robot_actions(world)
-        outcomes = jax.eval_shape(world.outcomes, jax.eval_shape(world.initial), jnp.zeros(self.agents, jnp.int32))
+        self.robot = world.joint_actions(world.robots)
+        outcomes = jax.eval_shape(world.outcomes, jax.eval_shape(world.initial), jnp.zeros(world.num_agents, jnp.int32))
         self.exact = world.num_actions**world.humans * outcomes[0].shape[0] <= c.exact_limit
         self.samples = c.human_samples
-        self.humans = human_actions(world) if self.exact else None
-
-    @property
-    def agents(self) -> int:
-        return self.world.robots + self.world.humans
+        self.humans = world.joint_actions(world.humans) if self.exact else None
 
     def moves(self, rows: Rows, key: Array) -> Moves:
         prior = self.prior(rows)

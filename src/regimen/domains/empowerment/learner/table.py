@@ -12,7 +12,7 @@ import numpy as np
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import X
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
-from regimen.domains.empowerment.learner.model import Moves, Rows, WorldModel, human_actions, joint_weights
+from regimen.domains.empowerment.learner.model import Moves, Rows, WorldModel, joint_weights
 from regimen.domains.empowerment.reach import Table, TooLargeError
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import EnvError
@@ -30,7 +30,7 @@ class Enumerated(WorldModel):
     def __init__(self, world: World, c: EmpowermentConfig, table: Table, priors: np.ndarray | None = None):
         """`table` of `reach.enumerate_states`; `priors` [T, S, H, G, A] where the prior was solved for."""
         super().__init__(world, c)
-        states, choices, humans = table.states, world.robot_choices, human_actions(world)
+        states, choices, humans = table.states, world.robot_choices, world.joint_actions(world.humans)
         ended, attained = table.ended, table.attained
         self.state_of, self.time_of, place_of = places(table, self.timed)
         self.places = len(self.state_of)
@@ -104,7 +104,8 @@ class Enumerated(WorldModel):
     def index(self, states: Array) -> Array:
         """Numbers [...] of reachable states [..., n]."""
         key = (states.astype(jnp.uint32) * self.factors).sum(-1, dtype=jnp.uint32)
-        return jnp.asarray(self.order)[jnp.searchsorted(jnp.asarray(self.hash), mixed(key))]
+        place = jnp.searchsorted(jnp.asarray(self.hash), mixed(key))
+        return jnp.asarray(self.order)[jnp.minimum(place, len(self.order) - 1)]  # an exported program does not clamp
 
     def at(self, place: Array) -> Rows:
         time = jnp.asarray(self.time_of)[place]

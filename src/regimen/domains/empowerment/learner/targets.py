@@ -110,24 +110,24 @@ class Transitions(Record):
 
 
 def observed(
-    model: WorldModel, c: EmpowermentConfig, seen: Transitions, here: Values, new: Values, key: Array
+    model: WorldModel, c: EmpowermentConfig, sample: Transitions, here: Values, new: Values, key: Array
 ) -> Targets:
     """Unbiased targets from one transition each: V_h^e of the humans' goals, Q_r of the action taken, X_h of a goal
     drawn anew (the goal of the rollout is not independent of the state)."""
-    n, humans = seen.goal.shape
+    n, humans = sample.goal.shape
     at, who = jnp.arange(n)[:, None], jnp.arange(humans)
-    prior = model.prior(seen.rows)  # [N, H, G, A]
-    own = prior[at, who, seen.goal, seen.human] / seen.human_p  # [N, H]
-    alone = model.marginals(prior)[at, who, seen.human] / seen.human_p
-    robot = jnp.exp(here.log_pi)[jnp.arange(n), seen.robot] / seen.robot_p
+    prior = model.prior(sample.rows)  # [N, H, G, A]
+    by_goal = prior[at, who, sample.goal, sample.human] / sample.human_p  # [N, H]
+    alone = model.marginals(prior)[at, who, sample.human] / sample.human_p
+    robot = jnp.exp(here.log_pi)[jnp.arange(n), sample.robot] / sample.robot_p
     others = jnp.stack([jnp.delete(alone, h, axis=1, assume_unique_indices=True).prod(1) for h in range(humans)], 1)
-    value = new.v_h_e[at, who, seen.goal]  # [N, H]
-    worth = equations.attain_target(seen.attained, value, seen.over[:, None], c.gamma_h)
-    chosen = seen.goal[..., None] == jnp.arange(model.weights.shape[1])  # [N, H, G]
-    v_weight = chosen * (own * others * robot[:, None])[..., None]
-    q = equations.q_robot(-jnp.exp(new.log_v), seen.over, c.gamma_r, c.terminal_v_r)
-    taken = seen.robot[:, None] == jnp.arange(here.log_q.shape[1])
-    q_weight = taken * alone.prod(1)[:, None] * ~model.certain_end(seen.rows)
+    value = new.v_h_e[at, who, sample.goal]  # [N, H]
+    worth = equations.attain_target(sample.attained, value, sample.over[:, None], c.gamma_h)
+    chosen = sample.goal[..., None] == jnp.arange(model.weights.shape[1])  # [N, H, G]
+    v_weight = chosen * (by_goal * others * robot[:, None])[..., None]
+    q = equations.q_robot(-jnp.exp(new.log_v), sample.over, c.gamma_r, c.terminal_v_r)
+    taken = sample.robot[:, None] == jnp.arange(here.log_q.shape[1])
+    q_weight = taken * alone.prod(1)[:, None] * ~model.certain_end(sample.rows)
     _, log_y, log_v = same_state(model, c, here)
     fresh = jax.random.categorical(key, jnp.log(jnp.asarray(model.weights)), shape=(n, humans))
     power = here.v_h_e[at, who, fresh] ** c.zeta

@@ -9,7 +9,7 @@ import numpy as np
 
 from regimen.domains.empowerment.pictures.episodes import Episode, bits, play
 from regimen.domains.empowerment.pictures.live_view import write_power
-from regimen.domains.empowerment.pictures.scene import Scene, scene_of
+from regimen.domains.empowerment.pictures.scene import Scene, mean_by, scene_of
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.grid_map import STEPS
 from regimen.reports.figure import CYCLE, GREY, INK, blank, headline, save, style
@@ -85,13 +85,6 @@ def power(solution: Solution, scene: Scene, name: str) -> Figure:
     when = "" if solution.stationary else f", time {time} of {len(solution.v_r)}"
     headline(figure, f"{name or 'Human power'}: mean over what is possible{when}", color="black")
     return figure
-
-
-def mean_by(place: np.ndarray, value: np.ndarray, places: int) -> np.ndarray:
-    """Mean of a value in each place [P], nan where there is none."""
-    count = np.bincount(place, minlength=places)
-    with np.errstate(invalid="ignore"):
-        return np.bincount(place, value, places) / count
 
 
 def cell_size(width: float, across: int) -> float:
@@ -272,10 +265,10 @@ def power_over_time(solution: Solution, episode: Episode, name: str) -> Figure:
 
 def quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
     """Mean, 10% and 90% of a weighted sample; nan without any."""
-    known = weights > 0
-    if not known.any():
+    likely = weights > 0
+    if not likely.any():
         return np.nan, np.nan, np.nan
-    values, weights = values[known], weights[known] / weights[known].sum()
+    values, weights = values[likely], weights[likely] / weights[likely].sum()
     low, high = np.quantile(values, [0.1, 0.9], weights=weights, method="inverted_cdf")
     return float(values @ weights), float(low), float(high)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from regimen.domains.empowerment.pictures.episodes import Episode
-from regimen.domains.empowerment.pictures.scene import Scene
+from regimen.domains.empowerment.pictures.scene import Scene, mean_by
 from regimen.domains.empowerment.solution import Solution
 from regimen.files import views
 
@@ -44,9 +44,7 @@ def power_by_cell(solution: Solution, scene: Scene, time: int) -> np.ndarray:
     live = solution.live(time)
     at = scene.at(solution.table.states[: len(live)][live])[:, 0]
     bits = np.log2(solution.x_h[solution.layer(time)][live]).mean(-1)
-    count = np.bincount(at, minlength=len(scene.cells))
     out = np.full((scene.height, scene.width), np.nan)
-    known = count > 0
-    x, y = scene.cells[known].T
-    out[y, x] = (np.bincount(at, bits, len(scene.cells))[known] / count[known]).round(4)
+    x, y = scene.cells.T
+    out[y, x] = mean_by(at, bits, len(scene.cells)).round(4)
     return out

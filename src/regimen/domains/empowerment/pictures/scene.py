@@ -8,25 +8,11 @@ import numpy as np
 
 from regimen.domains.empowerment.worlds.bush import BushWorld
 from regimen.domains.empowerment.worlds.grid import GridWorld
-from regimen.domains.empowerment.worlds.grid_map import STEPS, codes_of
+from regimen.domains.empowerment.worlds.grid_map import BUTTONS, STEPS, codes_of
 from regimen.domains.empowerment.worlds.world import World
 
-WORDS = {
-    "We": "",
-    "..": "",
-    "Ae": "",
-    "Ay": "",
-    "Ro": "rock",
-    "Bl": "block",
-    "La": "lava",
-    "Un": "unsteady",
-    "Ki": "kill",
-    "Kb": "kill",
-    "Pa": "pause",
-    "Ps": "pause",
-    "dK": "kill off",
-    "dP": "pause off",
-}
+WORDS = {"Ro": "rock", "Bl": "block", "La": "lava", "Un": "unsteady"}
+WORDS |= BUTTONS | {"dK": "kill off", "dP": "pause off"}
 KINDS = {"K": "key", "L": "locked", "C": "door", "O": "open door"}
 
 
@@ -51,9 +37,16 @@ class Scene:
         return states[..., self.agents : 2 * self.agents] if self.faces else np.zeros_like(self.at(states))
 
 
+def mean_by(place: np.ndarray, value: np.ndarray, places: int) -> np.ndarray:
+    """Mean of a value in each place [P], nan where there is none."""
+    count = np.bincount(place, minlength=places)
+    with np.errstate(invalid="ignore"):
+        return np.bincount(place, value, places) / count
+
+
 def scene_of(world: World) -> Scene | None:
     """None for a world without a map that is known here."""
-    agents = world.robots + world.humans
+    agents = world.num_agents
     if isinstance(world, GridWorld):
         words = {(x, y): WORDS.get(c, KINDS.get(c[0], "")) for (x, y), c in codes_of(world.grid.rows)}
         labels = {cell: word for cell, word in words.items() if word}

@@ -69,8 +69,8 @@ def run(argv: list[str]) -> int:
         solution = tabular.solve(world, theory, args.limit, args.steps, args.tolerance, args.max_sweeps)
     else:
         solution = exact.solve(world, theory, args.limit)
-    found = report.summary(solution, args.world)
-    print(json_lib.dumps(plain(found), indent=2) if args.json else "\n".join(report.lines(found)))
+    summary = report.summary(solution, args.world)
+    print(json_lib.dumps(plain(summary), indent=2) if args.json else "\n".join(report.lines(summary)))
     if args.out is not None:
         file = report.save(solution, args.out)
         if not args.json:

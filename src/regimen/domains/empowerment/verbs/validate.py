@@ -37,9 +37,9 @@ def run(argv: list[str]) -> int:
 
     from regimen.domains.empowerment.validate import validate
 
-    found = validate(args.run, checkpoint=args.checkpoint, limit=args.limit, out=args.out)
+    validation = validate(args.run, checkpoint=args.checkpoint, limit=args.limit, out=args.out)
     if args.json:
-        print(json_lib.dumps(found.to_dict(), indent=2))
+        print(json_lib.dumps(validation.to_dict(), indent=2))
     else:
-        print("\n".join([*found.lines(), f"written to {found.out}"]))
+        print("\n".join([*validation.lines(), f"written to {validation.out}"]))
     return 0

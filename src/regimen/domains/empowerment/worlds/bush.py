@@ -91,7 +91,7 @@ class BushWorld(World):
     @property
     def sizes(self) -> tuple[int, ...]:
         """A cell for each agent, then a density for each cell."""
-        return (self.cells,) * (self.robots + self.humans) + (self.B + 1,) * self.cells
+        return (self.cells,) * self.num_agents + (self.B + 1,) * self.cells
 
     @property
     def goals(self) -> goals.Goals:
@@ -113,7 +113,7 @@ class BushWorld(World):
 
     def outcomes(self, state: Array, actions: Array) -> tuple[Array, Array]:
         """All combinations of the humans' coins: bit h of an outcome says whether human h gets in [2^H]."""
-        agents, robots, humans = self.robots + self.humans, self.robots, self.humans
+        agents, robots, humans = self.num_agents, self.robots, self.humans
         at, density = state[:agents], state[agents:]
         x, y = at % self.width + jnp.asarray(DX)[actions], at // self.width + jnp.asarray(DY)[actions]
         on_map = (x >= 0) & (x < self.width) & (y >= 0) & (y < self.height)
@@ -143,13 +143,13 @@ class BushWorld(World):
         return jnp.asarray(table, float)[self.human_cells(state)]
 
     def human_cells(self, state: Array) -> Array:
-        return state[self.robots : self.robots + self.humans]
+        return state[self.robots : self.num_agents]
 
     # --- what networks see -------------------------------------------------------------------------------------------
 
     def features(self, state: Array) -> Array:
         """Where each agent is, one-hot, and how dense each cell is."""
-        agents = self.robots + self.humans
+        agents = self.num_agents
         where = (state[:agents, None] == jnp.arange(self.cells)).astype(jnp.float32).ravel()
         return jnp.concatenate([where, state[agents:].astype(jnp.float32) / self.B])
 
@@ -161,7 +161,7 @@ class BushWorld(World):
 
     def render(self, state: WorldState) -> np.ndarray:
         """Robots are blue, humans amber with a line to their goal, bushes green, the denser the darker."""
-        world, agents, tall = np.asarray(state.world), self.robots + self.humans, self.height
+        world, agents, tall = np.asarray(state.world), self.num_agents, self.height
         canvas = Canvas(min(96 * self.width, 672), (-0.06, self.width + 0.06, -0.2, tall + 0.06), PALE)
         centers = [(c % self.width + 0.5, tall - c // self.width - 0.5) for c in range(self.cells)]
         for (x, y), density in zip(centers, world[agents:]):

@@ -159,7 +159,7 @@ class GridWorld(World):
         inside = np.zeros((len(m.cells), len(m.goals)), bool)
         for g, goal in enumerate(m.goals):
             inside[list(goal), g] = True
-        return jnp.asarray(inside)[state[self.robots : self.robots + self.humans]]
+        return jnp.asarray(inside)[state[self.robots : self.num_agents]]
 
     def prior(self, state: Array) -> Array:
         """Towards the goal on a shortest way, as if nothing moved and all doors were open: see `GridMap.distances`.
@@ -231,9 +231,9 @@ class GridWorld(World):
         for link in range(min(len(layout.things), max(m.shape)) + 1):
             way.append(jnp.where(more, cell, -1))
             end = jnp.where(more, cell, end)
-            found = things_at(cell) & more[:, None]
-            pushes |= found
-            more = found.any(1)
+            things = things_at(cell) & more[:, None]
+            pushes |= things
+            more = things.any(1)
             if link < len(layout.things):
                 cell = front[cell, now.facing]
         doors = np.array([place for place, _, _ in m.doors], np.int32)
@@ -354,15 +354,15 @@ def keys_ground(grid: GridMap) -> np.ndarray:
 def heading(grid: GridMap, beta_h: float) -> np.ndarray:
     """The shortest-way prior [P * 4, G, A], by the way that is left after the intended action."""
     places = len(grid.cells)
-    own = np.moveaxis(grid.distances, 0, -1)  # [P, 4, G]
+    here = np.moveaxis(grid.distances, 0, -1)  # [P, 4, G]
     ahead = np.where(grid.front[:places] < places, grid.front[:places], np.arange(places)[:, None])  # [P, 4]
     after = {
-        "still": own,
-        "left": np.roll(own, 1, axis=1),
-        "right": np.roll(own, -1, axis=1),
-        "forward": own[ahead, np.arange(4)],
+        "still": here,
+        "left": np.roll(here, 1, axis=1),
+        "right": np.roll(here, -1, axis=1),
+        "forward": here[ahead, np.arange(4)],
     }
-    left = np.stack([after.get(name, np.full_like(own, -1)) for name in grid.names], -1)  # [P, 4, G, A]
+    left = np.stack([after.get(name, np.full_like(here, -1)) for name in grid.names], -1)  # [P, 4, G, A]
     done = left >= 0
     left = np.where(done, left - np.where(done, left, left.max()).min(-1, keepdims=True), 0)
     weight = (left == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * left)

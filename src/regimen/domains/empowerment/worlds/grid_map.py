@@ -86,14 +86,16 @@ class GridMap:
     def doors(self) -> tuple[tuple[int, str, int], ...]:
         """Place, colour and state at the start."""
         states = {"O": OPEN, "C": CLOSED, "L": LOCKED}
-        found = ((i, self.rows[y][x]) for i, (x, y) in enumerate(self.cells))
-        return tuple((i, c[1], states[c[0]]) for i, c in found if is_thing(c) and c[0] in states)
+        return tuple((i, c[1], states[c[0]]) for i, c in self.things() if c[0] in states)
 
     @cached_property
     def keys(self) -> tuple[tuple[int, str], ...]:
         """Place and colour."""
-        found = ((i, self.rows[y][x]) for i, (x, y) in enumerate(self.cells))
-        return tuple((i, c[1]) for i, c in found if is_thing(c) and c[0] == "K")
+        return tuple((i, c[1]) for i, c in self.things() if c[0] == "K")
+
+    def things(self) -> list[tuple[int, str]]:
+        """Places of keys and doors, with their codes."""
+        return [(i, self.rows[y][x]) for i, (x, y) in enumerate(self.cells) if is_thing(self.rows[y][x])]
 
     @cached_property
     def distances(self) -> np.ndarray:
@@ -141,9 +143,9 @@ def read_map(text: str, actions: str = "small", directions: str = "", targets: s
     rows = read_rows(text)
     names = read_actions(actions)
     cells = {cell: i for i, cell in enumerate(places_of(rows))}
-    found = codes_of(rows)
-    robots = tuple(cells[cell] for cell, code in found if code == ROBOT)
-    humans = tuple(cells[cell] for cell, code in found if code == HUMAN)
+    codes = codes_of(rows)
+    robots = tuple(cells[cell] for cell, code in codes if code == ROBOT)
+    humans = tuple(cells[cell] for cell, code in codes if code == HUMAN)
     if not humans:
         raise ConfigError(f"env.map: there is no human; put {HUMAN} on a cell")
     if not robots:
@@ -201,13 +203,13 @@ def read_goals(
         names = tuple(f"{x},{y}" for x, y in cells)
         return names, tuple((i,) for i in cells.values()), (1 / len(cells),) * len(cells)
     targets = goals.parse(text, len(rows[0]), len(rows))
-    names, found = tuple(targets.names()), []
+    names, areas = tuple(targets.names()), []
     for name, (left, top, right, bottom) in zip(names, targets.boxes):
         area = [(x, y) for y in range(top, bottom + 1) for x in range(left, right + 1)]
-        found.append(tuple(cells[cell] for cell in area if cell in cells))
-        if not found[-1]:
+        areas.append(tuple(cells[cell] for cell in area if cell in cells))
+        if not areas[-1]:
             raise ConfigError(f"env.possible_goals: '{name}' is a wall or a button; nobody can be there")
-    missing = [cell for cell, i in cells.items() if not any(i in goal for goal in found)]
+    missing = [cell for cell, i in cells.items() if not any(i in goal for goal in areas)]
     if missing:
         some = ", ".join(f"{x},{y}" for x, y in missing[:4]) + (", ..." if len(missing) > 4 else "")
         warnings.warn(
@@ -215,4 +217,4 @@ def read_goals(
             "(X_h = 0), which the solvers refuse; add what is left out, or a rectangle over everything",
             stacklevel=2,
         )
-    return names, tuple(found), targets.weights
+    return names, tuple(areas), targets.weights

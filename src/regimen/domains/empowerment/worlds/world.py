@@ -111,6 +111,10 @@ class World(NativeEnv):
         return self.modelled and type(self).sizes is not World.sizes
 
     @property
+    def num_agents(self) -> int:
+        return self.robots + self.humans
+
+    @property
     def num_actions(self) -> int:
         return len(self.actions)
 
@@ -141,6 +145,11 @@ class World(NativeEnv):
     @property
     def action_space(self) -> spaces.Space:
         return spaces.Discrete(self.robot_choices)
+
+    def joint_actions(self, agents: int) -> np.ndarray:
+        """All joint actions of so many agents [A^agents, agents], the first agent fastest."""
+        number = np.arange(self.num_actions**agents, dtype=np.int32)[:, None]
+        return number // self.num_actions ** np.arange(agents, dtype=np.int32) % self.num_actions
 
     def robot_actions(self, joint: Array) -> Array:
         """Each robot's action [R] of a joint one."""
