@@ -102,8 +102,8 @@ def baselines(names: list[str], episodes: int) -> list[list]:
     from regimen.domains.airspace.analysis.measure import fly_and_measure
     from regimen.domains.airspace.analysis.pilots import baseline_pilot
     from regimen.domains.airspace.env import Airspace
+    from regimen.domains.airspace.files import load
     from regimen.domains.airspace.generator import jitter
-    from regimen.domains.airspace.scenario import load
 
     env, key = Airspace(scenario="mixed"), jax.random.key(0)
     shake = jax.jit(jax.vmap(lambda key, start: jitter(key, start, *PERTURBED.values()), (0, None)))

@@ -45,6 +45,7 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from regimen.algorithms.appo import APPO
+    from regimen.algorithms.base import Algorithm
     from regimen.algorithms.bc import BC
     from regimen.algorithms.cql import CQL
     from regimen.algorithms.impala import IMPALA
@@ -95,7 +96,9 @@ __all__ = [
 ]
 
 
-def train(env: Any = "cartpole", algo: Any = "ppo", callback: Callback | None = None, **overrides: Any) -> Result:
+def train(
+    env: Any = "cartpole", algo: str | Algorithm = "ppo", callback: Callback | None = None, **overrides: Any
+) -> Result:
     """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`,
     `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
     update; returning True stops the run. `NAME/all` and `algo="all"` train several; their results are in

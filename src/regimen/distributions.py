@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -385,7 +384,7 @@ def for_space(
     *,
     bounded: str = "auto",
     state_std: bool = False,
-    conditions: Any = None,
+    conditions: Conditions | None = None,
 ) -> Distribution:
     """The distribution of an action space. `bounded`: `clip` or `tanh`; auto squashes in hybrid spaces only."""
     if isinstance(space, (gym.Dict, gym.Tuple)):

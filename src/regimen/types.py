@@ -7,6 +7,7 @@ components. With one agent B is E.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, dataclass_transform
 
 import jax
@@ -145,7 +146,8 @@ class Spec:
     rollout_rows: int = 0  # env steps of one update in each environment; 0: whole episodes, or nothing is collected
     max_episode_steps: int = 0  # 0: unknown (a host environment without a limit)
     env: Any = None  # the native environment, for model-based algorithms
-    action_conditions: Any = None  # part of a hybrid action -> (discrete part, choices for which it matters)
+    action_conditions: Mapping[str, tuple[str, tuple[int, ...]]] | None = None
+    """Part of a hybrid action -> (the discrete part that decides, its choices for which the part matters)."""
 
     @property
     def columns(self) -> int:

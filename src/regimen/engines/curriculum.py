@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +65,7 @@ def make(texts: Mapping[str, object], handle: EnvHandle) -> Curriculum | None:
     return Curriculum(schedules, rule, None if "success" in handle.metrics else handle.return_threshold)
 
 
-def float_fields(env: Any) -> list[str]:
+def float_fields(env: PyTree) -> list[str]:
     """Fields that are data of the compiled program: declared as float, or a float parameter of a gymnax environment."""
     declared = {f.name for f in dataclasses.fields(env) if f.type in ("float", float)}
     leaves = [(field_name(path), x) for path, x in jax.tree_util.tree_flatten_with_path(env)[0]]

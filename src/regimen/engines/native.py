@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,13 @@ Carry = PyTree  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curri
 
 
 def collect_and_learn(
-    source: ScanSource, curriculum: Curriculum | None, lag: int, algo: Algorithm, env: Any, state: State, carry: Carry
+    source: ScanSource,
+    curriculum: Curriculum | None,
+    lag: int,
+    algo: Algorithm,
+    env: PyTree,
+    state: State,
+    carry: Carry,
 ) -> Turn:
     """One rollout of this device's environments, and an update on those of all devices."""
     key = jax.random.fold_in(state.key, state.clock.updates)
@@ -63,7 +68,7 @@ class NativeEngine(CompiledEngine):
 
     def __init__(
         self,
-        env: Any,
+        env: PyTree,
         algo: Algorithm,
         source: ScanSource,
         seeds: list[int],
@@ -74,7 +79,7 @@ class NativeEngine(CompiledEngine):
         variants: list[Algorithm] | None = None,
     ):
         super().__init__(algo, len(seeds), variants)
-        self.env: Any = env
+        self.env = env
         self.source = source
         self.curriculum = curriculum
         self.lag = lag

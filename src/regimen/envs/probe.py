@@ -39,6 +39,14 @@ def sign(key: Array) -> Array:
     return jax.random.rademacher(key, (1,), jnp.float32)
 
 
+class SignProbe(Probe):
+    """A probe whose observation is -1 or 1."""
+
+    def reset(self, key: Array):
+        obs = sign(key)
+        return obs, obs
+
+
 @native_env
 class Constant(Probe):
     """Reward 1. The value is 1; nothing else can be right."""
@@ -50,14 +58,10 @@ class Constant(Probe):
 
 
 @native_env
-class Observation(Probe):
+class Observation(SignProbe):
     """The reward is the observation, -1 or 1, and so is the value."""
 
     max_episode_steps: int = 1
-
-    def reset(self, key: Array):
-        obs = sign(key)
-        return obs, obs
 
     def step(self, key: Array, state: Array, action: Array):
         return state, over(state, state[0])
@@ -122,21 +126,17 @@ class ActionBox(Probe):
 
 
 @native_env
-class Match(Probe):
+class Match(SignProbe):
     """Pays 1 for action 1 where the observation is 1 and for action 0 where it is -1; costs 1 otherwise."""
 
     max_episode_steps: int = 1
-
-    def reset(self, key: Array):
-        obs = sign(key)
-        return obs, obs
 
     def step(self, key: Array, state: Array, action: Array):
         return state, over(state, jnp.where((action == 1) == (state[0] > 0), 1.0, -1.0))
 
 
 @native_env
-class MatchBox(Probe):
+class MatchBox(SignProbe):
     """Costs the squared distance to half the observation."""
 
     max_episode_steps: int = 1
@@ -144,10 +144,6 @@ class MatchBox(Probe):
     @property
     def action_space(self):
         return spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-    def reset(self, key: Array):
-        obs = sign(key)
-        return obs, obs
 
     def step(self, key: Array, state: Array, action: Array):
         return state, over(state, -((action[0] - state[0] / 2) ** 2))
@@ -237,8 +233,8 @@ class Team(Probe):
         return state["left"] > 0
 
     def observe(self, state: dict[str, Array]) -> Array:
-        seen = jnp.stack([state["sign"], state["left"] / 3], axis=-1)  # [A, 2]
-        return jnp.where(self.alive(state)[:, None], seen, 0.0)
+        rows = jnp.stack([state["sign"], state["left"] / 3], axis=-1)  # [A, 2]
+        return jnp.where(self.alive(state)[:, None], rows, 0.0)
 
     def reset(self, key: Array):
         one, other = jax.random.split(key)
@@ -250,8 +246,8 @@ class Team(Probe):
         acting = self.alive(state)
         reward = jnp.where(acting & ((action == 1) == (state["sign"] > 0)), 1.0, 0.0)
         new = {"sign": signs(key), "left": jnp.maximum(state["left"] - 1, 0)}
-        told = {"acting": acting.sum(dtype=jnp.float32)}
-        return new, TimeStep(obs=self.observe(new), reward=reward, terminated=new["left"] == 0, metrics=told)
+        metrics = {"acting": acting.sum(dtype=jnp.float32)}
+        return new, TimeStep(obs=self.observe(new), reward=reward, terminated=new["left"] == 0, metrics=metrics)
 
 
 def signs(key: Array) -> Array:

@@ -317,11 +317,11 @@ def episode_of(rows: Rows, algo: ActingAlgorithm) -> Episode:
 
 
 def collect(
-    target: object,
+    target: registry.EnvLike | Path,
     out: str | Path,
     policy: str | None = None,
     env_args: Mapping[str, object] | None = None,
-    env: object = None,
+    env: registry.EnvLike | None = None,
     **options: Any,
 ) -> Dataset:
     """Write a Minari dataset of a run's policies, or of random actions on an environment, and read it back. `env` is

@@ -301,14 +301,14 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
 
 
 def evaluate(
-    target: object,
+    target: registry.EnvLike | Path,
     policy: str | Policy | None = None,
     episodes: int = 100,
     seed: int = 0,
     env_args: Mapping[str, object] | None = None,
     checkpoint: str = "best",
     tracking_uri: str | None = None,
-    env: object = None,
+    env: registry.EnvLike | None = None,
 ) -> Evaluation:
     """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
     environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy."""

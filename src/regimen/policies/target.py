@@ -27,7 +27,7 @@ def is_run(target: object) -> TypeGuard[str | Path]:
     return False
 
 
-def refuse_object(stored: str, env: object, instead: str) -> None:
+def refuse_object(stored: str, env: registry.EnvLike | None, instead: str) -> None:
     """Refuse a run whose environment was a Python object, unless that object is handed over as `env`."""
     if env is None and stored.startswith(OBJECT):
         raise ConfigError(
@@ -36,7 +36,7 @@ def refuse_object(stored: str, env: object, instead: str) -> None:
         )
 
 
-def stored_env(stored: str, args: Mapping[str, object], env: object) -> registry.EnvHandle:
+def stored_env(stored: str, args: Mapping[str, object], env: registry.EnvLike | None) -> registry.EnvHandle:
     """The environment of a run: `env` itself where there is one, under the name that the run knows."""
     if env is None:
         return registry.resolve(stored, args)

@@ -316,7 +316,7 @@ def resume(
     command: str = "",
     console: Console | None = None,
     callback: Callback | None = None,
-    env: object = None,
+    env: registry.EnvLike | None = None,
 ) -> Result:
     """Continue a run exactly where a checkpoint left it; with `out`, in a new directory. `env` is the environment
     itself, where the run was trained on an object."""

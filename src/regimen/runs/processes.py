@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import jax
 
@@ -31,6 +31,8 @@ from regimen.files.storage import plain
 from regimen.runs.build import make_engine
 from regimen.runs.result import Result
 
+P = ParamSpec("P")
+
 
 def begin(config: TrainConfig, seeds: list[int]) -> None:
     """Process 0: the others make the same engine."""
@@ -38,12 +40,12 @@ def begin(config: TrainConfig, seeds: list[int]) -> None:
         tell({"do": "begin", "config": plain(layers.to_dict(config), finite=False), "seeds": seeds})
 
 
-def together(function: Callable[..., Result]) -> Callable[..., Result]:
+def together(function: Callable[P, Result]) -> Callable[P, Result]:
     """Where there are several processes, process 0 does it and the others follow it. All of them return what it
     returns, or raise what it raises."""
 
     @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Result:
+    def run(*args: P.args, **kwargs: P.kwargs) -> Result:
         if not jax.distributed.is_initialized() or jax.process_count() == 1:
             return function(*args, **kwargs)
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
@@ -72,7 +74,7 @@ def lead(run: Callable[[], Result]) -> Result:
             tell(plain(outcome))
 
 
-def follow(env: object) -> Result:
+def follow(env: registry.EnvHandle | registry.EnvLike | None) -> Result:
     """Do as process 0 says, until it says how the run ended. `env` is the environment itself, where it has no name."""
     device.configure("auto", native=True)
     engine, failure = None, None

@@ -38,7 +38,9 @@ class Trainer:
     object; `overrides` any setting of `regimen train`, by dotted or unambiguous name. `quiet=False` shows progress.
     """
 
-    def __init__(self, env: Any = "cartpole", algo: Any = "ppo", *, quiet: bool = True, **overrides: Any):
+    def __init__(
+        self, env: registry.EnvLike = "cartpole", algo: str | Algorithm = "ppo", *, quiet: bool = True, **overrides: Any
+    ):
         if not isinstance(algo, str):
             algo, given = settings_of(algo)
             overrides = layers.flatten(given, algo) | layers.flatten(overrides, algo)
@@ -64,7 +66,7 @@ class Trainer:
 
     # --- a loop of one's own -----------------------------------------------------------------------------------------
 
-    def begin(self) -> tuple[Any, Any]:
+    def begin(self) -> tuple[Any, State]:
         """The algorithm bound to the environment's spaces, and its first state: for `sample`, `value` and `update`."""
         if self._own is None:
             handle = self.handle or registry.resolve(self.config.env, self.config.env_args)

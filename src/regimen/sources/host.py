@@ -351,7 +351,7 @@ class HostSource:
         columns = {name: np.asarray([m[name] for m in metrics], np.float32) for name in self.reductions}
         if "success" not in columns and n and all(s is not None for s in success):
             columns["success"] = np.asarray(success, np.float32)
-        rows: Any = EpisodeRows(
+        return EpisodeRows(
             count=np.int32(n),  # type: ignore[arg-type]
             update=np.zeros(n, np.int32),  # type: ignore[arg-type]
             step=np.asarray(step, np.int32),  # type: ignore[arg-type]
@@ -360,7 +360,6 @@ class HostSource:
             terminated=np.asarray(terminated, bool),  # type: ignore[arg-type]
             metrics=columns,  # type: ignore[arg-type]
         )
-        return rows
 
 
 def reduce_metric(how: str, old: float, new: float, length: int) -> float:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.airspace.env import Airspace
-from regimen.domains.airspace.scenario import NAMES, load, stack
+from regimen.domains.airspace.files import NAMES, load
+from regimen.domains.airspace.scenario import stack
 
 COMPAT = {"reward": "compat"}
 

@@ -15,10 +15,10 @@ from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.aircraft import KT, TYPES
 from regimen.domains.airspace.commands import commanded, delayed
 from regimen.domains.airspace.env import METRICS, Airspace
+from regimen.domains.airspace.files import NAMES, load
 from regimen.domains.airspace.generator import jitter
 from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, haversine, to_latlon
 from regimen.domains.airspace.reward import team_potential
-from regimen.domains.airspace.scenario import NAMES, load
 from regimen.envs import registry
 from regimen.errors import ConfigError
 

@@ -73,7 +73,7 @@ def test_files(found, run):
     assert len(rows(out / "episodes.csv")) == 4 * (4 + len(shifts) - 1)
     units = {(r["level"], r["unit"]) for r in rows(out / "alerts.csv")}
     assert units == {("scene", "scene"), ("aircraft", "A1"), ("aircraft", "A2"), ("pair", "A1-A2")}
-    assert len(list((out / "trajectories").glob("*.csv"))) == len(found.kept) >= 8
+    assert len(list((out / "trajectories").glob("*.csv"))) == len(found.samples) >= 8
 
 
 def test_json_has_null_for_what_is_undefined(found, run):
@@ -92,7 +92,7 @@ def test_the_baseline_of_the_shifts_is_the_row_of_the_table(found):
 
 def test_the_kept_episode_is_the_one_measured(found):
     """Flown again in full detail, the worst episode of a shift has the separation of the table."""
-    worst = [k for k in found.kept if k.shift != "baseline"]
+    worst = [k for k in found.samples if k.shift != "baseline"]
     assert worst
     for k in worst:
         result = next(s for s in found.shifts if s.shift.name == k.shift)
@@ -107,7 +107,7 @@ def test_the_page_is_one_file_and_escapes_what_it_shows(found, tmp_path):
     assert page.count("</script>") == 2
     data = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     flights = json.loads(data.group(1))  # type: ignore[union-attr]
-    assert len(flights) == len(found.kept) and flights[0]["ids"] == ["A1", "A2"]
+    assert len(flights) == len(found.samples) and flights[0]["ids"] == ["A1", "A2"]
     one = flights[0]
     assert len(one["north"][0]) == one["steps"] + 1 == len(one["alert"][0]) == len(one["gap"])
     assert "default-src 'none'" in page and "script-src 'unsafe-inline'" in page

@@ -16,8 +16,9 @@ from regimen.config.layers import build_config
 from regimen.domains.airspace import files, generator, library
 from regimen.domains.airspace.aircraft import ALIASES, TYPES, index_of
 from regimen.domains.airspace.env import Airspace
+from regimen.domains.airspace.files import NAMES, load
 from regimen.domains.airspace.generator import jitter, loses_separation, no_op_separation
-from regimen.domains.airspace.scenario import NAMES, START, load, make
+from regimen.domains.airspace.library import START, make
 from regimen.envs import registry
 from regimen.errors import ConfigError
 

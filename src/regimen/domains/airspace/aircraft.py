@@ -37,7 +37,7 @@ ALIASES = {"B747": "B744", "CRJ9": "E190"}
 def index_of(name: str, where: str = "type") -> int:
     """The place of a type in `TYPES`; an unknown one is an error with the nearest name."""
     names = [t.name for t in TYPES]
-    known = ALIASES.get(name, name)
-    if known not in names:
+    kind = ALIASES.get(name, name)
+    if kind not in names:
         raise ConfigError(f"{where}: unknown aircraft type '{name}'{nearest(str(name), [*names, *ALIASES])}")
-    return names.index(known)
+    return names.index(kind)

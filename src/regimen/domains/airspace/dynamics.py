@@ -40,9 +40,8 @@ def wrap(angle: Array) -> Array:
 
 def speed_limits(kind: Array, bounds: Array) -> tuple[Array, Array]:
     """Lowest and highest CAS that can be commanded: the type's envelope within the clamp for all."""
-    return jnp.maximum(100.0 * bounds[0], of_type(CAS_MIN, kind)), jnp.minimum(
-        400.0 * bounds[1], of_type(CAS_MAX, kind)
-    )
+    slowest = jnp.maximum(100.0 * bounds[0], of_type(CAS_MIN, kind))
+    return slowest, jnp.minimum(400.0 * bounds[1], of_type(CAS_MAX, kind))
 
 
 def velocity(heading: Array, tas: Array, east: Array, wind: Array, convergence: Array) -> Array:

@@ -166,17 +166,14 @@ class Airspace(NativeEnv):
     def action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def active(self, state: AirspaceState) -> Array:
+    def alive(self, state: AirspaceState) -> Array:
         """Aircraft of the problem: all present in compat, those that still fly to their waypoint in clean."""
         present = state.scenario.present
         return present if self.reward == "compat" else present & ~state.reached
 
-    def alive(self, state: AirspaceState) -> Array:
-        return self.active(state)
-
     def counts(self, state: AirspaceState) -> Array:
         """Aircraft that others must stay away from."""
-        return state.scenario.present if self.reward == "compat" or self.fly_on else self.active(state)
+        return state.scenario.present if self.reward == "compat" or self.fly_on else self.alive(state)
 
     # --- episodes ----------------------------------------------------------------------------------------------------
 
@@ -277,10 +274,10 @@ class Airspace(NativeEnv):
         scenario, compat = state.scenario, self.reward == "compat"
         present, alive = scenario.present, self.alive(state)
         steered = present & ~state.reached
-        given = jnp.clip(action, -1.0, 1.0)
+        action = jnp.clip(action, -1.0, 1.0)
         if self.snap:
-            given = jnp.where(commanded(given) == 0.0, 0.0, given)
-        applied, queue = delayed(given, state.queue, scenario.delay + self.action_delay)
+            action = jnp.where(commanded(action) == 0.0, 0.0, action)
+        applied, queue = delayed(action, state.queue, scenario.delay + self.action_delay)
         change = jnp.where(steered[:, None], commanded(applied), 0.0)
 
         slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
@@ -313,7 +310,7 @@ class Airspace(NativeEnv):
             lost=lost,
             time=now,
             command=change,
-            action=given,
+            action=action,
             min_sep=near,
             waypoint_distance=away,
             remaining=remaining,
@@ -332,7 +329,7 @@ class Airspace(NativeEnv):
             shaping = rewards.shaped(
                 self.gamma, -self.team_weight * state.danger, -self.team_weight * after.danger, newly
             )
-            parts = rewards.clean(self, alive, progress, near, state.violating, given, newly, shaping)
+            parts = rewards.clean(self, alive, progress, near, state.violating, action, newly, shaping)
             terminated = newly
         after = after.replace(parts=parts)
         obs = self.observe(after, all_pairs, progress, near - state.min_sep)

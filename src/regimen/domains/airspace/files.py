@@ -263,12 +263,12 @@ def _wind(data: object, where: str) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: layer.alt_ft))
 
 
-def _object(data: object, where: str, known: tuple[str, ...]) -> JsonObject:
+def _object(data: object, where: str, names: tuple[str, ...]) -> JsonObject:
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}: {json.dumps(data)[:40]} is not an object with {', '.join(known)}")
+        raise ConfigError(f"{where}: {json.dumps(data)[:40]} is not an object with {', '.join(names)}")
     for key in data:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, known)}")
+        if key not in names:
+            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, names)}")
     return data
 
 

@@ -160,26 +160,26 @@ def parameters(family: str) -> dict[str, Any]:
 
 def make(family: str, **params: float | str) -> ScenarioFile:
     """A scenario of a family; its parameters are distances in NM, and `speed_kt`, `alt_ft`, `type`, `lat`, `lon`."""
-    known = parameters(family)
+    values = parameters(family)
     for key, value in params.items():
-        if key not in known:
-            raise ConfigError(f"{family} has no parameter '{key}'{nearest(key, known)}")
+        if key not in values:
+            raise ConfigError(f"{family} has no parameter '{key}'{nearest(key, values)}")
         kind = str if key == "type" else float
-        known[key] = coerce(value, kind, key)
-        if kind is float and not math.isfinite(known[key]):
+        values[key] = coerce(value, kind, key)
+        if kind is float and not math.isfinite(values[key]):
             raise ConfigError(f"{key}: {value} is not finite")
-    aircraft.index_of(known["type"])
-    flights = FAMILIES[family](**{k: known[k] for k in known if k not in COMMON})
-    center = Center(known["lat"], known["lon"], known["alt_ft"])
+    aircraft.index_of(values["type"])
+    flights = FAMILIES[family](**{k: values[k] for k in values if k not in COMMON})
+    center = Center(values["lat"], values["lon"], values["alt_ft"])
     first = 0 if family == "canonical_crossing" else 1
     agents = tuple(
         Agent(
             f"A{i + first}",
-            known["type"],
+            values["type"],
             *at(center, flight.start),
             flight.heading % 360,
-            known["speed_kt"],
-            known["alt_ft"],
+            values["speed_kt"],
+            values["alt_ft"],
             at(center, flight.goal),
         )
         for i, flight in enumerate(spread(flights))

@@ -31,7 +31,7 @@ def draw(env: Airspace, state: AirspaceState, tracks: Tracks | None = None) -> n
     canvas = Canvas(PIXELS, view(scenario, state, tracks))
     unit = 1 / canvas.scale
     grid(canvas, unit)
-    active, counts = np.asarray(env.active(state)), np.asarray(env.counts(state))
+    active, counts = np.asarray(env.alive(state)), np.asarray(env.counts(state))
     present = np.flatnonzero(scenario.present)
     for i in present:
         color = COLORS[i % len(COLORS)]

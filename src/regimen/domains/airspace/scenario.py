@@ -1,4 +1,4 @@
-"""What one episode starts from, as arrays. Reading and making files is in `files` and `library`, offered here too."""
+"""What one episode starts from, as arrays."""
 
 from __future__ import annotations
 
@@ -11,26 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regimen.domains.airspace import aircraft
-from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, Layer, ScenarioFile, load
-from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, to_latlon
-from regimen.domains.airspace.library import FAMILIES, START, make
+from regimen.domains.airspace.files import Layer, ScenarioFile
+from regimen.domains.airspace.geodesy import convergence, from_latlon
 from regimen.types import Array, Record, pytree_dataclass
-
-__all__ = [
-    "FAMILIES",
-    "MAX_AIRCRAFT",
-    "MAX_DELAY",
-    "NAMES",
-    "SEPARATION",
-    "START",
-    "Center",
-    "Scenario",
-    "ScenarioFile",
-    "from_latlon",
-    "load",
-    "make",
-    "to_latlon",
-]
 
 
 @pytree_dataclass

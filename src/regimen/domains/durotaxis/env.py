@@ -300,8 +300,8 @@ class Durotaxis(NativeEnv):
 
         parent_level = substrate.level(state.graph.x)
         rise = features.mean(substrate.level(child_x) - parent_level, made, jnp.sum(made))
-        kept = features.mean(parent_level, survivors.alive, survivors.count)
-        lift = jnp.where(survivors.count > 0, kept - old.level, 0.0)
+        rest = features.mean(parent_level, survivors.alive, survivors.count)
+        lift = jnp.where(survivors.count > 0, rest - old.level, 0.0)
         n = jnp.maximum(new.count, 1).astype(jnp.float32)
         reward = {
             "graph": self.weigh(self.graph_reward(new.count)),

@@ -72,6 +72,14 @@ def v_human(policy: Array, q: Array) -> Array:
     return (policy * q).sum(-1)
 
 
+def together(marginal: X) -> X:
+    """Joint probabilities [C, A^n] of n humans' actions [C, n, A], the first human fastest."""
+    out = module_of(marginal).ones((marginal.shape[0], 1), marginal.dtype)
+    for h in range(marginal.shape[1]):
+        out = (marginal[:, h, :, None] * out[:, None, :]).reshape(out.shape[0], -1)
+    return out
+
+
 # --- the robot -------------------------------------------------------------------------------------------------------
 
 

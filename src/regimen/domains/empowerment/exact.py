@@ -237,7 +237,7 @@ def step(
 
     marginal = jnp.einsum("hg,chga->cha", weights, pi_h)
     v_next = jnp.einsum("cjk,cjk->cj", p, aims.v_r[rows.successor]).reshape(split)
-    q_r = jnp.einsum("cm,cmr->cr", together(marginal), v_next)  # (4)
+    q_r = jnp.einsum("cm,cmr->cr", equations.together(marginal), v_next)  # (4)
     log_pi = equations.robot_log_policy(q_r, numbers["beta_r"], forms.robot_policy, rows.allowed)  # (5)
     pi_r = jnp.exp(log_pi)
 
@@ -276,18 +276,10 @@ def of_human(h: int, values: Array, humans: int, a: int) -> Array:
     return jnp.moveaxis(split, 2, 1).reshape(chunk, a, -1, *rest)
 
 
-def together(marginal: Array) -> Array:
-    """Joint probabilities [C, A^n] of n humans' actions [C, n, A], the first human fastest."""
-    out = jnp.ones((marginal.shape[0], 1), marginal.dtype)
-    for h in range(marginal.shape[1]):
-        out = (marginal[:, h, :, None] * out[:, None, :]).reshape(out.shape[0], -1)
-    return out
-
-
 def expected(h: int, later: Array, pi_h: Array, marginal: Array) -> Array:
     """(6) for human h [C, G]: from what joint actions of humans lead to [C, humans', G], with its own policy for each
     goal and the others' marginals."""
-    others = together(jnp.delete(marginal, h, 1))
+    others = equations.together(jnp.delete(marginal, h, 1))
     q = jnp.einsum("caog,co->cga", of_human(h, later, *marginal.shape[1:]), others)
     return equations.v_human(pi_h[:, h], q)
 

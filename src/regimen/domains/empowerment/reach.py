@@ -98,13 +98,10 @@ class Search:
 
     def __init__(self, world: World, limit: int, horizon: int | None, most: int | None = None):
         if not world.enumerable:
-            name = type(world).__name__
-            what = (
-                f"{name} has no `sizes`, so that" if world.modelled else f"{name} is only known by a sampler, so that"
-            )
+            what = "has no `sizes`" if world.modelled else "is only known by a sampler"
             raise ConfigError(
-                f"{what} its states cannot be listed; the exact solvers need `outcomes` and `sizes` of states of whole "
-                "numbers, or learn it: regimen train ... --algo empowerment"
+                f"{type(world).__name__} {what}, so that its states cannot be listed; the exact solvers need "
+                "`outcomes` and `sizes` of states of whole numbers, or learn it: regimen train ... --algo empowerment"
             )
         self.world, self.limit, self.horizon, self.most = world, limit, horizon, most
         self.joint = joint_actions(world)

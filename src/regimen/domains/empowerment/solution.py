@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.reach import Table
 from regimen.domains.empowerment.theory import Theory
 from regimen.domains.empowerment.worlds.world import World
@@ -157,9 +158,6 @@ class Solution:
     def step_probability(self, time: int, rows: slice) -> np.ndarray:
         """Of each joint action with each outcome [rows, J K]; 0 where the world has ended."""
         marginal, pi_r = self.marginals(time, rows), self.pi_r[self.layer(time)][rows]
-        humans = np.ones((len(pi_r), 1))
-        for h in range(marginal.shape[1]):
-            humans = (marginal[:, h, :, None] * humans[:, None, :]).reshape(len(pi_r), -1)
-        joint = (humans[:, :, None] * np.nan_to_num(pi_r)[:, None, :]).reshape(len(pi_r), -1, 1)
+        joint = (equations.together(marginal)[:, :, None] * np.nan_to_num(pi_r)[:, None, :]).reshape(len(pi_r), -1, 1)
         p = (joint * self.table.probability(rows)).reshape(len(pi_r), -1)
         return np.where(self.table.ended[rows, None], 0, p)

@@ -6,6 +6,7 @@ rules, where they come from and how they were checked are in docs/network_defens
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -92,7 +93,7 @@ class NetworkDefense(NativeEnv):
 
     return_targets = (-100.0, -50.0, -25.0)
     gated_metric = "compliance"
-    baselines: ClassVar = {
+    baselines: ClassVar[dict[str, Callable[..., Array]]] = {
         "random": policies.random,
         "sleep": policies.sleep,
         "greedy": policies.greedy,

@@ -76,7 +76,7 @@ class Workflow:
             word = words[0]
             name = word.lower().replace("-", "_")
             if name in CANONICAL:
-                return cls(_units(CANONICAL[name]))
+                return cls(tuple(LETTERS[letter] for letter in CANONICAL[name]))
             if not word.isalpha() or len(word) > len(TYPES) + 1:
                 raise ConfigError(f"workflow: unknown order '{word}'{nearest(name, CANONICAL)}")
             words = list(word)
@@ -198,10 +198,6 @@ def _unit(word: str) -> str:
         choices = TYPES if len(word) > 1 else [f"{letter} ({unit})" for letter, unit in LETTERS.items()]
         raise ConfigError(f"workflow: unknown unit type '{word}'{nearest(name, choices)}")
     return name
-
-
-def _units(letters: str) -> tuple[str, ...]:
-    return tuple(LETTERS[letter] for letter in letters)
 
 
 _INDEX: dict[tuple[str, ...], int] = {order: i for i, order in enumerate(itertools.permutations(TYPES))}

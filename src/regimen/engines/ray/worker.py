@@ -26,6 +26,7 @@ from regimen.config.regimen import Regimen
 from regimen.engines import device
 from regimen.engines.host import host_seed
 from regimen.envs import registry
+from regimen.envs.protocol import Env
 from regimen.errors import EnvError
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
@@ -149,7 +150,7 @@ class Worker:
 class Native:
     """A native environment compiled for this process: `ScanSource` as `HostSource` looks from outside."""
 
-    def __init__(self, env: Any, schedule: Steps | Episodes, num_envs: int, algo: Algorithm, key: Array):
+    def __init__(self, env: Env, schedule: Steps | Episodes, num_envs: int, algo: Algorithm, key: Array):
         self.env, self.source = env, ScanSource(schedule, num_envs)
         self.carry = jax.jit(self.source.init)(env, algo, key)
         self.collect = jax.jit(self.source.next, donate_argnums=(2,))

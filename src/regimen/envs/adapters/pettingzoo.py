@@ -52,12 +52,12 @@ class Team:
         if not self.agents:
             raise EnvError(f"{type(env).__name__}: possible_agents is empty; there is nobody to train")
         self.observation_spaces = [env.observation_space(agent) for agent in self.agents]
-        self.own_actions = [env.action_space(agent) for agent in self.agents]
+        self.action_spaces = [env.action_space(agent) for agent in self.agents]
         self.masked_in_obs = all(is_masked(space) for space in self.observation_spaces)
         if self.masked_in_obs:
             self.observation_spaces = [space["observation"] for space in self.observation_spaces]  # type: ignore[index]
         self.observation_space = common_space(self.observation_spaces, "observation")
-        self.action_space = common_space(self.own_actions, "action")
+        self.action_space = common_space(self.action_spaces, "action")
         inner = getattr(env, "unwrapped", env)
         self.unwrapped = inner
         self.reward_components = tuple(getattr(inner, "reward_components", ("total",)))
@@ -66,24 +66,24 @@ class Team:
         self.action_conditions = dict(getattr(inner, "action_conditions", {}))
         self.max_episode_steps = max_episode_steps or limit_of(inner)
         self.alive = np.zeros(len(self.agents), bool)
-        self.seen: list = []  # what each observed last
+        self.last: list = []  # what each observed last
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[list, Info]:
         observations, infos = self.env.reset(seed=seed, options=options)
         self.alive = np.array([agent in observations for agent in self.agents])
-        self.seen = self.observed(observations)
-        return self.seen, self.info(observations, infos)
+        self.last = self.rows_of(observations)
+        return self.last, self.info(observations, infos)
 
     def step(self, actions: list) -> tuple[list, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Observations, rewards [A, K], terminated [A], truncated [A] and an info for all; entries of those that did
         not act count for nothing. Who is cut short without a last observation keeps the one before: its value is
         nearer to what would have followed than that of a filler."""
-        given = {
+        members = {
             agent: member_of(space, action)
-            for agent, space, action, alive in zip(self.agents, self.own_actions, actions, self.alive)
+            for agent, space, action, alive in zip(self.agents, self.action_spaces, actions, self.alive)
             if alive
         }
-        observations, rewards, terminated, truncated, infos = self.env.step(given)
+        observations, rewards, terminated, truncated, infos = self.env.step(members)
         ended, cut = (
             np.array([bool(x.get(agent, False)) for agent in self.agents]) & self.alive for x in (terminated, truncated)
         )
@@ -94,18 +94,18 @@ class Team:
                 reward[k] = read_components(rewards[agent], infos.get(agent, {}), self.reward_components)
         ended |= gone & ~cut
         self.alive = self.alive & ~ended & ~cut
-        new = self.observed(observations)
-        self.seen = [old if lost else one for old, one, lost in zip(self.seen, new, gone & cut)]
-        return self.seen, reward, ended, cut & ~ended, self.info(observations, infos)
+        new = self.rows_of(observations)
+        self.last = [old if lost else one for old, one, lost in zip(self.last, new, gone & cut)]
+        return self.last, reward, ended, cut & ~ended, self.info(observations, infos)
 
-    def observed(self, observations: dict[str, PyTree]) -> list:
+    def rows_of(self, observations: dict[str, PyTree]) -> list:
         out = []
         for agent, own in zip(self.agents, self.observation_spaces):
             if agent not in observations:
                 out.append(zero_of(self.observation_space))
                 continue
             x = observations[agent]["observation"] if self.masked_in_obs else observations[agent]
-            out.append(x if own == self.observation_space else filled(x, self.observation_space))
+            out.append(x if own == self.observation_space else fill_up(x, self.observation_space))
         return out
 
     def info(self, observations: dict[str, PyTree], infos: dict[str, Info]) -> Info:
@@ -125,7 +125,7 @@ class Team:
     def mask(self, k: int, agent: str, observations: dict[str, PyTree], infos: dict[str, Info]) -> np.ndarray | None:
         row = observations[agent].get("action_mask") if self.masked_in_obs and agent in observations else None
         row = row if row is not None else infos.get(agent, {}).get("action_mask")
-        own, whole = self.own_actions[k], self.action_space
+        own, whole = self.action_spaces[k], self.action_space
         if not isinstance(whole, spaces.Discrete) or not isinstance(own, spaces.Discrete):
             return None if row is None else np.asarray(read_mask({"action_mask": row}), bool)
         if row is None and own.n == whole.n:
@@ -177,7 +177,7 @@ def common_space(each: list[spaces.Space], what: str) -> spaces.Space:
     )
 
 
-def filled(x: PyTree, space: spaces.Space) -> np.ndarray:
+def fill_up(x: PyTree, space: spaces.Space) -> np.ndarray:
     """A row with zeros after it, as long as the space."""
     x = np.asarray(x, space.dtype)
     return np.concatenate([x, zero_of(space)[len(x) :]])

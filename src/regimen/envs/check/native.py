@@ -91,7 +91,7 @@ def check_reset(shapes: PyTree, handle: EnvHandle, report: Report) -> bool:
         zeros = jax.tree.map(lambda x: x[0], zeros)
     abstract = Report()  # only structure, shape and type are known yet: zeros may well be out of bounds
     check_member(handle.observation_space, zeros, "the observation of reset", abstract, native=False)
-    for kind, problem in abstract.found.items():
+    for kind, problem in abstract.by_kind.items():
         if problem.level == "error" and not kind.endswith("bounds"):
             report.error(kind, problem.message)
     return not report.failed

@@ -29,21 +29,21 @@ class Report:
     """Problems found so far, each kind once."""
 
     def __init__(self):
-        self.found: dict[str, Problem] = {}
+        self.by_kind: dict[str, Problem] = {}
 
     def error(self, kind: str, message: str) -> None:
-        self.found.setdefault(kind, Problem("error", message))
+        self.by_kind.setdefault(kind, Problem("error", message))
 
     def warn(self, kind: str, message: str) -> None:
-        self.found.setdefault(kind, Problem("warning", message))
+        self.by_kind.setdefault(kind, Problem("warning", message))
 
     @property
     def problems(self) -> list[Problem]:
-        return sorted(self.found.values(), key=lambda p: p.level)
+        return sorted(self.by_kind.values(), key=lambda p: p.level)
 
     @property
     def failed(self) -> bool:
-        return any(p.level == "error" for p in self.found.values())
+        return any(p.level == "error" for p in self.by_kind.values())
 
 
 def attempt(what: str, report: Report, call: Callable[[], T]) -> T | None:
@@ -60,7 +60,7 @@ def attempt(what: str, report: Report, call: Callable[[], T]) -> T | None:
 
 def trace_hint(error: Exception) -> str:
     """jax's tracing errors in one line with the usual remedy."""
-    known = {
+    remedies = {
         jax.errors.TracerBoolConversionError: "it uses Python's if, and, or, or not on a traced value; use jnp.where, "
         "lax.cond, &, | and ~",
         jax.errors.TracerArrayConversionError: "it hands a traced value to numpy; use jax.numpy",
@@ -68,7 +68,7 @@ def trace_hint(error: Exception) -> str:
         jax.errors.UnexpectedTracerError: "it keeps a traced value outside its return values; put it in the state",
         jax.errors.ConcretizationTypeError: "it needs the value of a traced array (float(), int(), a shape); use jnp",
     }
-    for kind, words in known.items():
+    for kind, words in remedies.items():
         if isinstance(error, kind):
             return words
     return one_line(error)[:300]

@@ -79,34 +79,21 @@ def run(
     plots: bool = True,
     say: Say = lambda text: None,
     progress: Say = lambda text: None,
-    signals: Signals | None = None,
 ) -> Found:
     """Search until the budget is spent. Run it again on its directory to continue it."""
     names, path = names or Names(), Path(out) if out else default_path(space.name)
-    if signals is None:
-        with Signals() as watch:
-            watch.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
-            return run(
-                space, trial, options, path, names=names, command=command, plots=plots, say=say, progress=progress,
-                signals=watch,
-            )  # fmt: skip
-    search = Search(
-        space,
-        trial,
-        options,
-        Store(path, names.training, names.search),
-        say,
-        progress,
-        signals.is_requested,
-        (names.value, names.rate),
-    )
-    whole = search.run()
-    summary = summarise(search, command, None if whole else "interrupted")
-    code = 0 if whole else 128 + signals.requested
-    write_json(path / "summary.json", summary)
-    keep_best(search, path)
-    if whole and plots:
-        draw(search, path, names, say)
+    store = Store(path, names.training, names.search)
+    with Signals() as signals:
+        signals.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
+        calls = say, progress, signals.is_requested
+        search = Search(space, trial, options, store, *calls, (names.value, names.rate))
+        whole = search.run()
+        summary = summarise(search, command, None if whole else "interrupted")
+        code = 0 if whole else 128 + signals.requested
+        write_json(path / "summary.json", summary)
+        keep_best(search, path)
+        if whole and plots:
+            draw(search, path, names, say)
     if not whole:
         say(f"interrupted and saved; run the same command with --out {path} to continue")
     return Found(search, path, summary, code)

@@ -98,14 +98,9 @@ class BatchingStudy(Frame):
         if regimen.program not in self.benches:
             o = self.options
             first = next(iter(self.benches.values()), None)  # one evaluator for all: policies have the same form
+            evaluator = None if first is None else first.evaluator
             self.benches[regimen.program] = Bench(
-                regimen,
-                self.config,
-                self.seeds,
-                self.budget,
-                o.checks,
-                o.eval_episodes,
-                None if first is None else first.evaluator,
+                regimen, self.config, self.seeds, self.budget, o.checks, o.eval_episodes, evaluator
             )
         return self.benches[regimen.program]
 

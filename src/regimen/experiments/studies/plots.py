@@ -114,21 +114,10 @@ def band(ax: Axes, rows: list[Row], name: str, label: str, color: str, marker: s
         return
     x = [row["size"] * 1.035**shift for row in rows]
     value, low, high = (np.array([row[name][i] for row in rows]) for i in range(3))
-    below, above = (np.where(np.isfinite(end), np.abs(end - value), 0.0) for end in (low, high))
+    ends = [np.where(np.isfinite(end), np.abs(end - value), 0.0) for end in (low, high)]
     face = color if line == "-" else "white"
     ax.errorbar(
-        x,
-        value,
-        (below, above),
-        linestyle=line,
-        color=color,
-        label=label,
-        marker=marker,
-        markersize=5,
-        markerfacecolor=face,
-        linewidth=1.6,
-        capsize=2.5,
-        elinewidth=1.4,
+        x, value, ends, fmt=marker + line, color=color, label=label, mfc=face, ms=5, lw=1.6, capsize=2.5, elinewidth=1.4
     )
 
 

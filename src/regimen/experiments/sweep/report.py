@@ -269,18 +269,11 @@ def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower:
     for i in np.argsort(goodness):
         colour = colormaps["viridis_r"](0.05 + 0.9 * goodness[i])
         ax.plot(range(len(names)), y[:, i], color=colour, linewidth=1.6, alpha=0.85)
+    box = {"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1}
     for i, marks in enumerate(ticks):
         ax.axvline(i, color=GREY, linewidth=1)
         for at, text in marks:
-            ax.text(
-                i + 0.02,
-                at,
-                text,
-                fontsize=8,
-                color=INK,
-                va="center",
-                bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1},
-            )
+            ax.text(i + 0.02, at, text, fontsize=8, color=INK, va="center", bbox=box)
     ax.set_xticks(range(len(names)), names)
     ax.set_yticks([])
     ax.grid(visible=False)

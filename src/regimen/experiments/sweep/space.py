@@ -29,7 +29,6 @@ SCHEMA = 1
 DRAWS = 20  # trials of a random sweep that does not say how many
 KINDS = ("uniform", "log", "int", "logint", "choice")
 PLAN, DATABASE = "plan.json", "study.db"
-SAMPLERS = ("random", "tpe")
 Scalar = None | bool | int | float | str
 OF_EVERY_ENV = ("return_mean", "length_mean", "success_rate")  # evaluation metrics that no environment declares
 

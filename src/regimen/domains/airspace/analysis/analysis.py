@@ -1,11 +1,11 @@
-"""`analyse`: fly, measure, and write what was found."""
+"""`analyse`: fly, measure, and write what was analysis."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from regimen.domains.airspace.analysis.detector import Detector
 from regimen.domains.airspace.analysis.flight import Flight, Rows, chunk_size, chunks, flight_of, joined
 from regimen.domains.airspace.analysis.matrix import Cell
 from regimen.domains.airspace.analysis.measure import Measures, fly_and_measure
-from regimen.domains.airspace.analysis.pilots import Subject
+from regimen.domains.airspace.analysis.pilots import EnvArgs, Subject, Target
 from regimen.domains.airspace.analysis.safety import Row
 from regimen.domains.airspace.analysis.shifts import BASELINE, Grid, Shift, grid
 from regimen.domains.airspace.analysis.starts import Jitter, starts
@@ -29,11 +29,12 @@ from regimen.errors import ConfigError, RegimenError
 from regimen.files.storage import write_json, writing
 from regimen.policies.policy import Policy
 
-Target = str | Path | Policy  # a run directory, a folder of them, a policy, or a baseline by name
+Targets = Target | Sequence[Target]
+Names = str | Sequence[str] | None  # separated by commas, or one by one
 Say = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 WORST = 12  # shifted configurations whose worst episode is kept to look at
 MOST = 48  # other episodes kept to look at
-OWN = (
+OUTPUTS = (
     "shifts.csv",
     "matrix.csv",
     "plots/matrix.png",
@@ -55,7 +56,7 @@ class ShiftResult:
 
 
 @dataclass
-class Kept:
+class Sample:
     """An episode in full detail."""
 
     subject: Subject
@@ -68,13 +69,13 @@ class Kept:
 
 @dataclass
 class Analysis:
-    """What was found. `rows` are plain tables; `write` makes the files."""
+    """What was analysis. `rows` are plain tables; `write` makes the files."""
 
     settings: Row
     cells: list[Cell]  # policies x scenarios as they are
     shifts: list[ShiftResult] = field(default_factory=list)
     skipped: list[Row] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     detector: Detector = field(default_factory=Detector)
     seconds: dict[str, float] = field(default_factory=dict)
     out: Path | None = None
@@ -88,8 +89,20 @@ class Analysis:
     def shift_rows(self) -> list[Row]:
         return [s.row for s in self.shifts]
 
+    @property
+    def changed(self) -> list[ShiftResult]:
+        """The shifts that change something: all but the baseline."""
+        return [s for s in self.shifts if s.shift is not BASELINE]
+
+    @property
+    def configurations(self) -> list[tuple[dict[str, str], Measures, ScenarioFile]]:
+        """Who flew where under which shift, what was measured, and the scenario."""
+        groups = [(c.policy.name, c.file.name, "baseline", c.measures, c.file) for c in self.cells]
+        groups += [(s.subject.name, s.scenario, s.shift.name, s.measures, s.file) for s in self.changed]
+        return [({"policy": p, "scenario": name, "shift": shift}, m, file) for p, name, shift, m, file in groups]
+
     def to_dict(self) -> dict[str, object]:
-        worst = sorted((s.row for s in self.shifts if s.shift is not BASELINE), key=lambda r: -r["los_rate"])[:10]
+        worst = sorted((s.row for s in self.changed), key=lambda r: -r["los_rate"])[:10]
         shown = ("policy", "scenario", "shift", "los_rate", "los_low", "los_high")
         return {
             "settings": self.settings,
@@ -120,7 +133,7 @@ class Analysis:
                 f"{r['policy'][:24]:<24} {r['scenario'][:19]:<19} {r['los_rate']:>6.3f}  {between:<15} "
                 f"{r['min_separation_p50_nm']:>10.2f} {r['reached_rate']:>8.3f} {extra:>7}"
             )
-        changed = [s.row for s in self.shifts if s.shift is not BASELINE]
+        changed = [s.row for s in self.changed]
         if changed:
             lines.append(f"{len(changed)} shifts, {len(self.skipped)} left out; the worst:")
             for r in sorted(changed, key=lambda r: (-r["los_rate"], r["min_separation_p50_nm"]))[:5]:
@@ -130,13 +143,13 @@ class Analysis:
 
 
 def analyse(
-    target: Target | Sequence[Target],
-    scenarios: str | Sequence[str] | None = None,
-    shifts: str | Sequence[str] | None = None,
+    target: Targets,
+    scenarios: Names = None,
+    shifts: Names = None,
     episodes: int = 100,
     out: str | Path | None = None,
     *,
-    targets: str | Sequence[str] | None = None,
+    targets: Names = None,
     shift_range: str | None = None,
     stochastic: bool = False,
     jitter: float | Jitter = 1.0,
@@ -144,7 +157,7 @@ def analyse(
     baselines: bool = True,
     checkpoint: str = "best",
     seed: int = 0,
-    env_args: Mapping[str, object] | None = None,
+    env_args: EnvArgs = None,
     detector: Detector | None = None,
     quiet: bool = True,
     write: bool = True,
@@ -175,14 +188,14 @@ def analyse(
     at = time.monotonic()
     cells: list[Cell] = []
     results: list[ShiftResult] = []
-    kept: list[Kept] = []
+    samples: list[Sample] = []
     grids = [grid(f, kinds, _names(targets), shift_range) for f in files] if kinds else []
     for subject in subjects if kinds else []:
         for file, g in zip(files, grids):
-            shifted, own, seen = fly_shifts(subject, file, g, episodes, spread, seed, detector, say)
+            shifted, cell, worst = fly_shifts(subject, file, g, episodes, spread, seed, detector, say)
             results += shifted
-            cells.append(own)
-            kept += seen
+            cells.append(cell)
+            samples += worst
     skipped = [
         {"scenario": f.name, "shift": s.name, "reason": why} for f, g in zip(files, grids) for s, why in g.skipped
     ]
@@ -192,7 +205,7 @@ def analyse(
     others = [*([] if kinds else subjects), *(rule_pilots(subjects) if baselines else [])]
     cells += transfers.transfer(others, files, episodes, spread, seed, detector, say)  # no shift: flown above if so
     seconds["scenarios"] = time.monotonic() - at
-    kept = kept_of(cells) + kept
+    samples = samples_of(cells) + samples
     settings = {
         "policies": [s.name for s in subjects],
         "scenarios": [f.name for f in files],
@@ -208,72 +221,66 @@ def analyse(
         "detector": dataclasses.asdict(detector),
     }
     where = default_out(subjects, target) if out is None else Path(out)
-    found = Analysis(settings, cells, results, skipped, kept, detector, seconds, where if write else None, notes)
+    analysis = Analysis(settings, cells, results, skipped, samples, detector, seconds, where if write else None, notes)
     if write:
         at = time.monotonic()
-        write_analysis(found, where, say)
+        write_analysis(analysis, where, say)
         seconds["files"] = time.monotonic() - at
     seconds["total"] = time.monotonic() - began
     if write:
-        write_json(where / "summary.json", found.to_dict())
-    return found
+        write_json(where / "summary.json", analysis.to_dict())
+    return analysis
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------
 
 
-def _names(value: str | Sequence[str] | None) -> list[str] | None:
+def _names(value: Names) -> list[str] | None:
     if value is None:
         return None
     parts = [value] if isinstance(value, str) else list(value)
     return [name for part in parts for name in part.replace(",", " ").split()]
 
 
-def find_subjects(
-    target: Target | Sequence[Target], checkpoint: str, stochastic: bool, env_args: Mapping[str, object] | None
-) -> list[Subject]:
+def find_subjects(target: Targets, checkpoint: str, stochastic: bool, env_args: EnvArgs) -> list[Subject]:
     """The policies to analyse; those of one name get a number."""
-    given = [target] if isinstance(target, (str, Path, Policy)) else list(target)
-    if not given:
+    targets = [target] if isinstance(target, (str, Path, Policy)) else list(target)
+    if not targets:
         raise ConfigError("regimen analyse needs a run directory or a baseline: no_op, waypoint, mvp")
-    found: list[Subject] = []
-    for one in given:
+    subjects: list[Subject] = []
+    for one in targets:
         if isinstance(one, Policy) or not Path(one).is_dir():
-            found.append(pilots.subject_of(one, checkpoint, stochastic, env_args))
+            subjects.append(pilots.subject_of(one, checkpoint, stochastic, env_args))
             continue
         for folder in pilots.run_folders(Path(one)):
             subject = pilots.subject_of(folder, checkpoint, stochastic, env_args)
             inside = "" if folder == Path(one) else folder.relative_to(one).as_posix()
-            found.append(dataclasses.replace(subject, name=inside or subject.name))
+            subjects.append(dataclasses.replace(subject, name=inside or subject.name))
     names: dict[str, int] = {}
     out = []
-    for s in found:
+    for s in subjects:
         names[s.name] = names.get(s.name, 0) + 1
         out.append(s if names[s.name] == 1 else dataclasses.replace(s, name=f"{s.name}-{names[s.name]}"))
     return out
 
 
-def find_scenarios(
-    scenarios: str | Sequence[str] | None, subjects: Sequence[Subject], matrix: bool
-) -> list[ScenarioFile]:
-    given = [] if scenarios is None else [scenarios] if isinstance(scenarios, (str, Path)) else list(scenarios)
-    names: list[str] | None = [n for one in given for n in str(one).split(",") if n] or None  # a path may hold spaces
+def find_scenarios(scenarios: Names, subjects: Sequence[Subject], matrix: bool) -> list[ScenarioFile]:
+    texts = [] if scenarios is None else [scenarios] if isinstance(scenarios, (str, Path)) else list(scenarios)
+    names: list[str] | None = [n for one in texts for n in str(one).split(",") if n] or None  # a path may hold spaces
     if names is None and not matrix:
-        own = [s.scenario for s in subjects]
-        names = list(dict.fromkeys(str(s) for s in own)) if all(s is not None for s in own) else None
+        trained = [s.scenario for s in subjects]
+        names = list(dict.fromkeys(str(s) for s in trained)) if all(s is not None for s in trained) else None
     if names is None or "all" in names:
         names = [*NAMES, *(n for n in names or () if n != "all" and n not in NAMES)]
     files = [load(name) for name in names]
-    seen = [f.name for f in files]
-    again = next((n for n in seen if seen.count(n) > 1), None)
+    titles = [f.name for f in files]
+    again = next((n for n in titles if titles.count(n) > 1), None)
     if again is not None:
         raise ConfigError(f"scenario: two of them are called '{again}'; give each a scenario_name of its own")
     return files
 
 
-def find_shifts(
-    shifts: str | Sequence[str] | None, subjects: Sequence[Subject], files: Sequence[ScenarioFile]
-) -> list[str]:
+def find_shifts(shifts: Names, subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> list[str]:
     names = _names(shifts)
     if names in (None, ["auto"]):
         names = ["all"] if len(subjects) == 1 and len(files) == 1 else ["none"]
@@ -286,7 +293,7 @@ def rule_pilots(subjects: Sequence[Subject]) -> list[Subject]:
     return [pilots.baseline_subject(name, subjects[0].env) for name in pilots.BASELINES if name not in taken]
 
 
-def default_out(subjects: Sequence[Subject], target: Target | Sequence[Target]) -> Path:
+def default_out(subjects: Sequence[Subject], target: Targets) -> Path:
     """`analysis/` in the run's directory, or in the folder that holds the runs, or here."""
     if len(subjects) == 1 and subjects[0].path is not None:
         return subjects[0].path / "analysis"
@@ -309,7 +316,7 @@ def fly_shifts(
     seed: int,
     detector: Detector,
     say: Say,
-) -> tuple[list[ShiftResult], Cell, list[Kept]]:
+) -> tuple[list[ShiftResult], Cell, list[Sample]]:
     """Every shift of the grid and how it differs from the baseline flown from the same perturbations; the baseline as
     a cell of the table of scenarios; and the worst episodes of the worst shifts, flown again in full detail."""
     scenarios, numbers = starts(g.files, episodes, jitter, seed, pilots.aircraft_for([subject], [file]))
@@ -324,23 +331,11 @@ def fly_shifts(
     m = fly_and_measure(subject.env, subject.pilot, scenarios, key, detector, episodes=numbers, look=look)
     base, out = m.take(slice(0, episodes)), []
     for k, (shift, made) in enumerate(zip(g.shifts, g.files)):
-        own = m.take(slice(k * episodes, (k + 1) * episodes))
-        row: Row = {
-            "policy": subject.name,
-            "scenario": file.name,
-            "shift": shift.name,
-            "kind": shift.kind,
-            "value": shift.value,
-            "unit": shift.unit,
-            "direction": shift.direction,
-            "target": shift.target,
-            "range": shift.range,
-        }
-        row |= safety.summarise(own, detector, seed) | safety.differences(own, base, seed)
-        out.append(ShiftResult(subject, made, file.name, shift, own, row))
-    cell = transfers.Cell(
-        subject, file, base, transfers.describe(subject, file) | safety.summarise(base, detector, seed), first.kept(0)
-    )
+        part = m.take(slice(k * episodes, (k + 1) * episodes))
+        row: Row = {"policy": subject.name, "scenario": file.name} | shift.columns()
+        row |= safety.summarise(part, detector, seed) | safety.differences(part, base, seed)
+        out.append(ShiftResult(subject, made, file.name, shift, part, row))
+    cell = transfers.cell_of(subject, file, base, first.samples(0), detector, seed)
 
     worst = sorted(range(1, len(out)), key=lambda k: (-out[k].row["los_rate"], out[k].row["min_separation_min_nm"]))
     chosen = [k * episodes + int(np.argmin(out[k].measures.episode["min_separation_nm"])) for k in worst[:WORST]]
@@ -350,53 +345,55 @@ def fly_shifts(
     size = chunk_size(len(numbers))  # the program of the grid serves
     parts = chunks(subject.env, subject.pilot, some, key, episodes=numbers[chosen], size=size)
     flight = joined([flight_of(rows, np.arange(where.stop - where.start)) for where, rows in parts])
-    kept = [
-        Kept(subject, out[k].file, file.name, out[k].shift.name, index % episodes, flight.episode(c))
+    samples = [
+        Sample(subject, out[k].file, file.name, out[k].shift.name, index % episodes, flight.episode(c))
         for c, (k, index) in enumerate(zip(worst, chosen))
     ]
-    return out, cell, kept
+    return out, cell, samples
 
 
-def kept_of(cells: Sequence[Cell], most: int = MOST) -> list[Kept]:
+def samples_of(cells: Sequence[Cell], most: int = MOST) -> list[Sample]:
     """Episodes of the table to look at: those of a policy on its own scenario, then the closest of all."""
-    found = [Kept(c.policy, c.file, c.file.name, "baseline", e, f) for c in cells for e, f in c.kept.items()]
-    own = {(c.policy.name, c.file.name) for c in cells if c.row["own"]}
-    closest = [float(k.flight.min_sep[k.flight.active].min(initial=np.inf)) for k in found]
-    order = sorted(range(len(found)), key=lambda i: ((found[i].subject.name, found[i].scenario) not in own, closest[i]))
+    every = [Sample(c.policy, c.file, c.file.name, "baseline", e, f) for c in cells for e, f in c.samples.items()]
+    home = {(c.policy.name, c.file.name) for c in cells if c.row["own"]}
+    closest = [float(s.flight.min_sep[s.flight.active].min(initial=np.inf)) for s in every]
+    order = sorted(
+        range(len(every)), key=lambda i: ((every[i].subject.name, every[i].scenario) not in home, closest[i])
+    )
     chosen = set(order[:most])
-    return [k for i, k in enumerate(found) if i in chosen]
+    return [s for i, s in enumerate(every) if i in chosen]
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_analysis(found: Analysis, out: Path, say: Say) -> None:
+def write_analysis(analysis: Analysis, out: Path, say: Say) -> None:
     """summary.csv, shifts.csv, alerts.csv, episodes.csv, matrix.csv, trajectories/, plots/, airspace.html."""
     from regimen.domains.airspace.analysis import plots
     from regimen.domains.airspace.analysis.pages import write_page
 
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        for old in (path for pattern in OWN for path in out.glob(pattern)):
+        for old in (path for pattern in OUTPUTS for path in out.glob(pattern)):
             old.unlink()  # of an earlier analysis: it would be taken for this one's
-    write_rows(out / "summary.csv", found.summary)
-    if found.settings["matrix"]:
-        write_rows(out / "matrix.csv", found.summary)
-    if found.shifts:
-        write_rows(out / "shifts.csv", found.shift_rows)
-    write_rows(out / "alerts.csv", alert_rows(found))
-    write_columns(out / "episodes.csv", episode_columns(found))
-    for k in found.kept:
-        name = f"{_safe(k.subject.name)}__{_safe(k.scenario)}__{_safe(k.shift)}__ep{k.episode:04d}.csv"
-        parts = tuple(k.subject.env.reward_components)
+    write_rows(out / "summary.csv", analysis.summary)
+    if analysis.settings["matrix"]:
+        write_rows(out / "matrix.csv", analysis.summary)
+    if analysis.shifts:
+        write_rows(out / "shifts.csv", analysis.shift_rows)
+    write_rows(out / "alerts.csv", alert_rows(analysis))
+    write_columns(out / "episodes.csv", episode_columns(analysis))
+    for s in analysis.samples:
+        name = f"{_safe(s.subject.name)}__{_safe(s.scenario)}__{_safe(s.shift)}__ep{s.episode:04d}.csv"
+        parts = tuple(s.subject.env.reward_components)
         path = out / "trajectories" / name
-        write_trajectory(path, k.flight, 0, k.file, found.detector, components=parts, episode=k.episode)
+        write_trajectory(path, s.flight, 0, s.file, analysis.detector, components=parts, episode=s.episode)
     say("pictures", 0, 1)
     try:
-        plots.plot_all(found, out / "plots")
+        plots.plot_all(analysis, out / "plots")
     except RegimenError as error:
-        found.notes.append(str(error))
-    write_page(out / "airspace.html", found)
+        analysis.notes.append(str(error))
+    write_page(out / "airspace.html", analysis)
     say("pictures", 1, 1)
 
 
@@ -414,30 +411,22 @@ def _value(value: str | float | None) -> str | float:
     return np.nan if value is None else int(value) if isinstance(value, (bool, np.bool_)) else value
 
 
-def alert_rows(found: Analysis) -> list[Row]:
+def alert_rows(analysis: Analysis) -> list[Row]:
     """Detection by scene, by aircraft and by pair, with and without the gate, for every configuration."""
     rows = []
-    groups = [(c.policy.name, c.file.name, "baseline", c.measures, c.file) for c in found.cells]
-    groups += [
-        (s.subject.name, s.scenario, s.shift.name, s.measures, s.file) for s in found.shifts if s.shift is not BASELINE
-    ]
-    for policy, scenario, shift, m, file in groups:
-        first = {"policy": policy, "scenario": scenario, "shift": shift}
+    for first, m, file in analysis.configurations:
         ids = [*file.ids, *("" for _ in range(m.present.shape[1] - len(file.ids)))]  # padding has no name
-        found_rows = safety.alert_rows(m.counts, ids, found.detector)
-        rows += [first | r for r in found_rows if r["unit"] and "" not in r["unit"].split("-")]
+        units = safety.alert_rows(m.counts, ids, analysis.detector)
+        rows += [first | r for r in units if r["unit"] and "" not in r["unit"].split("-")]
     return rows
 
 
-def episode_columns(found: Analysis) -> dict[str, np.ndarray]:
+def episode_columns(analysis: Analysis) -> dict[str, np.ndarray]:
     """One row for every episode of every configuration."""
-    groups = [(c.policy.name, c.file.name, "baseline", c.measures) for c in found.cells]
-    groups += [(s.subject.name, s.scenario, s.shift.name, s.measures) for s in found.shifts if s.shift is not BASELINE]
     parts = []
-    for policy, scenario, shift, m in groups:
-        n = len(m)
-        first = {"policy": np.full(n, policy), "scenario": np.full(n, scenario), "shift": np.full(n, shift)}
-        parts.append(first | {"episode": np.arange(n)} | safety.episode_columns(m, found.detector))
+    for names, m, _ in analysis.configurations:
+        first = {column: np.full(len(m), name) for column, name in names.items()}
+        parts.append(first | {"episode": np.arange(len(m))} | safety.episode_columns(m, analysis.detector))
     return {name: np.concatenate([np.asarray(p[name]) for p in parts]) for name in parts[0]}
 
 

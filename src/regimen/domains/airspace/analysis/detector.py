@@ -119,14 +119,14 @@ def confirmed(raw: Array, confirm: int, window: int) -> Array:
 
 def ends(n: int) -> tuple[np.ndarray, np.ndarray]:
     """The first and the second aircraft of every pair [P]."""
-    found = np.array(pairs(n), np.int32).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    table = np.array(pairs(n), np.int32).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
 def own_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Of each aircraft, its pairs and who the other is: [N, N - 1] each."""
-    found = [[(k, i + j - own) for k, (i, j) in enumerate(pairs(n)) if own in (i, j)] for own in range(n)]
-    both = np.array(found, np.int32).reshape(n, n - 1, 2)
+    table = [[(k, i + j - own) for k, (i, j) in enumerate(pairs(n)) if own in (i, j)] for own in range(n)]
+    both = np.array(table, np.int32).reshape(n, n - 1, 2)
     return both[..., 0], both[..., 1]
 
 

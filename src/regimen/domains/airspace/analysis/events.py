@@ -133,17 +133,19 @@ def match(
     the flags themselves.
     """
     streams, width = truth.shape[0], truth.shape[1] + 2
-    real, mine = runs(truth), runs(alert)
-    wide, wide_mine = runs(widened(truth, margins[0])), runs(widened(alert, margins[1]))
-    i, j, iou = overlaps(wide, wide_mine)
+    real, alerts = runs(truth), runs(alert)
+    wide, wide_alerts = runs(widened(truth, margins[0])), runs(widened(alert, margins[1]))
+    i, j, iou = overlaps(wide, wide_alerts)
     good = iou >= min_iou
     i, j, iou = i[good], j[good], iou[good]
-    chosen = greedy(i, j, iou, (len(wide.start), len(wide_mine.start)))
+    chosen = greedy(i, j, iou, (len(wide.start), len(wide_alerts.start)))
     i, j = i[chosen], j[chosen]
 
     onset = real.start[np.searchsorted(real.start, wide.start)] if len(real.start) else wide.start
     end = real.stop[np.searchsorted(real.stop, wide.stop, "right") - 1] if len(real.stop) else wide.stop
-    alert_onset = mine.start[np.searchsorted(mine.start, wide_mine.start)] if len(mine.start) else wide_mine.start
+    alert_onset = (
+        alerts.start[np.searchsorted(alerts.start, wide_alerts.start)] if len(alerts.start) else wide_alerts.start
+    )
     stream = wide.start // width
     limit = (stream + 1) * width - 1
     padded = np.zeros((streams, width), np.int32)
@@ -157,7 +159,7 @@ def match(
 
     return Counts(
         conflicts=per_stream(stream),
-        alerts=per_stream(wide_mine.start // width),
+        alerts=per_stream(wide_alerts.start // width),
         tp=per_stream(stream[i]),
         lead=per_stream(stream[i], (onset[i] - alert_onset[j]).astype(np.float64)),
         failed=per_stream(stream[i][lost[i]]),

@@ -25,7 +25,7 @@ class Cell:
     file: ScenarioFile
     measures: Measures
     row: Row
-    kept: dict[int, Flight] = field(default_factory=dict)  # episode -> in full detail: the first and the closest
+    samples: dict[int, Flight] = field(default_factory=dict)  # episode -> in full detail: the first and the closest
 
 
 def transfer(
@@ -48,11 +48,24 @@ def transfer(
             subject.env, subject.pilot, scenarios, jax.random.key(seed), detector, episodes=numbers, look=look
         )
         for k, file in enumerate(files):
-            own = m.take(slice(k * episodes, (k + 1) * episodes))
-            row = describe(subject, file) | summarise(own, detector, seed)
-            cells.append(Cell(subject, file, own, row, look.kept(k)))
+            part = m.take(slice(k * episodes, (k + 1) * episodes))
+            cells.append(cell_of(subject, file, part, look.samples(k), detector, seed))
         progress(subject.name, (i + 1) * total, len(subjects) * total)
     return cells
+
+
+def cell_of(
+    subject: Subject, file: ScenarioFile, m: Measures, samples: dict[int, Flight], detector: Detector, seed: int
+) -> Cell:
+    """The cell of what was measured: who flew where, whether it was trained there, and the summary."""
+    row: Row = {
+        "policy": subject.name,
+        "algorithm": subject.algorithm or "",
+        "trained_on": subject.trained_on,
+        "scenario": file.name,
+        "own": subject.trained_on == file.name,
+    }
+    return Cell(subject, file, m, row | summarise(m, detector, seed), samples)
 
 
 class Look:
@@ -74,32 +87,21 @@ class Look:
             if group not in self.closest or apart[at] < self.closest[group][0]:
                 self.closest[group] = (float(apart[at]), int(index[at] % self.size), flight_of(rows, np.array([at])))
 
-    def kept(self, group: int) -> dict[int, Flight]:
+    def samples(self, group: int) -> dict[int, Flight]:
         _, episode, flight = self.closest[group]
         return {0: self.first[group], episode: flight}
-
-
-def describe(subject: Subject, file: ScenarioFile) -> dict[str, str | bool]:
-    """The first columns of a row: who flew where, and whether it was trained there."""
-    return {
-        "policy": subject.name,
-        "algorithm": subject.algorithm or "",
-        "trained_on": subject.trained_on,
-        "scenario": file.name,
-        "own": subject.trained_on == file.name,
-    }
 
 
 def off_diagonal(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
     """Policy -> loss-of-separation rate on its own scenario, and the mean over the others."""
     out: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(c.policy.name for c in cells):
-        members = [c.row for c in cells if c.policy.name == name]
-        own = [r["los_rate"] for r in members if r["own"]]
-        other = [r["los_rate"] for r in members if not r["own"]]
+        rows = [c.row for c in cells if c.policy.name == name]
+        home = [r["los_rate"] for r in rows if r["own"]]
+        away = [r["los_rate"] for r in rows if not r["own"]]
         out[name] = {
-            "own_los_rate": float(np.mean(own)) if own else np.nan,
-            "other_los_rate": float(np.mean(other)) if other else np.nan,
+            "own_los_rate": float(np.mean(home)) if home else np.nan,
+            "other_los_rate": float(np.mean(away)) if away else np.nan,
         }
     return out
 

@@ -18,7 +18,7 @@ from regimen.reports.page import embed, page, section
 from regimen.reports.table import Table
 
 if TYPE_CHECKING:
-    from regimen.domains.airspace.analysis.analysis import Analysis, Kept
+    from regimen.domains.airspace.analysis.analysis import Analysis, Sample
 
 PICTURES = 12  # most pictures put into the page; all are in plots/
 COLUMNS = {  # of the summary: column -> (heading, format)
@@ -58,7 +58,7 @@ SHIFT_COLUMNS = {
 
 def write_page(path: Path, analysis: Analysis) -> Path:
     """Write the page of an analysis."""
-    flights = [flight_data(k, analysis.detector) for k in analysis.kept]
+    flights = [flight_data(s, analysis.detector) for s in analysis.samples]
     data = json.dumps(plain(flights), separators=(",", ":"), allow_nan=False)
     # a script element ends at the first "</", whatever its content means
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -67,7 +67,7 @@ def write_page(path: Path, analysis: Analysis) -> Path:
     scenarios = analysis.settings["scenarios"]
     where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
     sections = [part("flights.html"), section("Summary", table(analysis.summary, COLUMNS))]
-    changed = [r for r in analysis.shift_rows if r["kind"] != "baseline"]
+    changed = [s.row for s in analysis.changed]
     changed.sort(key=lambda r: (-r["los_rate"], r["min_separation_p50_nm"]))
     sections.append(section("Worst shifts", table(changed[:20], SHIFT_COLUMNS) if changed else ""))
     sections.append(section("Pictures", pictures(path.parent / "plots")))
@@ -83,17 +83,17 @@ def part(name: str) -> str:
     return resources.files("regimen.domains.airspace.analysis").joinpath(name).read_text(encoding="utf-8")
 
 
-def flight_data(kept: Kept, detector: Detector) -> dict[str, object]:
+def flight_data(sample: Sample, detector: Detector) -> dict[str, object]:
     """What the page draws of one episode; lists by aircraft, then time."""
-    one, n = kept.flight, len(kept.file.ids)
+    one, n = sample.flight, len(sample.file.ids)
     steps = int(one.length[0])
     signals, los = episode_signals(one, 0, detector)
     reached = one.reached[0, : steps + 1, :n]
     arrived = np.where(reached.any(0), reached.argmax(0), -1)
     ground = one.ground[0, : steps + 1, :n]
     flying = one.present[0, :n] & ~np.concatenate([np.zeros_like(reached[:1]), reached[:-1]])  # until it arrives
-    own = np.where(flying, one.min_sep[0, : steps + 1, :n], np.inf).min(1)
-    known = [(i, j) for i, j in pairs(one.present.shape[1]) if i < n and j < n]
+    gap = np.where(flying, one.min_sep[0, : steps + 1, :n], np.inf).min(1)
+    couples = [(i, j) for i, j in pairs(one.present.shape[1]) if i < n and j < n]
     index = {p: k for k, p in enumerate(pairs(one.present.shape[1]))}
 
     def rounded(x: np.ndarray, digits: int) -> list:
@@ -103,13 +103,13 @@ def flight_data(kept: Kept, detector: Detector) -> dict[str, object]:
         return rows.astype(int).tolist()
 
     return {
-        "policy": kept.subject.name,
-        "scenario": kept.scenario,
-        "shift": kept.shift,
-        "episode": kept.episode,
+        "policy": sample.subject.name,
+        "scenario": sample.scenario,
+        "shift": sample.shift,
+        "episode": sample.episode,
         "period": detector.period_s,
         "steps": steps,
-        "ids": list(kept.file.ids),
+        "ids": list(sample.file.ids),
         "goal": np.round(one.waypoint[0, :n].astype(np.float64), 3).tolist(),
         "arrived": arrived.tolist(),
         "north": rounded(one.north[0, : steps + 1, :n], 3),
@@ -117,10 +117,10 @@ def flight_data(kept: Kept, detector: Detector) -> dict[str, object]:
         "track": rounded(np.degrees(np.arctan2(ground[..., 1], ground[..., 0])) % 360, 1),
         "speed": rounded(np.linalg.norm(ground, axis=-1), 1),
         "togo": rounded(one.waypoint_distance[0, : steps + 1, :n], 2),
-        "gap": [round(float(v), 3) if v < 199 else None for v in own],
-        "smallest": round(float(own.min()), 2) if own.min() < 199 else None,
-        "pairs": [list(p) for p in known],
-        "conflict": flags(signals.conflict[[index[p] for p in known]]) if known else [],
+        "gap": [round(float(v), 3) if v < 199 else None for v in gap],
+        "smallest": round(float(gap.min()), 2) if gap.min() < 199 else None,
+        "pairs": [list(p) for p in couples],
+        "conflict": flags(signals.conflict[[index[p] for p in couples]]) if couples else [],
         "alert": flags(signals.alert[0][:n]),
         "ungated": flags(signals.alert[1][:n]),
         "los": flags(los[1 : 1 + n]),

@@ -25,6 +25,8 @@ from regimen.sources.keys import side_by_side
 from regimen.sources.play import Actor, baseline_actor, greedy
 from regimen.types import ActingAlgorithm, Array, PyTree
 
+Target = str | Path | Policy  # a run directory, a folder of them, a policy, or a baseline by name
+EnvArgs = Mapping[str, object] | None  # settings of the environment besides those of a run
 BASELINES = ("no_op", "waypoint", "mvp")
 SEVERAL = ("mixed", "random", "all")  # values of `scenario` that are not one scenario
 
@@ -136,12 +138,7 @@ def baseline_subject(name: str, env: Airspace) -> Subject:
     return Subject(name, baseline_pilot(name, env.baselines[name]), for_all(env))
 
 
-def subject_of(
-    target: str | Path | Policy,
-    checkpoint: str = "best",
-    stochastic: bool = False,
-    env_args: Mapping[str, object] | None = None,
-) -> Subject:
+def subject_of(target: Target, checkpoint: str = "best", stochastic: bool = False, env_args: EnvArgs = None) -> Subject:
     """A run directory, a policy folder, a `Policy`, or the name of a baseline."""
     if isinstance(target, Policy):
         return _learned_subject(target, target.meta, None, stochastic, env_args)
@@ -167,11 +164,7 @@ def _refuse_other(env: object, path: Path | None) -> None:
 
 
 def _learned_subject(
-    policy: Policy,
-    origin: Mapping[str, Any],
-    path: Path | None,
-    stochastic: bool,
-    env_args: Mapping[str, object] | None,
+    policy: Policy, origin: Mapping[str, Any], path: Path | None, stochastic: bool, env_args: EnvArgs
 ) -> Subject:
     _refuse_other(origin.get("env"), path)
     env = make_airspace(origin["env"], dict(origin.get("env_args") or {}) | dict(env_args or {}))
@@ -195,7 +188,7 @@ def run_folders(path: Path) -> list[Path]:
     seeds may lie one level deeper."""
     if (path / "config.yaml").exists() or (path / "config.json").exists() or not path.is_dir():
         return [path]
-    found = sorted(p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in path.glob(pattern))
-    if not found:
+    folders = sorted(p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in path.glob(pattern))
+    if not folders:
         raise StorageError(f"{path} is not a run directory and holds none: no config.yaml in it or in its folders")
-    return found
+    return folders

@@ -86,10 +86,10 @@ def survival(scenario: str, cells: Sequence[Cell], shifted: Sequence[ShiftResult
         axes[0].set_title(f"{scenario}: smallest separation")
         if changed:
             first = changed[0].subject
-            mine = [s for s in changed if s.subject is first]
-            kinds = list(dict.fromkeys(s.shift.kind for s in mine))
+            shifts = [s for s in changed if s.subject is first]
+            kinds = list(dict.fromkeys(s.shift.kind for s in shifts))
             for k, (color, kind) in enumerate(zip(CYCLE * 2, kinds)):
-                rows = [s for s in mine if s.shift.kind == kind]
+                rows = [s for s in shifts if s.shift.kind == kind]
                 values = np.concatenate([s.measures.episode["min_separation_nm"] for s in rows]).astype(np.float64)
                 rate = float((values < 5).mean())
                 style = "-" if k < len(CYCLE) else "--"
@@ -117,8 +117,7 @@ def degradation(key: tuple[str, str], results: Sequence[ShiftResult], path: Path
     with picture(path, 4.6 * across, 0.5 + 3.1 * rows) as figure:
         axes = panels(figure, len(kinds), across, sharey=True)
         for ax, kind in zip(axes, kinds):
-            mine = [s for s in results if s.shift.kind == kind]
-            _degradation_panel(ax, kind, mine, base, columns)
+            _degradation_panel(ax, kind, [s for s in results if s.shift.kind == kind], base, columns)
         for ax in axes[::across]:
             ax.set_ylabel(label)
         if columns == LOST:
@@ -129,14 +128,16 @@ def degradation(key: tuple[str, str], results: Sequence[ShiftResult], path: Path
     return path
 
 
-def _degradation_panel(ax: Axes, kind: str, mine: Sequence[ShiftResult], base: ShiftResult, columns: Columns) -> None:
+def _degradation_panel(
+    ax: Axes, kind: str, results: Sequence[ShiftResult], base: ShiftResult, columns: Columns
+) -> None:
     ax.axhline(base.row[columns[0]], color=GREY, linewidth=1.2, linestyle=":")
     if columns != LOST:
         ax.axhline(5, color=RED, linewidth=1, linestyle=":")
     signed = kind not in ("waypoint", "wind", "type", "wind_layered", "delay")
     named = kind in ("type", "wind_layered")
     groups: dict[str, list[ShiftResult]] = {}
-    for s in mine:
+    for s in results:
         group = s.shift.direction if kind == "wind" else s.shift.target
         groups.setdefault(group, []).append(s)
     for k, ((group, rows), color) in enumerate(zip(groups.items(), CYCLE * 3)):
@@ -148,14 +149,14 @@ def _degradation_panel(ax: Axes, kind: str, mine: Sequence[ShiftResult], base: S
             ax.plot(values, [worst(a) for a in at], color=color, linewidth=0.9, linestyle="--")
             continue
         rows = sorted(rows, key=lambda s: s.shift.value)
-        known = sorted({s.shift.value for s in mine})  # a shift that was left out is a gap of the line
+        sizes = sorted({s.shift.value for s in results})  # a shift that was left out is a gap of the line
         x = np.array([s.shift.value for s in rows], float) + (0.12 * (k - len(groups) / 2 + 0.5) if named else 0.0)
         y, low, high = (np.array([s.row[c] for s in rows]) for c in columns)
         if signed:  # no shift is a point of the line
             at = int(np.searchsorted(x, 0.0))
             x = np.insert(x, at, 0.0)
             y, low, high = (np.insert(v, at, base.row[c]) for v, c in zip((y, low, high), columns))
-            gaps = [v for v in known if v not in x]
+            gaps = [v for v in sizes if v not in x]
             at = np.searchsorted(x, gaps)
             x, y, low, high = (np.insert(v, at, g) for v, g in ((x, gaps), (y, np.nan), (low, np.nan), (high, np.nan)))
         if named or kind in ("wind", "delay"):
@@ -166,7 +167,7 @@ def _degradation_panel(ax: Axes, kind: str, mine: Sequence[ShiftResult], base: S
             ax.plot(x, y, color=color, marker="o", markersize=2.5, linewidth=1.3, label=group)
             ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
     if named:
-        names = {s.shift.value: s.shift.direction for s in mine}
+        names = {s.shift.value: s.shift.direction for s in results}
         ax.set_xticks(list(names), list(names.values()))
         ax.set_xlim(-0.5, len(names) - 0.5)
     if kind == "delay":

@@ -45,10 +45,10 @@ class Shift:
             amount = f"+{self.value:g}"
         return f"{self.kind}_{amount}_{self.target}"
 
-    @property
-    def group(self) -> str:
-        """The shifts drawn in one picture: those of a kind, towards one direction where it has one."""
-        return f"{self.kind} {self.direction}" if self.kind in ("waypoint", "wind") else self.kind
+    def columns(self) -> dict[str, str | float]:
+        """The shift as columns of a table."""
+        names = ("kind", "value", "unit", "direction", "target", "range")
+        return {"shift": self.name} | {name: getattr(self, name) for name in names}
 
 
 BASELINE = Shift("baseline", 0.0, "", ALL, "baseline")
@@ -152,9 +152,9 @@ REPRESENTATIVES = {
 
 def representatives(file: ScenarioFile) -> tuple[str, ...]:
     """The aircraft that are shifted one at a time: one of each role (quadrant of the heading, side of the centre)."""
-    known = REPRESENTATIVES.get(file.name, ())
-    if known and set(known) <= set(file.ids):
-        return known
+    ids = REPRESENTATIVES.get(file.name, ())
+    if ids and set(ids) <= set(file.ids):
+        return ids
     roles: dict[tuple, str] = {}
     for a in file.agents:
         side = tuple(
@@ -233,14 +233,14 @@ def grid(
         one = file.ids if "each" in named else tuple(i for i in file.ids if i in named)
         together = ALL in named
     narrow = file.name.startswith(("merge", "chase"))
-    found: list[Shift] = []
+    candidates: list[Shift] = []
     for target in one:
-        found += [s for k in wanted if k in ONE and k in (*BY_ONE, *exact) for s in variants(k, target, narrow)]
+        candidates += [s for k in wanted if k in ONE and k in (*BY_ONE, *exact) for s in variants(k, target, narrow)]
     if together:
-        found += [s for k in wanted if k in (*BY_ALL, *exact) for s in variants(k, ALL, narrow)]
+        candidates += [s for k in wanted if k in (*BY_ALL, *exact) for s in variants(k, ALL, narrow)]
     shifts, files, skipped = [BASELINE], [file], []
     least = min(guard_nm, start_separation(file)) - 1e-3  # a scenario that starts closer is held to its own
-    for shift in found:
+    for shift in candidates:
         if only is not None and shift.range != only:
             continue
         made = apply(file, shift)

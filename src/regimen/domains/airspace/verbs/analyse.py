@@ -62,7 +62,7 @@ def run(argv: list[str]) -> int:
     from regimen.domains.airspace.analysis import analyse
     from regimen.files.storage import plain
 
-    found = analyse(
+    analysis = analyse(
         args.run,
         args.scenario,
         args.shifts,
@@ -80,7 +80,7 @@ def run(argv: list[str]) -> int:
         quiet=args.quiet,
     )
     if args.json:
-        print(json_lib.dumps(plain(found.to_dict()), indent=2))
+        print(json_lib.dumps(plain(analysis.to_dict()), indent=2))
     else:
-        print("\n".join([*found.lines(), f"written to {found.out}"]))
+        print("\n".join([*analysis.lines(), f"written to {analysis.out}"]))
     return 0

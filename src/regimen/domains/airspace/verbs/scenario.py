@@ -60,14 +60,14 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def parameters(argv: list[str]) -> dict:
+def parameters(argv: list[str]) -> dict[str, float | str]:
     """All `--param KEY=VALUE` of a command line."""
     pairs = [argv[i + 1] for i, token in enumerate(argv[:-1]) if token == "--param"]
     pairs += [token.removeprefix("--param=") for token in argv if token.startswith("--param=")]
-    found = {}
+    values = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise UsageError(f"--param {pair}: write KEY=VALUE")
-        found[key.replace("-", "_")] = parse_scalar(value)
-    return found
+        values[key.replace("-", "_")] = parse_scalar(value)
+    return values

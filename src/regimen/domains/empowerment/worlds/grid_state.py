@@ -105,6 +105,4 @@ class Layout:
         return jnp.concatenate([jnp.asarray(part, jnp.int32) for part in entries if part.shape[-1]], -1)
 
 
-@lru_cache(maxsize=256)
-def layout_of(grid: GridMap) -> Layout:
-    return Layout(grid)
+layout_of = lru_cache(maxsize=256)(Layout)
