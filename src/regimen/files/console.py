@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from regimen.engines.base import WorkerRow
 from regimen.words import clock, count, number, plural, score
 
 if TYPE_CHECKING:
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult
     from rich.live import Live
     from rich.table import Table as RichTable
+
+    from regimen.engines.base import WorkerRow
 
 Point = Mapping[str, float]  # a logged row
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
