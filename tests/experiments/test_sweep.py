@@ -257,7 +257,7 @@ def test_one_by_one_in_optuna(tmp_path):
     done = files.result_path(0).read_bytes()
     assert work(files.folder) == 0
     assert files.result_path(0).read_bytes() == done and files.missing() == []
-    trials = OptunaStudy(files.folder, plan).known()
+    trials = OptunaStudy(files.folder, plan).trials()
     assert sorted(trials) == [0, 1, 2, 3] and {t.state.name for t in trials.values()} == {"COMPLETE"}
     assert [r["params"]["algo.epochs"] for r in files.results()] == [1, 2, 1, 2]
     assert trials[0].value == files.result(0)["value"]

@@ -51,7 +51,7 @@ def kill_and_resume(text, folder, kills, trials, seed):
         if wanted > len(before):
             time.sleep(rng.uniform(0, 1.0))  # within the next trial
         else:
-            time.sleep(rng.uniform(0, 9.0))  # while it starts, compiles, or trains the first
+            time.sleep(rng.uniform(0, 4.0))  # while it starts, compiles, or trains the first
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             killed += 1
@@ -86,7 +86,7 @@ def check(folder, trials):
     if (folder / "study.db").exists():
         from regimen.experiments.sweep.optuna_trials import OptunaStudy
 
-        known = OptunaStudy(folder, plan).known()
+        known = OptunaStudy(folder, plan).trials()
         assert sorted(known) == list(range(trials)) and {t.state.name for t in known.values()} == {"COMPLETE"}
         assert [known[n].value for n in range(trials)] == [r["value"] for r in results]
     assert len((folder / "sweep.csv").read_text().splitlines()) == trials + 1
@@ -95,7 +95,7 @@ def check(folder, trials):
 @pytest.mark.long
 def test_killed_three_times(tmp_path):
     pytest.importorskip("optuna")
-    kill_and_resume(ONE_BY_ONE, tmp_path / "sweep", kills=3, trials=6, seed=1)
+    kill_and_resume(ONE_BY_ONE, tmp_path / "sweep", kills=3, trials=20, seed=1)
 
 
 @pytest.mark.slow
