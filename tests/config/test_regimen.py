@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from regimen.config.common import CommonHyperparameters
 from regimen.config.layers import build_config
 from regimen.config.regimen import Regimen, resolve, share_rollout
 from regimen.config.schema import ALGORITHMS
-from regimen.config.traits import Traits
 from regimen.errors import ConfigError
 
 ANY = "any:environment"
@@ -55,7 +55,7 @@ def test_the_size_of_an_update():
     assert Regimen("episodes", 10, 5, native=False).most_rows == 10_000  # about
 
 
-def test_traits_of_any_hyperparameters():
+def test_common_hyperparameters_of_any_dataclass():
     """Fields and properties count; what an algorithm does not have is the default."""
 
     @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def test_traits_of_any_hyperparameters():
         def update_ratio(self) -> float:
             return 0.5
 
-    traits = Traits.of(Plain())
-    assert (traits.buffer_size, traits.update_ratio, traits.horizon) == (7, 0.5, None)
-    assert traits.moving == {"ent_schedule": "cosine"}
-    assert traits.epochs is None and traits.learning_starts == 0
-    assert Traits.of(object()).horizon == ""  # no schedules, which is not a horizon that is not set yet
+    common = CommonHyperparameters.of(Plain())
+    assert (common.buffer_size, common.update_ratio, common.horizon) == (7, 0.5, None)
+    assert common.moving == {"ent_schedule": "cosine"}
+    assert common.epochs is None and common.learning_starts == 0
+    assert CommonHyperparameters.of(object()).horizon == ""  # no schedules, which is not a horizon that is not set yet
     empowerment = ALGORITHMS["empowerment"].config(training_steps_per_env_step=0.25)
-    assert Traits.of(empowerment).update_ratio == 0.25
+    assert CommonHyperparameters.of(empowerment).update_ratio == 0.25

@@ -84,7 +84,7 @@ def build_config(
 def share_discount(config: TrainConfig) -> TrainConfig:
     """The configuration with the learner's discount in an environment whose shaping must have the same."""
     domain = domain_of(config.env)
-    gamma = config.traits.gamma
+    gamma = config.common.gamma
     if domain is None or domain.discount is None or gamma is None:
         return config
     name, default = domain.discount

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from regimen.config.common import CommonHyperparameters
 from regimen.config.schema import TrainConfig
-from regimen.config.traits import Traits
 from regimen.errors import ConfigError
 
 EPISODES = 10  # of an update, where nothing else is said
@@ -74,7 +74,7 @@ def resolve(config: TrainConfig, native: bool, agents: int = 1, max_episode_step
     workers = config.engine.workers if config.engine.distributed else 1
     if workers > 1:
         num_envs = envs_of_workers(config, kind, n, num_envs)
-    traits = config.traits
+    common = config.common
     return Regimen(
         kind,
         n,
@@ -83,8 +83,8 @@ def resolve(config: TrainConfig, native: bool, agents: int = 1, max_episode_step
         workers=workers,
         agents=max(1, agents),
         max_episode_steps=max_episode_steps or 0,
-        epochs=traits.epochs,
-        minibatch_size=traits.minibatch_size,
+        epochs=common.epochs,
+        minibatch_size=common.minibatch_size,
     )
 
 
@@ -144,10 +144,10 @@ def describe(config: TrainConfig, regimen: Regimen) -> str:
     """The regimen in words: `update every 10 episodes, at most 5,000 steps; 4 epochs of minibatches of 64`."""
     n, num_envs = regimen.n, regimen.num_envs
     if config.data is not None:
-        size = config.traits.batch_size
+        size = config.common.batch_size
         return f"{many(n, 'gradient step')} per update" + (f", batches of {size:,}" if size else "")
-    if config.traits.buffer_size is not None:
-        return describe_replay(config.traits, regimen)
+    if config.common.buffer_size is not None:
+        return describe_replay(config.common, regimen)
     if regimen.kind == "episodes":
         most = n * regimen.max_episode_steps
         when = "update every episode" if n == 1 else f"update every {n:,} episodes"
@@ -164,15 +164,15 @@ def describe(config: TrainConfig, regimen: Regimen) -> str:
     )
 
 
-def describe_replay(traits: Traits, regimen: Regimen) -> str:
+def describe_replay(common: CommonHyperparameters, regimen: Regimen) -> str:
     """The same where an update learns from a replay."""
     n, num_envs = regimen.n, regimen.num_envs
-    ratio = traits.update_ratio * n
+    ratio = common.update_ratio * n
     each = f" in each of {num_envs:,} environments" if num_envs > 1 else ""
     often = many(int(ratio), "gradient step") if ratio == int(ratio) else f"{ratio:g} gradient steps on average"
-    wait = traits.learning_starts
+    wait = common.learning_starts
     start = f"; the first {wait:,} steps are random" if wait else ""
-    what = f"{often} of {traits.batch_size:,} rows from a replay of {traits.buffer_size:,}"
+    what = f"{often} of {common.batch_size:,} rows from a replay of {common.buffer_size:,}"
     return f"collect {many(n // num_envs, 'step')}{each}, then {what}{start}"
 
 

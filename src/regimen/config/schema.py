@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from regimen.config import algorithms
 from regimen.config.algorithms.ppo import PPOConfig
+from regimen.config.common import CommonHyperparameters
 from regimen.config.domains import AlgorithmEntry, domains
 from regimen.config.fields import Alias, Fraction, Natural, NotNegative, Period, Positive, Range, Whole
-from regimen.config.traits import Traits
 from regimen.errors import ConfigError
 
 
@@ -218,9 +218,9 @@ class TrainConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     @property
-    def traits(self) -> Traits:
+    def common(self) -> CommonHyperparameters:
         """What every run asks of its algorithm's hyper-parameters."""
-        return Traits.of(self.algo)
+        return CommonHyperparameters.of(self.algo)
 
     def replace(self, **changes) -> TrainConfig:
         return dataclasses.replace(self, **changes)

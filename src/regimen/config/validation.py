@@ -216,10 +216,10 @@ def _validate_rules(config: TrainConfig) -> None:
         raise ConfigError(
             f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"
         )
-    most = config.traits.max_lag
+    most = config.common.max_lag
     if most is not None and rollout.lag > most:
         raise ConfigError(f"rollout.lag: {rollout.lag} is more than algo.max_lag {most}: every batch would be dropped")
-    if config.traits.buffer_size is not None and rollout.steps is None:
+    if config.common.buffer_size is not None and rollout.steps is None:
         raise ConfigError(
             f"rollout.episodes: {config.algorithm} learns from a replay of steps, not from whole episodes; set "
             "rollout.steps instead"
@@ -247,7 +247,7 @@ def _validate_data(config: TrainConfig) -> None:
         raise ConfigError(f"data: {config.algorithm} learns from its own rollouts; these learn from a dataset: {able}")
     if config.curriculum:
         raise ConfigError("curriculum: there is no environment to change while learning from a dataset")
-    online = config.traits.online_steps
+    online = config.common.online_steps
     if online and (config.total_steps is None or config.total_steps <= online):
         raise ConfigError(f"algo.online_steps: {online} are the last of total_steps, which must be more")
     if config.total_episodes is not None:

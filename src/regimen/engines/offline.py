@@ -110,7 +110,7 @@ def make_engine(
     rows = dataset.on_device(data, algo.bound.dist, algo.gamma)
     given: Any = config.algo
     engine: Any = OfflineEngine(algo, rows, regimen.n, seeds, lambda key: adopt(algo.init(key)), about["sha256"])
-    notes, online = [data.summary()], config.traits.online_steps
+    notes, online = [data.summary()], config.common.online_steps
     if online:
         assert config.total_steps is not None  # validation
         if given.lagrange is None:

@@ -84,7 +84,7 @@ def train_seeds(call: Call, config: TrainConfig, begun: float) -> list[Result]:
     """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
     paths = [call.path / f"seed-{seed}" for seed in seeds]
-    offline = config.data is not None and not config.traits.online_steps
+    offline = config.data is not None and not config.common.online_steps
     if offline or (call.handle.native is not None and not config.engine.distributed):
         return train_runs(call, config, paths, seeds, begun)
     results: list[Result] = []
@@ -178,7 +178,7 @@ def provide_data(
 
     out = path.with_name(f"{path.name}-data")
     if config.data is None:
-        steps, source = config.traits.behaviour_steps, path.with_name(f"{path.name}-behaviour")
+        steps, source = config.common.behaviour_steps, path.with_name(f"{path.name}-behaviour")
         console.event(f"no data given: SAC acts on {handle.id} for {steps:,} env steps first ({source})")
         shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(source)}
         quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
@@ -221,14 +221,14 @@ def accepted(result: Result) -> Result:
 
 def resolve_horizon(config: TrainConfig) -> TrainConfig:
     """Give the schedules their length once; it is saved with the run and a resume does not touch it."""
-    if config.traits.horizon is not None:
+    if config.common.horizon is not None:
         return config
     if config.total_steps is not None:
         horizon = Count(config.total_steps, "steps")
     elif config.total_episodes is not None:
         horizon = Count(config.total_episodes, "episodes")
     else:
-        for name, shape in config.traits.moving.items():
+        for name, shape in config.common.moving.items():
             raise ConfigError(f"algo.{name}: '{shape}' has no length; set algo.horizon or a budget")
         return config
     return config.replace(algo=dataclasses.replace(config.algo, horizon=str(horizon)))
@@ -375,11 +375,11 @@ def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool =
     spent = learner.ledger.rules.budget.check(c.steps, c.episodes)
     if spent is not None and state_of(learner.files) == "finished":
         raise ConfigError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
-    traits = learner.config.traits
-    horizon = Count.parse(traits.horizon)
-    if traits.moving and horizon is not None and getattr(c, horizon.unit) >= horizon.n:
-        name = next(iter(traits.moving))
-        warnings.append(f"algo.{name} ended at algo.horizon ({traits.horizon}) and stays at its end value")
+    common = learner.config.common
+    horizon = Count.parse(common.horizon)
+    if common.moving and horizon is not None and getattr(c, horizon.unit) >= horizon.n:
+        name = next(iter(common.moving))
+        warnings.append(f"algo.{name} ended at algo.horizon ({common.horizon}) and stays at its end value")
     learner.ledger.stop = learner.ledger.stop or spent  # what remains is the last evaluation
     learner.rewind()
     for text in warnings:

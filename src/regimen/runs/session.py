@@ -108,7 +108,7 @@ class Session:
         seeds = f"{count} runs in one program" if self.varied and self.group else seeds
         needed = f"{size(memory_needed(regimen, h) * count)} for batches"
         if replay := replay_needed(self.engine.algo):
-            needed += f"; replay {c.traits.buffer_size or 0:,} steps, {size(replay * count)}"
+            needed += f"; replay {c.common.buffer_size or 0:,} steps, {size(replay * count)}"
         envs, shared = regimen.num_envs, regimen.devices
         envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs

@@ -1,4 +1,4 @@
-"""What a run asks of its algorithm's hyper-parameters, whichever algorithm it is. Jax-free."""
+"""The hyper-parameters that a run reads whichever algorithm it has. Jax-free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SCHEDULES = ("lr_schedule", "clip_schedule", "ent_schedule")
 
 
 @dataclass(frozen=True)
-class Traits:
+class CommonHyperparameters:
     """Hyper-parameters that mean the same in every algorithm. An algorithm has one by having a field, or a property,
     of that name; the defaults stand for those it does not have."""
 
@@ -29,7 +29,7 @@ class Traits:
     ent_schedule: str = "constant"
 
     @classmethod
-    def of(cls, hyperparameters: object) -> Traits:
+    def of(cls, hyperparameters: object) -> CommonHyperparameters:
         """Those of any object, usually a dataclass of `config.algorithms` or of a user."""
         names = [f.name for f in dataclasses.fields(cls) if hasattr(hyperparameters, f.name)]
         return cls(**{name: getattr(hyperparameters, name) for name in names})
