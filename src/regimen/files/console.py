@@ -47,11 +47,7 @@ def component_sums(point: Point) -> dict[str, float]:
 
 
 def batch_line(
-    point: Point,
-    ma: float | None,
-    best: float | None,
-    stages: Sequence[str] = (),
-    progress: Sequence[str] = (),
+    point: Point, ma: float | None, best: float | None, stages: Sequence[str] = (), progress: Sequence[str] = ()
 ) -> str:
     """`Batch 12 | R 187.4 (MA 150.2, best 201.0) | loss 0.123 | entropy 0.56 | episodes 10 | success 0.60`, and
     `| focus goal(0.43)` where the reward has components.
