@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
-from regimen.errors import StorageError
 from regimen.files.run_dir import read_metrics, versions
-from regimen.files.storage import Json, read_json, utc_now, write_atomic, write_json
+from regimen.files.storage import Json, check_free, read_json, utc_now, write_atomic, write_json
 from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
@@ -28,8 +27,7 @@ def export_policy(
     it."""
     run = Path(run)
     path = run / "export" if out is None else Path(out)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
+    check_free(path)
     policy = load_policy(run, checkpoint)
     fresh = not path.exists()
     policy.save(path)
