@@ -401,8 +401,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     curves = [curve for r in runs if len((curve := r.series(name))[0])]
     if not curves:
         raise StorageError(f"nothing to plot: none of the {len(runs)} runs has logged a return")
-    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), 200)
-    values = np.stack([np.interp(grid, x, y) for x, y in curves])  # [runs, grid]
+    grid, values = on_a_grid(curves)
     out = Path(out)
     out = out if out.suffix.lower() == ".png" else out / "return.png"
     with picture(out, 7, 4) as figure:
@@ -417,6 +416,13 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
         kind = "evaluation return" if name.startswith("eval/") else "training return"
         finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)
     return out
+
+
+def on_a_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """200 places from where the first curve begins to where the last one ends, and the curves there [curves, 200]. A
+    curve that ends earlier keeps its last value."""
+    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), 200)
+    return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
 
 
 def try_plot_run(run_dir: Path) -> tuple[list[Path], str | None]:
