@@ -34,7 +34,7 @@ class TooLargeError(ConfigError):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class StateTable:
     """S states, the first `len(successor)` of them with successors: those reached in the last step have none. Where the
     world has ended a state only leads to itself."""
 
@@ -81,19 +81,19 @@ class Table:
         return int(self.reachable_at.sum())
 
 
-def enumerate_states(world: World, limit: int = LIMIT, horizon: int | None = -1, most: int | None = None) -> Table:
+def enumerate_states(world: World, limit: int = LIMIT, horizon: int | None = -1, most: int | None = None) -> StateTable:
     """All states that can be reached within the world's time, or `horizon` steps (None: any number). A
     `TooLargeError`, before memory is spent, where they are more than `most` or do not fit the limit."""
     horizon = world.max_episode_steps if horizon == -1 else horizon
     with jax.enable_x64(True):
-        return Search(world, limit, horizon, most).table()
+        return StateSearch(world, limit, horizon, most).table()
 
 
 def joint_actions(world: World) -> int:
     return world.num_actions**world.num_agents
 
 
-class Search:
+class StateSearch:
     """Breadth first, in compiled chunks of states with all their joint actions."""
 
     def __init__(self, world: World, limit: int, horizon: int | None, most: int | None = None):
@@ -149,7 +149,7 @@ class Search:
             why,
         )
 
-    def table(self) -> Table:
+    def table(self) -> StateTable:
         by, ended = [1], []
         done = 0  # states whose successors are known
         while done < self.count and (self.horizon is None or len(by) <= self.horizon):
@@ -168,7 +168,7 @@ class Search:
         ended_all = np.concatenate(ended)
         width = max(block.shape[-1] for block, _ in self.blocks)
         small = np.min_scalar_type(len(self.values) - 1)
-        return Table(
+        return StateTable(
             world=self.world,
             horizon=self.horizon,
             states=states,

@@ -1,6 +1,6 @@
 """The networks of empowerment, and what comes out of them; or tables with an entry for every reachable row.
 
-Values of the robot are handled as l = log(-value): the policy is made of ratios, and values span many magnitudes.
+NetValues of the robot are handled as l = log(-value): the policy is made of ratios, and values span many magnitudes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
-from regimen.domains.empowerment.learner.model import Rows, WorldModel
+from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.networks import NETWORKS, Shape, make_net, register_network
@@ -101,7 +101,7 @@ class Nets:
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
-    def raw(self, name: str, params: PyTree, rows: Rows, drop: Drop | None = None, x: Array | None = None) -> Array:
+    def raw(self, name: str, params: PyTree, rows: Moments, drop: Drop | None = None, x: Array | None = None) -> Array:
         """The output [..., size] of a network, or the entry of a table. `params` are those of all networks by name."""
         if self.tables:
             return params[name]["table"][rows.place]
@@ -141,11 +141,11 @@ class Nets:
                 return c.eta * c.xi * jax.nn.softplus(-raw)  # z = sigmoid(raw), -Q = z^(-eta xi)
         return raw
 
-    def log_q(self, params: PyTree, rows: Rows, c: EmpowermentConfig, x: Array | None = None) -> Array:
+    def log_q(self, params: PyTree, rows: Moments, c: EmpowermentConfig, x: Array | None = None) -> Array:
         """log(-Q_r) [..., AR]; exact where an action ends the world for sure."""
         return self.ending(self.log_value(self.raw("q_r", params, rows, x=x), c), rows, c)
 
-    def ending(self, log_q: Array, rows: Rows, c: EmpowermentConfig) -> Array:
+    def ending(self, log_q: Array, rows: Moments, c: EmpowermentConfig) -> Array:
         return jnp.where(self.model.certain_end(rows), jnp.log(-c.gamma_r * c.terminal_v_r), log_q)
 
     def power(self, v_h_e: Array, c: EmpowermentConfig) -> Array:

@@ -9,7 +9,7 @@ from jax import lax
 
 from regimen.axes import gather_over_devices
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
-from regimen.domains.empowerment.learner.model import Rows
+from regimen.domains.empowerment.learner.model import Moments
 from regimen.domains.empowerment.learner.networks import optimizer
 from regimen.domains.empowerment.learner.targets import Targets
 from regimen.types import Array, Model, PyTree
@@ -73,7 +73,7 @@ def move_tables(
     return new, losses
 
 
-def table_aims(rows: Rows, at: Targets, x_rows: Rows, x_at: Targets) -> dict[str, tuple[Array, Array, Array]]:
+def table_aims(rows: Moments, at: Targets, x_rows: Moments, x_at: Targets) -> dict[str, tuple[Array, Array, Array]]:
     """Places [N], what each table should hold there [N, size], and weights."""
     n = len(rows.place)
     return {

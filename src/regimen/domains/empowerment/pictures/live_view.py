@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from regimen.domains.empowerment.pictures.episodes import Episode
-from regimen.domains.empowerment.pictures.scene import Scene, mean_by
+from regimen.domains.empowerment.pictures.episodes import SolvedEpisode
+from regimen.domains.empowerment.pictures.scene import AgentMap, mean_by
 from regimen.domains.empowerment.solution import Solution
 from regimen.files import views
 
 MOST_FRAMES = 200
 
 
-def write_power(folder: Path, solution: Solution, scene: Scene, episode: Episode, name: str = "") -> Path:
+def write_power(folder: Path, solution: Solution, scene: AgentMap, episode: SolvedEpisode, name: str = "") -> Path:
     """Mean over humans of W_h, in bits, by the first robot's cell, over what is possible at each time."""
     inside = {(int(x), int(y)) for x, y in scene.cells}
 
@@ -39,7 +39,7 @@ def write_power(folder: Path, solution: Solution, scene: Scene, episode: Episode
     )
 
 
-def power_by_cell(solution: Solution, scene: Scene, time: int) -> np.ndarray:
+def power_by_cell(solution: Solution, scene: AgentMap, time: int) -> np.ndarray:
     """[height, width], nan where the robot cannot be."""
     live = solution.live(time)
     at = scene.at(solution.table.states[: len(live)][live])[:, 0]

@@ -17,7 +17,7 @@ KINDS = {"K": "key", "L": "locked", "C": "door", "O": "open door"}
 
 
 @dataclass(frozen=True)
-class Scene:
+class AgentMap:
     """A map of `width` times `height` cells, y downwards, of which agents can be on `cells`."""
 
     width: int
@@ -44,16 +44,16 @@ def mean_by(place: np.ndarray, value: np.ndarray, places: int) -> np.ndarray:
         return np.bincount(place, value, places) / count
 
 
-def scene_of(world: World) -> Scene | None:
+def scene_of(world: World) -> AgentMap | None:
     """None for a world without a map that is known here."""
     agents = world.num_agents
     if isinstance(world, GridWorld):
         words = {(x, y): WORDS.get(c, KINDS.get(c[0], "")) for (x, y), c in codes_of(world.grid.rows)}
         labels = {cell: word for cell, word in words.items() if word}
-        return Scene(*world.grid.shape, np.array(world.grid.cells), {}, agents, True, labels)
+        return AgentMap(*world.grid.shape, np.array(world.grid.cells), {}, agents, True, labels)
     if isinstance(world, BushWorld):
         cells = [(x, y) for y in range(world.height) for x in range(world.width)]
         moves: dict[str, tuple[int, int]] = dict(zip(("east", "south", "west", "north"), STEPS))
         dense = {cell: f"bush {d}" for cell, d in zip(cells, world.layout.densities) if d}
-        return Scene(world.width, world.height, np.array(cells), moves, agents, False, dense)
+        return AgentMap(world.width, world.height, np.array(cells), moves, agents, False, dense)
     return None

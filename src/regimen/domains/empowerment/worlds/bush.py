@@ -65,7 +65,7 @@ class BushWorld(World):
     # --- who and where -----------------------------------------------------------------------------------------------
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BushMap:
         return read_map(self.map, self.fill_density)
 
     @property
@@ -182,7 +182,7 @@ class BushWorld(World):
 
 
 @dataclass(frozen=True)
-class Layout:
+class BushMap:
     """A map as numbers: cells of the agents, densities of all cells."""
 
     width: int
@@ -197,7 +197,7 @@ def rows_of(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def read_map(text: str, fill_density: int) -> Layout:
+def read_map(text: str, fill_density: int) -> BushMap:
     """Agents are numbered from left to right, row by row."""
     rows = [row.split() for row in rows_of(text)]
     if not rows:
@@ -216,7 +216,7 @@ def read_map(text: str, fill_density: int) -> Layout:
     for who, what in (("Ro", "robot"), ("Hu", "human")):
         if not cells[who]:
             raise ConfigError(f"env.map: there is no {what}; put {who} on a cell")
-    return Layout(len(rows[0]), len(rows), cells["Ro"], cells["Hu"], tuple(densities))
+    return BushMap(len(rows[0]), len(rows), cells["Ro"], cells["Hu"], tuple(densities))
 
 
 @lru_cache(maxsize=64)

@@ -53,7 +53,7 @@ from regimen.domains.empowerment.worlds.grid_map import (
     read_map,
     read_rows,
 )
-from regimen.domains.empowerment.worlds.grid_state import Layout, Scene, layout_of
+from regimen.domains.empowerment.worlds.grid_state import GridState, StateLayout, layout_of
 from regimen.domains.empowerment.worlds.world import World, WorldState
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError
@@ -116,7 +116,7 @@ class GridWorld(World):
         return read_map(self.map, self.action_set, self.directions, self.possible_goals)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StateLayout:
         return layout_of(self.grid)
 
     # --- what it is --------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class GridWorld(World):
             after = after._replace(gone=after.gone | jnp.asarray(m.ground(LAVA))[after.at])
         return p, layout.pack(after)
 
-    def reach(self, now: Scene[Array]) -> Reach:
+    def reach(self, now: GridState[Array]) -> Reach:
         m, layout = self.grid, self.layout
         n, places = layout.agents, len(m.cells)
         front = jnp.asarray(m.front)
@@ -289,7 +289,7 @@ class GridWorld(World):
         stride = jnp.where(first & (np.arange(n) < earlier[:, None]), size, 1).prod(1)
         return p, wants & (k[:, None] // stride % jnp.maximum(size, 1) == rank)
 
-    def effects(self, now: Scene[Array], reach: Reach, action: Array, wins: Array) -> Scene[Array]:
+    def effects(self, now: GridState[Array], reach: Reach, action: Array, wins: Array) -> GridState[Array]:
         """The state after what the winners [K, N] do, each part with a leading [K]."""
         m, layout = self.grid, self.layout
         k, n = wins.shape
@@ -310,9 +310,9 @@ class GridWorld(World):
         killed = pressed[:, :, 0].any(1)[:, None] & (np.arange(n) < self.robots)
         switches = (now.switches + pressed[:, :, 1:].sum(1)) & 1
         facing = jnp.broadcast_to(now.facing, (k, n))
-        return Scene(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | killed, switches)
+        return GridState(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | killed, switches)
 
-    def stumble(self, p: Array, after: Scene[Array], stumbles: Array) -> tuple[Array, Scene[Array]]:
+    def stumble(self, p: Array, after: GridState[Array], stumbles: Array) -> tuple[Array, GridState[Array]]:
         """The states [K] times every way in which those on unsteady ground may go."""
         m, layout = self.grid, self.layout
         places, n = len(m.cells), layout.agents
@@ -333,7 +333,7 @@ class GridWorld(World):
         goes = stumbles & (target < places) & ~taken & ~same.any(-1)
         at = jnp.where(goes, target, after.at[:, None])
         rest = {f: jnp.repeat(getattr(after, f), w, axis=0) for f in ("things", "keys", "doors", "gone", "switches")}
-        moved = Scene(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
+        moved = GridState(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
         return (p[:, None] * share).reshape(-1), moved
 
     def render(self, state: WorldState) -> np.ndarray:
