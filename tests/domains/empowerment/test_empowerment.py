@@ -17,8 +17,7 @@ from regimen.domains.empowerment.learner import schedule
 from regimen.domains.empowerment.learner import targets as aims
 from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.domains.empowerment.learner.model import Imagined
-from regimen.domains.empowerment.learner.networks import soft_clamp
-from regimen.domains.empowerment.learner.steps import log_error, move
+from regimen.domains.empowerment.learner.networks import log_error, move, soft_clamp
 from regimen.domains.empowerment.learner.table import check_dense
 from regimen.domains.empowerment.reach import TooLargeError
 from regimen.domains.empowerment.worlds.world import World

@@ -10,7 +10,6 @@ import pytest
 
 from regimen.domains.empowerment.worlds import files
 from regimen.domains.empowerment.worlds.grid import GridWorld
-from regimen.domains.empowerment.worlds.library import WORLDS
 from regimen.domains.empowerment.worlds.world import WorldState
 from regimen.envs import registry
 from regimen.errors import ConfigError
@@ -80,7 +79,9 @@ def test_a_file_is_told_from_a_bush_map(tmp_path):
         files.load(str(tmp_path / "bad.yaml"))
 
 
-@pytest.mark.parametrize("name", [name for name, entry in WORLDS.items() if files.kind_of(entry["map"]) == "grid"])
+@pytest.mark.parametrize(
+    "name", [name for name, entry in files.WORLDS.items() if files.kind_of(entry["map"]) == "grid"]
+)
 def test_built_in(name):
     world = registry.resolve(f"world/{name}").native
     assert isinstance(world, GridWorld)

@@ -180,11 +180,7 @@ class Backward:
             return
         s, h = bad[-1]
         when = "" if time is None else f" at time {time} of {self.table.horizon}"
-        raise EnvError(
-            f"human {h} can attain none of its goals from state {table.states[s].tolist()}{when} (X_h = 0, so U_r "
-            "would be minus infinity); give goals of which one can always be attained, such as every cell (no "
-            "env.possible_goals), or a rectangle around the places where it may get stuck"
-        )
+        raise powerless(h, table.states[s], when)
 
     def solution(self, layers: list[SolvedChunk[np.ndarray]], report: dict[str, Any] | None = None) -> Solution:
         names = [f.name for f in dataclasses.fields(Solution) if f.name in SolvedChunk._fields]
@@ -289,6 +285,15 @@ def expected(h: int, later: Array, pi_h: Array, marginal: Array) -> Array:
     others = equations.together(jnp.delete(marginal, h, 1))
     q = jnp.einsum("caog,co->cga", of_human(h, later, *marginal.shape[1:]), others)
     return equations.v_human(pi_h[:, h], q)
+
+
+def powerless(human: int, state: np.ndarray, when: str) -> EnvError:
+    """The error about a world in which U_r would be minus infinity."""
+    return EnvError(
+        f"human {human} can attain none of its goals from state {state.tolist()}{when} (X_h = 0, so U_r would be minus "
+        "infinity); give goals of which one can always be attained, such as every cell (no env.possible_goals), or a "
+        "rectangle around the places where it may get stuck"
+    )
 
 
 def check_weights(weights: np.ndarray) -> None:

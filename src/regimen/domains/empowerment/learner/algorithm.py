@@ -21,12 +21,11 @@ from regimen.axes import device_count, mean_over_devices, own_key, sync
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import STAGES, EmpowermentConfig
-from regimen.domains.empowerment.learner import schedule, steps
+from regimen.domains.empowerment.learner import networks, schedule
 from regimen.domains.empowerment.learner import targets as aims
 from regimen.domains.empowerment.learner.binding import EmpowermentBinding
 from regimen.domains.empowerment.learner.model import Moments
-from regimen.domains.empowerment.learner.networks import Nets, dropped, log_policy
-from regimen.domains.empowerment.learner.steps import error_loss, log_error
+from regimen.domains.empowerment.learner.networks import Nets, dropped, error_loss, log_error, log_policy
 from regimen.domains.empowerment.learner.targets import NetValues, Targets
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
@@ -274,14 +273,14 @@ class Empowerment(Algorithm):
         lrs = {name: getattr(c, f"lr_{name}") * factor for name in models}
         active = {name: bound.plan.active(name, t) for name in models}
         if self.nets.tables:
-            new, losses = steps.move_tables(c, models, steps.table_aims(rows, at, x_rows, x_at), lrs, active)
+            new, losses = networks.move_tables(c, models, aims.table_aims(rows, at, x_rows, x_at), lrs, active)
             norm = jnp.zeros(())
         else:
             params = {name: m.params for name, m in models.items()}
             grads, losses = jax.grad(self.losses, has_aux=True)(params, rows, at, x_rows, x_at, keys)
             grads = mean_over_devices(grads)
             norm = optax.global_norm(grads)
-            new = {n: steps.descend(c, n, m, grads[n], lrs[n], active[n]) for n, m in models.items()}
+            new = {n: networks.descend(c, n, m, grads[n], lrs[n], active[n]) for n, m in models.items()}
         metrics = {f"loss_{name}": x for name, x in losses.items()}
         return new, metrics | {"loss": sum(metrics.values()), "grad_norm": norm}
 

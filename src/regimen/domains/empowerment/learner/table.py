@@ -11,11 +11,11 @@ import numpy as np
 
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import X
+from regimen.domains.empowerment.exact import powerless
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.model import Moments, Moves, WorldModel, joint_weights
 from regimen.domains.empowerment.reach import StateTable, TooLargeError
 from regimen.domains.empowerment.worlds.world import World
-from regimen.errors import EnvError
 from regimen.types import Array
 
 MOST_BYTES = 2**28  # of the successors' probabilities
@@ -86,11 +86,7 @@ class Enumerated(WorldModel):
         if len(bad):
             place, human = bad[-1]
             when = f" at time {self.time_of[place]} of {self.horizon}" if self.timed else ""
-            raise EnvError(
-                f"human {human} can attain none of its goals from state {states[self.state_of[place]].tolist()}{when} "
-                "(X_h = 0, so U_r would be minus infinity); give goals of which one can always be attained, such as "
-                "every cell (no env.possible_goals)"
-            )
+            raise powerless(human, states[self.state_of[place]], when)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

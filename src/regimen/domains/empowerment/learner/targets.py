@@ -177,6 +177,18 @@ def of_all_rows(model: WorldModel, c: EmpowermentConfig, values: Callable[[Momen
     return in_blocks(block, model.places)
 
 
+def table_aims(rows: Moments, at: Targets, x_rows: Moments, x_at: Targets) -> dict[str, tuple[Array, Array, Array]]:
+    """Places [N], what each table should hold there [N, size], and weights."""
+    n = len(rows.place)
+    return {
+        "v_h_e": (rows.place, at.v_h_e.reshape(n, -1), at.v_h_e_weight.reshape(n, -1)),
+        "x_h": (x_rows.place, x_at.x_h, jnp.ones_like(x_at.x_h)),
+        "u_r": (rows.place, jnp.exp(at.log_y)[:, None], jnp.ones((n, 1))),
+        "q_r": (rows.place, -jnp.exp(at.log_q), at.q_weight),
+        "v_r": (rows.place, -jnp.exp(at.log_v)[:, None], jnp.ones((n, 1))),
+    }
+
+
 def sampled_log_y(c: EmpowermentConfig, log_x: Array, key: Array) -> Array:
     """log of the mean of X_h^-xi over some humans of each row [N]; their expectation is that over all."""
     weight = some_humans(key, log_x, c.u_r_sample_humans)

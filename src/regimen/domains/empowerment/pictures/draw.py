@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regimen.domains.empowerment.pictures.episodes import SolvedEpisode, bits, play
-from regimen.domains.empowerment.pictures.live_view import write_power
-from regimen.domains.empowerment.pictures.scene import AgentMap, mean_by, scene_of
+from regimen.domains.empowerment.pictures.scene import AgentMap, mean_by, scene_of, write_power
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.grid_map import STEPS
 from regimen.reports.figure import CYCLE, GREY, INK, blank, headline, save, style
@@ -51,17 +50,15 @@ def best_time(solution: Solution, scene: AgentMap) -> int:
     """The time at which agents can be in most cells, not in the last third: something can still be attained."""
     counts = []
     for t in range(max(1, 2 * len(solution.v_r) // 3)):
-        at = scene.at(solution.table.states[: len(solution.v_r[t])][solution.live(t)])
-        counts.append(sum(len(np.unique(column)) for column in at.T))
+        places, _ = scene.power(solution, t)
+        counts.append(sum(len(np.unique(column)) for column in places.T))
     return int(np.argmax(counts))
 
 
 def power(solution: Solution, scene: AgentMap, name: str) -> Figure:
     """W_h by where that human stands, and by where the first robot does; means over all states that are possible."""
     world, time = solution.world, best_time(solution, scene)
-    live = solution.live(time)
-    at = scene.at(solution.table.states[: len(live)][live])
-    w = np.log2(solution.x_h[solution.layer(time)][live])  # [S, H]
+    at, w = scene.power(solution, time)
     rows = [("its own", [world.robots + h for h in range(world.humans)]), ("the robot's", [0] * world.humans)]
     values = [[mean_by(at[:, a], w[:, h], len(scene.cells)) for h, a in enumerate(agents)] for _, agents in rows]
     low, high = np.nanmin(values), np.nanmax(values)

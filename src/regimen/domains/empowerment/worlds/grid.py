@@ -29,7 +29,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.empowerment.worlds import goals
-from regimen.domains.empowerment.worlds.bush import inverse_temperature
 from regimen.domains.empowerment.worlds.grid_map import (
     ACTIONS,
     BLOCK,
@@ -99,7 +98,7 @@ class GridWorld(World):
     def __post_init__(self):
         set_field = object.__setattr__
         set_field(self, "possible_goals", goals.as_text(self.possible_goals))
-        set_field(self, "beta_h", inverse_temperature(self.beta_h))
+        set_field(self, "beta_h", goals.inverse_temperature(self.beta_h))
         set_field(self, "map", " / ".join(" ".join(row) for row in read_rows(str(self.map))))
         if self.max_episode_steps < 1:
             raise ConfigError(f"env.max_episode_steps: {self.max_episode_steps} is out of range; it must be at least 1")
@@ -172,19 +171,8 @@ class GridWorld(World):
         rows = [jax.nn.one_hot(state[i], size) for i, size in enumerate(self.sizes)]
         n, things = self.layout.agents, len(self.layout.things)
         where = jnp.concatenate([state[:n], state[2 * n : 2 * n + things]])
-        return jnp.concatenate([*rows, jnp.asarray(self.scaled)[where].ravel()])
-
-    @property
-    def scaled(self) -> np.ndarray:
-        """x and y of each place [P, 2], from 0 to 1."""
-        return np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
-
-    @property
-    def goal_features(self) -> np.ndarray:
-        """The cells of a goal, and their middle."""
-        m, scaled = self.grid, self.scaled
-        rows = [[*np.isin(np.arange(len(m.cells)), goal), *scaled[list(goal)].mean(0)] for goal in m.goals]
-        return np.tile(np.array(rows, np.float32), (self.humans, 1, 1))
+        scaled = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
+        return jnp.concatenate([*rows, jnp.asarray(scaled)[where].ravel()])
 
     # --- its laws ----------------------------------------------------------------------------------------------------
 
@@ -362,9 +350,5 @@ def heading(grid: GridMap, beta_h: float) -> np.ndarray:
         "right": np.roll(here, -1, axis=1),
         "forward": here[ahead, np.arange(4)],
     }
-    left = np.stack([after.get(name, np.full_like(here, -1)) for name in grid.names], -1)  # [P, 4, G, A]
-    done = left >= 0
-    left = np.where(done, left - np.where(done, left, left.max()).min(-1, keepdims=True), 0)
-    weight = (left == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * left)
-    weight *= done
-    return (weight / weight.sum(-1, keepdims=True)).reshape(places * 4, len(grid.goals), -1)
+    distance = np.stack([after.get(name, np.full_like(here, -1)) for name in grid.names], -1)  # [P, 4, G, A]
+    return goals.shortest_way(distance, beta_h).reshape(places * 4, len(grid.goals), -1)
