@@ -17,6 +17,7 @@ from regimen.config import datasets
 from regimen.config.datasets import INSTALL, OWN, PREFIX
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, StorageError
+from regimen.files.storage import check_free
 from regimen.sources.dataset import MASK, RecordedEpisode
 from regimen.types import PyTree
 
@@ -103,8 +104,7 @@ def destination(out: str | Path) -> tuple[Path, str]:
         path = Path(text).expanduser()
         stem = re.sub(r"[^\w-]+", "-", path.name) or "dataset"
         name = stem if re.search(r"-v\d+$", stem) else f"{stem}-v0"
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
+    check_free(path)
     if path.exists():
         path.rmdir()
     return path, name
