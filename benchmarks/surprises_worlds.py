@@ -219,7 +219,7 @@ def adapted(seeds: range, steps: int, most: int, training: int) -> None:
             options = dataclasses.replace(options, method="exhaustive", budget=budget)
             trial = DefenceTrial(space, config, seed + 1000 * training, Path(run), adapting(options))
             found = api.run(space, trial, options, f"{folder}/search", plots=False, say=partial(print, flush=True))
-        seen = [[v.candidate, v.feasible, v.seen.trained, v.outcome.to_dict()] for v in found.search.verdicts]
+        seen = [[v.candidate, v.feasible, v.trained, v.outcome.to_dict()] for v in found.search.verdicts]
         text = f"policy {seed}, training {training}: {sum(s[1] for s in seen)} of {len(space)} orders pass the gate"
         tell(text, policy=seed, training=training, seen=seen)
 
@@ -230,13 +230,13 @@ def searches(logs: list[Path]) -> None:
     searches of any length played on them."""
     from regimen.domains.network_defense.search import workflows
     from regimen.experiments.search.gate import Gate
-    from regimen.experiments.search.methods import Seen
-    from regimen.experiments.search.trial import Outcome
+    from regimen.experiments.search.methods import Evidence
+    from regimen.experiments.search.trial import Measurement
 
     space, found = workflows("meander", "published", "classes"), {}
     for line in (line for log in logs for line in log.read_text().splitlines() if line.startswith('{"policy"')):
         told = json.loads(line)
-        table = {c: Seen(c, Outcome.from_dict(o), ok, trained) for c, ok, trained, o in told["seen"]}
+        table = {c: Evidence(c, Measurement.from_dict(o), ok, trained) for c, ok, trained, o in told["seen"]}
         found.setdefault(told["policy"], {})[told["training"]] = table
     for policy, trainings in found.items():
         tables = [trainings[0], trainings[1]]
@@ -267,7 +267,7 @@ def played_searches(space: Any, gate: Any, tables: list[dict[int, Any]], policy:
                     choice = propose(method, space, gate, seen, number)
                     assert choice is not None
                     seen.append(mine[choice.candidate])
-                best = recommend(method, space, gate, seen)
+                best = recommend(method, space, seen)
                 for name, table in (("seen", mine), ("other", other)):
                     passed = [t.outcome.value for t in table.values() if t.feasible]
                     if passed:
@@ -283,9 +283,9 @@ def lone_order(seeds: range, looks: int) -> None:
     orders are drawn from the model's own prior (deviation 1, evaluations with an error of 0.5), and one order drawn at
     random is put 1.7 above the best. Looks find any order by chance with `looks` / 120."""
     from regimen.domains.network_defense.search import workflows
-    from regimen.experiments.search.methods import Seen, propose, recommend
+    from regimen.experiments.search.methods import Evidence, propose, recommend
     from regimen.experiments.search.space import Space
-    from regimen.experiments.search.trial import Outcome
+    from regimen.experiments.search.trial import Measurement
 
     space = workflows("meander", "published", "all")
     apart = 1.0 - np.eye(len(space))
@@ -312,8 +312,8 @@ def lone_order(seeds: range, looks: int) -> None:
                     choice = propose(method, where, None, seen, seed, acquisition)
                     assert choice is not None
                     c = choice.candidate
-                    seen.append(Seen(c, Outcome(float(truth[c] + 0.5 * noise[look, c]), 0.5, 200), True, 0))
-                last = recommend(method, where, None, seen)
+                    seen.append(Evidence(c, Measurement(float(truth[c] + 0.5 * noise[look, c]), 0.5, 200), True, 0))
+                last = recommend(method, where, seen)
                 assert last is not None
                 found[name].append((last == best, any(s.candidate == best for s in seen), truth[best] - truth[last]))
         for name, told in found.items():

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from regimen.axes import device_count
 from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.domains.empowerment.learner.targets import Transitions
-from regimen.sources.replay import Replay, Ring, Rows, Sample
+from regimen.sources.replay import NStepTransitions, Replay, ReplayRows, Ring
 from regimen.types import Array, Batch, PyTree, Spec
 
 Marks = dict[str, PyTree]  # of the replay, in `State.aux`: "ring", and "stamp", the step at which rows were written
@@ -36,12 +36,12 @@ class Experience:
         stamp = jnp.full((self.replay.workers, self.replay.capacity), -1.0)  # [W, C]; -1: never
         return {"ring": self.replay.ring(), "stamp": stamp}, self.empty_rows()
 
-    def empty_rows(self) -> Rows:
+    def empty_rows(self) -> ReplayRows:
         assert self.replay is not None
         lead = (self.replay.capacity, self.replay.columns)
         obs, action, new = jax.tree.map(lambda x: jnp.zeros((*lead, *x.shape), x.dtype), self.example())
         flags = [jnp.zeros(lead, bool) for _ in range(3)]
-        return Rows(obs, action, jnp.zeros(lead), flags[0], flags[1], new, flags[2])
+        return ReplayRows(obs, action, jnp.zeros(lead), flags[0], flags[1], new, flags[2])
 
     def example(self) -> tuple[PyTree, PyTree, PyTree]:
         """What is kept of an observation, an action and a successor."""
@@ -118,7 +118,7 @@ class Experience:
             return self.model.at(visited if places is None else jnp.concatenate([places, visited]))
         return self.model.rows(sample.obs)
 
-    def transitions(self, sample: Sample) -> Transitions:
+    def transitions(self, sample: NStepTransitions) -> Transitions:
         """Transitions as targets need them."""
         model, world = self.model, self.model.world
         new, goal, action = sample.next_obs["state"], sample.obs["goal"], sample.action
