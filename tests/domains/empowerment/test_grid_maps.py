@@ -91,7 +91,6 @@ def test_built_in(name):
     assert (world.layout.start < np.array(world.sizes)).all()
     prior = np.asarray(world.prior(world.initial()))
     np.testing.assert_allclose(prior.sum(-1), 1, rtol=1e-6)
-    assert world.goal_features.shape[:2] == (world.humans, world.num_goals)
 
 
 def test_trivial_is_the_given_one():
