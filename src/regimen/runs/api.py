@@ -26,7 +26,7 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
-from regimen.files.storage import plain, read_json, write_atomic
+from regimen.files.storage import check_free, plain, read_json, write_atomic
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import processes
 from regimen.runs.build import make_engine
@@ -278,16 +278,6 @@ def new_path(name: str) -> Path:
         n += 1
         path = base.with_name(f"{base.name}-{n}")
     return path
-
-
-def check_free(path: Path) -> None:
-    try:
-        taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
-    except OSError as e:
-        raise StorageError(f"--out: cannot read {path}: {e.strerror or e}") from e
-    if taken:
-        hint = f", or continue it with `regimen resume {path}`" if (path / "config.yaml").exists() else ""
-        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out{hint}")
 
 
 @contextlib.contextmanager
