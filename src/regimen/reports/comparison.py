@@ -34,7 +34,7 @@ SPREAD = ("return_std", "return_min", "return_max", "best_return", "episodes")  
 SAME = ("seed", "seeds", "out", "device", "devices", "init_from", "data")  # a group's runs may differ in these
 
 
-class Measured(plots.Run):
+class Measured(plots.LoggedRun):
     """A run, and what its evaluations say."""
 
     @cached_property

@@ -43,7 +43,7 @@ DOTS, LINE = 4000, 1500  # most points drawn per scatter and per line: more cann
 
 
 @dataclass
-class Run:
+class LoggedRun:
     """What the plots read of one run directory."""
 
     path: Path
@@ -52,6 +52,7 @@ class Run:
         self.config = RunFiles.open(self.path).config
         self.points = read_metrics(self.path)
         self.summary = read_json(self.path / "summary.json")
+        self.status = read_json(self.path / "status.json")
 
     @cached_property
     def episodes(self) -> dict[str, np.ndarray]:
@@ -60,7 +61,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """What the environment declares of its metrics; empty for a run of an older version."""
-        return from_table(read_json(self.path / "status.json").get("metrics"))
+        return from_table(self.status.get("metrics"))
 
     def series(self, name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
         """x and y of every point that has the metric."""
@@ -124,7 +125,7 @@ def thin(limit: int, *arrays: np.ndarray) -> list[np.ndarray]:
 # each draws one plot on `ax` and says whether there was anything to draw
 
 
-def draw_return(ax: Axes, run: Run) -> bool:
+def draw_return(ax: Axes, run: LoggedRun) -> bool:
     x, y = run.series("rollout/return_mean")
     window, kind = min(10, max(1, len(y) // 10)), "updates"
     episodes = run.episodes
@@ -151,7 +152,7 @@ def draw_return(ax: Axes, run: Run) -> bool:
     return True
 
 
-def draw_evaluation(ax: Axes, run: Run) -> bool:
+def draw_evaluation(ax: Axes, run: LoggedRun) -> bool:
     x, mean = run.series("eval/return_mean")
     if not len(mean):
         return False
@@ -171,7 +172,7 @@ def draw_evaluation(ax: Axes, run: Run) -> bool:
     return True
 
 
-def draw_explained_variance(ax: Axes, run: Run) -> bool:
+def draw_explained_variance(ax: Axes, run: LoggedRun) -> bool:
     x, y = run.series("train/explained_variance")
     if not len(y):
         return False
@@ -188,7 +189,7 @@ def draw_explained_variance(ax: Axes, run: Run) -> bool:
     return True
 
 
-def draw_component(ax: Axes, run: Run, name: str, color: str) -> None:
+def draw_component(ax: Axes, run: LoggedRun, name: str, color: str) -> None:
     """One component in its own scale: the mean of the episodes, and their lowest and highest."""
     x, mean = run.series(f"rollout/reward/{name}")
     (bx, low), (_, high) = run.series(f"rollout/reward/{name}_min"), run.series(f"rollout/reward/{name}_max")
@@ -199,7 +200,7 @@ def draw_component(ax: Axes, run: Run, name: str, color: str) -> None:
     finish(ax, name, "sum per episode")
 
 
-def draw_weights(ax: Axes, run: Run) -> bool:
+def draw_weights(ax: Axes, run: LoggedRun) -> bool:
     """Draw the weight of each component's advantage."""
     if not _named_lines(ax, run, "train/weight/"):
         return False
@@ -208,7 +209,7 @@ def draw_weights(ax: Axes, run: Run) -> bool:
     return True
 
 
-def draw_components(ax: Axes, run: Run) -> bool:
+def draw_components(ax: Axes, run: LoggedRun) -> bool:
     """Draw the mean episode sum of each reward component; nothing when there is only one."""
     if not _named_lines(ax, run, "rollout/reward/", _components(run)):
         return False
@@ -217,7 +218,7 @@ def draw_components(ax: Axes, run: Run) -> bool:
     return True
 
 
-def draw_entropy_parts(ax: Axes, run: Run) -> bool:
+def draw_entropy_parts(ax: Axes, run: LoggedRun) -> bool:
     """Draw the entropy of each part of a composed action."""
     if not _named_lines(ax, run, "train/entropy/"):
         return False
@@ -225,7 +226,7 @@ def draw_entropy_parts(ax: Axes, run: Run) -> bool:
     return True
 
 
-def draw_curriculum(ax: Axes, run: Run) -> bool:
+def draw_curriculum(ax: Axes, run: LoggedRun) -> bool:
     """Draw the value in use of each parameter that a curriculum changes."""
     names = run.named("train/curriculum/")
     for name, color in _colored(run, names):
@@ -236,7 +237,7 @@ def draw_curriculum(ax: Axes, run: Run) -> bool:
     return bool(names)
 
 
-def _named_lines(ax: Axes, run: Run, prefix: str, names: Sequence[str] | None = None) -> bool:
+def _named_lines(ax: Axes, run: LoggedRun, prefix: str, names: Sequence[str] | None = None) -> bool:
     """Draw a line for each metric of a prefix, and say whether there was any."""
     names = run.named(prefix) if names is None else names
     for name, color in _colored(run, names):
@@ -244,13 +245,13 @@ def _named_lines(ax: Axes, run: Run, prefix: str, names: Sequence[str] | None = 
     return bool(names)
 
 
-def _components(run: Run) -> list[str]:
+def _components(run: LoggedRun) -> list[str]:
     """Reward components with episode sums; none when there is only one."""
     names = list(component_sums({f"rollout/reward/{name}": 0.0 for name in run.named("rollout/reward/")}))
     return names if len(names) > 1 else []
 
 
-def _colored(run: Run, names: Sequence[str]) -> list[tuple[str, str]]:
+def _colored(run: LoggedRun, names: Sequence[str]) -> list[tuple[str, str]]:
     """Names with colours; a reward component has the same one in every plot."""
     order = [name for name in _components(run) if name in names]
     order += [name for name in names if name not in order]
@@ -270,10 +271,10 @@ def _line(ax: Axes, x: np.ndarray, y: np.ndarray, color: str, label: str | None 
     ax.plot(*thin(LINE, x, centred_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
 
 
-def _axes_of(title: str, *lines: tuple[str, str, str]) -> Callable[[Axes, Run], bool]:
+def _axes_of(title: str, *lines: tuple[str, str, str]) -> Callable[[Axes, LoggedRun], bool]:
     """Return what draws one metric (name, label, colour) on the left axis and a second one on the right."""
 
-    def draw(ax: Axes, run: Run) -> bool:
+    def draw(ax: Axes, run: LoggedRun) -> bool:
         curves = [(run.series(name), label, color) for name, label, color in lines]
         curves = [curve for curve in curves if len(curve[0][1])]
         for i, ((x, y), label, color) in enumerate(curves):
@@ -295,7 +296,7 @@ def _axes_of(title: str, *lines: tuple[str, str, str]) -> Callable[[Axes, Run], 
     return draw
 
 
-PLOTS: dict[str, Callable[[Axes, Run], bool]] = {
+PLOTS: dict[str, Callable[[Axes, LoggedRun], bool]] = {
     "return": draw_return,
     "evaluation": draw_evaluation,
     "losses": _axes_of(
@@ -315,7 +316,7 @@ PLOTS: dict[str, Callable[[Axes, Run], bool]] = {
 }
 
 
-def _target(ax: Axes, run: Run) -> None:
+def _target(ax: Axes, run: LoggedRun) -> None:
     if run.target is not None:
         ax.axhline(run.target, color=GREY, linewidth=1.2, linestyle="--", label=f"target {run.target:g}")
 
@@ -338,7 +339,7 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
 
 def plot_run(run_dir: Path) -> list[Path]:
     """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
-    run = Run(Path(run_dir))
+    run = LoggedRun(Path(run_dir))
     folder = run.path / "plots"
     paths: list[Path] = []
     with style():
@@ -363,7 +364,7 @@ def plot_run(run_dir: Path) -> list[Path]:
     return paths
 
 
-def component_grid(run: Run) -> Figure:
+def component_grid(run: LoggedRun) -> Figure:
     """Draw every reward component on axes of its own."""
     names = _components(run)
     across = min(3, len(names)) if len(names) != 4 else 2
@@ -375,7 +376,7 @@ def component_grid(run: Run) -> Figure:
     return figure
 
 
-def describe(run: Run) -> str:
+def describe(run: LoggedRun) -> str:
     """Say what a run was and what came of it, in a line."""
     text, summary = run.title, run.summary
     mean = summary.get("eval_return_mean")
@@ -395,7 +396,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     The curves are the evaluations, or the training returns where a run has none. A run that stopped early keeps its
     last value, because a converged run is finished, not failed.
     """
-    runs = [Run(Path(d)) for d in dirs]
+    runs = [LoggedRun(Path(d)) for d in dirs]
     name = "eval/return_mean" if all(len(r.series("eval/return_mean")[0]) for r in runs) else "rollout/return_mean"
     curves = [curve for r in runs if len((curve := r.series(name))[0])]
     if not curves:

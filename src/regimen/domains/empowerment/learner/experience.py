@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from regimen.axes import device_count
 from regimen.domains.empowerment.learner.model import Rows, WorldModel
 from regimen.domains.empowerment.learner.targets import Transitions
-from regimen.sources.replay import Replay, Ring, Sample
-from regimen.sources.replay import Rows as ReplayRows
+from regimen.sources.replay import NStepTransitions, Replay, ReplayRows, Ring
 from regimen.sources.sweep import StateSweep
 from regimen.types import Array, Batch, PyTree, Spec
 
@@ -119,7 +118,7 @@ class Experience:
             return self.model.at(visited if place is None else jnp.concatenate([place, visited]))
         return self.model.rows(sample.obs)
 
-    def transitions(self, sample: Sample) -> Transitions:
+    def transitions(self, sample: NStepTransitions) -> Transitions:
         """Transitions as targets need them."""
         model, world = self.model, self.model.world
         new, goal, action = sample.next_obs["state"], sample.obs["goal"], sample.action
