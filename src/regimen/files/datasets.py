@@ -18,7 +18,7 @@ from regimen.config.datasets import INSTALL, OWN, PREFIX
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, StorageError
 from regimen.files.storage import check_free
-from regimen.sources.dataset import MASK, Episode
+from regimen.sources.dataset import MASK, RecordedEpisode
 from regimen.types import PyTree
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Writer:
             }
         )
 
-    def add(self, episodes: Iterable[Episode]) -> None:
+    def add(self, episodes: Iterable[RecordedEpisode]) -> None:
         try:
             self.storage.update_episodes([to_minari(e, self.handle) for e in episodes])
         except OSError as e:
@@ -128,7 +128,7 @@ def env_spec_of(handle: EnvHandle) -> EnvSpec | None:
     )
 
 
-def to_minari(episode: Episode, handle: EnvHandle) -> EpisodeBuffer:
+def to_minari(episode: RecordedEpisode, handle: EnvHandle) -> EpisodeBuffer:
     """One episode as Minari stores it."""
     from minari.data_collector import EpisodeBuffer
 
