@@ -28,9 +28,8 @@ from regimen.experiments.studies.curves import Results, Row
 from regimen.experiments.studies.report import Texts, encoded, write_summary, write_tables
 from regimen.files.console import is_terminal
 from regimen.files.run_dir import git_revision, versions
-from regimen.files.storage import write_json
+from regimen.files.storage import check_free, write_json
 from regimen.reports.table import Table
-from regimen.runs.api import check_free
 from regimen.words import clock
 
 PRINTED = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finished", "parts", "sentences")
