@@ -219,7 +219,7 @@ def adapted(seeds: range, steps: int, most: int, training: int) -> None:
             options = dataclasses.replace(options, method="exhaustive", budget=budget)
             trial = DefenceTrial(space, config, seed + 1000 * training, Path(run), adapting(options))
             found = api.run(space, trial, options, f"{folder}/search", plots=False, say=partial(print, flush=True))
-        seen = [[v.candidate, v.feasible, v.seen.trained, v.outcome.to_dict()] for v in found.search.verdicts]
+        seen = [[v.candidate, v.feasible, v.trained, v.outcome.to_dict()] for v in found.search.verdicts]
         text = f"policy {seed}, training {training}: {sum(s[1] for s in seen)} of {len(space)} orders pass the gate"
         tell(text, policy=seed, training=training, seen=seen)
 
@@ -230,13 +230,13 @@ def searches(logs: list[Path]) -> None:
     searches of any length played on them."""
     from regimen.domains.network_defense.search import workflows
     from regimen.experiments.search.gate import Gate
-    from regimen.experiments.search.methods import Seen
-    from regimen.experiments.search.trial import Outcome
+    from regimen.experiments.search.methods import Evidence
+    from regimen.experiments.search.trial import Measurement
 
     space, found = workflows("meander", "published", "classes"), {}
     for line in (line for log in logs for line in log.read_text().splitlines() if line.startswith('{"policy"')):
         told = json.loads(line)
-        table = {c: Seen(c, Outcome.from_dict(o), ok, trained) for c, ok, trained, o in told["seen"]}
+        table = {c: Evidence(c, Measurement.from_dict(o), ok, trained) for c, ok, trained, o in told["seen"]}
         found.setdefault(told["policy"], {})[told["training"]] = table
     for policy, trainings in found.items():
         tables = [trainings[0], trainings[1]]
@@ -267,7 +267,7 @@ def played_searches(space: Any, gate: Any, tables: list[dict[int, Any]], policy:
                     choice = propose(method, space, gate, seen, number)
                     assert choice is not None
                     seen.append(mine[choice.candidate])
-                best = recommend(method, space, gate, seen)
+                best = recommend(method, space, seen)
                 for name, table in (("seen", mine), ("other", other)):
                     passed = [t.outcome.value for t in table.values() if t.feasible]
                     if passed:
@@ -283,9 +283,9 @@ def lone_order(seeds: range, looks: int) -> None:
     orders are drawn from the model's own prior (deviation 1, evaluations with an error of 0.5), and one order drawn at
     random is put 1.7 above the best. Looks find any order by chance with `looks` / 120."""
     from regimen.domains.network_defense.search import workflows
-    from regimen.experiments.search.methods import Seen, propose, recommend
+    from regimen.experiments.search.methods import Evidence, propose, recommend
     from regimen.experiments.search.space import Space
-    from regimen.experiments.search.trial import Outcome
+    from regimen.experiments.search.trial import Measurement
 
     space = workflows("meander", "published", "all")
     apart = 1.0 - np.eye(len(space))
@@ -312,8 +312,8 @@ def lone_order(seeds: range, looks: int) -> None:
                     choice = propose(method, where, None, seen, seed, acquisition)
                     assert choice is not None
                     c = choice.candidate
-                    seen.append(Seen(c, Outcome(float(truth[c] + 0.5 * noise[look, c]), 0.5, 200), True, 0))
-                last = recommend(method, where, None, seen)
+                    seen.append(Evidence(c, Measurement(float(truth[c] + 0.5 * noise[look, c]), 0.5, 200), True, 0))
+                last = recommend(method, where, seen)
                 assert last is not None
                 found[name].append((last == best, any(s.candidate == best for s in seen), truth[best] - truth[last]))
         for name, told in found.items():
@@ -351,6 +351,38 @@ def repaired_orders(seeds: range, steps: int | None, episodes: int) -> None:
 
 
 # --- empowerment -----------------------------------------------------------------------------------------------------
+
+
+def greedy_memory(seeds: range, steps: int, episodes: int) -> None:
+    """A GRU on network defence is greedily worse than in training: is it what is greedy, or how memory is carried in an
+    evaluation? The same policies sampled, by the program that evaluates."""
+    import regimen
+    from regimen.envs import registry
+    from regimen.policies.evaluate import NativeEvaluator
+    from regimen.sources.play import Actor
+
+    def sampled_actor(algo: Any) -> Actor:
+        def act(env, params, key, state, obs, mask, memory):
+            noise = algo.noise(key, (obs.shape[0],))
+            action, memory, _ = algo.act(params, obs, memory, noise, mask=mask)
+            return algo.to_env(action), memory
+
+        return Actor(act, lambda params, rows: algo.initial_carry((rows,)))
+
+    for name, settings in {"no memory": {}, "a GRU": {"network.memory": "gru"}}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            args = {"red": "meander", "mode": "faithful"}
+            common: dict[str, Any] = {"track": False, "total_steps": steps, "seed": seeds.start, "seeds": len(seeds)}
+            result = regimen.train("network_defense", out=folder + "/run", env_args=args, **settings, **common)
+            for run in result.runs:
+                policy = regimen.load_policy(run.run_dir, "final")
+                handle = registry.resolve("network_defense", args)
+                trained = float(np.mean(run.episodes["env_return"][-1000:]))
+                sampled = NativeEvaluator(handle, sampled_actor(policy.algo))(policy.params, 1000, episodes)
+                greedy = regimen.evaluate("network_defense", policy=policy, episodes=episodes, env_args=args, seed=1000)
+                means = [trained, float(sampled.returns.mean()), float(greedy.returns.mean())]
+                text = f"{name}: last 1,000 in training {means[0]:.2f}, sampled {means[1]:.2f}, greedy {means[2]:.2f}"
+                tell(text, memory=name, trained=means[0], sampled=means[1], greedy=means[2])
 
 
 def visits(seeds: range, steps: int) -> None:
@@ -526,7 +558,7 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
 
 
 EXPERIMENTS = ["pieces", "critic-first", "gains", "adapted", "searches", "lone-order"]
-EXPERIMENTS += ["orders", "visits", "sampled", "switch", "door"]
+EXPERIMENTS += ["orders", "greedy-memory", "visits", "sampled", "switch", "door"]
 
 
 def main() -> None:
@@ -539,7 +571,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of a speed")
     parser.add_argument("--arms", nargs="+", choices=CRITICS, default=CRITICS, help="of critic-first")
     parser.add_argument("--batches", type=int, default=20, help="critic-first: that teach the critic")
-    parser.add_argument("--episodes", type=int, help="adapted: to adapt an order (1,000); orders: played (16,000)")
+    parser.add_argument("--episodes", type=int, help="adapted: to adapt an order (1,000); played: 16,000 and 1,000")
     parser.add_argument("--looks", type=int, default=25, help="of lone-order")
     parser.add_argument("--training", type=int, default=0, choices=[0, 1], help="adapted: which of the two")
     parser.add_argument("--logs", type=Path, nargs="+", default=[], help="searches: what `adapted` printed")
@@ -562,6 +594,8 @@ def main() -> None:
             lone_order(seeds, args.looks)
         case "orders":
             repaired_orders(seeds, args.steps, args.episodes or 16_000)
+        case "greedy-memory":
+            greedy_memory(seeds, args.steps or 15_000_000, args.episodes or 1000)
         case "visits":
             visits(seeds, args.steps or 131_072)
         case "sampled":

@@ -239,7 +239,7 @@ def regrets(search: Search, truth: np.ndarray, feasible: np.ndarray, top: float,
     the gate, that of the worst feasible order."""
     out, o = [], search.options
     for i in range(len(search.verdicts)):
-        best = recommend(o.method, search.space, o.gate, [v.seen for v in search.verdicts[: i + 1]])
+        best = recommend(o.method, search.space, search.evidence[: i + 1])
         ok = best is not None and feasible[best]
         out.append(float(top - (truth[best, 0] if ok else worst)))
     return out

@@ -20,7 +20,7 @@ from regimen.experiments.search import api
 from regimen.experiments.search.engine_trial import EngineTrial
 from regimen.experiments.search.loop import Options
 from regimen.experiments.search.space import Space, permutations
-from regimen.experiments.search.trial import Stretch
+from regimen.experiments.search.trial import StretchResult
 
 LESSONS = {"short": 0.25, "usual": 0.5, "long": 1.0, "longest": 2.0}  # of half the pole
 EXAM = 2.0
@@ -42,7 +42,7 @@ class Curriculum(EngineTrial):
     def env_of(self, candidate: int, env: Any) -> Any:
         return env.replace(half_length=EXAM)  # what is evaluated
 
-    def train(self, episodes: int) -> Stretch:
+    def train(self, episodes: int) -> StretchResult:
         """One lesson after the other. Which one it is follows from the episodes so far, so that it can be continued."""
         engine, parts = self.program(self.candidate).engine, []
         while episodes >= UPDATE:
@@ -53,7 +53,7 @@ class Curriculum(EngineTrial):
             episodes -= stretch.episodes
             parts.append(stretch)
         rows = tuple(row for part in parts for row in part.rows)
-        return Stretch(sum(p.episodes for p in parts), parts[-1].value, None, rows)
+        return StretchResult(sum(p.episodes for p in parts), parts[-1].value, None, rows)
 
 
 def make(seed: int = 0) -> tuple[Space, Curriculum, Options]:

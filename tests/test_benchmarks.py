@@ -259,7 +259,7 @@ def test_network_defense_figures(script):
 
 def test_a_search_benchmark_takes_up_only_the_policy_it_would_train(script, tmp_path):
     """And one of a run never from the folder."""
-    from regimen.experiments.search.trial import Stretch
+    from regimen.experiments.search.trial import StretchResult
 
     class Fake:
         def __init__(self, weight):
@@ -270,7 +270,7 @@ def test_a_search_benchmark_takes_up_only_the_policy_it_would_train(script, tmp_
 
         def train(self, episodes):
             self.trained += episodes
-            return Stretch(episodes, 0.0, 0.0)
+            return StretchResult(episodes, 0.0, 0.0)
 
         def arrays(self):
             return {"policy": np.array([self.weight, self.trained])}

@@ -23,7 +23,7 @@ from jax import lax
 from regimen.axes import device_count, max_over_devices, mean_over_devices, own_key, sum_over_devices
 from regimen.errors import ConfigError, nearest
 from regimen.normalize import RunningStats
-from regimen.schedule import Packed, draw_words, shuffle
+from regimen.schedule import RowMatrix, draw_words, shuffle
 from regimen.types import Array, Batch, PyTree, Scalar
 
 SCALE_RANGE = (0.1, 10.0)
@@ -215,7 +215,7 @@ def alignments(log_prob: Callable, params: Array, train: PyTree, held: PyTree, r
     return mean_over_devices(jax.jvp(components, (params,), (gradient,))[1], rows)
 
 
-def two_halves(packed: Packed, key: Array) -> tuple[PyTree, PyTree]:
+def two_halves(packed: RowMatrix, key: Array) -> tuple[PyTree, PyTree]:
     """Rows to take the components' gradients on, and other rows to hold out; over all devices about META_ROWS each."""
     number = min(-(-META_ROWS // device_count()), max(packed.matrix.shape[0] // 2, 1))
     words, count = draw_words(own_key(key)), jnp.asarray(packed.count)

@@ -74,7 +74,7 @@ def shuffle(words: Array, positions: Array, count: Array | int) -> Array:
 
 
 @dataclass(frozen=True)
-class Packed:
+class RowMatrix:
     """The rows of a pytree [T, B, ...] as one matrix, so that a minibatch is one gather."""
 
     matrix: Array  # [T * B, D] float32, integers bit-cast
@@ -88,7 +88,7 @@ class Packed:
         return self.unpack(jnp.take(self.matrix, rows, axis=0, mode="clip"))
 
 
-def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Packed:
+def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> RowMatrix:
     """Every leaf [T, B, ...] becomes columns of one matrix; `unpack` gives the tree back for any set of rows."""
     leaves, treedef = jax.tree.flatten(tree)
     n = valid.size
@@ -116,9 +116,9 @@ def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Pa
 
     matrix = jnp.concatenate(columns, axis=1)
     if all_valid:
-        return Packed(matrix, None, n, unpack)
+        return RowMatrix(matrix, None, n, unpack)
     order, count = compact(valid.reshape(n))
-    return Packed(matrix, order, count, unpack, dense)
+    return RowMatrix(matrix, order, count, unpack, dense)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Minibatch:
     """Positions [start, stop) of one epoch's shuffle, on this device. `gradient` sums a per-row loss over them, in
     pieces if asked."""
 
-    rows: Packed
+    rows: RowMatrix
     words: Array  # of the epoch's shuffle
     start: Array
     stop: Array
@@ -169,7 +169,7 @@ class Minibatch:
 
 def for_minibatches(
     key: Array,
-    rows: Packed,
+    rows: RowMatrix,
     *,
     epochs: int,
     size: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -42,6 +42,11 @@ def size(count: float) -> str:
 def plural(n: int, noun: str) -> str:
     """Write a count with its noun: `1 seed`, `2 seeds`."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def interval(bounds: Sequence[float] | None, show: Callable[[float], str] = "{:.4g}".format) -> str:
+    """Write the interval that follows a number: ` (95% interval 1.2 to 3.4)`; nothing where there is none."""
+    return "" if not bounds else f" (95% interval {show(bounds[0])} to {show(bounds[1])})"
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

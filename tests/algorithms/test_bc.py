@@ -12,7 +12,7 @@ from scipy import stats
 from regimen.algorithms.bc import BC
 from regimen.config.schema import NetworkConfig
 from regimen.sources.dataset import Data
-from regimen.sources.replay import Ring, Rows
+from regimen.sources.replay import ReplayRows, Ring
 from regimen.types import Spec
 
 OBS = spaces.Box(-1, 1, (1,), np.float32)
@@ -23,7 +23,7 @@ def as_data(obs, action, reward=None, mask=None) -> Data:
     n = len(obs)
     reward = jnp.zeros(n) if reward is None else jnp.asarray(reward, jnp.float32)
     yes = jnp.ones(n, bool)
-    table = Rows(jnp.asarray(obs), jnp.asarray(action), reward, yes, ~yes, jnp.asarray(obs), yes, mask, mask)
+    table = ReplayRows(jnp.asarray(obs), jnp.asarray(action), reward, yes, ~yes, jnp.asarray(obs), yes, mask, mask)
     rows = jax.tree.map(lambda x: x[:, None], table)
     return Data(rows, Ring(jnp.zeros(1, jnp.int32), jnp.full(1, n, jnp.int32)), table, reward)
 

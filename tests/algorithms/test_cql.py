@@ -11,12 +11,12 @@ import pytest
 from gymnasium import spaces
 from test_bc import OBS, as_data
 
-from regimen.algorithms.cql import CQL, Drawn
+from regimen.algorithms.cql import CQL, CQLTransitions
 from regimen.algorithms.sac import SAC
 from regimen.config.algorithms.cql import CQLConfig
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
-from regimen.sources.replay import Sample
+from regimen.sources.replay import NStepTransitions
 from regimen.types import Spec
 
 BOX = spaces.Box(-2, 2, (2,), np.float32)
@@ -29,7 +29,7 @@ def bound(space, **kwargs) -> CQL:
     return CQL(network=NET, **kwargs).bind(Spec(OBS, space, action_conditions=conditions))
 
 
-def sample_of(algo, n=6, mask=None, next_mask=None) -> Sample:
+def sample_of(algo, n=6, mask=None, next_mask=None) -> NStepTransitions:
     rng = np.random.default_rng(0)
     obs, after = (jnp.asarray(rng.uniform(-1, 1, (n, 1)), jnp.float32) for _ in range(2))
     action = algo.bound.dist.sample(
@@ -37,7 +37,7 @@ def sample_of(algo, n=6, mask=None, next_mask=None) -> Sample:
         algo.bound.dist.noise(jax.random.key(2), (n,)),
     )
     reward = jnp.asarray(rng.normal(size=n), jnp.float32)
-    return Sample(obs, action, reward, jnp.full(n, 0.9), after, jnp.ones(n), mask, next_mask)
+    return NStepTransitions(obs, action, reward, jnp.full(n, 0.9), after, jnp.ones(n), mask, next_mask)
 
 
 @jax.jit
@@ -134,7 +134,7 @@ def test_gradient_pushes_the_data_up_and_the_rest_down(threshold):
     drawn, _ = conservative(algo, state.models["actor"].params, critic, plain, jax.random.key(3))
     fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
     weight = np.array([1, 1, 0, 1, 1, 1], np.float32)
-    sample = Drawn(**fields | {"weight": jnp.asarray(weight)}, proposals=drawn, weight_q=jnp.float32(w))
+    sample = CQLTransitions(**fields | {"weight": jnp.asarray(weight)}, proposals=drawn, weight_q=jnp.float32(w))
     target = np.random.default_rng(5).normal(size=6)
     loss = jax.value_and_grad(algo.critic_loss, has_aux=True)
     (got, metrics), slope = loss(critic, sample, sample.obs, jnp.asarray(target, jnp.float32))

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 import regimen
 import vtrace_oracle
 from regimen.algorithms.appo import APPO
-from regimen.algorithms.impala import IMPALA, Sample
+from regimen.algorithms.impala import IMPALA, VTraceRow
 from regimen.config.layers import build_config
 from regimen.config.schema import NetworkConfig
 from regimen.engines.base import Limits
@@ -295,7 +295,7 @@ def test_loss_matches_numpy(cls):
     batch, params = strange_batch(), state.models["policy"].params
     rng = np.random.default_rng(3)
     behaviour, corrected, advantage, target = rng.normal(size=(4, T, B)).astype(np.float32)
-    row = Sample(batch.obs, batch.action, behaviour, corrected, advantage, target, None)
+    row = VTraceRow(batch.obs, batch.action, behaviour, corrected, advantage, target, None)
     loss, metrics = jax.jit(algo.loss)(params, row, 0.2)
     log_prob, every = log_policy(algo, params, batch), np.asarray(algo.policy(params, batch.obs, None))
     policy_loss = -log_prob * advantage
@@ -387,7 +387,7 @@ def test_appo_clips_around_the_target_policy():
     rng = np.random.default_rng(0)
     log_prob, behaviour, corrected, advantage = rng.normal(size=(4, 64)).astype(np.float32)
     rows = [None, None, behaviour, corrected, advantage, None, None]
-    loss, metrics = algo.policy_loss(jnp.asarray(log_prob), Sample(*rows))
+    loss, metrics = algo.policy_loss(jnp.asarray(log_prob), VTraceRow(*rows))
     ratio = np.minimum(np.exp(behaviour - corrected), 2.0) * np.exp(log_prob - behaviour)
     expected = -np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from regimen import spaces
 from regimen.algorithms import own_loop
-from regimen.algorithms.ppo import PPO, Sample
+from regimen.algorithms.ppo import PPO, PPORow
 from regimen.config.algorithms.ppo import RewardConfig
 from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.gymnasium import to_gymnasium
@@ -108,7 +108,7 @@ def test_padding_does_not_change_the_step(hybrid, n):
 
     mask = spaces.mask_row(HYBRID, rows.masks, (n,))
     columns = [jnp.asarray(x)[:, None] for x in (rows.advantages, rows.returns, rows.values)]
-    row = Sample(rows.states, rows.actions, rows.log_probs, *columns, mask)
+    row = PPORow(rows.states, rows.actions, rows.log_probs, *columns, mask)
     knobs = algo.knobs(state, jnp.ones(1))
     assert knobs.balance[0] < 0.5, "the gradients of the two kinds are scaled"
     flat, unravel = ravel_pytree(state.models["policy"].params)

@@ -10,7 +10,7 @@ from gymnasium import spaces as gym
 from scipy import stats
 
 from regimen.algorithms import balance
-from regimen.algorithms.ppo import PPO, Knobs, Sample
+from regimen.algorithms.ppo import PPO, Knobs, PPORow
 from regimen.config.schema import NetworkConfig
 from regimen.envs.registry import make_env
 from regimen.schedule import Steps
@@ -82,7 +82,7 @@ def data():
     noise = algo.noise(jax.random.key(2), (W,))
     action, _, extras = jax.jit(algo.act)(acting, obs, (), noise, mask=mask)
     advantage, target, value = (jnp.asarray(rng.normal(size=(W, 1)), jnp.float32) for _ in range(3))
-    row = Sample(obs, action, extras["log_prob"], advantage, target, value, mask)
+    row = PPORow(obs, action, extras["log_prob"], advantage, target, value, mask)
     return {"old": old, "new": moved(old, 0.05, 3), "row": row}
 
 
@@ -262,7 +262,7 @@ def test_only_the_joint_ratio_saturates_as_nodes_are_added():
         log_std, ones = jnp.zeros(dist.free_size), jnp.ones((256, 1))
         old, new = (dist.params(x, log_std) for x in (head, head + 0.07 * change))
         action = dist.sample(old, dist.noise(key, (256,)))
-        row = Sample(ones, action, algos["joint"].log_probs(old, action, None)[0], ones, ones, ones, None)
+        row = PPORow(ones, action, algos["joint"].log_probs(old, action, None)[0], ones, ones, ones, None)
         return {k: a.policy_loss(new, row, knobs_of())[1]["clip_fraction"].mean() for k, a in algos.items()}
 
     for n in (4, 16, 64):
@@ -343,7 +343,7 @@ def test_a_floor_counts_open_choices_only():
         action = jnp.array([[0, 0, 1], [0, 0, 1]])
         spec = Spec(obs, gym.Dict(a=space) if wrapped else space)
         algo = PPO(network=TINY, ratio=ratio, ent_floor_discrete=1.0).bind(spec)
-        row = Sample(ones, {"a": action} if wrapped else action, jnp.zeros(2), ones, ones, ones, mask)
+        row = PPORow(ones, {"a": action} if wrapped else action, jnp.zeros(2), ones, ones, ones, mask)
         bonus, short, metrics = algo.entropies(algo.bound.dist.params(head, jnp.zeros(0), mask), row)
         np.testing.assert_allclose(bonus, [np.log(2), 0.0], atol=1e-6)
         np.testing.assert_allclose(short, [1 - np.log(2), 0.0], atol=1e-6)
@@ -463,7 +463,7 @@ def judge(algos, state, batch):
     flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), batch.replace(length=None))
     obs = algos["joint"].features(flat.obs, state.norm.get("obs"))
     mask, ones = flat.extras.get("mask"), jnp.ones((rows, 1))
-    row = Sample(obs, flat.action, flat.extras["log_prob"], ones, ones, ones, mask)
+    row = PPORow(obs, flat.action, flat.extras["log_prob"], ones, ones, ones, mask)
     head, found = algos["joint"].bound.actor.apply(params["actor"], obs), {}
     for mode, algo in algos.items():
         elements = algo.bound.elements

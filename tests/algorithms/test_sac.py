@@ -30,7 +30,7 @@ from regimen.runs.build import make_engine
 from regimen.schedule import Steps
 from regimen.sources.host import HostSource
 from regimen.sources.keys import RolloutKeys
-from regimen.sources.replay import Sample
+from regimen.sources.replay import NStepTransitions
 from regimen.sources.scan import ScanSource
 from regimen.types import Batch, Spec, TimeStep
 from support import assert_same_run, final_state, tiny
@@ -58,7 +58,7 @@ def sample_of(algo, n=16, masked=0, seed=0):
     obs, successor = rng.normal(size=(2, n, 2)).astype(np.float32)
     discount = np.where(rng.random(n) < 0.3, 0.0, 0.9).astype(np.float32)
     weight = (rng.random(n) < 0.8).astype(np.float32)
-    return Sample(obs, action, rng.normal(size=n).astype(np.float32), discount, successor, weight, *masks)
+    return NStepTransitions(obs, action, rng.normal(size=n).astype(np.float32), discount, successor, weight, *masks)
 
 
 def with_one(mask):

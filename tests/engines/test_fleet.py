@@ -24,7 +24,7 @@ from ray import exceptions
 
 from ray_envs import Eager, EagerConfig
 from regimen.engines.ray import fleet as fleet_module
-from regimen.engines.ray.fleet import Fleet, Member
+from regimen.engines.ray.fleet import Fleet, WorkerHandle
 from regimen.engines.ray.worker import Post, Worker, native_key, share_key
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
@@ -200,7 +200,7 @@ def test_as_many_restarts_as_allowed(budget, monkeypatch):
     fleet = Fleet(config, lambda *which: posts.append(which), lambda m: orders.append(m.index), lambda: False)
     fleet.tell = said.append
     fleet.actor = SimpleNamespace(remote=lambda post: None)
-    fleet.members = [Member(0), Member(1, steps=40, collected=48)]
+    fleet.members = [WorkerHandle(0), WorkerHandle(1, steps=40, collected=48)]
     member = fleet.members[1]
     for _ in range(budget):
         fleet.replace(member, "it fell over")
@@ -228,7 +228,7 @@ def test_a_hanging_environment_is_replaced_when_its_time_is_over(monkeypatch):
     config = configuration.EngineConfig(name="ray", workers=1, step_timeout=2.0)
     fleet, told = Fleet(config, lambda *which: None, lambda m: None, lambda: False), []
     fleet.replace = lambda member, why: told.append(why)
-    member = Member(0)
+    member = WorkerHandle(0)
     fleet.members = [member]
     for what, seconds in (("step", 1.9), ("act", 60.0), ("start", 60.0), ("wait", 60.0)):
         member.status = member.status._replace(what=what, env=3, seconds=seconds)
@@ -242,7 +242,7 @@ def test_a_hanging_environment_is_replaced_when_its_time_is_over(monkeypatch):
 
 
 def test_what_a_worker_is_said_to_do():
-    member = Member(2, steps_before=100, collected=64, steps=150, restarts=1)
+    member = WorkerHandle(2, steps_before=100, collected=64, steps=150, restarts=1)
     member.status = fleet_module.Status("reset", 1, 0.0, 50, 77)
     row = member.row()
     found = [row[name] for name in ("worker", "state", "waiting_for", "restarts", "pid")]

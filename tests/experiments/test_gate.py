@@ -7,10 +7,9 @@ import pytest
 
 from regimen.errors import ConfigError
 from regimen.experiments.search import space as spaces
-from regimen.experiments.search.acquisition import choose, thompson, ucb
-from regimen.experiments.search.feasibility import Feasibility
 from regimen.experiments.search.gate import STAKES, Gate, Rate, lower_bound
 from regimen.experiments.search.gp import GP
+from regimen.experiments.search.methods import Feasibility, choose, thompson, ucb
 
 SPACE = spaces.permutations("abcd")
 

@@ -13,9 +13,9 @@ from regimen.experiments.search import api, loop
 from regimen.experiments.search import space as spaces
 from regimen.experiments.search.gate import Gate, Rate
 from regimen.experiments.search.loop import Options, Search
-from regimen.experiments.search.methods import Seen, propose, recommend
+from regimen.experiments.search.methods import Evidence, propose, recommend
 from regimen.experiments.search.store import Store, difference
-from regimen.experiments.search.trial import Outcome, Stretch
+from regimen.experiments.search.trial import Measurement, StretchResult
 
 SPACE = spaces.permutations("abcd")
 SLOW, NEVER = 5, 23  # one that learns slowly, one that never complies
@@ -46,7 +46,7 @@ class Toy:
         for _ in range(updates):
             self.skill += self.unit
             rows.append({"episodes": self.unit, "value": self.value(), "rate": self.rate(), "seconds": 0.1})
-        return Stretch(updates * self.unit, self.value(), self.rate(), tuple(rows))
+        return StretchResult(updates * self.unit, self.value(), self.rate(), tuple(rows))
 
     def value(self):
         return -10.0 - 20.0 * SPACE.distance[self.candidate, 0] - 5.0 * (1 - self.rate())
@@ -59,7 +59,7 @@ class Toy:
         )
         noise = rng.standard_normal(episodes)
         values = self.value() + noise
-        return Outcome(float(values.mean()), float(values.std() / episodes**0.5), episodes, Rate.of(rate))
+        return Measurement(float(values.mean()), float(values.std() / episodes**0.5), episodes, Rate.of(rate))
 
     def arrays(self):
         return {"skill": np.array(self.skill)}
@@ -349,9 +349,9 @@ def test_bad_options(tmp_path, changes, says):
     assert not (tmp_path / "s").exists()
 
 
-def played(candidate: int, value: float, rate: float = 1.0, trained: int = 10) -> Seen:
+def played(candidate: int, value: float, rate: float = 1.0, trained: int = 10) -> Evidence:
     rates = Rate.of(np.full(200, rate))
-    return Seen(candidate, Outcome(value, 0.1, 200, rates), Gate(0.9).met(rates), trained)
+    return Evidence(candidate, Measurement(value, 0.1, 200, rates), Gate(0.9).met(rates), trained)
 
 
 def pick(choice) -> int:
@@ -376,10 +376,10 @@ def test_plain_methods():
 
 def test_retrained_candidates_are_judged_by_their_last_policy():
     seen = [played(0, -50.0), played(3, -10.0), played(0, -5.0)]
-    assert recommend("random", SPACE, Gate(0.9), seen) == 0
-    assert recommend("gp", SPACE, Gate(0.9), seen) == 0
-    assert recommend("gp", SPACE, Gate(0.9), [played(0, -5.0, 0.5)]) is None
-    assert recommend("gp", SPACE, Gate(0.9), [*seen, played(0, -5.0, 0.5)]) == 3
+    assert recommend("random", SPACE, seen) == 0
+    assert recommend("gp", SPACE, seen) == 0
+    assert recommend("gp", SPACE, [played(0, -5.0, 0.5)]) is None
+    assert recommend("gp", SPACE, [*seen, played(0, -5.0, 0.5)]) == 3
 
 
 def test_a_good_leader_does_not_make_the_rest_random():
@@ -404,7 +404,7 @@ def test_the_model_finds_the_best_in_a_third_of_the_space_and_beats_random(tmp_p
         for _ in range(trials):
             c = pick(propose(method, space, Gate(0.9), seen, seed, acquisition))
             seen.append(dataclasses.replace(played(c, truth[c] + rng.normal(), 1.0 if legal[c] else 0.6), trained=0))
-        return recommend(method, space, Gate(0.9), seen) == hidden
+        return recommend(method, space, seen) == hidden
 
     ours, theirs = (sum(found(m, s) for s in range(10)) for m in ("gp", "random"))
     assert ours >= 7 and theirs <= 3

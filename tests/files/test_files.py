@@ -150,7 +150,7 @@ def test_what_is_not_finite_is_absent_not_nan(tmp_path):
 
 def test_a_new_column_rewrites_the_header_and_pads_old_rows(tmp_path):
     files = make(tmp_path / "run")
-    files.log_many([point(1), point(2)])
+    files.log(point(1), point(2))
     files.log(point(3, **{"eval/return_mean": 9.5}))
     files.log(point(4))
     files.close()

@@ -9,7 +9,7 @@ import regimen
 from regimen.cli.main import main
 from regimen.envs.metric import Metric, to_table
 from regimen.files.run_dir import RunFiles
-from regimen.reports.diagnose import CODES, Finding, diagnose, turning_points
+from regimen.reports.diagnose import Finding, diagnose, texts, turning_points
 from support import TINY
 from synthetic_run import make_run
 
@@ -100,7 +100,7 @@ def test_divergence(tmp_path):
 
 
 def test_every_code_is_tested():
-    assert set(CODES) == {*BAD, "non_finite"}
+    assert set(texts()) == {*BAD, "non_finite"}
 
 
 # --- no false alarms -------------------------------------------------------------------------------------------------

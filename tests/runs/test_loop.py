@@ -10,7 +10,7 @@ import pytest
 import regimen
 from regimen.engines.base import IDLE, Limits, Progress
 from regimen.envs import registry
-from regimen.runs.loop import Goal, Loop, Tally, evaluation_seed
+from regimen.runs.loop import Goal, Loop, LoopCounters, evaluation_seed
 
 
 class Engine:
@@ -87,7 +87,7 @@ def test_an_interruption_ends_the_loop_after_the_advance_is_absorbed():
     ],
 )
 def test_what_is_left_of_a_goal(goal, left):
-    assert Tally(updates=5, steps=50, episodes=3).limits(goal) == left
+    assert LoopCounters(updates=5, steps=50, episodes=3).limits(goal) == left
 
 
 def test_evaluations_have_episodes_by_seed_and_index():

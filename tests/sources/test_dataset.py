@@ -17,12 +17,12 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
 from regimen.files.datasets import Writer
 from regimen.sources import dataset
-from regimen.sources.dataset import Dataset, Episode
+from regimen.sources.dataset import Dataset, RecordedEpisode
 
 HYBRID = "probe/hybrid"
 
 
-def episode(handle, steps, terminated, seed=0, masked=0) -> Episode:
+def episode(handle, steps, terminated, seed=0, masked=0) -> RecordedEpisode:
     rng = np.random.default_rng(seed)
     for space in (handle.observation_space, handle.action_space):
         space.seed(seed)
@@ -31,10 +31,10 @@ def episode(handle, steps, terminated, seed=0, masked=0) -> Episode:
         for space, n in ((handle.observation_space, steps + 1), (handle.action_space, steps))
     )
     mask = rng.random((steps + 1, masked)) < 0.5 if masked else None
-    return Episode(obs, action, rng.normal(size=steps).astype(np.float32), terminated, mask)
+    return RecordedEpisode(obs, action, rng.normal(size=steps).astype(np.float32), terminated, mask)
 
 
-def write(out, env="cartpole", episodes=None, **note) -> tuple[Dataset, list[Episode]]:
+def write(out, env="cartpole", episodes=None, **note) -> tuple[Dataset, list[RecordedEpisode]]:
     handle = registry.resolve(env)
     episodes = episodes or [episode(handle, n, end, seed=n) for n, end in ((5, True), (1, False), (3, False))]
     writer = Writer(out, handle, "made up", "nobody")
@@ -138,7 +138,9 @@ def test_monte_carlo_returns_against_sums(made):
 def test_constant_reward_has_the_value_of_for_ever(tmp_path):
     handle = registry.resolve("pendulum")
     one = episode(handle, 200, False)
-    data, _ = write(tmp_path / "set", "pendulum", [Episode(one.obs, one.action, np.full(200, -2.0, np.float32), False)])
+    data, _ = write(
+        tmp_path / "set", "pendulum", [RecordedEpisode(one.obs, one.action, np.full(200, -2.0, np.float32), False)]
+    )
     np.testing.assert_allclose(data.monte_carlo(0.99), -200.0, rtol=1e-5)
 
 

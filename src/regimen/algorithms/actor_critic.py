@@ -20,7 +20,7 @@ from regimen.algorithms.shared import next_values, optimizer, scheduled, values
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import Shape, make_core, make_net
-from regimen.schedule import Packed, for_minibatches, pack
+from regimen.schedule import RowMatrix, for_minibatches, pack
 from regimen.types import Array, Batch, Clock, Model, PyTree, Scalar, Spec, State
 
 FIXED = np.zeros(0, np.float32)  # no free deviation
@@ -155,7 +155,7 @@ class ActorCritic(Algorithm):
     def descend(
         self,
         state: State,
-        packed: Packed,
+        packed: RowMatrix,
         loss: Loss,
         *,
         epochs: int,
@@ -205,7 +205,7 @@ class ActorCritic(Algorithm):
 
     # --- rows and sequences ------------------------------------------------------------------------------------------
 
-    def pack(self, rows: PyTree, batch: Batch) -> Packed:
+    def pack(self, rows: PyTree, batch: Batch) -> RowMatrix:
         """What minibatches are drawn from: rows, or with a recurrent core sequences of them, each with what the policy
         remembered at its start."""
         if self.bound.core is None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from regimen.algorithms.base import register
-from regimen.algorithms.impala import IMPALA, Sample
+from regimen.algorithms.impala import IMPALA, VTraceRow
 from regimen.config.algorithms.appo import APPOConfig
 from regimen.types import Array, Model, PyTree, State
 
@@ -35,7 +35,7 @@ class APPO(IMPALA):
     def target_policy(self, state: State) -> PyTree:
         return state.models["policy"].target
 
-    def policy_loss(self, log_prob: Array, row: Sample) -> tuple[Array, dict[str, Array]]:
+    def policy_loss(self, log_prob: Array, row: VTraceRow) -> tuple[Array, dict[str, Array]]:
         """-min(r A, clip(r) A) [W], r = min(mu / pi_target, is_clip) pi / mu."""
         c = self.config
         weight = jnp.minimum(jnp.exp(jnp.minimum(row.behaviour - row.corrected, 20.0)), c.is_clip)

@@ -17,7 +17,7 @@ from regimen.algorithms.shared import optimizer, scheduled
 from regimen.config.algorithms.bc import BCConfig
 from regimen.normalize import RunningStats
 from regimen.sources.dataset import Data
-from regimen.sources.replay import Sample
+from regimen.sources.replay import NStepTransitions
 from regimen.types import Array, Clock, Model, PyTree, Spec, State
 
 
@@ -48,7 +48,9 @@ class BC(OffPolicy):
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def loss(self, params: PyTree, sample: Sample, norm: RunningStats | None) -> tuple[Array, dict[str, Array]]:
+    def loss(
+        self, params: PyTree, sample: NStepTransitions, norm: RunningStats | None
+    ) -> tuple[Array, dict[str, Array]]:
         """-E[log pi(a | s)] - ent_coef E[H(pi(. | s))], over the elements of the action that matter."""
         out = self.distribution(params, self.features(sample.obs, norm), sample.mask)
         log_prob = self.log_likelihood(out, sample.action, sample.mask).mean()

@@ -24,7 +24,7 @@ FREE = np.zeros(0, np.float32)  # deviations are outputs of the network: none is
 
 
 @pytree_dataclass
-class Policy(Record):
+class BranchPolicy(Record):
     """What a policy would do in each state, ready for a critic. N is the number of branches, or 1 where it is sampled;
     M the number of elements, discrete rows before continuous dimensions."""
 
@@ -130,7 +130,7 @@ class Branches:
 
     # --- what the policy would do ------------------------------------------------------------------------------------
 
-    def policy(self, out: PyTree, noise: PyTree, mask: Array | None) -> Policy:
+    def policy(self, out: PyTree, noise: PyTree, mask: Array | None) -> BranchPolicy:
         """The policy whose distribution has the parameters `out`, its numbers sampled with `noise`."""
         out, noise = self.elements.by_leaf(out), self.elements.by_leaf(noise)
         logs, free = [], []  # of each discrete row: log-probabilities [..., n], Gumbel noise
@@ -152,9 +152,9 @@ class Branches:
         weight = jnp.exp(discrete.sum(-1))
         spread = jnp.broadcast_to(densities[..., None, :], (*lead, self.number, self.size))
         log_prob = jnp.concatenate([discrete, spread], axis=-1) * self.matters
-        return Policy(weight, log_prob, jnp.asarray(self.matters), options, numbers)
+        return BranchPolicy(weight, log_prob, jnp.asarray(self.matters), options, numbers)
 
-    def sampled(self, logs: list, free: list, densities: Array, numbers: Array, options: Array | None) -> Policy:
+    def sampled(self, logs: list, free: list, densities: Array, numbers: Array, options: Array | None) -> BranchPolicy:
         """One branch, drawn by the Gumbel noise; the expected log-probability of its rows is exact."""
         hard = [jax.nn.one_hot(jnp.argmax(x + g, -1), x.shape[-1]) for x, g in zip(logs, free)]
         soft = [jax.nn.softmax(x + g) for x, g in zip(logs, free)]
@@ -165,11 +165,11 @@ class Branches:
         log_prob = jnp.concatenate([expected, densities], axis=-1) * matters
         through = through * jnp.repeat(matters[..., : self.rows], np.asarray(self.row_sizes), axis=-1)
         weight = jnp.ones((*choices.shape[:-1], 1))
-        return Policy(weight, log_prob[..., None, :], matters[..., None, :], options, numbers, through)
+        return BranchPolicy(weight, log_prob[..., None, :], matters[..., None, :], options, numbers, through)
 
     # --- what the critic reads and says ------------------------------------------------------------------------------
 
-    def values(self, critic: Callable[[Array], Array], obs: Array, policy: Policy) -> Array:
+    def values(self, critic: Callable[[Array], Array], obs: Array, policy: BranchPolicy) -> Array:
         """Q of every branch [..., N] from `critic(inputs)` -> [..., heads]."""
         if not self.exact:
             assert policy.choice is not None

@@ -15,7 +15,7 @@ from regimen import rewards
 from regimen.algorithms.shared import explained
 from regimen.config.algorithms.ppo import PPOConfig, RewardConfig
 from regimen.normalize import RunningStats
-from regimen.schedule import Packed
+from regimen.schedule import RowMatrix
 from regimen.types import Array, Batch, PyTree, State
 
 
@@ -101,7 +101,7 @@ class Components:
         self,
         c: RewardConfig,
         state: State,
-        packed: Packed,
+        packed: RowMatrix,
         rows: PyTree,
         valid: Array,
         factors: Array,

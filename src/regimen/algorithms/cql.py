@@ -22,23 +22,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.algorithms.base import register
-from regimen.algorithms.branches import Policy
+from regimen.algorithms.branches import BranchPolicy
 from regimen.algorithms.off_policy import mean, move
 from regimen.algorithms.sac import SAC, Metrics, Models, SACBinding
 from regimen.config.algorithms.cql import CQLConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
-from regimen.sources.replay import Sample
+from regimen.sources.replay import NStepTransitions
 from regimen.types import Array, Model, PyTree, Spec, State, pytree_dataclass
 
 LARGEST = 1e6  # of the Lagrange multiplier
 
 
 @pytree_dataclass
-class Drawn(Sample):
+class CQLTransitions(NStepTransitions):
     """Transitions, and what the conservative term compares them with."""
 
-    proposals: Policy | None = None  # [J, B, ...] actions that are not from the data
+    proposals: BranchPolicy | None = None  # [J, B, ...] actions that are not from the data
     weight_q: Array | None = None  # of the conservative term
     cloning: Array | None = None  # whether the policy is still being cloned
 
@@ -73,13 +73,13 @@ class CQL(SAC):
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def draw(self, params: PyTree, x: Array, key: Array, mask: Array | None, n: int) -> Policy:
+    def draw(self, params: PyTree, x: Array, key: Array, mask: Array | None, n: int) -> BranchPolicy:
         """What the policy would do in states x [B, D], `n` times over: numbers [n, B, X]."""
         lead = (n, x.shape[0])
         repeat = jax.tree.map(lambda a: jnp.broadcast_to(a, (n, *a.shape)), (self.distribution(params, x, mask), mask))
         return self.bound.branches.policy(repeat[0], self.bound.dist.noise(key, lead), repeat[1])
 
-    def uniform(self, key: Array, like: Policy) -> Policy:
+    def uniform(self, key: Array, like: BranchPolicy) -> BranchPolicy:
         """The same choices with numbers from anywhere in the space; N(0, 1) where it has no bounds."""
         branches, key, other = self.bound.branches, *jax.random.split(key)
         leaves: list[Any] = list(branches.continuous.values())
@@ -91,7 +91,7 @@ class CQL(SAC):
         log_prob = jnp.concatenate([like.log_prob[..., : branches.rows], density], axis=-1)
         return like.replace(numbers=numbers, log_prob=log_prob)
 
-    def proposals(self, params: PyTree, sample: Sample, x: Array, next_x: Array, key: Array) -> Policy:
+    def proposals(self, params: PyTree, sample: NStepTransitions, x: Array, next_x: Array, key: Array) -> BranchPolicy:
         """Actions at every state: uniform, of the policy there, and of the policy at the successor [J, B, ...]."""
         keys, n = jax.random.split(key, 3), self.config.cql_samples
         if not self.bound.branches.size:  # choices only: the sum over them is exact
@@ -104,7 +104,7 @@ class CQL(SAC):
         numbers = jnp.concatenate([p.numbers for p in all_three])
         return here.replace(numbers=numbers, log_prob=jnp.concatenate(log_prob))
 
-    def log_integral(self, params: PyTree, x: Array, proposals: Policy) -> Array:
+    def log_integral(self, params: PyTree, x: Array, proposals: BranchPolicy) -> Array:
         """log int exp Q_i(s, a) da of both critics [2, B]: a sum over choices, a weighted mean over drawn numbers."""
         rows, number = self.bound.branches.rows, proposals.numbers.shape[0]
         wide = jnp.broadcast_to(x, (number, *x.shape))
@@ -115,7 +115,7 @@ class CQL(SAC):
         q = jnp.where(legal, q, -jnp.inf)
         return jax.nn.logsumexp(q, axis=(1, 3)) - math.log(number)
 
-    def critic_loss(self, params: PyTree, sample: Drawn, x: Array, target: Array) -> tuple[Array, Metrics]:
+    def critic_loss(self, params: PyTree, sample: CQLTransitions, x: Array, target: Array) -> tuple[Array, Metrics]:
         """The critics' loss and alpha (log int exp Q - Q), summed over both (eq. 4)."""
         loss, metrics = super().critic_loss(params, sample, x, target)
         assert sample.proposals is not None and sample.weight_q is not None
@@ -125,7 +125,7 @@ class CQL(SAC):
         metrics |= {"cql_loss": conservative, "cql_gap": mean(gap.mean(0), sample.weight)}
         return loss + conservative, metrics
 
-    def target(self, models: Models, sample: Sample, x: Array, key: Array) -> Array:
+    def target(self, models: Models, sample: NStepTransitions, x: Array, key: Array) -> Array:
         """r + gamma V(s') [B]; V without the entropy of the policy unless `backup_entropy`, so that Q is a return."""
         c, alpha = self.config, models["alpha"].params["log"]
         if c.max_q_backup:
@@ -138,7 +138,7 @@ class CQL(SAC):
             value = self.soft(alpha if c.backup_entropy else jnp.full_like(alpha, -jnp.inf), policy, q)
         return sample.reward + sample.discount * value
 
-    def policy_loss(self, params: PyTree, models: Models, sample: Drawn, x: Array, key: Array):
+    def policy_loss(self, params: PyTree, models: Models, sample: CQLTransitions, x: Array, key: Array):
         """SAC's; during the warm start with the likelihood of the data's actions in the place of Q."""
         loss, policy = super().policy_loss(params, models, sample, x, key)
         if not self.config.bc_steps or sample.cloning is None:
@@ -152,7 +152,7 @@ class CQL(SAC):
     # --- update ------------------------------------------------------------------------------------------------------
 
     def gradient_step(
-        self, models: Models, sample: Sample, norm: RunningStats | None, keys: list[Array], number: Array
+        self, models: Models, sample: NStepTransitions, norm: RunningStats | None, keys: list[Array], number: Array
     ) -> tuple[Models, Metrics]:
         """SAC's, on transitions that carry the actions to be conservative about; then the multiplier."""
         c = self.config
@@ -163,7 +163,7 @@ class CQL(SAC):
             weight = jnp.exp(models["lagrange"].params["log"][0])
         fields = {f.name: getattr(sample, f.name) for f in dataclasses.fields(sample)}
         fields["reward"] = sample.reward * self.reward_scale
-        rich = Drawn(**fields, proposals=drawn, weight_q=weight, cloning=number < c.bc_steps)
+        rich = CQLTransitions(**fields, proposals=drawn, weight_q=weight, cloning=number < c.bc_steps)
         models, metrics = super().gradient_step(models, rich, norm, keys, number)
         metrics["min_q_weight"] = weight
         if c.lagrange is not None:  # up where the critics are less conservative than the threshold, down where more

@@ -19,7 +19,7 @@ from regimen.types import Array, Batch, Model, PyTree, Record, State, pytree_dat
 
 
 @pytree_dataclass
-class Sample(Record):
+class VTraceRow(Record):
     """One row of a minibatch."""
 
     obs: Array  # [D] normalised
@@ -45,17 +45,17 @@ class IMPALA(ActorCritic):
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def policy_loss(self, log_prob: Array, row: Sample) -> tuple[Array, dict[str, Array]]:
+    def policy_loss(self, log_prob: Array, row: VTraceRow) -> tuple[Array, dict[str, Array]]:
         """-rho A log pi [W]; the importance weight is part of the advantage already."""
         return -log_prob * row.advantage, {}
 
-    def entropy(self, out: PyTree, row: Sample) -> Array:
+    def entropy(self, out: PyTree, row: VTraceRow) -> Array:
         """Of the elements that matter [W]."""
         elements = self.bound.elements
         entropy, relevant = elements.flat(self.bound.dist.entropy(out)), elements.relevance(row.action, row.mask)
         return (entropy if relevant is None else entropy * relevant).sum(-1)
 
-    def loss(self, params: PyTree, row: Sample, ent_coef: Array) -> tuple[Array, dict[str, Array]]:
+    def loss(self, params: PyTree, row: VTraceRow, ent_coef: Array) -> tuple[Array, dict[str, Array]]:
         """Policy loss + vf_coef (V - v_s)^2 / 2 - ent_coef H per row [W], and its parts."""
         out = self.policy(params, row.obs, row.mask)
         log_prob = self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
@@ -79,7 +79,7 @@ class IMPALA(ActorCritic):
         """Parameters of the policy whose values V-trace estimates."""
         return state.models["policy"].params
 
-    def rows(self, state: State, batch: Batch) -> tuple[Sample, dict[str, Array]]:
+    def rows(self, state: State, batch: Batch) -> tuple[VTraceRow, dict[str, Array]]:
         """The batch as rows to learn from [T, B, ...], and what the correction did."""
         c, params, mask = self.config, state.models["policy"].params, batch.extras.get("mask")
         x = self.encode(params, state, batch)
@@ -113,7 +113,7 @@ class IMPALA(ActorCritic):
             "rho_clipped": clipped.mean,
         }
         obs = self.features(batch.obs, state.norm.get("obs"))
-        return Sample(obs, batch.action, behaviour, corrected, weight * advantage, target, mask), metrics
+        return VTraceRow(obs, batch.action, behaviour, corrected, weight * advantage, target, mask), metrics
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """V-trace over the whole batch, then passes over minibatches."""

@@ -23,13 +23,13 @@ from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
-from regimen.schedule import Minibatch, Packed, draw_words
+from regimen.schedule import Minibatch, RowMatrix, draw_words
 from regimen.sources.trajectory_rows import MinibatchRows
 from regimen.types import Array, Batch, PyTree, Record, Scalar, Spec, State, pytree_dataclass
 
 
 @pytree_dataclass
-class Sample(Record):
+class PPORow(Record):
     """One row of a minibatch. K is the number of critic heads."""
 
     obs: Array  # [D] normalised
@@ -60,7 +60,7 @@ class PPO(ActorCritic):
     """Clipped policy gradient on batches of the current policy."""
 
     config_class = PPOConfig
-    row = Sample
+    row = PPORow
     by_env = Components.by_env
     varies_together = True
     shaping = ("kl_coef",)
@@ -84,7 +84,7 @@ class PPO(ActorCritic):
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def policy_loss(self, out: PyTree, row: Sample, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
+    def policy_loss(self, out: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
         """-L_CLIP [W] (eq. 7), summed over the ratios that are clipped, and what the ratios say."""
         elements = self.bound.elements
         log_prob, relevant = self.log_probs(out, row.action, row.mask)
@@ -107,7 +107,7 @@ class PPO(ActorCritic):
             metrics |= {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
         return (loss * active).sum(-1), metrics
 
-    def entropies(self, out: PyTree, row: Sample) -> tuple[Scalar, Array, dict[str, PyTree]]:
+    def entropies(self, out: PyTree, row: PPORow) -> tuple[Scalar, Array, dict[str, PyTree]]:
         """The weighted entropy of the policy [W], its shortfall below the floors [W], and the entropies by part."""
         c, dist, elements = self.config, self.bound.dist, self.bound.elements
         entropy = dist.entropy(out)
@@ -128,7 +128,7 @@ class PPO(ActorCritic):
                 metrics[f"entropy/{name}"] = mean
         return bonus, shortfall, metrics | {"entropy": total}
 
-    def value_loss(self, params: PyTree, row: Sample) -> Array:
+    def value_loss(self, params: PyTree, row: PPORow) -> Array:
         """0.5 (V - target)^2 [W], a mean over components."""
         c = self.config
         value = self.bound.critic.apply(params["critic"], row.obs)
@@ -138,7 +138,7 @@ class PPO(ActorCritic):
             loss = jnp.maximum(loss, jnp.square(near - row.target))
         return 0.5 * loss.mean(-1)
 
-    def loss(self, params: PyTree, row: Sample, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
+    def loss(self, params: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
         """-L_CLIP + vf_coef L_VF - ent_coef H + kl_coef KL per row [W] (eq. 9, to minimise), and its parts."""
         c, kinds = self.config, self.bound.head_kinds
         head, metrics = self.bound.actor.apply(params["actor"], row.obs), {}
@@ -156,7 +156,7 @@ class PPO(ActorCritic):
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
         return loss, losses | entropies | ratios | metrics
 
-    def surrogate(self, params: PyTree, head: Array, row: Sample, knobs: Knobs) -> Array:
+    def surrogate(self, params: PyTree, head: Array, row: PPORow, knobs: Knobs) -> Array:
         """-L_CLIP [W] as a function of the policy's outputs alone."""
         log_std = jax.lax.stop_gradient(params.get("log_std", FIXED))
         return self.policy_loss(self.bound.dist.params(head, log_std, row.mask), row, knobs)[0]
@@ -168,7 +168,7 @@ class PPO(ActorCritic):
         c = self.config
         state, packed, knobs, metrics = self.prepare(state, batch)
 
-        def loss(params: PyTree, rows: Sample, norms: PyTree) -> tuple[Array, dict[str, Array]]:
+        def loss(params: PyTree, rows: PPORow, norms: PyTree) -> tuple[Array, dict[str, Array]]:
             return self.loss(params, rows, knobs.replace(balance=balance.factors(norms, c.balance_warmup)))
 
         model, norms, means = self.descend(
@@ -205,7 +205,7 @@ class PPO(ActorCritic):
 
         return whole.gradient(loss, flat)[0]
 
-    def prepare(self, state: State, batch: Batch) -> tuple[State, Packed, Knobs, dict[str, Array]]:
+    def prepare(self, state: State, batch: Batch) -> tuple[State, RowMatrix, Knobs, dict[str, Array]]:
         """What the epochs work on: the batch as rows with advantages, what the loss holds fixed, and the state with its
         reward statistics and component weights brought up to date."""
         c, components = self.config, self.bound.components
@@ -219,7 +219,7 @@ class PPO(ActorCritic):
             knobs = knobs.replace(shift=stats.mean, scale=stats.std() + 1e-8)
         return state, packed, knobs, metrics | components.report(weights)
 
-    def log_prob(self, params: PyTree, row: Sample) -> Array:
+    def log_prob(self, params: PyTree, row: PPORow) -> Array:
         """log pi(a | s) of whole actions [W]."""
         out = self.policy(params, row.obs, row.mask)
         return self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
@@ -236,7 +236,7 @@ class PPO(ActorCritic):
             balance=balance.factors(state.aux.get("balance"), c.balance_warmup),
         )
 
-    def advantages(self, state: State, batch: Batch, reward: Array, factors: Array) -> tuple[Sample, dict[str, Array]]:
+    def advantages(self, state: State, batch: Batch, reward: Array, factors: Array) -> tuple[PPORow, dict[str, Array]]:
         """The batch as rows to learn from, and how well the critics explain their targets. `reward` [T, B, K] and
         `factors` [K] as `Components.rewards` gives them."""
         c, components, params = self.config, self.bound.components, state.models["policy"].params
@@ -261,7 +261,7 @@ class PPO(ActorCritic):
         total, guess = ((x * unit / factors).sum(-1) for x in (target, value))
         metrics = {"explained_variance": explained(total, guess, batch.valid)}
         metrics |= components.explained(target, value, batch.valid)
-        rows = Sample(
+        rows = PPORow(
             obs=self.features(batch.obs, state.norm.get("obs")),
             action=batch.action,
             log_prob=batch.extras["log_prob"],

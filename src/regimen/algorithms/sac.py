@@ -22,7 +22,7 @@ from jax import lax
 
 from regimen import spaces
 from regimen.algorithms.base import register
-from regimen.algorithms.branches import Branches, Policy
+from regimen.algorithms.branches import Branches, BranchPolicy
 from regimen.algorithms.off_policy import OffPolicy, OffPolicyBinding, learn, mean, move
 from regimen.algorithms.shared import optimizer
 from regimen.axes import device_count, mean_over_devices, own_key, sync
@@ -33,12 +33,12 @@ from regimen.exploration import Pink
 from regimen.networks import Shape, make_net
 from regimen.normalize import RunningStats
 from regimen.sources.dataset import Data
-from regimen.sources.replay import Replay, Sample
+from regimen.sources.replay import NStepTransitions, Replay
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 Models = dict[str, Model]
 Metrics = dict[str, Array]
-Draw = Callable[[Array], Sample]
+Draw = Callable[[Array], NStepTransitions]
 
 
 @register
@@ -107,12 +107,12 @@ class SAC(OffPolicy):
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def policy(self, params: PyTree, x: Array, key: Array, mask: Array | None) -> Policy:
+    def policy(self, params: PyTree, x: Array, key: Array, mask: Array | None) -> BranchPolicy:
         """What the policy would do in states x [B, D]: every branch with its probability, numbers sampled."""
         noise = self.bound.dist.noise(key, x.shape[:-1])
         return self.bound.branches.policy(self.distribution(params, x, mask), noise, mask)
 
-    def values(self, params: PyTree, x: Array, policy: Policy) -> Array:
+    def values(self, params: PyTree, x: Array, policy: BranchPolicy) -> Array:
         """The smaller of the two critics' Q of every branch [B, N]."""
         return self.bound.branches.values(lambda y: self.critics(params, y), x, policy).min(0)
 
@@ -120,12 +120,12 @@ class SAC(OffPolicy):
         """Both critics [2, ..., heads]."""
         return jax.vmap(self.bound.critic.apply, (0, None))(params, inputs)
 
-    def soft(self, log_alpha: Array, policy: Policy, q: Array) -> Array:
+    def soft(self, log_alpha: Array, policy: BranchPolicy, q: Array) -> Array:
         """V = E_k[Q - sum_l alpha_l log pi_l], over the parts l that matter in branch k (eq. 3) [B]."""
         alpha = jnp.exp(log_alpha)[self.bound.branches.owner]  # [M]
         return (policy.weight * (q - (policy.log_prob * alpha).sum(-1))).sum(-1)
 
-    def target(self, models: Models, sample: Sample, x: Array, key: Array) -> Array:
+    def target(self, models: Models, sample: NStepTransitions, x: Array, key: Array) -> Array:
         """r + gamma V(s') from the slow critics (eq. 5 and 6), over the steps that the sample spans [B]."""
         policy = self.policy(models["actor"].params, x, key, sample.next_mask)
         q = self.values(models["critic"].target, x, policy)
@@ -137,19 +137,19 @@ class SAC(OffPolicy):
         q = self.critics(params, jnp.concatenate([x, inputs], axis=-1))
         return q[..., 0] if output is None else (q * output).sum(-1)
 
-    def critic_loss(self, params: PyTree, sample: Sample, x: Array, target: Array) -> tuple[Array, Metrics]:
+    def critic_loss(self, params: PyTree, sample: NStepTransitions, x: Array, target: Array) -> tuple[Array, Metrics]:
         """1/2 (Q_i(s, a) - target)^2, summed over the two critics and a mean over rows; and what it says of Q."""
         q = self.taken(params, x, sample.action)
         loss = 0.5 * mean(jnp.square(q - target).sum(0), sample.weight)
         return loss, {"value_loss": loss, "q_mean": mean(q.mean(0), sample.weight)}
 
-    def policy_loss(self, params: PyTree, models: Models, sample: Sample, x: Array, key: Array):
+    def policy_loss(self, params: PyTree, models: Models, sample: NStepTransitions, x: Array, key: Array):
         """E_k[sum_l alpha_l log pi_l - min_i Q_i] (eq. 7 and 9), and the policy it was taken of."""
         policy = self.policy(params, x, key, sample.mask)
         q = self.values(models["critic"].params, x, policy)
         return -mean(self.soft(models["alpha"].params["log"], policy, q), sample.weight), policy
 
-    def entropies(self, policy: Policy) -> tuple[Array, Array]:
+    def entropies(self, policy: BranchPolicy) -> tuple[Array, Array]:
         """Entropy of each part, and its target, as far as it matters [B, L] both."""
         branches, c = self.bound.branches, self.config
         target = jnp.full(policy.numbers.shape, c.target_entropy_continuous)
@@ -180,7 +180,7 @@ class SAC(OffPolicy):
         due = jnp.floor(owed).astype(jnp.int32)
         root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
 
-        def sample(key: Array) -> Sample:
+        def sample(key: Array) -> NStepTransitions:
             return replay.sample(ring, rows, key, size, c.n_step, c.gamma)
 
         # seeds that still run have taken equally many env steps, and owe equally many: no turn needs a gate
@@ -218,7 +218,7 @@ class SAC(OffPolicy):
         return {"q_data_mean": q, "mc_return_mean": happened, "q_gap": q - happened}
 
     def gradient_step(
-        self, models: Models, sample: Sample, norm: RunningStats | None, keys: list[Array], number: Array
+        self, models: Models, sample: NStepTransitions, norm: RunningStats | None, keys: list[Array], number: Array
     ) -> tuple[Models, Metrics]:
         """Critics, then policy and temperatures, then the slow critics."""
         c = self.config
@@ -246,7 +246,7 @@ class SAC(OffPolicy):
         }
         return models, metrics
 
-    def improve(self, models: Models, sample: Sample, x: Array, key: Array) -> tuple[Models, Metrics]:
+    def improve(self, models: Models, sample: NStepTransitions, x: Array, key: Array) -> tuple[Models, Metrics]:
         """A step of the policy and of the temperatures."""
         c, names = self.config, self.bound.branches.names
         actor, alpha = models["actor"], models["alpha"]

@@ -7,8 +7,9 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
 
 from regimen.words import clock, count, number, plural, score
 
@@ -24,6 +25,8 @@ Point = Mapping[str, float]  # a logged row
 LINE_SECONDS = 0.5  # a pipe gets at most one batch line in this time
 WORKERS_SECONDS = 30.0  # and one line about its workers in this
 MANY_WORKERS = 16  # the panel shows so many, those in trouble first
+TWO_DIGITS, IN_A_ROW = "{:.2f}".format, "{:g} in a row".format
+LOSSES = ("loss", "train/loss", number), ("entropy", "train/entropy", TWO_DIGITS)
 _WEIGHT, _SUM = "train/weight/", "rollout/reward/"
 _COUNTER = {"steps": "env_steps", "episodes": "episodes", "updates": "updates"}
 
@@ -46,12 +49,17 @@ def component_sums(point: Point) -> dict[str, float]:
     return {name: x for name, x in sums.items() if name not in bands}
 
 
+def whole(value: float) -> str:
+    return str(int(value))
+
+
+def texts(point: Point, *figures: tuple[str, str, Callable[[float], str]]) -> list[tuple[str, str]]:
+    """Label and text of each of (label, metric, how to write it) that the point has."""
+    return [(label, write(point[name])) for label, name, write in figures if name in point]
+
+
 def batch_line(
-    point: Point,
-    ma: float | None,
-    best: float | None,
-    stages: Sequence[str] = (),
-    progress: Sequence[str] = (),
+    point: Point, ma: float | None, best: float | None, stages: Sequence[str] = (), progress: Sequence[str] = ()
 ) -> str:
     """`Batch 12 | R 187.4 (MA 150.2, best 201.0) | loss 0.123 | entropy 0.56 | episodes 10 | success 0.60`, and
     `| focus goal(0.43)` where the reward has components.
@@ -59,22 +67,15 @@ def batch_line(
     `ma` and `best` are the moving average and the best of R so far; `stages` and `progress` are the algorithm's, see
     `learning`. What the point lacks is left out.
     """
-    parts = [f"Batch {point.get('updates', 0)}"]
+    parts = [("Batch", str(point.get("updates", 0)))]
     if "rollout/return_mean" in point:
         R = point["rollout/return_mean"]
-        parts.append(f"R {score(R)} (MA {score(R if ma is None else ma)}, best {score(R if best is None else best)})")
-    if "train/loss" in point:
-        parts.append(f"loss {number(point['train/loss'])}")
-    if "train/entropy" in point:
-        parts.append(f"entropy {point['train/entropy']:.2f}")
-    parts += [f"{label} {text}" for label, text in learning(point, stages, progress)]
-    if "rollout/episodes" in point:
-        parts.append(f"episodes {int(point['rollout/episodes'])}")
-    if "rollout/success_rate" in point:
-        parts.append(f"success {point['rollout/success_rate']:.2f}")
-    if (most := focus(point)) is not None:
-        parts.append(f"focus {most}")
-    return " | ".join(parts)
+        so_far = f"MA {score(R if ma is None else ma)}, best {score(R if best is None else best)}"
+        parts.append(("R", f"{score(R)} ({so_far})"))
+    parts += texts(point, *LOSSES) + learning(point, stages, progress)
+    parts += texts(point, ("episodes", "rollout/episodes", whole), ("success", "rollout/success_rate", TWO_DIGITS))
+    parts += [("focus", component)] if (component := focus(point)) else []
+    return " | ".join(map(" ".join, parts))
 
 
 def learning(point: Point, stages: Sequence[str], progress: Sequence[str]) -> list[tuple[str, str]]:
@@ -90,16 +91,17 @@ def learning(point: Point, stages: Sequence[str], progress: Sequence[str]) -> li
 def eval_line(point: Point) -> str:
     """`Eval 12 | R 480.1 ± 5.2 | length 480 | episodes 10`, and the success rate when there is one."""
     spread = f" ± {score(point['eval/return_std'])}" if "eval/return_std" in point else ""
-    parts = [f"Eval {point.get('updates', 0)}", f"R {score(point['eval/return_mean'])}{spread}"]
-    if "eval/length_mean" in point:
-        parts.append(f"length {point['eval/length_mean']:.0f}")
-    if "eval/episodes" in point:
-        parts.append(f"episodes {int(point['eval/episodes'])}")
-    if "eval/success_rate" in point:
-        parts.append(f"success {point['eval/success_rate']:.2f}")
-    counted = {"zero_conflict_streak": "no conflict", "perfect_streak": "perfect", "good_bands": "good bands"}
-    parts += [f"{words} {point[name]:g} in a row" for name, words in counted.items() if name in point]
-    return " | ".join(parts)
+    parts = [("Eval", str(point.get("updates", 0))), ("R", score(point["eval/return_mean"]) + spread)]
+    parts += texts(
+        point,
+        ("length", "eval/length_mean", "{:.0f}".format),
+        ("episodes", "eval/episodes", whole),
+        ("success", "eval/success_rate", TWO_DIGITS),
+        ("no conflict", "zero_conflict_streak", IN_A_ROW),
+        ("perfect", "perfect_streak", IN_A_ROW),
+        ("good bands", "good_bands", IN_A_ROW),
+    )
+    return " | ".join(map(" ".join, parts))
 
 
 def worker_text(row: WorkerRow) -> str:
@@ -303,28 +305,24 @@ class _Panel:
 
     def figures(self) -> list[tuple[str, str]]:
         """Label and value, four to a row; what was never logged is not shown."""
-
-        def value(name: str, show) -> str | None:
-            return show(self.point[name]) if name in self.point else None
-
-        memory = self.point.get("time/memory_mb") or memory_mb()
-        figures = [
-            ("return", value("rollout/return_mean", score)),
-            ("average", None if self.ma is None else score(self.ma)),
-            ("best", None if self.best is None else score(self.best)),
-            ("success", value("rollout/success_rate", "{:.2f}".format)),
-            ("loss", value("train/loss", number)),
-            ("entropy", value("train/entropy", "{:.2f}".format)),
-            *learning(self.point, self.stages, self.progress_names),
-            ("KL", value("train/approx_kl", lambda x: number(x, 4))),
-            ("expl. var.", value("train/explained_variance", "{:.2f}".format)),
-            ("steps/s", value("time/steps_per_second", count)),
-            ("updates", value("updates", count)),
-            ("episodes", value("episodes", count)),
-            ("memory", None if memory is None else f"{memory:,.0f} MB"),
-            ("focus", focus(self.point)),
+        values: dict[str, Any] = {"average": self.ma, "best": self.best, "focus": focus(self.point)}
+        values |= self.point | {"memory": self.point.get("time/memory_mb") or memory_mb()}
+        values = {name: value for name, value in values.items() if value is not None}
+        return [
+            *texts(values, ("return", "rollout/return_mean", score), ("average", "average", score)),
+            *texts(values, ("best", "best", score), ("success", "rollout/success_rate", TWO_DIGITS), *LOSSES),
+            *learning(values, self.stages, self.progress_names),
+            *texts(
+                values,
+                ("KL", "train/approx_kl", partial(number, digits=4)),
+                ("expl. var.", "train/explained_variance", TWO_DIGITS),
+                ("steps/s", "time/steps_per_second", count),
+                ("updates", "updates", count),
+                ("episodes", "episodes", count),
+                ("memory", "memory", "{:,.0f} MB".format),
+                ("focus", "focus", str),
+            ),
         ]
-        return [(label, text) for label, text in figures if text is not None]
 
     def progress(self) -> str:
         done, left = self.done(), self.left()
@@ -340,22 +338,17 @@ class _Panel:
         from rich.console import Group
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
-        from rich.table import Table
+        from rich.table import Column, Table
         from rich.text import Text
 
         done = self.done()
-        progress = Table.grid(padding=(0, 2), expand=True)
-        progress.add_column(ratio=1)
-        progress.add_column(justify="right", no_wrap=True)
-        bar = ProgressBar(
-            total=self.total or 100, completed=min(done, self.total or 0), pulse=not (self.total and done)
-        )
+        progress = Table.grid(Column(ratio=1), Column(justify="right", no_wrap=True), padding=(0, 2), expand=True)
+        pulse = not (self.total and done)
+        bar = ProgressBar(total=self.total or 100, completed=min(done, self.total or 0), pulse=pulse)
         progress.add_row(bar, self.progress())
         across = 4 if options.max_width >= 80 else 2
-        figures = Table.grid(padding=(0, 1))
-        for _ in range(across):
-            figures.add_column(style="dim", no_wrap=True)
-            figures.add_column(min_width=9, no_wrap=True)
+        pair = {"style": "dim", "no_wrap": True}, {"min_width": 9, "no_wrap": True}
+        figures = Table.grid(*(Column(**style) for style in pair * across), padding=(0, 1))
         cells = self.figures()
         for i in range(0, len(cells), across):
             figures.add_row(*(text for pair in cells[i : i + across] for text in pair))
@@ -364,9 +357,8 @@ class _Panel:
             evaluation = eval_line({**self.point, "updates": self.evaluated}).removeprefix("Eval ")
             parts.append(Text.assemble(("evaluation at update ", "dim"), evaluation))
         if sums := component_sums(self.point):
-            text = Text.assemble(("components ", "dim"), ", ".join(f"{name} {score(x)}" for name, x in sums.items()))
-            text.no_wrap, text.overflow = True, "ellipsis"
-            parts.append(text)
+            text = ", ".join(f"{name} {score(x)}" for name, x in sums.items())
+            parts.append(Text.assemble(("components ", "dim"), text, no_wrap=True, overflow="ellipsis"))
         if len(self.returns) > 1:
             parts.append(Text.assemble(("returns ", "dim"), (sparkline(self.returns), "green")))
         if self.workers:
@@ -374,19 +366,17 @@ class _Panel:
         yield Panel(Group(*parts), title="training", title_align="left", border_style="dim")
 
     def worker_table(self) -> RichTable:
-        from rich.table import Table
+        from rich.table import Column, Table
 
-        table = Table.grid(padding=(0, 2))
         names = ("worker", "state", "steps", "steps/s", "heartbeat", "restarts", "waiting for")
-        for name in names:
-            table.add_column(justify="left" if name in ("state", "waiting for") else "right", no_wrap=True)
+        sides = [Column(justify="left" if n in ("state", "waiting for") else "right", no_wrap=True) for n in names]
+        table = Table.grid(*sides, padding=(0, 2))
         table.add_row(*names, style="dim")
         rows = sorted(self.workers, key=lambda r: (-r["heartbeat_age"] // 5, -r["restarts"], r["worker"]))
         for row in sorted(rows[:MANY_WORKERS], key=lambda r: r["worker"]):
             steps, speed = count(row["env_steps"]), count(round(row["steps_per_second"]))
-            age = f"{row['heartbeat_age']:.0f} s ago"
-            waiting = row["waiting_for"]
-            table.add_row(str(row["worker"]), row["state"], steps, speed, age, str(row["restarts"]), waiting)
+            age, restarts = f"{row['heartbeat_age']:.0f} s ago", str(row["restarts"])
+            table.add_row(str(row["worker"]), row["state"], steps, speed, age, restarts, row["waiting_for"])
         return table
 
 

@@ -17,7 +17,8 @@ from regimen.config import datasets
 from regimen.config.datasets import INSTALL, OWN, PREFIX
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, StorageError
-from regimen.sources.dataset import MASK, Episode
+from regimen.files.storage import check_free
+from regimen.sources.dataset import MASK, RecordedEpisode
 from regimen.types import PyTree
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Writer:
             }
         )
 
-    def add(self, episodes: Iterable[Episode]) -> None:
+    def add(self, episodes: Iterable[RecordedEpisode]) -> None:
         try:
             self.storage.update_episodes([to_minari(e, self.handle) for e in episodes])
         except OSError as e:
@@ -103,8 +104,7 @@ def destination(out: str | Path) -> tuple[Path, str]:
         path = Path(text).expanduser()
         stem = re.sub(r"[^\w-]+", "-", path.name) or "dataset"
         name = stem if re.search(r"-v\d+$", stem) else f"{stem}-v0"
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
+    check_free(path)
     if path.exists():
         path.rmdir()
     return path, name
@@ -128,7 +128,7 @@ def env_spec_of(handle: EnvHandle) -> EnvSpec | None:
     )
 
 
-def to_minari(episode: Episode, handle: EnvHandle) -> EpisodeBuffer:
+def to_minari(episode: RecordedEpisode, handle: EnvHandle) -> EpisodeBuffer:
     """One episode as Minari stores it."""
     from minari.data_collector import EpisodeBuffer
 

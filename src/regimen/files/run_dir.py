@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
-import io
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Self
@@ -24,6 +24,8 @@ from regimen.files.storage import (
     Json,
     cell,
     cells_of,
+    check_free,
+    in_use,
     json_lines,
     plain,
     read_json,
@@ -74,23 +76,19 @@ class RunFiles:
     def create(cls, path: Path, config: Mapping[str, object], command: str) -> Self:
         """A new run directory. An existing one with anything in it is refused and left as it is."""
         path = Path(path)
+        check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise _in_use(path)
             # 'x': of two processes that create the same directory at once, one is refused
             with open(path / "command.txt", "x", encoding="utf-8") as file:
                 file.write(command.rstrip("\n") + "\n")
-        except FileExistsError as error:
-            if path.is_dir():
-                raise _in_use(path) from None
-            raise StorageError(f"--out: {path} is a file, not a directory; choose another --out") from error
+        except FileExistsError:
+            raise in_use(path) from None
         except OSError as error:
             reason = error.strerror or str(error)
             raise StorageError(f"--out: cannot write to {path}: {reason}; choose another --out") from error
-        write_atomic(
-            path / "config.yaml", yaml.safe_dump(plain(config, finite=False), sort_keys=False, allow_unicode=True)
-        )
+        settings = yaml.safe_dump(plain(config, finite=False), sort_keys=False, allow_unicode=True)
+        write_atomic(path / "config.yaml", settings)
         files = cls(path)
         files.status(
             state="running",
@@ -108,9 +106,8 @@ class RunFiles:
         """An existing run directory, to read or to continue."""
         path = Path(path)
         if not path.is_dir():
-            raise StorageError(
-                f"{path} is not a run directory: {'it is a file' if path.exists() else 'no such directory'}"
-            )
+            reason = "it is a file" if path.exists() else "no such directory"
+            raise StorageError(f"{path} is not a run directory: {reason}")
         if not (path / "config.yaml").is_file():
             hint = "; its runs are in its sub-directories" if any(path.glob("*/config.yaml")) else ""
             raise StorageError(f"{path} is not a run directory: it has no config.yaml{hint}")
@@ -165,28 +162,21 @@ class RunFiles:
         write_json(path, self._status, sync="state" in fields)
         return dict(self._status)
 
-    def log(self, point: Mapping[str, object]) -> None:
-        """One point: a line of metrics.jsonl and a row of progress.csv. What is not finite is left out."""
-        self.log_many([point])
-
-    def log_many(self, points: Iterable[Mapping[str, object]]) -> None:
-        """Several points in one write: what a compiled chunk of updates hands over."""
+    def log(self, *points: Mapping[str, object]) -> None:
+        """Points, in one write: lines of metrics.jsonl and rows of progress.csv. What is not finite is left out."""
         rows = [{k: v for k, raw in point.items() if (v := plain(raw)) is not None} for point in points]
         if not rows:
             return
         self._metrics.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        cells = {
-            PROGRESS_NAMES.get(name, name): [cell(row[name]) if name in row else "" for row in rows] for name in names
-        }
-        self._progress.append(cells)
+        names = dict.fromkeys(name for row in rows for name in row)
+        cells = {name: [cell(row[name]) if name in row else "" for row in rows] for name in names}
+        self._progress.append({PROGRESS_NAMES.get(name, name): column for name, column in cells.items()})
 
     def episodes(self, rows: Mapping[str, np.ndarray]) -> None:
         """Finished episodes, one array per column. `update` counts from 1, as `updates` of the point that has them."""
-        known = [name for name in EPISODE_COLUMNS if name in rows]
-        rewards = [name for name in rows if name.startswith("reward/")]
-        rest = [name for name in rows if name not in known and name not in rewards]
-        self._episodes.append({name: cells_of(rows[name]) for name in (*known, *rewards, *rest)})
+        first = [name for name in EPISODE_COLUMNS if name in rows]
+        first += [name for name in rows if name.startswith("reward/")]
+        self._episodes.append({name: cells_of(rows[name]) for name in dict.fromkeys([*first, *rows])})
 
     def workers(self, updates: int, seconds: float, rows: Sequence[Mapping[str, object]]) -> None:
         """The state of each worker at one moment."""
@@ -202,24 +192,21 @@ class RunFiles:
     def rewind(self, updates: int) -> None:
         """Forget everything after that many updates, to continue from a checkpoint taken then."""
 
-        def keep(row: Mapping[str, object], counter: str) -> bool:
-            count = row.get(counter)
+        def keep(count: object) -> bool:
             return not isinstance(count, (int, float)) or count <= updates
 
-        path = self.path / "metrics.jsonl"
+        path = self._metrics.path
         if path.exists():
             with writing(path):
-                lines = [line for line, row in json_lines(path) if keep(row, "updates")]
+                lines = [line for line, row in json_lines(path) if keep(row.get("updates"))]
             self._metrics.close()
             write_atomic(path, b"".join(lines))
-        tables = (self._progress, "updates"), (self._episodes, "update"), (self._workers, "updates")
-        for table, counter in tables:
-            if not table.path.exists():
-                continue
-            table.close()
-            with writing(table.path):
-                data = table.path.read_bytes()
-            write_atomic(table.path, rows_up_to(data, counter, updates))
+        for table, counter in ((self._progress, "updates"), (self._episodes, "update"), (self._workers, "updates")):
+            if table.path.exists():
+                table.close()
+                with writing(table.path):
+                    data = table.path.read_bytes()
+                write_atomic(table.path, rows_up_to(data, counter, updates))
         self._attach()
 
     def close(self) -> None:
@@ -234,15 +221,9 @@ class RunFiles:
         self.close()
 
 
-def _in_use(path: Path) -> StorageError:
-    resume = f" or continue it with `regimen resume {path}`" if (path / "config.yaml").exists() else ""
-    return StorageError(f"--out: {path} already exists and is not empty; choose another --out{resume}")
-
-
 def read_metrics(path: Path) -> list[Json]:
-    """The points of a run directory (or of a metrics.jsonl); empty when none was logged yet."""
-    path = Path(path)
-    path = path / "metrics.jsonl" if path.is_dir() else path
+    """The points of a run directory; empty when none was logged yet."""
+    path = Path(path) / "metrics.jsonl"
     if not path.exists():
         return []
     try:
@@ -252,55 +233,27 @@ def read_metrics(path: Path) -> list[Json]:
 
 
 def read_episodes(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a run directory's (or one) episodes.csv; an empty cell is NaN, flags are bool, counters int."""
-    path = Path(path)
-    path = path / "episodes.csv" if path.is_dir() else path
+    """The columns of a run directory's episodes.csv; an empty cell is NaN, flags are bool, counters int. A damaged or
+    torn line is left out."""
+    path = Path(path) / "episodes.csv"
     if not path.exists():
         return {}
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        header, *lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] or [""]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    text = text[: text.rfind("\n") + 1]
-    header, _, body = text.partition("\n")
     columns = next(csv.reader([header]), [])
-    if not columns:
-        return {}
-    for _ in range(2):  # ',,,' needs two passes
-        body = body.replace(",,", ",nan,")
-    body = ("\n" + body).replace(",\n", ",nan\n").replace("\n,", "\nnan,")[1:]
-    try:
-        table = _numbers(body, len(columns))
-    except ValueError:  # a damaged line somewhere: keep the lines that can be read
-        table = _numbers(
-            "".join(line + "\n" for line in body.splitlines() if _readable(line, len(columns))), len(columns)
-        )
+    values = array("d")
+    for line in lines:
+        cells = line.split(",")
+        if len(cells) == len(columns):
+            with contextlib.suppress(ValueError):
+                values.extend([float(cell or "nan") for cell in cells])
     out: dict[str, np.ndarray] = {}
-    for i, name in enumerate(columns):
-        column = table[:, i]
-        if name in _INTEGERS and np.isfinite(column).all():
-            column = column.astype(np.int64)
-        elif name in _FLAGS and np.isfinite(column).all():
-            column = column.astype(bool)
-        out[name] = column
+    for name, column in zip(columns, np.array(values).reshape(-1, len(columns) or 1).T):
+        kind = np.int64 if name in _INTEGERS else bool if name in _FLAGS else np.float64
+        out[name] = column.astype(kind) if np.isfinite(column).all() else column
     return out
-
-
-def _numbers(body: str, width: int) -> np.ndarray:
-    if not body.strip():
-        return np.zeros((0, width))
-    table = np.loadtxt(io.StringIO(body), delimiter=",", ndmin=2, comments=None)
-    if table.shape[1] != width:
-        raise ValueError("a row does not fit the header")
-    return table
-
-
-def _readable(line: str, width: int) -> bool:
-    cells = line.split(",")
-    try:
-        return len(cells) == width and all(float(c) is not None for c in cells)
-    except ValueError:
-        return False
 
 
 def read_config(path: Path) -> Json:
@@ -321,27 +274,21 @@ def versions() -> dict[str, str]:
     """Python and the packages that decide a run's numbers, without importing them."""
     import platform
 
-    found = {"python": platform.python_version()}
+    out = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            out[name] = metadata.version(name)
+    return out
 
 
-def git_revision(path: Path | None = None) -> str | None:
-    """Commit of the repository around `path` (the working directory), `-dirty` when changed; None outside one."""
+def git_revision() -> str | None:
+    """Commit of the repository around the working directory, `-dirty` when changed; None outside one."""
     import subprocess
 
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=path,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            capture_output=True,
-            text=True,
-            timeout=2,
-            check=True,
-        )
+        process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=2, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return process.stdout.strip() or None

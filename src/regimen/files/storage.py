@@ -40,6 +40,21 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     return StorageError(f"cannot write {path}: {reason}")
 
 
+def check_free(path: Path) -> None:
+    """Refuse to write where something lies already, unless it is an empty folder."""
+    try:
+        free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    except OSError as error:
+        raise StorageError(f"--out: cannot read {path}: {error.strerror or error}") from error
+    if not free:
+        raise in_use(path)
+
+
+def in_use(path: Path) -> StorageError:
+    hint = f", or continue it with `regimen resume {path}`" if (path / "config.yaml").exists() else ""
+    return StorageError(f"--out: {path} already exists and is not empty; choose another --out{hint}")
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     try:
@@ -106,6 +121,23 @@ def read_json(path: Path) -> Json:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_text(path: Path) -> str:
+    """The text in `path`; empty when the file is missing or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested settings: `algo.lr`, 0.0003. A list is one value, and so is an empty section."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 class Appender:
@@ -244,15 +276,13 @@ def rows_up_to(data: bytes, counter: str, limit: int) -> bytes:
     columns = next(csv.reader([lines[0].decode()]))
     if counter not in columns:
         return data
-    index, width = columns.index(counter), len(columns)
-    kept = [lines[0]]
+    index, out = columns.index(counter), lines[:1]
     for line in lines[1:]:
-        cells = line[:-1].split(b",") if b'"' not in line else [c.encode() for c in next(csv.reader([line.decode()]))]
-        if line.endswith(b"\n") and len(cells) == width:
+        cells = next(csv.reader([line.decode(errors="replace")]), [])
+        if line.endswith(b"\n") and len(cells) == len(columns):
             with contextlib.suppress(ValueError):
-                if not cells[index] or float(cells[index]) <= limit:
-                    kept.append(line)
-    return b"".join(kept)
+                out += [line] if float(cells[index] or limit) <= limit else []
+    return b"".join(out)
 
 
 def json_lines(path: Path) -> Iterator[tuple[bytes, Json]]:

@@ -9,14 +9,14 @@ Arrays may be numpy or jax arrays; what is not finite becomes null. Nothing here
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from regimen.files.storage import plain, write_atomic
 
-KINDS = ("tracks", "grid", "network", "posterior", "series", "image")
 LARGEST = 8 << 20  # bytes of a view that the page reads
 View = dict[str, Any]  # what a view's JSON holds
 Part = Mapping[str, object]  # an object within one, or one that is not checked yet
@@ -29,8 +29,6 @@ class ViewError(ValueError):
 
 def write(run_dir: str | Path, name: str, view: Part) -> Path:
     """Check a view and write it to `<run_dir>/views/<name>.json` in one step; a page that is open shows it at once."""
-    import json
-
     if not re.fullmatch(r"[\w][\w.\- ]{0,99}", name):
         raise ViewError(f"name: '{name}' is not a plain file name")
     data = json.dumps(check(plain(view)), separators=(",", ":"), allow_nan=False)
@@ -108,8 +106,6 @@ def image(title: str, file: str, alt: str = "") -> View:
 
 # --- checking them ---------------------------------------------------------------------------------------------------
 
-Check = Callable[[object, str], Any]
-
 
 def check(view: object) -> View:
     """The view with only what its kind has, or ViewError that says where it is wrong."""
@@ -118,10 +114,43 @@ def check(view: object) -> View:
     kind = view.get("kind")
     if kind not in KINDS:
         raise ViewError(f"kind: {str(kind)[:40]!r} is none of {', '.join(KINDS)}")
-    made = _object(FIELDS[kind])(view, "")
-    if kind == "grid" and len({len(row) for row in made["rows"]}) > 1:
+    fields = _checked(FIELDS[kind], {"label": "value", **view}, "")
+    if kind == "grid" and len({len(row) for row in fields["rows"]}) > 1:
         raise ViewError("rows: not all of one length")
-    return {"kind": kind, "title": _text(view.get("title", kind), "title"), **made}
+    for i, part in enumerate(fields.get("episodes", ())):
+        for j, agent in enumerate(part["agents"]):
+            _require_length(agent["x"], part["time"], f"episodes[{i}].agents[{j}].x", "time")
+    return {"kind": kind, "title": _text(view.get("title", kind), "title"), **fields}
+
+
+def _checked(shape: Any, value: object, where: str) -> Any:
+    """The value in a shape of `FIELDS`: an object's fields, a list of one shape, or what a function lets pass."""
+    if isinstance(shape, list):
+        if not isinstance(value, list) or (len(shape) > 1 and len(value) != len(shape)):
+            _fail(where, "not a list" if len(shape) == 1 else f"not a list of {len(shape)}")
+        return [_checked(shape[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if not isinstance(shape, dict):
+        return shape(value, where)
+    if not isinstance(value, dict):
+        _fail(where, "not an object")
+    out, prefix = {}, f"{where}." if where else ""
+    for field, inner in shape.items():
+        name, item = field.rstrip("?="), value.get(field.rstrip("?="), ...)
+        if item is ... and field.endswith("="):
+            out[name] = [] if isinstance(inner, list) else ""
+        elif item is ... and not field.endswith("?"):
+            _fail(f"{prefix}{name}", "missing")
+        elif item is not ...:
+            out[name] = None if item is None and field.endswith("?") else _checked(inner, item, f"{prefix}{name}")
+    for name in ("y", "alert", "low", "high"):
+        if isinstance(out.get(name), list):
+            _require_length(out[name], out["x"], f"{prefix}{name}", "x")
+    return out
+
+
+def _require_length(values: list[object], others: list[object], where: str, name: str) -> None:
+    if len(values) != len(others):
+        _fail(where, f"{len(values)} values for {len(others)} of {name}")
 
 
 def _fail(where: str, what: str) -> NoReturn:
@@ -138,64 +167,24 @@ def _number(value: object, where: str) -> float:
     _fail(where, "not a finite number")
 
 
+def _number_or_gap(value: object, where: str) -> float | None:
+    return None if value is None else _number(value, where)
+
+
+def _state(value: object, where: str) -> int | None:
+    return None if value is None else _whole(value, where)
+
+
 def _whole(value: object, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
         return value
     _fail(where, "not a whole number from 0")
 
 
-def _flag(value: object, where: str) -> bool:
-    return bool(value) if isinstance(value, (bool, int, float)) else _fail(where, "not true or false")
-
-
-def _maybe(inner: Check) -> Check:
-    return lambda value, where: None if value is None else inner(value, where)
-
-
-def _list(inner: Check, length: int | None = None) -> Check:
-    def run(value: object, where: str) -> list[object]:
-        if not isinstance(value, list) or (length is not None and len(value) != length):
-            _fail(where, "not a list" if length is None else f"not a list of {length}")
-        return [inner(item, f"{where}[{i}]") for i, item in enumerate(value)]
-
-    return run
-
-
-def _object(fields: Mapping[str, tuple[Check, object]]) -> Check:
-    """Fields with (check, default); a default of `...` makes a field needed."""
-
-    def run(value: object, where: str) -> View:
-        if not isinstance(value, dict):
-            _fail(where, "not an object")
-        out, dot = {}, f"{where}." if where else ""
-        for name, (inner, default) in fields.items():
-            item = value.get(name, default)
-            if item is ...:
-                _fail(f"{dot}{name}", "missing")
-            if name in value or default is not None:
-                out[name] = inner(item, f"{dot}{name}")
-        return out
-
-    return run
-
-
-def _same_length(inner: Check, first: str, *others: str) -> Check:
-    def run(value: object, where: str) -> View:
-        made = inner(value, where)
-        for name in others:
-            if made.get(name) is not None and len(made[name]) != len(made[first]):
-                _fail(f"{where}.{name}", f"{len(made[name])} values for {len(made[first])} of {first}")
-        return made
-
-    return run
-
-
-def _episode(value: object, where: str) -> View:
-    made = _object({"title": (_text, ""), "time": (_list(_number), ...), "agents": (_list(_AGENT), ...)})(value, where)
-    for i, agent in enumerate(made["agents"]):
-        if len(agent["x"]) != len(made["time"]):
-            _fail(f"{where}.agents[{i}].x", f"{len(agent['x'])} values for {len(made['time'])} of time")
-    return made
+def _flag(value: object, where: str) -> bool | None:
+    if value is None or isinstance(value, (bool, int, float)):
+        return None if value is None else bool(value)
+    _fail(where, "not true or false")
 
 
 def _file(value: object, where: str) -> str:
@@ -206,93 +195,35 @@ def _file(value: object, where: str) -> str:
     return text
 
 
-_NUMBERS, _GAPS = _list(_number), _list(_maybe(_number))
-_AGENT = _same_length(
-    _object(
-        {
-            "name": (_text, ...),
-            "x": (_GAPS, ...),
-            "y": (_GAPS, ...),
-            "goal": (_maybe(_list(_number, 2)), None),
-            "alert": (_maybe(_list(_maybe(_flag))), None),
-        }
-    ),
-    "x",
-    "y",
-    "alert",
-)
-_NODE = _object({"name": (_text, ""), "x": (_number, ...), "y": (_number, ...)})
-_EDGES = _list(_list(_whole, 2))
-_LINE = _object(
-    {
-        "name": (_text, ...),
-        "x": (_GAPS, ...),
-        "y": (_GAPS, ...),
-        "low": (_maybe(_GAPS), None),
-        "high": (_maybe(_GAPS), None),
-    }
-)
-_CANDIDATE = _object(
-    {
-        "name": (_text, ...),
-        "mean": (_number, ...),
-        "low": (_number, ...),
-        "high": (_number, ...),
-        "observed": (_maybe(_NUMBERS), None),
-        "chosen": (_flag, None),
-    }
-)
-FIELDS: dict[str, dict[str, tuple[Check, object]]] = {
-    "tracks": {"separation": (_maybe(_number), None), "unit": (_text, ""), "episodes": (_list(_episode), ...)},
-    "grid": {
-        "rows": (_list(_text), ...),
-        "unit": (_text, ""),
-        "frames": (
-            _list(
-                _object(
-                    {
-                        "title": (_text, ""),
-                        "values": (_maybe(_list(_GAPS)), None),
-                        "agents": (
-                            _list(_object({"name": (_text, ...), "row": (_number, ...), "column": (_number, ...)})),
-                            [],
-                        ),
-                        "arrows": (_list(_list(_number, 4)), []),
-                    }
-                )
-            ),
-            ...,
-        ),
+# `name?` may be absent or null, `name=` may be absent and is empty then; [x] is a list of x, [x] * n of n of them.
+# Lists `y`, `alert`, `low` and `high` are as long as `x` beside them.
+_PLACE = {"name": _text, "row": _number, "column": _number}
+_NODES, _EDGES = [{"name=": _text, "x": _number, "y": _number}], [[_whole] * 2]
+_CURVE = {"name": _text, "x": [_number_or_gap], "y": [_number_or_gap]}
+_AGENT = _CURVE | {"goal?": [_number] * 2, "alert?": [_flag]}
+_CANDIDATE = {"name": _text, "mean": _number, "low": _number, "high": _number, "observed?": [_number], "chosen?": _flag}
+_MOMENT = {"title=": _text, "values?": [[_number_or_gap]], "agents=": [_PLACE], "arrows=": [[_number] * 4]}
+_STATES = {"title=": _text, "note=": _text, "state=": [_state], "believed?": [_state]}
+FIELDS: dict[str, dict[str, Any]] = {
+    "tracks": {
+        "separation?": _number,
+        "unit=": _text,
+        "episodes": [{"title=": _text, "time": [_number], "agents": [_AGENT]}],
     },
+    "grid": {"rows": [_text], "unit=": _text, "frames": [_MOMENT]},
     "network": {
-        "states": (_list(_text), []),
-        "nodes": (_list(_NODE), []),
-        "edges": (_EDGES, []),
-        "bounds": (_maybe(_list(_number, 4)), None),
-        "frames": (
-            _list(
-                _object(
-                    {
-                        "title": (_text, ""),
-                        "note": (_text, ""),
-                        "state": (_list(_maybe(_whole)), []),
-                        "believed": (_maybe(_list(_maybe(_whole))), None),
-                        "nodes": (_maybe(_list(_NODE)), None),
-                        "edges": (_maybe(_EDGES), None),
-                    }
-                )
-            ),
-            ...,
-        ),
+        "states=": [_text],
+        "nodes=": _NODES,
+        "edges=": _EDGES,
+        "bounds?": [_number] * 4,
+        "frames": [_STATES | {"nodes?": _NODES, "edges?": _EDGES}],
     },
-    "posterior": {
-        "label": (_text, "value"),
-        "frames": (_list(_object({"title": (_text, ""), "candidates": (_list(_CANDIDATE), ...)})), ...),
-    },
+    "posterior": {"label": _text, "frames": [{"title=": _text, "candidates": [_CANDIDATE]}]},
     "series": {
-        "xlabel": (_text, ""),
-        "ylabel": (_text, ""),
-        "lines": (_list(_same_length(_LINE, "x", "y", "low", "high")), ...),
+        "xlabel=": _text,
+        "ylabel=": _text,
+        "lines": [_CURVE | {"low?": [_number_or_gap], "high?": [_number_or_gap]}],
     },
-    "image": {"file": (_file, ...), "alt": (_text, "")},
+    "image": {"file": _file, "alt=": _text},
 }
+KINDS = tuple(FIELDS)

@@ -25,9 +25,9 @@ from regimen.policies.policy import Policy, load_policy, read_policy
 from regimen.policies.target import is_run, refuse_object, stored_env
 from regimen.schedule import Episodes
 from regimen.sources import dataset
-from regimen.sources.dataset import Dataset, Episode
+from regimen.sources.dataset import Dataset, RecordedEpisode
 from regimen.sources.host import HostSource
-from regimen.sources.replay import Replay, Rows
+from regimen.sources.replay import Replay, ReplayRows
 from regimen.sources.scan import ScanSource
 from regimen.types import ActingAlgorithm, Array, Batch, PyTree
 
@@ -84,7 +84,7 @@ class Behaviour:
 # --- playing ---------------------------------------------------------------------------------------------------------
 
 
-def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> Iterator[Episode]:
+def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> Iterator[RecordedEpisode]:
     """Whole episodes without end, `most` or fewer at a time; in the order of their start, so that taking the first n
     does not favour short ones."""
     key = jax.random.key(seed)
@@ -104,7 +104,7 @@ def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> It
         host.close()
 
 
-def split(batch: Batch) -> Iterator[Episode]:
+def split(batch: Batch) -> Iterator[RecordedEpisode]:
     """The episodes of a batch in which every environment played one; of several agents, one of each that took part."""
     for i, steps in enumerate(np.asarray(batch.valid).sum(0)):
         if not steps:
@@ -114,7 +114,7 @@ def split(batch: Batch) -> Iterator[Episode]:
             return jax.tree.map(lambda x: np.asarray(x)[:steps, i], tree)
 
         reward, mask = column(batch.reward).sum(-1), batch.extras.get("mask")
-        yield Episode(
+        yield RecordedEpisode(
             jax.tree.map(with_last, column(batch.obs), column(batch.next_obs)),
             column(batch.action),
             reward,
@@ -142,7 +142,7 @@ class Part:
     steps: int = 0
     returns: list[float] = field(default_factory=list)
 
-    def took(self, episode: Episode) -> None:
+    def took(self, episode: RecordedEpisode) -> None:
         self.episodes += 1
         self.steps += episode.steps
         self.returns.append(float(episode.reward.sum(dtype=np.float64)))
@@ -190,7 +190,7 @@ class Stream:
     """Episodes of one policy, or of a buffer, for a fraction of a part."""
 
     words: str
-    play: Callable[[int], Iterator[Episode]]  # of how many at a time, at most
+    play: Callable[[int], Iterator[RecordedEpisode]]  # of how many at a time, at most
     fraction: float = 1.0
     everything: bool = False  # however much was asked for
 
@@ -263,7 +263,7 @@ class Run:
         step = min(scores, key=lambda s: abs(scores[s] - target))
         return step, scores[step]
 
-    def replayed(self) -> list[Episode] | None:
+    def replayed(self) -> list[RecordedEpisode] | None:
         """The episodes in the run's replay buffer as it was last saved; None where it has none."""
         folder = self.checkpoints.find("latest")
         arrays, _ = read(folder)
@@ -285,7 +285,9 @@ class Run:
         return float(evaluate_policy(self.handle, load_policy(self.path, str(step)), LOOK, 0).returns.mean())
 
 
-def episodes_of(rows: Rows, cursor: np.ndarray, count: np.ndarray, algo: ActingAlgorithm) -> list[Episode]:
+def episodes_of(
+    rows: ReplayRows, cursor: np.ndarray, count: np.ndarray, algo: ActingAlgorithm
+) -> list[RecordedEpisode]:
     """The episodes of a ring of time rows [C, B, ...], column by column from the oldest row on. The first of a column
     may have lost its beginning, and the last is cut where the ring ends."""
     capacity, columns = rows.valid.shape
@@ -302,9 +304,9 @@ def episodes_of(rows: Rows, cursor: np.ndarray, count: np.ndarray, algo: ActingA
     return out
 
 
-def episode_of(rows: Rows, algo: ActingAlgorithm) -> Episode:
+def episode_of(rows: ReplayRows, algo: ActingAlgorithm) -> RecordedEpisode:
     """One episode from its rows [T, ...]."""
-    return Episode(
+    return RecordedEpisode(
         jax.tree.map(with_last, rows.obs, rows.next_obs),
         jax.tree.map(np.asarray, algo.to_env(rows.action)),
         np.asarray(rows.reward),

@@ -26,7 +26,7 @@ from regimen.files.storage import Json
 from regimen.policies.policy import Policy, load_policy, read_policy, require_match
 from regimen.policies.target import is_run, refuse_object
 from regimen.schedule import Episodes
-from regimen.sources.host import HostSource, Member, to_members
+from regimen.sources.host import HostAction, HostSource, to_members
 from regimen.sources.play import (
     Actor,
     Recording,
@@ -219,7 +219,7 @@ class HostEvaluator:
                 self.source.remember(self.algo)
         return self.source
 
-    def actions(self, params: PyTree, source: HostSource) -> list[Member]:
+    def actions(self, params: PyTree, source: HostSource) -> list[HostAction]:
         """The actions of all columns, as members of the space."""
         space = self.handle.action_space
         if self.act is None:

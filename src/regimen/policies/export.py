@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
-from regimen.errors import StorageError
 from regimen.files.run_dir import read_metrics, versions
-from regimen.files.storage import Json, read_json, utc_now, write_atomic, write_json
+from regimen.files.storage import Json, check_free, read_json, utc_now, write_atomic, write_json
 from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
-from regimen.words import clock, score
+from regimen.words import clock, interval, score
 
 SCHEMA = 1
 STREAKS = ("zero_conflict_streak", "perfect_streak")
 COUNTS = ("env_steps", "agent_steps", "updates", "episodes", "wall_seconds")
-PROGRAMS = {
-    "stablehlo": """
-## Without Regimen
-
-`policy.stablehlo` is the greedy policy as a program; `signature.json` names its inputs. It needs jax only.
-
-```python
-import jax
-import numpy as np
-
-act = jax.export.deserialize(bytearray(open("policy.stablehlo", "rb").read())).call
-(action,) = act(np.zeros((1, 4), np.float32))  # a batch of observations
-```
-""",
-    "onnx": """
-## Without Regimen
-
-`policy.onnx` is the greedy policy as a program; `signature.json` names its inputs. It needs onnxruntime only.
-
-```python
-import numpy as np
-import onnxruntime
-
-session = onnxruntime.InferenceSession("policy.onnx")
-(action,) = session.run(None, {"observation": np.zeros((1, 4), np.float32)})  # a batch of observations
-```
-""",
-}
 OF_THE_RUN = (*COUNTS, "stop_reason", "stop_detail", "converged", *STREAKS)
 
 
@@ -55,24 +27,29 @@ def export_policy(
     it."""
     run = Path(run)
     path = run / "export" if out is None else Path(out)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StorageError(f"--out: {path} already exists and is not empty; choose another --out")
+    check_free(path)
     policy = load_policy(run, checkpoint)
     fresh = not path.exists()
     policy.save(path)
-    found = metadata(run, policy, checkpoint)
+    about = metadata(run, policy, checkpoint)
+    text = readme(about)
     if program != "policy":
         from regimen.policies.export_program import write_program
 
         try:
-            found["program"] = write_program(policy, path, program).name
+            about["program"] = write_program(policy, path, program).name
         except BaseException:
             if fresh:
                 shutil.rmtree(path, ignore_errors=True)
             raise
-    write_json(path / "metadata.json", found)
-    write_atomic(path / "README.md", readme(found) + PROGRAMS.get(program, ""))
+        text += "\n" + template(f"readme_{program}.md")
+    write_json(path / "metadata.json", about)
+    write_atomic(path / "README.md", text)
     return path
+
+
+def template(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def metadata(run: Path, policy: Policy, checkpoint: str = "best") -> Json:
@@ -114,9 +91,10 @@ def evaluation(summary: Json, checkpoint: str) -> Json | None:
 
 def readme(about: Json) -> str:
     """The same for a person."""
-    env, algorithm = about.get("env", "an environment"), str(about["algorithm"]).upper()
+    env, algorithm, agents = about.get("env", "an environment"), str(about["algorithm"]).upper(), about["agents"]
     args = ", ".join(f"{k} {v}" for k, v in about.get("env_args", {}).items())
-    agents = about.get("agents", 1)
+    end = about.get("evaluation", {})
+    versions = about["versions"]
     rows = {
         "environment": f"`{env}`" + (f" ({args})" if args else ""),
         "algorithm": algorithm,
@@ -127,38 +105,20 @@ def readme(about: Json) -> str:
         "policy": which(about),
         "trained for": trained(about),
         "stopped": about.get("stop_detail"),
-        "best evaluation in training": None if "best_return" not in about else score(about["best_return"]),
-        "evaluation": evaluated(about.get("evaluation")),
+        "best evaluation in training": score(about["best_return"]) if "best_return" in about else None,
+        "evaluation": evaluated(end) if end else None,
+        **{name.replace("_", " "): about[name] for name in STREAKS if name in about},
+        **metric_rows(end.get("metrics", {}), end.get("metrics_ci95", {})),
+        "versions": ", ".join(f"{n} {versions[n]}" for n in ("regimen", "python", "jax", "numpy") if n in versions),
+        "git revision": about.get("git_revision"),
     }
-    rows |= {name.replace("_", " "): about[name] for name in STREAKS if name in about}
-    rows |= metric_rows(about.get("evaluation") or {})
-    known = about.get("versions", {})
-    names = [n for n in ("regimen", "python", "jax", "numpy") if n in known]
-    rows["versions"] = ", ".join(f"{n} {known[n]}" for n in names)
-    rows["git revision"] = about.get("git_revision")
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items() if value is not None)
-    call = "{agent: observation}" if agents > 1 else "observation"
-    result = "actions" if agents > 1 else "action"
-    return f"""# {algorithm} on {env}
-
-A policy trained with Regimen. `policy.safetensors` holds its numbers, `config.json` all that acting needs,
-`metadata.json` the table below for programs. No pickle.
-
-| | |
-|---|---|
-{table}
-
-## Use it
-
-```python
-import regimen
-
-policy = regimen.load_policy("this/folder")
-{result} = policy.act({call})
-```
-
-`regimen evaluate this/folder --episodes 100` plays episodes with it.
-"""
+    return template("readme.md").format(
+        algorithm=algorithm,
+        env=env,
+        table="\n".join(f"| {name} | {value} |" for name, value in rows.items() if value is not None),
+        observation="{agent: observation}" if agents > 1 else "observation",
+        action="actions" if agents > 1 else "action",
+    )
 
 
 def which(about: Json) -> str:
@@ -170,29 +130,21 @@ def which(about: Json) -> str:
 def trained(about: Json) -> str | None:
     if "env_steps" not in about:
         return None
-    parts = [
-        f"{about[name]:,} {name.replace('_', ' ')}" for name in ("env_steps", "episodes", "updates") if name in about
-    ]
-    if about.get("agents", 1) > 1 and "agent_steps" in about:
-        parts.insert(1, f"{about['agent_steps']:,} agent steps")
+    names = ("env_steps", *(("agent_steps",) if about["agents"] > 1 else ()), "episodes", "updates")
+    parts = [f"{about[name]:,} {name.replace('_', ' ')}" for name in names if name in about]
     where = f" on {about['device']}" if "device" in about else ""
     return ", ".join(parts) + f" in {clock(about.get('wall_seconds', 0.0))}{where}"
 
 
-def evaluated(found: Json | None) -> str | None:
-    if found is None:
-        return None
-    text = f"return {score(found['return_mean'])} ± {score(found['return_std'])} over {found['episodes']} new episodes"
-    between = found.get("return_ci95")
-    return text + ("" if between is None else f" (95% interval {score(between[0])} to {score(between[1])})")
+def evaluated(end: Json) -> str:
+    text = f"return {score(end['return_mean'])} ± {score(end['return_std'])} over {end['episodes']} new episodes"
+    return text + interval(end["return_ci95"], score)
 
 
-def metric_rows(found: Json) -> dict[str, str]:
-    """Each metric of the evaluation with its interval; the return has a row of its own."""
-    rows = {}
-    for name, value in found.get("metrics", {}).items():
-        between = found.get("metrics_ci95", {}).get(name)
-        if name != "return_mean":
-            shown = "" if between is None else f" (95% interval {between[0]:.4g} to {between[1]:.4g})"
-            rows[f"evaluation: {name.replace('_', ' ')}"] = f"{value:.4g}{shown}"
-    return rows
+def metric_rows(metrics: Mapping[str, float], intervals: Mapping[str, Sequence[float] | None]) -> dict[str, str]:
+    """Each metric of an evaluation with its interval, by `evaluation: name`; the return has a row of its own."""
+    return {
+        f"evaluation: {name.replace('_', ' ')}": f"{value:.4g}{interval(intervals.get(name))}"
+        for name, value in metrics.items()
+        if name != "return_mean"
+    }

@@ -22,19 +22,7 @@ from pathlib import Path
 from regimen.files.listing import size_of
 from regimen.words import plural, size
 
-CORE = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "numpy",
-    "scipy",
-    "gymnasium",
-    "rich",
-    "tyro",
-    "pyyaml",
-    "safetensors",
-)
+CORE = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "gymnasium", "rich", "tyro", "pyyaml", "safetensors")
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it is for
     "tracking": (("mlflow", "matplotlib"), "runs mirrored into MLflow, models registered"),
     "plots": (("matplotlib",), "curves and reports with pictures"),
@@ -53,8 +41,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 LEAST_DISK, LEAST_MEMORY = 2e9, 1e9
 PROBE = """
 import json, jax
-found = [f"{d.platform}: {d.device_kind}" for d in jax.devices()]
-print(json.dumps({"backend": jax.default_backend(), "devices": found}))
+names = [f"{d.platform}: {d.device_kind}" for d in jax.devices()]
+print(json.dumps({"backend": jax.default_backend(), "devices": names}))
 """
 
 
@@ -73,9 +61,9 @@ def examine(timeout: float = 120.0) -> list[Check]:
     return [*versions(), *devices(timeout), *extras(), *places(), *browser()]
 
 
-def exit_code(found: list[Check]) -> int:
+def exit_code(checks: list[Check]) -> int:
     """0 where training works here; what is only missing does not count."""
-    return int(any(c.state == "error" for c in found))
+    return int(any(c.state == "error" for c in checks))
 
 
 def version_of(name: str) -> str | None:
@@ -85,42 +73,33 @@ def version_of(name: str) -> str | None:
 
 
 def versions() -> Iterator[Check]:
-    python = platform.python_version()
-    ok = sys.version_info >= (3, 11)
-    yield Check(
-        "python", "ok" if ok else "error", f"{python} ({sys.executable})", "" if ok else "install Python 3.11 or newer"
-    )
+    yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
     yield Check("regimen", "ok", version_of("regimen") or "not installed as a package")
     for name in CORE:
-        found = version_of(name)
-        fix = "" if found else f"pip install {name}"
-        yield Check(name, "ok" if found else "error", found or "not installed", fix)
+        version = version_of(name)
+        yield Check(name, "ok", version) if version else Check(name, "error", "not installed", f"pip install {name}")
 
 
 def devices(timeout: float) -> Iterator[Check]:
     """What jax computes on, and whether a GPU is left unused."""
+    fix = "JAX_PLATFORMS=cpu uses the CPU only"
     try:
-        done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=timeout)
+        process = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        yield Check(
-            "devices", "error", f"jax did not answer within {timeout:.0f} s", "JAX_PLATFORMS=cpu uses the CPU only"
-        )
+        yield Check("devices", "error", f"jax did not answer within {timeout:.0f} s", fix)
         return
-    lines = done.stdout.strip().splitlines()
     try:
-        found = json.loads(lines[-1])
+        answer = json.loads(process.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        fix = "JAX_PLATFORMS=cpu uses the CPU only; pip install --force-reinstall jax jaxlib"
+        reason = (process.stderr.strip().splitlines() or ["no output"])[-1]
+        fix += "; pip install --force-reinstall jax jaxlib"
         yield Check("devices", "error", f"jax does not start: {reason[:200]}", fix)
         return
-    names = found["devices"]
-    shown = f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names)
-    yield Check("devices", "ok", f"{shown}; {os.cpu_count()} CPU cores")
-    if found["backend"] == "cpu" and os.path.exists("/dev/nvidiactl"):
-        fix = "pip install 'regimen[cuda]'"
-        if os.environ.get("JAX_PLATFORMS") == "cpu":
-            fix = "unset JAX_PLATFORMS"
+    names = answer["devices"]
+    text = f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names)
+    yield Check("devices", "ok", f"{text}; {os.cpu_count()} CPU cores")
+    if answer["backend"] == "cpu" and os.path.exists("/dev/nvidiactl"):
+        fix = "unset JAX_PLATFORMS" if os.environ.get("JAX_PLATFORMS") == "cpu" else "pip install 'regimen[cuda]'"
         yield Check("gpu", "warning", "there is an NVIDIA GPU, and jax does not use it", fix)
 
 
@@ -141,27 +120,25 @@ def places() -> Iterator[Check]:
     yield Check("cache", "ok", f"{cache}, {size(programs)} of compiled programs")
     here = Path.cwd()
     free = shutil.disk_usage(here).free
-    state, fix = (
-        ("ok", "") if free >= LEAST_DISK else ("warning", "regimen runs --sort size, then regimen runs remove RUN")
-    )
-    yield Check("disk", state, f"{size(free)} free in {here}", fix)
+    fix = "regimen runs --sort size, then regimen runs remove RUN"
+    yield enough("disk", free, LEAST_DISK, f"{size(free)} free in {here}", fix)
     available = memory_available()
     if available is not None:
-        state, fix = (
-            ("ok", "")
-            if available >= LEAST_MEMORY
-            else ("warning", "fewer rollout.num_envs, a smaller algo.buffer_size")
-        )
-        yield Check("memory", state, f"{size(available)} available", fix)
+        fix = "fewer rollout.num_envs, a smaller algo.buffer_size"
+        yield enough("memory", available, LEAST_MEMORY, f"{size(available)} available", fix)
     yield writable(here)
 
 
+def enough(name: str, amount: float, least: float, detail: str, fix: str) -> Check:
+    """The check of an amount that should be at least so large."""
+    return Check(name, "ok", detail) if amount >= least else Check(name, "warning", detail, fix)
+
+
 def cache_dir() -> Path:
-    """Where compiled programs are kept; `training.device` decides the same, with jax."""
-    given = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return (
-        Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regimen" / "xla"
-    )
+    """Where compiled programs are kept; `engines/device.py` decides the same, with jax."""
+    if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regimen" / "xla"
 
 
 def memory_available() -> int | None:
@@ -185,32 +162,25 @@ def writable(folder: Path) -> Check:
                 fix = "see to it that only one process writes a run"
                 return Check("runs", "warning", f"{folder} is on a file system without locks", fix)
     except OSError as error:
-        return Check(
-            "runs", "error", f"cannot write in {folder}: {error.strerror}", "cd to a folder of yours, or use --out"
-        )
+        fix = "cd to a folder of yours, or use --out"
+        return Check("runs", "error", f"cannot write in {folder}: {error.strerror}", fix)
     return Check("runs", "ok", f"run directories can be written in {folder / 'runs'}")
 
 
 def browser() -> Iterator[Check]:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found:
-        yield Check("browser", "ok", found)
+    if path := next(filter(None, map(shutil.which, BROWSERS)), None):
+        yield Check("browser", "ok", path)
     else:
-        yield Check(
-            "browser",
-            "missing",
-            "no browser found; reports and the dashboard need one to be looked at",
-            "apt install chromium",
-        )
+        detail = "no browser found; reports and the dashboard need one to be looked at"
+        yield Check("browser", "missing", detail, "apt install chromium")
 
 
-def lines(found: list[Check]) -> list[str]:
-    width = max(len(c.name) for c in found)
+def lines(checks: list[Check]) -> list[str]:
+    width = max(len(c.name) for c in checks)
     out = []
-    for c in found:
+    for c in checks:
         out.append(f"{c.state:<8} {c.name:<{width}}  {c.detail}")
         if c.fix:
             out.append(f"{'':<8} {'':<{width}}  -> {c.fix}")
-    bad, missing = sum(c.state == "error" for c in found), sum(c.state == "missing" for c in found)
-    out.append(f"{plural(bad, 'error')}, {plural(missing, 'optional part')} missing")
-    return out
+    errors, missing = (sum(c.state == state for c in checks) for state in ("error", "missing"))
+    return [*out, f"{plural(errors, 'error')}, {plural(missing, 'optional part')} missing"]

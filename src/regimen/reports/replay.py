@@ -23,7 +23,7 @@ from regimen.files.storage import replacing
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.table import Table
 from regimen.schedule import Episodes
-from regimen.sources.host import HostSource, Member, row_of
+from regimen.sources.host import HostAction, HostSource, row_of
 from regimen.sources.play import play_host
 from regimen.types import PyTree
 
@@ -133,7 +133,7 @@ def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
     return Film(rows, frames, states)
 
 
-def decide(policy: Policy, source: HostSource) -> list[Member]:
+def decide(policy: Policy, source: HostSource) -> list[HostAction]:
     """The greedy actions in the only environment of a source, one for each agent; who has left gets a filler."""
     env = source.envs[0]
     if not isinstance(env, Team):

@@ -70,7 +70,7 @@ class Learner:
         self.mirror = Mirror(track.uri, track.experiment or self.handle.id, name, self.path, params, warn=warn)
 
     def log(self, rows: list[Row]) -> None:
-        self.files.log_many(rows)
+        self.files.log(*rows)
         if self.mirror is not None:
             for row in rows:
                 self.mirror.log(row["env_steps"], row)

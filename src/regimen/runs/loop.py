@@ -30,7 +30,7 @@ class Goal:
 
 
 @dataclass
-class Tally(Counters):
+class LoopCounters(Counters):
     """What a learner has done since its loop began."""
 
     diverged: bool = False  # its next update was not finite; it stays at its last good state
@@ -67,7 +67,7 @@ class Loop:
 
     def begin(self) -> None:
         """Count from here on."""
-        self.tallies = [Tally() for _ in self.seeds]
+        self.tallies = [LoopCounters() for _ in self.seeds]
         self.seconds = 0.0  # of training, all learners together
 
     def run(

@@ -24,7 +24,7 @@ from regimen.config.datasets import INSTALL, OWN
 from regimen.distributions import Distribution
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, RegimenError, StorageError
-from regimen.sources.replay import Replay, Ring, Rows, Sample
+from regimen.sources.replay import NStepTransitions, Replay, ReplayRows, Ring
 from regimen.types import Array, PyTree, Record, pytree_dataclass
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TAIL = 50  # last rewards of a truncated episode, whose mean stands for all that
 
 
 @dataclass(frozen=True)
-class Episode:
+class RecordedEpisode:
     """One episode as it was played."""
 
     obs: PyTree  # [T + 1, ...]
@@ -153,16 +153,16 @@ class Dataset:
 class Data(Record):
     """A dataset on the device, the way a replay is: every learner reads the same rows."""
 
-    rows: Rows  # [N, 1, ...] actions as sampled, before squashing and scaling
+    rows: ReplayRows  # [N, 1, ...] actions as sampled, before squashing and scaling
     ring: Ring  # all of them count
-    probe: Rows  # [P, ...] evenly spaced ones, to measure on
+    probe: ReplayRows  # [P, ...] evenly spaced ones, to measure on
     mc_return: Array  # [P] the discounted return that followed
 
     @property
     def steps(self) -> int:
         return self.rows.reward.shape[0]
 
-    def sample(self, key: Array, size: int, n_step: int = 1, gamma: Array | float = 0.0) -> Sample:
+    def sample(self, key: Array, size: int, n_step: int = 1, gamma: Array | float = 0.0) -> NStepTransitions:
         return Replay(self.steps, 1, 1).sample(self.ring, self.rows, key, size, n_step, gamma)
 
 
@@ -178,7 +178,7 @@ def on_device(data: Dataset, dist: Distribution, gamma: float, probe: int = PROB
         data.next_obs,
     )
     masks: tuple[PyTree, ...] = (data.mask, data.next_mask)
-    table = jax.tree.map(jnp.asarray, Rows(*columns, np.ones(n, bool), *masks))  # type: ignore[arg-type]
+    table = jax.tree.map(jnp.asarray, ReplayRows(*columns, np.ones(n, bool), *masks))  # type: ignore[arg-type]
     some = np.unique(np.linspace(0, n - 1, min(probe, n)).astype(int))
     ring = Ring(jnp.zeros(1, jnp.int32), jnp.full(1, n, jnp.int32))
     rows, chosen = (jax.tree.map(f, table) for f in (lambda x: x[:, None], lambda x: x[some]))
@@ -219,7 +219,7 @@ def read_minari(path: Path) -> Dataset:
     return joined(path, data.id, metadata, data.observation_space, data.action_space, episodes)
 
 
-def from_minari(data: minari.EpisodeData, space: gymnasium.Space, where: str) -> Episode:
+def from_minari(data: minari.EpisodeData, space: gymnasium.Space, where: str) -> RecordedEpisode:
     """One episode, its lengths and flags checked."""
     steps, infos = len(data.rewards), data.infos or {}
     lengths = {len(x) for x in jax.tree.leaves(data.observations)}
@@ -233,7 +233,9 @@ def from_minari(data: minari.EpisodeData, space: gymnasium.Space, where: str) ->
         raise StorageError(f"{where} is broken: it ends at step {int(np.argmax(ended))} and has {steps} steps")
     mask = np.asarray(infos[MASK], bool) if MASK in infos and np.ndim(infos[MASK]) == 2 else None
     reward = np.asarray(data.rewards, np.float32)
-    return Episode(spaces.cast(space, data.observations), data.actions, reward, bool(data.terminations[-1]), mask)
+    return RecordedEpisode(
+        spaces.cast(space, data.observations), data.actions, reward, bool(data.terminations[-1]), mask
+    )
 
 
 def joined(
@@ -242,11 +244,11 @@ def joined(
     metadata: dict[str, Any],
     observation_space: gymnasium.Space,
     action_space: gymnasium.Space,
-    episodes: list[Episode],
+    episodes: list[RecordedEpisode],
 ) -> Dataset:
     """Episodes as one table of steps."""
 
-    def rows(part: Callable[[Episode], PyTree]) -> PyTree:
+    def rows(part: Callable[[RecordedEpisode], PyTree]) -> PyTree:
         return jax.tree.map(lambda *x: np.concatenate(x), *map(part, episodes))
 
     masked = episodes[0].mask is not None

@@ -28,7 +28,7 @@ from regimen.schedule import Episodes, Schedule
 from regimen.sources.keys import NOISE_BLOCK, RolloutKeys
 from regimen.types import ActingAlgorithm, Array, Batch, EpisodeRows, PyTree
 
-Member = Any  # of an action space: a number, an array, or a dict or tuple of them
+HostAction = Any  # of an action space: a number, an array, or a dict or tuple of them
 HostRows = dict[str, PyTree]  # time rows [T, B, ...] by name
 Index = int | slice | list[int] | tuple  # of numpy
 Ending = tuple[int, bool, bool | None]  # environment, whether its episode ended by itself, whether it says it succeeded
@@ -135,7 +135,7 @@ class HostSource:
         self.doing = ("wait", -1, monotonic())
         return self.batch(rows, t if episodic else None, algo), self.finished(ended), total
 
-    def decide(self, rows: HostRows, t: int, flat: Array, noise: PyTree) -> list[Member]:
+    def decide(self, rows: HostRows, t: int, flat: Array, noise: PyTree) -> list[HostAction]:
         """Record observations and the policy's choice in row t; the actions as the environments take them."""
         self.doing = ("act", -1, monotonic())
         set_row(rows["obs"], t, self.obs)
@@ -151,7 +151,7 @@ class HostSource:
         rows["packed"][t] = packed[:, self.env_width :]
         return to_members(self.action_space, packed[:, : self.env_width])
 
-    def step(self, rows: HostRows, t: int, actions: list[Member], active: list[int]) -> list[Ending]:
+    def step(self, rows: HostRows, t: int, actions: list[HostAction], active: list[int]) -> list[Ending]:
         """Step the active environments into row t: those whose episode ended, whether by itself, and whether they say
         they succeeded."""
         if self.agents:
@@ -190,7 +190,7 @@ class HostSource:
         set_row(self.obs, some, new)
         return done
 
-    def step_teams(self, rows: HostRows, t: int, actions: list[Member], active: list[int]) -> list[Ending]:
+    def step_teams(self, rows: HostRows, t: int, actions: list[HostAction], active: list[int]) -> list[Ending]:
         """The same for environments of several agents, each of which has a column as long as it acts."""
         done, limit = [], self.limit or 1 << 62
         for i in active:
@@ -407,7 +407,7 @@ def packed_act(
     return jnp.concatenate([x.reshape(x.shape[0], -1).astype(jnp.float32) for x in parts], axis=1), memory
 
 
-def to_members(space: gymnasium.Space, packed: np.ndarray) -> list[Member]:
+def to_members(space: gymnasium.Space, packed: np.ndarray) -> list[HostAction]:
     """Actions [E, D] as members of the space, one for each environment."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return packed[:, 0].astype(int).tolist()

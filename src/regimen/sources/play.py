@@ -18,7 +18,7 @@ from jax import lax
 
 from regimen import exploration, spaces
 from regimen.envs.protocol import Baseline, Env, agents_of
-from regimen.sources.host import Ending, HostRows, HostSource, Interrupted, Member
+from regimen.sources.host import Ending, HostAction, HostRows, HostSource, Interrupted
 from regimen.sources.keys import by_agent, side_by_side
 from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
 from regimen.types import ActingAlgorithm, Array, PyTree
@@ -97,7 +97,7 @@ class Recording(NamedTuple):
     length: Array  # [E] steps taken; later rows mean nothing
 
 
-class Played(NamedTuple):
+class Playthrough(NamedTuple):
     """One episode of each of E environments."""
 
     carry: EnvCarry  # the state each ended in, and its sums
@@ -112,7 +112,7 @@ def play(
     start: tuple[PyTree, PyTree],
     keys: Callable[[Array], tuple[Array, Array]],
     record: Record = lambda state: {},
-) -> Played:
+) -> Playthrough:
     """Play one episode from each of the states and observations `start` [E, ...], to be called in a compiled function.
 
     `keys(t)` returns the actor's key and those of the environments' steps [E] at time t. `record` says what is kept of
@@ -144,12 +144,12 @@ def play(
         return t + 1, after, over | new.over, terminated | (new.ended & ~over), rows
 
     _, carry, _, terminated, rows = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags, rows))
-    return Played(carry, terminated, Recording(state, rows, carry.length))
+    return Playthrough(carry, terminated, Recording(state, rows, carry.length))
 
 
 def play_resets(
     env: Env, actor: Actor, params: PyTree, key: Array, episodes: int, record: Record = lambda state: {}
-) -> Played:
+) -> Playthrough:
     """Play `episodes` episodes from as many resets, all drawn from one key."""
     start_key, key = jax.random.split(key)
 
@@ -167,14 +167,14 @@ class HostMoment(NamedTuple):
     """The start of all episodes, or what one step of the environments did."""
 
     running: dict[int, int]  # environment -> number of the episode it plays
-    actions: list[Member]  # [B] members of the action space; none at the start
+    actions: list[HostAction]  # [B] members of the action space; none at the start
     row: HostRows  # [1, B, ...] rewards and flags of the step
     ended: list[Ending]
 
 
 def play_host(
     source: HostSource,
-    act: Callable[[HostSource], list[Member]],
+    act: Callable[[HostSource], list[HostAction]],
     seed: int,
     episodes: int,
     stop_requested: Callable[[], bool] = lambda: False,

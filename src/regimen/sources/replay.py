@@ -27,7 +27,7 @@ TRIES = 8  # draws for each sample, of which the first valid row is taken
 
 
 @pytree_dataclass
-class Rows(Record):
+class ReplayRows(Record):
     """What is kept of a transition, in the dtypes it came in."""
 
     obs: PyTree  # [C, B, ...]
@@ -50,8 +50,8 @@ class Ring(Record):
 
 
 @pytree_dataclass
-class Sample(Record):
-    """Transitions over up to n steps."""
+class NStepTransitions(Record):
+    """NStepTransitions over up to n steps."""
 
     obs: PyTree  # [N, ...]
     action: PyTree  # [N, ...]
@@ -82,7 +82,7 @@ class Replay:
         columns = self.columns // devices
         return replace(self, size=self.capacity * columns, columns=columns)
 
-    def zeros(self, observation_space: gymnasium.Space, action: PyTree, options: int = 0) -> Rows:
+    def zeros(self, observation_space: gymnasium.Space, action: PyTree, options: int = 0) -> ReplayRows:
         """An empty ring. `action` is any array tree [...] of one action; `options` of its mask, 0: there is none."""
         lead = (self.capacity, self.columns)
 
@@ -94,7 +94,7 @@ class Replay:
         masks = [jnp.zeros((*lead, options), bool) for _ in range(2)] if options else [None, None]
         successor = jax.tree.map(jnp.zeros_like, obs)
         action = jax.tree.map(zeros, action)
-        return Rows(obs, action, jnp.zeros(lead), flags[0], flags[1], successor, flags[2], *masks)
+        return ReplayRows(obs, action, jnp.zeros(lead), flags[0], flags[1], successor, flags[2], *masks)
 
     def bytes(self, observation_space: gymnasium.Space, action: PyTree, options: int = 0) -> int:
         """What `zeros` would allocate; nothing is."""
@@ -104,7 +104,7 @@ class Replay:
     def ring(self) -> Ring:
         return Ring(*(jnp.zeros(self.workers, jnp.int32) for _ in range(2)))
 
-    def insert(self, ring: Ring, rows: Rows, batch: Batch) -> tuple[Ring, Rows]:
+    def insert(self, ring: Ring, rows: ReplayRows, batch: Batch) -> tuple[Ring, ReplayRows]:
         """The batch of one worker [T, B / W, ...] written at its cursor. Its rollout must have the `rows` planned."""
         steps, width = batch.valid.shape
         assert self.capacity % steps == 0 and width * self.workers == self.columns, "not the rollout planned for"
@@ -121,7 +121,7 @@ class Replay:
         count = ring.count.at[worker].set(jnp.minimum(ring.count[worker] + steps, self.capacity))
         return Ring(cursor, count), jax.tree.map(write, rows, new)
 
-    def cut(self, rows: Rows, new: Rows, cursor: Array, column: Array) -> Rows:
+    def cut(self, rows: ReplayRows, new: ReplayRows, cursor: Array, column: Array) -> ReplayRows:
         """The rows kept so far, truncated before `new` ones in the columns that do not go on with the successor of the
         row at the cursor's back. Nothing to do where successors are not kept as observations are."""
         if jax.tree.structure(rows.obs) != jax.tree.structure(rows.next_obs):
@@ -139,7 +139,9 @@ class Replay:
         truncated = before(rows.truncated) | (anew & before(rows.valid) & ~before(rows.terminated))
         return rows.replace(truncated=lax.dynamic_update_slice(rows.truncated, truncated[None], at))
 
-    def sample(self, ring: Ring, rows: Rows, key: Array, size: int, n_step: int, gamma: Array | float) -> Sample:
+    def sample(
+        self, ring: Ring, rows: ReplayRows, key: Array, size: int, n_step: int, gamma: Array | float
+    ) -> NStepTransitions:
         """`size` transitions, uniform over the valid rows that count, with replacement."""
         age, column = self.draw(ring, rows, key, size)
         count, cursor = (x[column // (self.columns // self.workers)] for x in (ring.count, ring.cursor))
@@ -162,7 +164,7 @@ class Replay:
             terminated |= going & ended
             going &= ~(ended | take(rows.truncated, ahead))
         first, final = (jax.tree.map(lambda x, at=at: take(x, at), rows) for at in (age, last))
-        return Sample(
+        return NStepTransitions(
             first.obs,
             first.action,
             reward,
@@ -173,7 +175,7 @@ class Replay:
             final.next_mask,
         )
 
-    def draw(self, ring: Ring, rows: Rows, key: Array, size: int) -> tuple[Array, Array]:
+    def draw(self, ring: Ring, rows: ReplayRows, key: Array, size: int) -> tuple[Array, Array]:
         """Age (0: the oldest that counts) and column of `size` rows: of several draws each, the first that is valid."""
         width = self.columns // self.workers
         lots = jax.random.bits(key, (2 * TRIES * size,), jnp.uint32).reshape(2, TRIES, size)  # flat: compiles sooner
@@ -187,13 +189,13 @@ class Replay:
         return age[found, jnp.arange(size)], column[found, jnp.arange(size)]
 
 
-def as_rows(batch: Batch, like: Rows) -> Rows:
+def as_rows(batch: Batch, like: ReplayRows) -> ReplayRows:
     """What is kept of a batch [T, B, ...]. Where the environment gives no masks though it may, all is allowed."""
     masks = (None, None)
     if like.mask is not None:
         everything = jnp.ones((*batch.valid.shape, like.mask.shape[-1]), bool)
         masks = (batch.extras.get("mask", everything), batch.extras.get("next_mask", everything))
-    return Rows(
+    return ReplayRows(
         batch.obs,
         batch.action,
         batch.reward.sum(-1),

@@ -149,7 +149,7 @@ def fresh(env: Env, state: PyTree, obs: PyTree, memory: PyTree) -> EnvCarry:
 
 
 @pytree_dataclass
-class Stepped(Record):
+class StepResult(Record):
     """What one step of every environment did."""
 
     going: EnvCarry  # as if no episode had ended
@@ -161,7 +161,7 @@ class Stepped(Record):
     ended: Array  # [E] by itself, not cut short
 
 
-def step_all(env: Env, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Array) -> Stepped:
+def step_all(env: Env, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Array) -> StepResult:
     """One step of every environment with actions [B, ...] in its own form."""
     agents, lead = len(agents_of(env)), carry.length.shape
     shape = (*lead, agents) if agents else lead
@@ -190,7 +190,7 @@ def step_all(env: Env, carry: EnvCarry, action: PyTree, memory: PyTree, keys: Ar
     }
     going = EnvCarry(state, side_by_side(env, ts.obs), carry.reward + total, length, metrics, memory)
     reward, terminated, truncated, acted = side_by_side(env, (reward, terminated, truncated, acted))
-    return Stepped(going, reward, terminated, truncated, acted, over, ended)
+    return StepResult(going, reward, terminated, truncated, acted, over, ended)
 
 
 def advance(

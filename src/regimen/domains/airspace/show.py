@@ -13,7 +13,7 @@ from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import SEPARATION, ScenarioFile, load
 from regimen.domains.airspace.state import AirspaceState
 from regimen.errors import ConfigError
-from regimen.sources.play import Played, baseline_actor, play
+from regimen.sources.play import Playthrough, baseline_actor, play
 
 
 class Outcome(NamedTuple):
@@ -38,7 +38,7 @@ def no_op(scenario: str, reward: str = "compat") -> Outcome:
     keys = jax.random.key(0)[None]
 
     @jax.jit
-    def fly(env: Airspace) -> Played:
+    def fly(env: Airspace) -> Playthrough:
         actor = baseline_actor(env.baselines["no_op"])
         return play(env, actor, (), jax.vmap(env.reset)(keys), lambda t: (keys, keys), env.recorded)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regimen.domains.empowerment import equations
-from regimen.domains.empowerment.reach import Table
+from regimen.domains.empowerment.reach import StateTable
 from regimen.domains.empowerment.theory import Theory
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import EnvError
@@ -45,7 +45,7 @@ class Solution:
 
     world: World
     theory: Theory
-    table: Table
+    table: StateTable
     pi_h: list[np.ndarray]  # [S_t, H, G, A]; a prior that the world gives is the same at all times
     q_r: list[np.ndarray]  # [S_t, A^R]
     pi_r: list[np.ndarray]  # [S_t, A^R]

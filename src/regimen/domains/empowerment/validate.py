@@ -21,7 +21,7 @@ from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import exact, reach
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.algorithm import Empowerment
-from regimen.domains.empowerment.learner.targets import Values
+from regimen.domains.empowerment.learner.targets import NetValues
 from regimen.domains.empowerment.pictures.draw import plot_solution
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.world import World
@@ -39,7 +39,7 @@ CSV_COLUMNS = ("state", "time", "quantity", "of", "learned", "exact")
 
 
 @dataclass(frozen=True)
-class Pairs:
+class LearnedAndExact:
     """Both sides on the same rows: P pairs of state and time."""
 
     state: np.ndarray  # [P] numbers of states
@@ -55,7 +55,7 @@ class Validation:
     run: str
     env: str
     beta_r: float
-    pairs: Pairs
+    pairs: LearnedAndExact
     numbers: dict[str, float]
     out: Path
     report: dict[str, Any] | None = None  # how far the exact side converged, where it is a stationary solution
@@ -86,7 +86,7 @@ class Validation:
         return [head, *(f"  {a:<32}{b:>12}  {c}" for a, b, c in rows)]
 
 
-def compare(algo: Empowerment, params: PyTree, solution: Solution) -> Pairs:
+def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAndExact:
     """What networks with these parameters (by network) say where the solution has values."""
     live = [solution.live(t) for t in range(len(solution.v_r))]
     state = np.concatenate([np.flatnonzero(x) for x in live])
@@ -96,7 +96,7 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution) -> Pairs:
         return np.concatenate([layer[there] for layer, there in zip(getattr(solution, name), live)])
 
     @jax.jit
-    def look(algo: Empowerment, params: PyTree, states: Array, times: Array) -> Values:
+    def look(algo: Empowerment, params: PyTree, states: Array, times: Array) -> NetValues:
         rows = algo.bound.model.rows({"state": states, "time": times})
         return algo.values(params, rows, algo.config.beta_r)
 
@@ -112,10 +112,10 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution) -> Pairs:
         "v_r": -np.exp(values.log_v),
     }
     learned = {name: np.asarray(x, np.float64) for name, x in learned.items()}
-    return Pairs(state, time, learned, {name: right(name) for name in learned})
+    return LearnedAndExact(state, time, learned, {name: right(name) for name in learned})
 
 
-def in_pieces(look: Callable[[np.ndarray], Values], count: int, size: int = 4096) -> Values:
+def in_pieces(look: Callable[[np.ndarray], NetValues], count: int, size: int = 4096) -> NetValues:
     """Of many rows, a piece of one shape at a time, in float64 on the host."""
     size = min(size, count)
     parts = []
@@ -126,7 +126,7 @@ def in_pieces(look: Callable[[np.ndarray], Values], count: int, size: int = 4096
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def measure(pairs: Pairs, beta_r: float) -> dict[str, float]:
+def measure(pairs: LearnedAndExact, beta_r: float) -> dict[str, float]:
     """The numbers of a comparison. Q_r next to a certain end is the same for all; it counts as any other."""
     learned, right = pairs.learned, pairs.exact
 
@@ -204,7 +204,7 @@ def validate(
     return validation
 
 
-def learned_solution(solution: Solution, pairs: Pairs) -> Solution:
+def learned_solution(solution: Solution, pairs: LearnedAndExact) -> Solution:
     """The solution with what was learned in place of what is exact, wherever a state can be at a time."""
     lists = {name: [layer.copy() for layer in getattr(solution, name)] for name in pairs.learned}
     for name, layers in lists.items():

@@ -14,7 +14,7 @@ from regimen.config.schema import TrainConfig
 from regimen.domains.network_defense.env import NetworkDefense, State
 from regimen.envs import registry
 from regimen.errors import ConfigError
-from regimen.experiments.search.engine_trial import EngineTrial, Played, Program
+from regimen.experiments.search.engine_trial import EngineTrial, Program, TrialEpisodes
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays
 from regimen.experiments.studies.gradients import changed
@@ -78,17 +78,17 @@ class DefenceTrial(EngineTrial):
     def env_args_of(self, candidate: int) -> dict[str, object]:
         return self.config.env_args | {"workflow": self.space.values[candidate].name}
 
-    def values(self, played: Played) -> np.ndarray:
+    def values(self, played: TrialEpisodes) -> np.ndarray:
         return played.metrics["env_return"]
 
-    def rates(self, played: Played) -> tuple[np.ndarray, float]:
+    def rates(self, played: TrialEpisodes) -> tuple[np.ndarray, float]:
         """Episodes with too few fixes do not count in the repaired definition."""
         if not self.repaired:
             return clipped(played.metrics["compliance"]), float(played.metrics["fixes"].sum())
         counted = played.metrics["counted"] > 0
         return clipped(played.metrics["compliance"][counted]), float(played.metrics["fixes_repaired"].sum())
 
-    def row(self, played: Played) -> dict[str, float]:
+    def row(self, played: TrialEpisodes) -> dict[str, float]:
         alignment = played.components.get("alignment", np.zeros(len(played)))
         return {"alignment": float(alignment.mean()), "fixes": float(played.metrics["fixes"].mean())}
 

@@ -25,8 +25,8 @@ from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.engines.base import Limits, Progress, WorkerRow
 from regimen.engines.host import UpdateEngine
 from regimen.engines.ray.cluster import Cluster
-from regimen.engines.ray.fleet import Asked, Fleet, Member, put
-from regimen.engines.ray.worker import Post, Report, import_string, join, join_rows
+from regimen.engines.ray.fleet import Fleet, RolloutRequest, WorkerHandle, put
+from regimen.engines.ray.worker import Post, RolloutReport, import_string, join, join_rows
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError
 from regimen.types import Array, Batch, State
@@ -62,7 +62,7 @@ class RayEngine(UpdateEngine):
         self.weights: ray.ObjectRef | None = None  # reference to the newest
         self.version = -1  # updates they come from
         self.key = np.zeros(0)  # of the rollouts that are asked for now
-        self.ready: deque[tuple[Member, Asked]] = deque()  # finished rollouts, in the order in which they were found
+        self.ready: deque[tuple[WorkerHandle, RolloutRequest]] = deque()  # finished rollouts, the oldest first
         self.rollouts = self.dropped = 0
         self.synced = 0  # training steps of the weights that workers have, where those are counted
 
@@ -75,7 +75,7 @@ class RayEngine(UpdateEngine):
             worker, data, self.regimen, self.env, self.algorithm, start, self.frozen, tuple(filter(None, sys.path))
         )
 
-    def order(self, member: Member) -> None:
+    def order(self, member: WorkerHandle) -> None:
         """Ask a worker for what it owes: its share of this update, or as many rollouts as it may get ahead."""
         for _ in range(self.config.engine.queue - len(member.asked) if self.asynchronous else 1):
             if self.asynchronous:  # updates and rollouts do not go together
@@ -149,7 +149,7 @@ class RayEngine(UpdateEngine):
         progress.metrics |= {name: np.array([value], np.float64) for name, value in told.items()}
         return [progress]
 
-    def collect_all(self) -> tuple[list[Report], Batch]:
+    def collect_all(self) -> tuple[list[RolloutReport], Batch]:
         """The shares of all workers, in their order, as one batch."""
         members, found = self.fleet.members, {}
         while missing := [m for m in members if m.index not in found]:
@@ -161,7 +161,7 @@ class RayEngine(UpdateEngine):
         reports, batches = zip(*(found[m.index] for m in members))
         return list(reports), join(list(batches))
 
-    def collect_next(self) -> tuple[list[Report], Batch]:
+    def collect_next(self) -> tuple[list[RolloutReport], Batch]:
         """The batch that has waited longest and is not too old to learn from."""
         while True:
             known = [asked for _, asked in self.ready]

@@ -20,7 +20,7 @@ from ray import exceptions
 
 from regimen.config.schema import EngineConfig
 from regimen.engines.base import WorkerRow
-from regimen.engines.ray.worker import ONE_THREAD, Post, Report, Status, UnmakeableError, Worker
+from regimen.engines.ray.worker import ONE_THREAD, Post, RolloutReport, Status, UnmakeableError, Worker
 from regimen.errors import EnvError, RegimenError
 from regimen.sources.host import Interrupted
 from regimen.types import Batch, PyTree
@@ -32,7 +32,7 @@ BLINK = 0.2  # seconds between looks for a signal
 
 
 @dataclass(eq=False)
-class Asked:
+class RolloutRequest:
     """A rollout that a worker was asked for."""
 
     report: ray.ObjectRef
@@ -40,12 +40,12 @@ class Asked:
 
 
 @dataclass(eq=False)
-class Member:
+class WorkerHandle:
     """One worker."""
 
     index: int
     actor: Any = None
-    asked: deque[Asked] = field(default_factory=deque)  # oldest first
+    asked: deque[RolloutRequest] = field(default_factory=deque)  # oldest first
     restarts: int = 0
     began: float = 0.0  # when it was started
     heard: float = 0.0  # when it last answered
@@ -110,13 +110,13 @@ class Fleet:
         self,
         config: EngineConfig,
         post: Callable[[int, int], Post],
-        order: Callable[[Member], None],
+        order: Callable[[WorkerHandle], None],
         stop_requested: Callable[[], bool],
     ):
         self.config, self.post, self.order, self.stop_requested = config, post, order, stop_requested
         self.tell: Callable[[str], None] = lambda text: None
         self.show: Callable[[list[WorkerRow]], None] = lambda rows: None
-        self.members: list[Member] = []
+        self.members: list[WorkerHandle] = []
         self.restarts = 0
         self.proven = False  # a rollout has been delivered: what fails now may work again
         self.shown = 0.0
@@ -125,11 +125,11 @@ class Fleet:
         resources = {"num_cpus": self.config.cpus, "max_restarts": 0, "runtime_env": {"env_vars": ONE_THREAD}}
         make: Any = ray.remote(concurrency_groups={"watch": 1}, **resources)  # type: ignore[call-overload]
         self.actor = make(Worker)
-        self.members = [Member(i) for i in range(self.config.workers)]
+        self.members = [WorkerHandle(i) for i in range(self.config.workers)]
         for member in self.members:
             self.staff(member)
 
-    def staff(self, member: Member) -> None:
+    def staff(self, member: WorkerHandle) -> None:
         """Start a process for a worker, and ask it for what it is to deliver."""
         member.actor = self.actor.remote(self.post(member.index, member.restarts))
         member.began = member.heard = time.monotonic()
@@ -148,16 +148,16 @@ class Fleet:
 
     # --- rollouts ----------------------------------------------------------------------------------------------------
 
-    def ask(self, member: Member, key: np.ndarray, version: int, weights: ray.ObjectRef | None) -> None:
+    def ask(self, member: WorkerHandle, key: np.ndarray, version: int, weights: ray.ObjectRef | None) -> None:
         """One more rollout; `weights` is a reference to what `ray.put` was given."""
-        member.asked.append(Asked(*member.actor.rollout.remote(key, version, weights)))
+        member.asked.append(RolloutRequest(*member.actor.rollout.remote(key, version, weights)))
 
     def offer(self, version: int, weights: ray.ObjectRef | None) -> None:
         """Newer weights for whatever has not begun."""
         for member in self.members:
             member.actor.offer.remote(version, weights)
 
-    def wait(self, members: list[Member], enough: int) -> list[Member]:
+    def wait(self, members: list[WorkerHandle], enough: int) -> list[WorkerHandle]:
         """Those of `members` whose oldest rollout is finished, at least `enough` of them."""
         begun = time.monotonic()
         told = STALL_SECONDS
@@ -177,16 +177,16 @@ class Fleet:
                 self.tell(f"waiting for worker {late.index}: {late.words()}")
                 told = 2 * waited
 
-    def latest(self, members: list[Member]) -> Member | None:
+    def latest(self, members: list[WorkerHandle]) -> WorkerHandle | None:
         """The worker to name in a stall; none while those that are missing have hardly been started."""
         now = time.monotonic()
         late = [m for m in members if m.collected or now - m.began > START_SECONDS]
         return max(late, key=lambda m: m.status.seconds + now - m.heard, default=None)
 
-    def take(self, member: Member) -> tuple[Report, ray.ObjectRef] | None:
+    def take(self, member: WorkerHandle) -> tuple[RolloutReport, ray.ObjectRef] | None:
         """What is said of its oldest finished rollout and a reference to the batch; None if it failed instead."""
         try:
-            report: Report = ray.get(member.asked[0].report)
+            report: RolloutReport = ray.get(member.asked[0].report)
         except exceptions.RayError as error:
             self.replace(member, error)
             return None
@@ -194,7 +194,7 @@ class Fleet:
         member.collected += report.steps
         return report, member.asked.popleft().batch
 
-    def fetch(self, member: Member, batch: ray.ObjectRef) -> Batch | None:
+    def fetch(self, member: WorkerHandle, batch: ray.ObjectRef) -> Batch | None:
         """A batch by its reference; None if it was lost with the node that held it."""
         try:
             return ray.get(batch)
@@ -204,7 +204,7 @@ class Fleet:
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def replace(self, member: Member, fault: BaseException | str) -> None:
+    def replace(self, member: WorkerHandle, fault: BaseException | str) -> None:
         """Put another in its place; EnvError once that has been done too often."""
         why = fault if isinstance(fault, str) else explain(fault, self.proven)
         with contextlib.suppress(Exception):
@@ -236,7 +236,7 @@ class Fleet:
         if now - self.shown >= LOOK_SECONDS:
             self.report()
 
-    def hear(self, member: Member) -> None:
+    def hear(self, member: WorkerHandle) -> None:
         """Take in an answer that has come. That a worker is dead shows in what was asked of it, too."""
         if member.question is None or not ray.wait([member.question], timeout=0)[0]:
             return

@@ -58,7 +58,7 @@ class Post:
 
 
 @dataclass(frozen=True)
-class Report:
+class RolloutReport:
     """What is said of a rollout; its batch travels beside it, by reference."""
 
     worker: int
@@ -88,13 +88,13 @@ class Worker:
 
     def __init__(self, post: Post):
         self.post = post
-        self.source: HostSource | Native | None = None
+        self.source: HostSource | NativeSource | None = None
         self.algo: Algorithm
         self.offered: tuple[int, PyTree] = (-1, None)
         self.begun = time.monotonic()
 
     @ray.method(num_returns=2)
-    def rollout(self, key: np.ndarray, version: int, weights: PyTree) -> tuple[Report, Batch]:
+    def rollout(self, key: np.ndarray, version: int, weights: PyTree) -> tuple[RolloutReport, Batch]:
         """One whole rollout with these weights, or newer ones that were offered meanwhile."""
         source = self.source = self.source or self.start()
         newest, newer = self.offered
@@ -105,9 +105,9 @@ class Worker:
         batch, rows, steps = source.next(self.algo, weights, mine)
         batch, rows = jax.tree.map(np.asarray, (batch, rows))
         seconds = time.monotonic() - begun
-        return Report(self.post.worker, version, steps, rows, seconds, device.tree_bytes(batch)), batch
+        return RolloutReport(self.post.worker, version, steps, rows, seconds, device.tree_bytes(batch)), batch
 
-    def start(self) -> HostSource | Native:
+    def start(self) -> HostSource | NativeSource:
         """Make the environments and the policy."""
         post = self.post
         sys.path.extend(p for p in post.path if p not in sys.path)
@@ -123,7 +123,7 @@ class Worker:
         schedule = Steps(share.n) if share.kind == "steps" else Episodes(share.n)
         first = post.worker * share.num_envs
         if handle.native is not None:
-            return Native(handle.native, schedule, share.num_envs, self.algo, native_key(config.seed, post))
+            return NativeSource(handle.native, schedule, share.num_envs, self.algo, native_key(config.seed, post))
         assert handle.make_host is not None
         limit, metrics = handle.max_episode_steps, handle.metric_reductions
         source = HostSource(
@@ -147,7 +147,7 @@ class Worker:
         return Status(what, env, time.monotonic() - since, steps, os.getpid())
 
 
-class Native:
+class NativeSource:
     """A native environment compiled for this process: `ScanSource` as `HostSource` looks from outside."""
 
     def __init__(self, env: Env, schedule: Steps | Episodes, num_envs: int, algo: Algorithm, key: Array):

@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
 from regimen.engines.signals import Signals
 from regimen.errors import RegimenError
 from regimen.experiments.search.loop import Options, Search
-from regimen.experiments.search.methods import METHODS, Model
+from regimen.experiments.search.methods import METHODS, Belief
+from regimen.experiments.search.plots import all_of, regret
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Store, log_row
 from regimen.experiments.search.trial import Arrays, Trial
@@ -36,8 +37,8 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A search as it stands."""
+class SearchResult:
+    """A search as it stands, and its summary."""
 
     search: Search
     path: Path
@@ -61,7 +62,7 @@ class MethodRow(TypedDict):
     trials: int
 
 
-class Comparison(TypedDict):
+class MethodComparison(TypedDict):
     """What comparison.json holds."""
 
     reference: float | None
@@ -79,24 +80,24 @@ def run(
     plots: bool = True,
     say: Say = lambda text: None,
     progress: Say = lambda text: None,
-) -> Found:
+) -> SearchResult:
     """Search until the budget is spent. Run it again on its directory to continue it."""
     names, path = names or Names(), Path(out) if out else default_path(space.name)
     store = Store(path, names.training, names.search)
     with Signals() as signals:
         signals.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
-        calls = say, progress, signals.is_requested
-        search = Search(space, trial, options, store, *calls, (names.value, names.rate))
+        words = names.value, names.rate
+        search = Search(space, trial, options, store, say, progress, signals.is_requested, words)
         whole = search.run()
         summary = summarise(search, command, None if whole else "interrupted")
         code = 0 if whole else 128 + signals.requested
         write_json(path / "summary.json", summary)
         keep_best(search, path)
         if whole and plots:
-            draw(search, path, names, say)
+            draw(lambda: all_of(path / "plots", search, names), say)
     if not whole:
         say(f"interrupted and saved; run the same command with --out {path} to continue")
-    return Found(search, path, summary, code)
+    return SearchResult(search, path, summary, code)
 
 
 def compare(
@@ -106,31 +107,24 @@ def compare(
     out: str | Path | None = None,
     *,
     names: Names | None = None,
-    command: str = "",
-    plots: bool = True,
     say: Say = lambda text: None,
-    progress: Say = lambda text: None,
-) -> dict[str, Found]:
-    """Every method, each in a directory of its own. The exhaustive one gets the budget it needs: it is the reference
-    that the others' regret is measured against."""
+    **more: Any,
+) -> dict[str, SearchResult]:
+    """Search by every method, each in a directory of its own; `more` is what else `run` takes. The exhaustive one gets
+    the budget it needs: it is the reference that the others' regret is measured against."""
     names, path = names or Names(), Path(out) if out else default_path(space.name)
-    searches: dict[str, Found] = {}
+    searches: dict[str, SearchResult] = {}
     for method in ("exhaustive", *(m for m in METHODS if m != "exhaustive")):
         budget = exhaustive_budget(space, options, trial.unit) if method == "exhaustive" else options.budget
         say(f"{method}: {budget:,} episodes")
-        chosen = dataclasses.replace(options, method=method, budget=budget)
-        searches[method] = run(
-            space, trial, chosen, path / method, names=names, command=command, plots=plots, say=say, progress=progress
-        )
+        of_method = dataclasses.replace(options, method=method, budget=budget)
+        searches[method] = run(space, trial, of_method, path / method, names=names, say=say, **more)
         if searches[method].code:
             return searches
-    from regimen.experiments.search.plots import regret
-
     write_json(path / "comparison.json", comparison(searches))
-    try:
-        regret(path / "plots" / "regret.png", {m: f.search for m, f in searches.items()}, names)
-    except RegimenError as e:
-        say(f"no plots: {e}")
+    best = reference(searches)
+    runs = {method: result.search for method, result in searches.items()}
+    draw(lambda: regret(path / "plots" / "regret.png", runs, best, names.value), say)
     return searches
 
 
@@ -141,25 +135,25 @@ def exhaustive_budget(space: Space, o: Options, unit: int) -> int:
     return o.warm_up + len(space) * (o.max_episodes + checks + o.eval_episodes)
 
 
-def reference(searches: Mapping[str, Search]) -> dict[int, float]:
+def reference(searches: Mapping[str, SearchResult]) -> dict[int, float]:
     """The value of each feasible candidate as the exhaustive search measured it."""
-    return {v.candidate: v.outcome.value for v in searches["exhaustive"].verdicts if v.feasible}
+    return {v.candidate: v.outcome.value for v in searches["exhaustive"].search.verdicts if v.feasible}
 
 
-def comparison(searches: Mapping[str, Found]) -> Comparison:
+def comparison(searches: Mapping[str, SearchResult]) -> MethodComparison:
     """What each method recommends and how much worse that is than the best of the exhaustive search."""
-    truth = reference({m: f.search for m, f in searches.items()})
+    truth = reference(searches)
     top = max(truth.values(), default=None)
     rows: dict[str, MethodRow] = {}
-    for method, f in searches.items():
-        best = f.search.best
+    for method, result in searches.items():
+        best = result.search.best
         value = None if best is None else truth.get(best.candidate, best.outcome.value)
         rows[method] = {
-            "best": f.best,
+            "best": result.best,
             "value": value,
             "regret": None if value is None or top is None else top - value,
-            "episodes": f.search.spent,
-            "trials": len(f.search.verdicts),
+            "episodes": result.search.spent,
+            "trials": len(result.search.verdicts),
         }
     return {"reference": top, "methods": rows}
 
@@ -167,14 +161,13 @@ def comparison(searches: Mapping[str, Found]) -> Comparison:
 def summarise(search: Search, command: str = "", stopped: str | None = None) -> dict[str, object]:
     """summary.json: the best, how it was found, and what is believed of every candidate."""
     space, o, best = search.space, search.options, search.best
-    seen = [v.seen for v in search.verdicts]
-    model = Model.of(space, o.gate, seen)
-    posterior = model.values.posterior()
-    likely = None if model.feasibility is None else model.feasibility.probability()
+    belief = Belief.of(space, o.gate, search.evidence)
+    posterior = belief.values.posterior()
+    likely = belief.likely()
     if stopped is None:
         through = o.method == "exhaustive" and len(search.verdicts) >= len(space)
         stopped = "every candidate tried" if through else "budget spent"
-    hyper = model.values.hyper
+    hyper = belief.values.hyper
     return {
         "space": space.name,
         **space.details,
@@ -189,12 +182,12 @@ def summarise(search: Search, command: str = "", stopped: str | None = None) -> 
         "feasible_trials": sum(v.feasible for v in search.verdicts),
         "causes": dict(Counter(v.cause for v in search.verdicts)),
         "stop_reason": stopped,
-        "best": None if best is None else log_row(space, best, o.gate),
+        "best": None if best is None else log_row(space, best),
         "model": {
             "theta": dict(zip(space.factors, hyper.theta.tolist())),
             "signal": hyper.signal,
             "noise": hyper.noise,
-            "scale": model.values.scale,
+            "scale": belief.values.scale,
             "posterior": [
                 {
                     "candidate": key,
@@ -219,11 +212,10 @@ def keep_best(search: Search, path: Path) -> None:
         save(path / "policy", best.candidate, None if name is None else search.store.policy(name))
 
 
-def draw(search: Search, path: Path, names: Names, say: Say) -> None:
-    from regimen.experiments.search import plots
-
+def draw(pictures: Callable[[], object], say: Say) -> None:
+    """Draw, or say why there are no pictures."""
     try:
-        plots.all_of(path / "plots", search, names)
+        pictures()
     except RegimenError as e:  # no matplotlib
         say(f"no plots: {e}")
 

@@ -10,14 +10,12 @@ from typing import Any
 
 from regimen.errors import ConfigError
 from regimen.experiments.search import api
-from regimen.experiments.search.gate import LEVEL, Gate
+from regimen.experiments.search.gate import LEVEL
 from regimen.experiments.search.loop import Options, Search, flag
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Trial
 
 Say = Callable[[str], None]
-
-
 Prepared = tuple[Space, Trial, Options, api.Names]
 
 
@@ -28,8 +26,9 @@ def start(
     space, trial, options, names = prepared
     path = Path(out) if out else api.default_path(space.name)
     say(f"{len(space)} candidates; {describe(options)}; writing to {path}")
+    report = {"names": names, "say": say, "command": command, "progress": progress}
     if compare:
-        methods = api.compare(space, trial, options, path, names=names, command=command, say=say, progress=progress)
+        methods = api.compare(space, trial, options, path, **report)
         code = next((m.code for m in methods.values() if m.code), 0)
         summaries = {name: m.summary for name, m in methods.items()}
         if code:
@@ -38,7 +37,7 @@ def start(
         for line in table(comparison):
             say(line)
         return {**comparison, "summaries": summaries}, code
-    result = api.run(space, trial, options, path, names=names, command=command, say=say, progress=progress)
+    result = api.run(space, trial, options, path, **report)
     for line in ending(result.search):
         say(line)
     return result.summary, result.code
@@ -66,16 +65,14 @@ def of_factory(target: str, changes: dict[str, Any], device: str) -> Prepared:
 
 def describe(o: Options) -> str:
     """The options in words."""
-    gate = o.gate
     words = [f"budget {o.budget:,} episodes", o.method + (f" ({o.acquisition})" if o.method == "gp" else "")]
-    if isinstance(gate, Gate):
-        words.append(f"gate: {LEVEL:.0%} lower bound of {gate.threshold:g}")
+    if o.gate is not None:
+        words.append(f"gate: {LEVEL:.0%} lower bound of {o.gate.threshold:g}")
     if o.warm_up:
         words.append(f"warm-up {o.warm_up:,}")
-    train = (
-        f"at most {o.max_episodes:,} to train, looked at every {o.check_every:,}" if o.max_episodes else "no training"
-    )
-    return ", ".join([*words, f"each: {train}, {o.eval_episodes:,} to evaluate"])
+    looks = f"at most {o.max_episodes:,} to train, looked at every {o.check_every:,}"
+    words += ["each: " + (looks if o.max_episodes else "no training"), f"{o.eval_episodes:,} to evaluate"]
+    return ", ".join(words)
 
 
 def ending(search: Search) -> list[str]:
@@ -89,7 +86,7 @@ def ending(search: Search) -> list[str]:
     return [f"{text}; {len(search.verdicts)} trials, {search.spent:,} episodes"]
 
 
-def table(comparison: api.Comparison) -> list[str]:
+def table(comparison: api.MethodComparison) -> list[str]:
     rows = [f"{'method':<12} {'best':<18} {'value':>9} {'regret':>9} {'trials':>7} {'episodes':>9}"]
     for method, r in comparison["methods"].items():
         value, regret = ("-" if r[k] is None else f"{r[k]:.3f}" for k in ("value", "regret"))

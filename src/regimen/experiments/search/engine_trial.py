@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -23,17 +24,17 @@ from regimen.envs import registry
 from regimen.envs.protocol import Env
 from regimen.errors import ConfigError
 from regimen.experiments.search.gate import Rate
-from regimen.experiments.search.trial import Arrays, Outcome, Stretch
+from regimen.experiments.search.trial import Arrays, Measurement, StretchResult
 from regimen.policies.evaluate import make_evaluator
 from regimen.policies.policy import save_policy
 from regimen.runs.build import make_engine
 from regimen.runs.loop import Evaluator, Goal, Loop
 from regimen.trees import flatten, unflatten
-from regimen.types import Clock, State
+from regimen.types import Clock, Record, State, pytree_dataclass
 
 
-@dataclass(frozen=True)
-class Played:
+@pytree_dataclass
+class TrialEpisodes(Record):
     """Whole episodes, of training or of an evaluation."""
 
     returns: np.ndarray  # [n]
@@ -42,12 +43,6 @@ class Played:
 
     def __len__(self) -> int:
         return len(self.returns)
-
-    def only(self, which: np.ndarray) -> Played:
-        def rows(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {name: x[which] for name, x in named.items()}
-
-        return Played(self.returns[which], rows(self.components), rows(self.metrics))
 
 
 @dataclass
@@ -60,6 +55,10 @@ class Program:
     evaluator: Evaluator
     loop: Loop
     first: State
+
+    def state(self, arrays: Arrays | None) -> State:
+        """The first state, or the one in `arrays`."""
+        return self.first if arrays is None else unflatten(self.first, arrays, "a policy of the search")
 
 
 class EngineTrial:
@@ -81,15 +80,15 @@ class EngineTrial:
         """The environment it plays, made from that of its configuration; of one form for all that share a program."""
         return env
 
-    def values(self, played: Played) -> np.ndarray:
+    def values(self, played: TrialEpisodes) -> np.ndarray:
         """What is to be maximised, by episode.  # [n]"""
         return played.returns
 
-    def rates(self, played: Played) -> tuple[np.ndarray, float] | None:
+    def rates(self, played: TrialEpisodes) -> tuple[np.ndarray, float] | None:
         """What the gate looks at, by episode (0..1, [n]), and of how many events that is; None without a gate."""
         return None
 
-    def row(self, played: Played) -> dict[str, float]:
+    def row(self, played: TrialEpisodes) -> dict[str, float]:
         """What the logs say beside value and rate."""
         return {}
 
@@ -133,45 +132,48 @@ class EngineTrial:
     def start(self, candidate: int, arrays: Arrays | None, number: int) -> None:
         """`number` -1 goes on exactly where `arrays` were taken."""
         self.candidate, program = candidate, self.program(candidate)
-        state = program.first if arrays is None else unflatten(program.first, arrays, "a policy of the search")
+        state = program.state(arrays)
         if number >= 0:
             state = state.replace(key=jax.random.fold_in(jax.random.key(self.seed), number), clock=Clock.zero())
         engine = program.engine
         engine.env = self.env_of(candidate, program.env)
         engine.place(state, engine.carry)
 
-    def train(self, episodes: int) -> Stretch:
-        loop, updates, unit = self.program(self.candidate).loop, episodes // self.unit, self.unit
+    def train(self, episodes: int) -> StretchResult:
+        loop = self.program(self.candidate).loop
         rows: list[dict[str, float]] = []
-        parts: list[Played] = []
+        parts: list[TrialEpisodes] = []
 
         def absorb(progress: Mapping[int, Progress]) -> None:
             advance = progress[0]
-            played, update = self.played(advance), np.asarray(advance.episodes.update)
+            played = self.played(advance)
+            update = np.asarray(advance.episodes.update)
             for i in range(advance.updates):
-                rows.append(self.summary(played.only(update == i)) | {"seconds": advance.seconds / advance.updates})
+                of_update = jax.tree.map(partial(np.compress, update == i), played)
+                rows.append(self.summary(of_update) | {"seconds": advance.seconds / advance.updates})
             parts.append(played)
 
         loop.begin()
-        loop.reach(lambda k: Goal(updates), absorb)
+        loop.reach(lambda k: Goal(episodes // self.unit), absorb)
         if not parts:
-            return Stretch(0)
-        whole, (tally,) = joined(parts), loop.tallies
+            return StretchResult(0)
+        whole = jax.tree.map(lambda *x: np.concatenate(x), *parts)
         means = self.summary(whole) if len(whole) else {}
-        return Stretch(tally.updates * unit, means.get("value"), means.get("rate"), tuple(rows), tally.diverged)
+        trained = loop.tallies[0].updates * self.unit
+        return StretchResult(trained, means.get("value"), means.get("rate"), tuple(rows), loop.tallies[0].diverged)
 
-    def measure(self, episodes: int, number: int) -> Outcome:
+    def measure(self, episodes: int, number: int) -> Measurement:
         program = self.program(self.candidate)
         native = self.env_of(self.candidate, program.env)
         program.evaluator.handle = dataclasses.replace(program.evaluator.handle, native=native)
         program.loop.episodes = episodes
         result = program.loop.evaluate(0, number)
-        played = Played(result.returns, result.components, {k: np.asarray(v) for k, v in result.metrics.items()})
+        played = TrialEpisodes(result.returns, result.components, {k: np.asarray(v) for k, v in result.metrics.items()})
         values = np.asarray(self.values(played), np.float64)
         rates = self.rates(played)
         rate = None if rates is None else Rate.of(rates[0], events=rates[1])
         error = float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else abs(float(values.mean()))
-        return Outcome(float(values.mean()), error, episodes, rate, self.row(played))
+        return Measurement(float(values.mean()), error, episodes, rate, self.row(played))
 
     def arrays(self) -> Arrays:
         return flatten(self.program(self.candidate).engine.state)
@@ -179,9 +181,9 @@ class EngineTrial:
     def save(self, path: Path, candidate: int, arrays: Arrays | None) -> None:
         """The policy in `arrays`, or the first one, as a folder that `regimen.load_policy` reads."""
         program, config = self.program(candidate), self.config_of(candidate)
-        state = program.first if arrays is None else unflatten(program.first, arrays, "a policy of the search")
         meta = {"env": config.env, "env_args": self.env_args_of(candidate), "seed": self.seed}
-        save_policy(path, config.algorithm, program.engine.algo, program.engine.algo.actor_params(state), meta)
+        algo = program.engine.algo
+        save_policy(path, config.algorithm, algo, algo.actor_params(program.state(arrays)), meta)
 
     def env_args_of(self, candidate: int) -> dict[str, object]:
         """What makes the candidate's environment again."""
@@ -189,24 +191,16 @@ class EngineTrial:
 
     # --- reading episodes --------------------------------------------------------------------------------------------
 
-    def played(self, progress: Progress) -> Played:
+    def played(self, progress: Progress) -> TrialEpisodes:
         names = self.program(self.candidate).handle.reward_components
         reward = np.asarray(progress.episodes.reward, np.float64)
         metrics = {k: np.asarray(v) for k, v in progress.episodes.metrics.items()}
-        return Played(reward.sum(-1), {name: reward[:, i] for i, name in enumerate(names)}, metrics)
+        return TrialEpisodes(reward.sum(-1), {name: reward[:, i] for i, name in enumerate(names)}, metrics)
 
-    def summary(self, played: Played) -> dict[str, float]:
+    def summary(self, played: TrialEpisodes) -> dict[str, float]:
         """Means of some episodes."""
         out = {"episodes": len(played), "value": float(np.mean(self.values(played)))}
         rates = self.rates(played)
         if rates is not None:
             out["rate"] = float(rates[0].mean()) if len(rates[0]) else 0.0
         return out | self.row(played)
-
-
-def joined(parts: list[Played]) -> Played:
-    def together(named: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        return {name: np.concatenate([x[name] for x in named]) for name in named[0]}
-
-    returns = np.concatenate([p.returns for p in parts])
-    return Played(returns, together([p.components for p in parts]), together([p.metrics for p in parts]))

@@ -14,22 +14,20 @@ from dataclasses import dataclass, field
 
 from regimen.errors import ConfigError, nearest
 from regimen.experiments.search import live_view
-from regimen.experiments.search.acquisition import Choice
 from regimen.experiments.search.gate import Gate
-from regimen.experiments.search.methods import ACQUISITIONS, METHODS, Seen, propose, recommend
+from regimen.experiments.search.methods import ACQUISITIONS, METHODS, Choice, Evidence, propose, recommend
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Store
-from regimen.experiments.search.trial import Arrays, Outcome, Saved, Stretch, Trial
+from regimen.experiments.search.trial import Arrays, Measurement, Saved, StretchResult, Trial
+from regimen.files import views
 
-GATE_MET, UNCONFIRMED, PLATEAU, CAP, BUDGET, DIVERGED, UNTRAINED = (
-    "gate met",
-    "gate met once, not confirmed",
-    "plateau",
-    "episode cap",
-    "budget",
-    "diverged",
-    "no training",
-)
+GATE_MET = "gate met"
+UNCONFIRMED = "gate met once, not confirmed"
+PLATEAU = "plateau"
+CAP = "episode cap"
+BUDGET = "budget"
+DIVERGED = "diverged"
+UNTRAINED = "no training"
 WARM_UP = -1  # the candidate that stands for all of them
 INHERIT = ("nearest", "start")
 
@@ -64,22 +62,19 @@ class Options:
             if getattr(self, name) < least:
                 raise ConfigError(f"{flag(name)}: {getattr(self, name)} is too small; it must be at least {least}")
         trains = self.max_episodes > 0
-        if 0 < self.warm_up < unit:
-            raise ConfigError(f"--warm-up: {self.warm_up} is less than one update ({unit} episodes); set 0 for none")
-        if trains and self.max_episodes < unit:
-            raise ConfigError(
-                f"--max-episodes-per-workflow: {self.max_episodes} is less than one update ({unit} episodes); raise "
-                "it, or set 0 to evaluate only"
-            )
-        if (trains or self.warm_up) and self.check_every < unit:
-            raise ConfigError(f"--check-every: {self.check_every} is less than one update ({unit} episodes)")
+        for name, used, hint in (
+            ("warm_up", self.warm_up > 0, "; set 0 for none"),
+            ("max_episodes", trains, "; raise it, or set 0 to evaluate only"),
+            ("check_every", trains or self.warm_up > 0, ""),
+        ):
+            n = getattr(self, name)
+            if used and n < unit:
+                raise ConfigError(f"{flag(name)}: {n} is less than one update ({unit} episodes){hint}")
         for name in ("check_episodes", "eval_episodes") if trains else ("eval_episodes",):
-            fewest = 0 if self.gate is None else self.gate.episodes_needed()
-            if self.gate is not None and getattr(self, name) < fewest:
-                raise ConfigError(
-                    f"{flag(name)}: {getattr(self, name)} can never meet a gate of {self.gate.threshold:g}: its bound "
-                    f"needs at least {fewest} episodes"
-                )
+            n, fewest = getattr(self, name), 0 if self.gate is None else self.gate.episodes_needed()
+            if self.gate is not None and n < fewest:
+                can_never = f"can never meet a gate of {self.gate.threshold:g}"
+                raise ConfigError(f"{flag(name)}: {n} {can_never}: its bound needs at least {fewest} episodes")
         needed = self.eval_episodes + self.warm_up + (unit if trains else 0)
         if self.budget < needed:
             parts = [f"{self.warm_up:,} to warm up"] * bool(self.warm_up) + [f"{unit:,} to train"] * trains
@@ -98,8 +93,7 @@ class Options:
 
 
 def flag(name: str) -> str:
-    special = {"max_episodes": "max-episodes-per-workflow"}
-    return "--" + special.get(name, name.replace("_", "-"))
+    return "--" + ("max-episodes-per-workflow" if name == "max_episodes" else name.replace("_", "-"))
 
 
 @dataclass
@@ -131,7 +125,7 @@ class Verdict:
     visit: int
     trained: int
     checks: int
-    outcome: Outcome
+    outcome: Measurement
     feasible: bool
     cause: str
     spent: int  # of the budget, after it
@@ -142,8 +136,8 @@ class Verdict:
         return self.choice.candidate
 
     @property
-    def seen(self) -> Seen:
-        return Seen(self.candidate, self.outcome, self.feasible, self.trained)
+    def evidence(self) -> Evidence:
+        return Evidence(self.candidate, self.outcome, self.feasible, self.trained)
 
 
 @dataclass
@@ -182,10 +176,13 @@ class Search:
         return self.options.budget - self.spent
 
     @property
+    def evidence(self) -> list[Evidence]:
+        return [v.evidence for v in self.verdicts]
+
+    @property
     def best(self) -> Verdict | None:
         """The last verdict on the candidate recommended."""
-        seen = [v.seen for v in self.verdicts]
-        candidate = recommend(self.options.method, self.space, self.options.gate, seen)
+        candidate = recommend(self.options.method, self.space, self.evidence)
         return None if candidate is None else next(v for v in reversed(self.verdicts) if v.candidate == candidate)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
@@ -210,20 +207,17 @@ class Search:
             return True
         if self.left < o.eval_episodes + (self.trial.unit if o.max_episodes else 0):
             return False
-        seen = [v.seen for v in self.verdicts]
-        choice = propose(o.method, self.space, o.gate, seen, o.seed, o.acquisition, o.kappa)
+        choice = propose(o.method, self.space, o.gate, self.evidence, o.seed, o.acquisition, o.kappa)
         if choice is None:
             return False
         number = len(self.verdicts)
-        self.running = Running(choice, number, self.parent_of(choice.candidate), self.visits(choice.candidate))
+        visits = sum(v.candidate == choice.candidate for v in self.verdicts)
+        self.running = Running(choice, number, self.parent_of(choice.candidate), visits)
         arrays = self.store.policy("start") if self.warmed else None
         if self.running.parent is not None:
             arrays = self.store.policy(str(self.running.parent))
         self.trial.start(choice.candidate, arrays, number + 1)
         return True
-
-    def visits(self, candidate: int) -> int:
-        return sum(v.candidate == candidate for v in self.verdicts)
 
     def parent_of(self, candidate: int) -> int | None:
         """Itself where it was trained before; else the nearest that was, unless all begin from one policy."""
@@ -274,7 +268,7 @@ class Search:
             return UNTRAINED
         return CAP if o.max_episodes - r.trained < self.trial.unit else BUDGET
 
-    def cause_after(self, r: Running, stretch: Stretch) -> str | None:
+    def cause_after(self, r: Running, stretch: StretchResult) -> str | None:
         """Why training ends after this stretch, if it does."""
         o, gate = self.options, self.options.gate
         if stretch.diverged:
@@ -296,7 +290,7 @@ class Search:
         r.stale += 1
         return PLATEAU if r.stale >= o.patience else None
 
-    def measure(self, episodes: int, number: int) -> Outcome:
+    def measure(self, episodes: int, number: int) -> Measurement:
         outcome = self.trial.measure(episodes, number)
         if self.options.gate is not None and outcome.rate is None:
             raise ConfigError("gate: the trial measures no rate to judge by; give its outcomes one, or set no gate")
@@ -316,24 +310,26 @@ class Search:
         cause = UNCONFIRMED if r.cause == GATE_MET and not feasible else r.cause
         if r.trained:
             self.store.save_policy(str(r.candidate), self.trial.arrays())
-        verdict = Verdict(
-            r.number, r.choice, r.parent, r.visit, r.trained, r.checks, outcome, feasible, cause, self.spent
-        )
+        trial = r.number, r.choice, r.parent, r.visit, r.trained, r.checks
+        verdict = Verdict(*trial, outcome, feasible, cause, self.spent)
         self.verdicts.append(verdict)
         best, self.running = self.best, None
         verdict.best = None if best is None else best.candidate
         self.save()
-        self.store.write_log(self.space, self.verdicts, o.gate)
+        self.store.write_log(self.space, self.verdicts)
         self.show()
         self.say(self.describe(verdict, best))
 
     def show(self) -> None:
         """The live page's picture, with the trials before a search was continued."""
-        seen, kept = [v.seen for v in self.verdicts], live_view.kept(self.space)
-        for n in range(len(seen) - (1 if self.frames else min(kept, len(seen))), len(seen)):
-            self.frames.append(live_view.frame(self.space, self.options.gate, seen[: n + 1], self.verdicts[n].best))
-        self.frames = self.frames[-kept:]
-        live_view.write(self.store.path, self.frames, self.words[0])
+        evidence = self.evidence
+        most = live_view.most_frames(self.space)
+        for n in range(len(evidence) - (1 if self.frames else min(most, len(evidence))), len(evidence)):
+            best = self.verdicts[n].best
+            self.frames.append(live_view.frame(self.space, self.options.gate, evidence[: n + 1], best))
+        self.frames = self.frames[-most:]
+        picture = views.posterior("Posterior over candidates", self.frames, label=self.words[0])
+        views.write(self.store.path, "posterior", picture)
 
     # --- words -------------------------------------------------------------------------------------------------------
 
@@ -357,10 +353,11 @@ class Search:
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 
-    def note(self, r: Running, stretch: Stretch) -> None:
+    def note(self, r: Running, stretch: StretchResult) -> None:
         """The updates of a stretch, for the training log."""
-        name = "all" if r.candidate == WARM_UP else self.space.keys[r.candidate]
-        value = "all" if r.candidate == WARM_UP else self.space.text(r.candidate)
+        warm_up = r.candidate == WARM_UP
+        name = "all" if warm_up else self.space.keys[r.candidate]
+        value = "all" if warm_up else self.space.text(r.candidate)
         episodes = self.spent - stretch.episodes
         for row in stretch.rows:
             episodes += int(row["episodes"])
@@ -385,7 +382,7 @@ class Search:
     def restore(self, saved: Saved) -> None:
         self.spent, self.warmed, self.seconds = saved["spent"], saved["warmed"], saved["seconds"]
         for data in saved["verdicts"]:
-            outcome = Outcome.from_dict(data["outcome"])
+            outcome = Measurement.from_dict(data["outcome"])
             self.verdicts.append(Verdict(**{**data, "choice": Choice(**data["choice"]), "outcome": outcome}))
         if saved["running"] is not None and saved.get("current"):
             self.running = Running(**{**saved["running"], "choice": Choice(**saved["running"]["choice"])})
@@ -397,9 +394,7 @@ class Search:
                 )
             self.trial.start(self.running.candidate, self.store.policy(saved["current"]), -1)
         if self.verdicts:  # it may have been killed before it wrote the last one
-            self.store.write_log(self.space, self.verdicts, self.options.gate)
-        begun = len(self.verdicts) or self.running is not None
-        if begun:
-            self.say(
-                f"continuing after {len(self.verdicts)} trials, {self.spent:,} of {self.options.budget:,} episodes"
-            )
+            self.store.write_log(self.space, self.verdicts)
+        if self.verdicts or self.running is not None:
+            n = len(self.verdicts)
+            self.say(f"continuing after {n} trials, {self.spent:,} of {self.options.budget:,} episodes")

@@ -8,7 +8,6 @@ candidate, whose kernel is the mean over its members (the covariance of a functi
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -185,9 +184,3 @@ def grid(choices: Mapping[str, Sequence[object]], name: str = "grid", ordered: S
     keys = tuple(",".join(f"{c}={v}" for c, v in value.items()) for value in values)
     used = [f for f, options in enumerate(choices.values()) if len(options) > 1]
     return Space(name, keys, gaps[used], values, tuple(list(choices)[f] for f in used))
-
-
-def relabelled(space: Space, order: Sequence[int]) -> Space:
-    """The same candidates with the points' labels permuted: what a model that ignores distances would not notice."""
-    order = list(order)
-    return dataclasses.replace(space, distances=space.distances[:, order][:, :, order])

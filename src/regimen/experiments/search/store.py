@@ -10,7 +10,6 @@ Files that a state does not name any more are removed only after the state that 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regimen.errors import StorageError
-from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays, Saved
 from regimen.files.storage import CsvLog, cell, plain, write_atomic, write_json, writing
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from regimen.experiments.search.loop import Verdict
 
 SCHEMA = 1
+BOOKS = ("files", "current", "rows", "serial", "updates")  # what a store keeps beside the state of the search
 TRAINING = ("trial", "candidate", "order", "update", "episodes", "total_episodes", "value", "rate", "seconds")
 
 
@@ -70,8 +69,9 @@ class Store:
                 f"{self.path} holds another search: its {name} is {short(old)}, this one's is {short(new)}; "
                 "continue it with the settings it was begun with, or name another directory with --out"
             )
-        self.files, self.current, self.rows = saved["files"], saved["current"], saved["rows"]
-        self.serial, self.updates = saved["serial"], {int(k): v for k, v in saved["updates"].items()}
+        for name in BOOKS:
+            setattr(self, name, saved[name])
+        self.updates = {int(trial): n for trial, n in self.updates.items()}
         self.rewind()
         return saved
 
@@ -80,22 +80,11 @@ class Store:
             self.current = None
         elif arrays is not None:
             self.current = self.write(arrays, "current")
-        write_json(
-            self.path / "state.json",
-            {
-                "schema": SCHEMA,
-                "identity": self.identity,
-                "files": self.files,
-                "current": self.current,
-                "rows": self.rows,
-                "serial": self.serial,
-                "updates": self.updates,
-                **state,
-            },
-        )
-        named = set(self.files.values()) | {self.current}
+        books = {name: getattr(self, name) for name in BOOKS}
+        write_json(self.path / "state.json", {"schema": SCHEMA, "identity": self.identity, **books, **state})
+        in_use = {*self.files.values(), self.current}
         for file in (self.path / "policies").glob("*.safetensors"):
-            if file.name not in named:
+            if file.name not in in_use:
                 file.unlink(missing_ok=True)
 
     # --- policies ----------------------------------------------------------------------------------------------------
@@ -148,13 +137,15 @@ class Store:
         if len(lines) != self.rows + 1 or not lines[-1].endswith(b"\n"):
             write_atomic(file, b"".join(lines[: self.rows + 1]))
 
-    def write_log(self, space: Space, verdicts: Sequence[Verdict], gate: Gate | None) -> None:
-        rows = [log_row(space, v, gate) for v in verdicts]
-        write_csv(self.path / "search.csv", [{self.search.get(k, k): v for k, v in row.items()} for row in rows])
+    def write_log(self, space: Space, verdicts: Sequence[Verdict]) -> None:
+        """Write search.csv; numbers in full, yes and no as 1 and 0, what is not finite as an empty cell."""
+        rows: list[Saved] = [plain(log_row(space, v)) for v in verdicts]
+        cells = [{self.search.get(k, k): int(v) if isinstance(v, bool) else v for k, v in row.items()} for row in rows]
+        Table.of_records(cells).write_csv(self.path / "search.csv")
 
 
-def log_row(space: Space, v: Verdict, gate: Gate | None) -> dict[str, object]:
-    """One trial, for search.csv."""
+def log_row(space: Space, v: Verdict) -> dict[str, object]:
+    """The row of one trial, for search.csv."""
     rate, choice = v.outcome.rate, v.choice
     row: dict[str, object] = {
         "iteration": v.number + 1,
@@ -181,19 +172,6 @@ def log_row(space: Space, v: Verdict, gate: Gate | None) -> dict[str, object]:
         "best": None if v.best is None else space.keys[v.best],
         **v.outcome.details,
     }
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    cells = [{name: None if value is None else formatted(value) for name, value in row.items()} for row in rows]
-    Table.of_records(cells).write_csv(path)
-
-
-def formatted(value: object) -> str:
-    if isinstance(value, (bool, np.bool_)):
-        return str(int(value))
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else ""
-    return str(value)
 
 
 def difference(old: object, new: object, name: str = "") -> tuple[str, object, object] | None:

@@ -20,7 +20,7 @@ Saved = dict[str, Any]  # what state.json holds, or a part of it
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StretchResult:
     """Some training: the episodes it took, and what they showed (with the exploring policy that collected them)."""
 
     episodes: int
@@ -31,7 +31,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Measurement:
     """Episodes that were played for nothing but measuring."""
 
     value: float
@@ -44,7 +44,7 @@ class Outcome:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Saved) -> Outcome:
+    def from_dict(cls, data: Saved) -> Measurement:
         rate = data.get("rate")
         if rate is not None:  # JSON has no infinity
             rate = Rate(**{**rate, "events": np.inf if rate["events"] is None else rate["events"]})
@@ -65,7 +65,7 @@ class Trial(Protocol):
     @property
     def compiling(self) -> bool: ...  # then a signal may end the process at once
     def start(self, candidate: int, arrays: Arrays | None, number: int) -> None: ...
-    def train(self, episodes: int) -> Stretch: ...
-    def measure(self, episodes: int, number: int) -> Outcome: ...
+    def train(self, episodes: int) -> StretchResult: ...
+    def measure(self, episodes: int, number: int) -> Measurement: ...
     def arrays(self) -> Arrays: ...
     def identity(self) -> dict[str, object]: ...

@@ -23,8 +23,7 @@ from regimen.errors import ConfigError, RegimenError, nearest
 from regimen.experiments.studies.curves import Results
 from regimen.files.console import is_terminal
 from regimen.files.run_dir import git_revision, versions
-from regimen.files.storage import plain
-from regimen.runs.api import check_free
+from regimen.files.storage import check_free, plain
 from regimen.statistics import Estimate
 from regimen.words import clock
 

@@ -18,7 +18,6 @@ from regimen.domains.empowerment.learner.schedule import Plan
 from regimen.domains.empowerment.learner.table import Enumerated
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import ConfigError
-from regimen.sources.sweep import StateSweep
 from regimen.types import Spec
 
 JOINT = 200  # joint actions allowed for each state of `table_limit`
@@ -55,12 +54,11 @@ class EmpowermentBinding(Binding):
                 f"algo.state_sweep {c.state_sweep:g}: nothing to sweep, the world is not enumerated "
                 f"({self.model.why}; algo.table_limit is {c.table_limit:,}); all rows are drawn from the replay"
             )
-        sweep = StateSweep(self.model.places, share)
-        if sweep.whole:
+        if share == 1:
             self.notes.append(
-                f"algo.state_sweep 1: rows are drawn from all {sweep.places:,} reachable ones, and none is kept"
+                f"algo.state_sweep 1: rows are drawn from all {self.model.places:,} reachable ones, and none is kept"
             )
-        self.experience = Experience(spec, self.model, self.observes, sweep, c.buffer_size)
+        self.experience = Experience(spec, self.model, self.observes, share, c.buffer_size)
 
     def replay_bytes(self) -> int:
         return self.experience.replay_bytes()
@@ -122,7 +120,7 @@ def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
     return model
 
 
-def solved_prior(world: World, c: EmpowermentConfig, table: reach.Table) -> np.ndarray | None:
+def solved_prior(world: World, c: EmpowermentConfig, table: reach.StateTable) -> np.ndarray | None:
     """How humans act by phase 1 [T, S, H, G, A], one layer where there is no time; None for the world's own prior."""
     if c.human_prior == "heuristic":
         return None
