@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from regimen.domains.network_defense import network as net
-from regimen.domains.network_defense.env import NetworkDefense, State
+from regimen.domains.network_defense.env import NetworkDefense, NetworkState
 from regimen.domains.network_defense.red import KINDS, SWEEP
 from regimen.domains.network_defense.workflow import all_workflows
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, RED, Canvas, Color
@@ -26,7 +26,6 @@ COLUMN = {net.USER_NET: 108, net.ENTERPRISE_NET: 320, net.OPERATIONAL_NET: 532}
 TOP, ROW = 344, 58
 TRUE = (GREEN, AMBER, RED)  # no session, user, root
 BELIEF = {0: GREEN, 1: VIOLET, 2: AMBER, 3: RED}  # No, Unknown, User, Privileged: unsure + 2 believed
-GROUPS = ("Analyse", "Remove", *(f"Decoy {name}" for name in net.DECOYS), "Restore")
 
 # Glyphs of 3 x 5 pixels: a character and its rows from the top, as octal digits.
 GLYPHS = (
@@ -44,7 +43,7 @@ def place(host: int) -> tuple[float, float]:
     return COLUMN[subnet], TOP - ROW * order.index(host)
 
 
-def draw(env: NetworkDefense, state: State) -> np.ndarray:
+def draw(env: NetworkDefense, state: NetworkState) -> np.ndarray:
     """One card for each host, subnets as columns. The left half of a disc is the true state (green: no session, amber:
     user, red: root), the right half what Blue believes (violet: Unknown). Bars below it are decoys, marks to its right
     this step's alerts (hollow: scan, full: exploit). Blue's last action frames a card in blue, Red's in red, dashed
@@ -54,7 +53,7 @@ def draw(env: NetworkDefense, state: State) -> np.ndarray:
     for subnet, x in COLUMN.items():
         canvas.rectangle((x - 98, 60), (x + 98, HEIGHT - 8), PANEL)
         text(canvas, net.SUBNETS[subnet], (x - 88, HEIGHT - 22), GREY)
-    way_in = (int(s.root) | int(s.seen) | int(s.unseen)) & net.ENTERPRISE_SESSIONS
+    way_in = (int(s.root) | int(s.visible) | int(s.hidden)) & net.ENTERPRISE_SESSIONS
     for left, right, is_open in ((206, 222, True), (418, 434, bool(way_in))):  # Red's way from subnet to subnet
         canvas.line((left, 226), (right, 226), RED if is_open else PALE, 3.0)
     for host in range(net.N):
@@ -66,9 +65,9 @@ def draw(env: NetworkDefense, state: State) -> np.ndarray:
     return canvas.image()
 
 
-def card(canvas: Canvas, s: State, host: int) -> None:
+def card(canvas: Canvas, s: NetworkState, host: int) -> None:
     x, y = place(host)
-    level = 2 * has(s.root, host) or has(s.seen, host) | has(s.unseen, host)
+    level = 2 * has(s.root, host) or has(s.visible, host) | has(s.hidden, host)
     belief = has(s.unsure, host) + 2 * has(s.believed, host)
     spot = near(canvas, (x - 92, y - 25), (x + 92, y + 25))
     spot.rectangle((x - 90, y - 22), (x + 90, y + 22), WHITE)
@@ -99,7 +98,7 @@ def legend(canvas: Canvas) -> None:
     text(canvas, "right half: believed", (x, y - 18), GREY)
 
 
-def frames(canvas: Canvas, s: State) -> None:
+def frames(canvas: Canvas, s: NetworkState) -> None:
     if s.blue_action >= 2:
         frame(canvas, place((int(s.blue_action) - 2) % net.N), 22.0, BLUE, True)
     if s.red_kind > SWEEP:
@@ -118,12 +117,10 @@ def frame(canvas: Canvas, at: tuple[float, float], half: float, color: Color, so
             spot.line(a, b, color, 2.0)
 
 
-def caption(canvas: Canvas, env: NetworkDefense, s: State) -> None:
+def caption(canvas: Canvas, env: NetworkDefense, s: NetworkState) -> None:
     text(canvas, f"step {int(s.time)}", (12, 34), INK)
-    blue = int(s.blue_action)
-    did = "-" if blue < 0 else ("Sleep", "Monitor")[blue] if blue < 2 else GROUPS[(blue - 2) // net.N]
-    at = f" {net.HOSTS[(blue - 2) % net.N]}" if blue >= 2 else ""
-    text(canvas, f"blue: {did}{at}", (86, 34), BLUE)
+    blue = "-" if s.blue_action < 0 else net.action_name(int(s.blue_action))
+    text(canvas, f"blue: {blue}", (86, 34), BLUE)
     if s.red_kind >= 0:
         target = net.SUBNETS[int(s.red_target)] if s.red_kind == SWEEP else net.HOSTS[int(s.red_target)]
         failed = "" if s.red_success else " failed"
