@@ -8,7 +8,6 @@ draws the network after so many steps of the greedy policy (it needs matplotlib,
 from __future__ import annotations
 
 import argparse
-import copy
 
 import jax
 import numpy as np
@@ -69,9 +68,9 @@ def card(canvas: Canvas, s: NetworkState, host: int) -> None:
     x, y = place(host)
     level = 2 * has(s.root, host) or has(s.visible, host) | has(s.hidden, host)
     belief = has(s.unsure, host) + 2 * has(s.believed, host)
-    spot = near(canvas, (x - 92, y - 25), (x + 92, y + 25))
+    spot = canvas.part((x - 92, y - 25), (x + 92, y + 25))
     spot.rectangle((x - 90, y - 22), (x + 90, y + 22), WHITE)
-    left, right = near(canvas, (x - 86, y - 22), (x - 66, y + 22)), near(canvas, (x - 66, y - 22), (x - 46, y + 22))
+    left, right = canvas.part((x - 86, y - 22), (x - 66, y + 22)), canvas.part((x - 66, y - 22), (x - 46, y + 22))
     left.disc((x - 66, y), 15, TRUE[level])
     right.disc((x - 66, y), 15, BELIEF[belief])
     spot.line((x - 66, y - 16), (x - 66, y + 16), WHITE, 2.0)
@@ -91,7 +90,7 @@ def legend(canvas: Canvas) -> None:
     x, y = COLUMN[net.ENTERPRISE_NET] - 84, TOP - 4 * ROW
     for k, (words, color) in enumerate((("clean", GREEN), ("user", AMBER), ("root", RED), ("unknown", VIOLET))):
         dot = (x + 100 * (k % 2), y + 8 - 22 * (k // 2))
-        near(canvas, (dot[0] - 8, dot[1] - 8), (dot[0] + 8, dot[1] + 8)).disc(dot, 6, color)
+        canvas.part((dot[0] - 8, dot[1] - 8), (dot[0] + 8, dot[1] + 8)).disc(dot, 6, color)
         text(canvas, words, (dot[0] + 14, dot[1] - 5), GREY)
     x = COLUMN[net.OPERATIONAL_NET] - 84
     text(canvas, "left half: true", (x, y + 4), GREY)
@@ -107,7 +106,7 @@ def frames(canvas: Canvas, s: NetworkState) -> None:
 
 def frame(canvas: Canvas, at: tuple[float, float], half: float, color: Color, solid: bool) -> None:
     (x, y), wide = at, half + 68
-    spot = near(canvas, (x - wide - 3, y - half - 3), (x + wide + 3, y + half + 3))
+    spot = canvas.part((x - wide - 3, y - half - 3), (x + wide + 3, y + half + 3))
     corners = [(x - wide, y - half), (x + wide, y - half), (x + wide, y + half), (x - wide, y + half)]
     for start, end in zip(corners, corners[1:] + corners[:1]):
         start, end = np.array(start), np.array(end)
@@ -134,26 +133,17 @@ def has(hosts: Array, host: int) -> int:
     return (int(hosts) >> host) & 1
 
 
-def text(canvas: Canvas, words: str, at: tuple[float, float], color: Color, size: int = 2) -> None:
-    """Small capitals whose lower left corner is `at`, 3 x 5 squares of `size` pixels each."""
+def text(canvas: Canvas, words: str, at: tuple[float, float], color: Color) -> None:
+    """Small capitals whose lower left corner is `at`, 3 x 5 squares of two pixels each."""
     rows = np.zeros((5, 4 * len(words)), bool)
     for i, letter in enumerate(words.upper()):
         for y, digit in enumerate(FONT.get(letter, "00000")):
             rows[y, 4 * i : 4 * i + 3] = [(int(digit) >> bit) & 1 for bit in (2, 1, 0)]
-    pixels = np.kron(rows, np.ones((size, size), bool))
+    pixels = np.kron(rows, np.ones((2, 2), bool))
     left = int(np.searchsorted(canvas.x[0], at[0]))
     top = int(np.searchsorted(-canvas.y[:, 0], -at[1])) - pixels.shape[0]
     part = canvas.pixels[top : top + pixels.shape[0], left : left + pixels.shape[1]]
     part[pixels[: part.shape[0], : part.shape[1]]] = color
-
-
-def near(canvas: Canvas, low: tuple[float, float], high: tuple[float, float]) -> Canvas:
-    """The part of a canvas between two corners, so that a small shape does not touch every pixel."""
-    part = copy.copy(canvas)
-    columns = slice(*np.searchsorted(canvas.x[0], (low[0], high[0])))
-    rows = slice(*np.searchsorted(-canvas.y[:, 0], (-high[1], -low[1])))
-    part.x, part.y, part.pixels = canvas.x[:, columns], canvas.y[rows], canvas.pixels[rows, columns]
-    return part
 
 
 def main() -> None:

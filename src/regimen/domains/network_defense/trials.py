@@ -19,6 +19,7 @@ from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays
 from regimen.experiments.studies.gradients import changed
 from regimen.files.run_dir import read_config
+from regimen.files.storage import dotted
 from regimen.runs.learner import initial_from
 from regimen.types import Array, Record, State, TimeStep, pytree_dataclass
 
@@ -141,16 +142,7 @@ def make_config(
         "rollout.num_envs": unit,
         "device": device,
         "seed": seed,
-        "algo.lr_schedule": "constant",
-        "algo.clip_schedule": "constant",
-        "algo.ent_schedule": "constant",
+        **{f"algo.{name}_schedule": "constant" for name in ("lr", "clip", "ent")},
     }
-    built = layers.build_config(ENV, algo="ppo", overrides=flat(base) | settings | dict(overrides))
+    built = layers.build_config(ENV, algo="ppo", overrides=dict(dotted(base)) | settings | dict(overrides))
     return built.replace(curriculum={})
-
-
-def flat(sections: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    out: dict[str, object] = {}
-    for name, value in sections.items():
-        out |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return out
