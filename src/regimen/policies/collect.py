@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import exploration, trees
-from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
@@ -23,7 +22,7 @@ from regimen.files.datasets import Writer
 from regimen.files.run_dir import RunFiles, read_config, read_metrics
 from regimen.policies.evaluate import baseline_evaluator, evaluate_policy
 from regimen.policies.policy import Policy, load_policy, read_policy
-from regimen.policies.target import is_run, refuse_object, stored_env
+from regimen.policies.target import environment, is_run
 from regimen.schedule import Episodes
 from regimen.sources import dataset
 from regimen.sources.dataset import Dataset, RecordedEpisode
@@ -321,12 +320,7 @@ def collect(
     the environment itself, where the run was trained on an object; the other options are those of `gather`."""
     path = Path(target) if is_run(target) else None
     origin = {} if path is None else RunFiles.open(path).config
-    name, args = origin.get("env", target), {**origin.get("env_args", {}), **(env_args or {})}
-    if isinstance(name, str):
-        refuse_object(name, env, f"regimen.collect('{target}', env=...)")
-    native = registry.is_native(name if env is None else env)
-    device.configure("auto" if native else "cpu", native)
-    handle = stored_env(name, args, env) if path is not None else registry.resolve(name, args)
+    handle = environment(target, origin, env, env_args or {}, "collect")
     return gather(handle, path, out, policy, **options)
 
 
