@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from regimen import errors
 from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError
 from regimen.files.console import Console
@@ -31,6 +32,17 @@ class Result:
     summary: Json
     exit_code: int = 0
     runs: list[Result] = dataclasses.field(default_factory=list)  # one per seed, with --seeds
+
+    def message(self) -> Json:
+        """What another process is told of it: see `of_message`."""
+        return {"run_dir": str(self.run_dir), "summary": self.summary, "exit_code": self.exit_code}
+
+    @classmethod
+    def of_message(cls, message: Json, process: str = "") -> Result:
+        """The result that another process tells of; an error that it had is raised here, too."""
+        if "error" in message:
+            raise getattr(errors, message["kind"], RegimenError)(process + message["error"])
+        return cls(Path(message["run_dir"]), message["summary"], message["exit_code"])
 
     @property
     def stop_reason(self) -> str | None:
