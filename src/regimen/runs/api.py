@@ -156,12 +156,13 @@ def provide_data(
     """The configuration with a dataset to learn from, where the algorithm needs one: collected from the run that `data`
     names, or from a short run of SAC on the environment. It stays beside the run, as `<run>-data`. A signal during
     that run ends everything: its result is the second; the same command with the same `out` goes on from there."""
-    found = None if config.data is None else datasets.locate(config.data)
     if config.data is None and ALGORITHMS[config.algorithm].online:
         return config, None
-    if found is not None:
-        named = str(config.data).startswith(datasets.PREFIX)  # else the path as it is from anywhere
-        return config if named else config.replace(data=str(found.resolve())), None
+    dataset = None if config.data is None else datasets.locate(config.data)
+    if dataset is not None:
+        if not str(config.data).startswith(datasets.PREFIX):  # the path as it is from anywhere
+            config = config.replace(data=str(dataset.resolve()))
+        return config, None
     from regimen.policies.collect import gather
 
     out = path.with_name(f"{path.name}-data")

@@ -198,9 +198,9 @@ class Ledger:
         row |= self.rollout_metrics()
         for name, values in self.pending.items():
             row[name if name.startswith("time/") else f"train/{name}"] = reduced(name, values)
-        taken = seconds - self.last_row_seconds
-        if taken > 0 and c.steps > self.last_row_steps:
-            row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken
+        duration = seconds - self.last_row_seconds
+        if duration > 0 and c.steps > self.last_row_steps:
+            row["time/steps_per_second"] = (c.steps - self.last_row_steps) / duration
         if (memory := memory_mb()) is not None:
             row["time/memory_mb"] = memory
         row["time/unix_time"] = round(time.time() - (self.seconds - seconds), 3)
