@@ -104,18 +104,18 @@ class Learner:
     def save(self) -> None:
         """A checkpoint of this moment. `policy/` is the best by evaluation, or the newest while there is none."""
         ledger, params = self.ledger, self.actor_params()
-        new_best = ledger.best_step == ledger.counters.steps
+        steps = ledger.counters.steps
+        new_best = ledger.best_step == steps
         meta = {"wall_seconds": ledger.seconds, "identity": self.identity(), "run": ledger.state()}
         meta |= {} if self.lesson is None else {"lesson": self.lesson}
-        origin = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed}
-        origin["env_steps"] = ledger.counters.steps
+        origin = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed, "env_steps": steps}
 
         def write_policy(path: Path) -> None:
             save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, origin)
 
         best = ledger.best if new_best else None
         snapshot, final = self.engine.snapshot(self.k), ledger.stop is not None
-        self.checkpoints.save(ledger.counters.steps, snapshot, meta, write_policy, best=best, final=final)
+        self.checkpoints.save(steps, snapshot, meta, write_policy, best=best, final=final)
         if new_best or ledger.best is None:
             write_policy(self.path / "policy")
 
