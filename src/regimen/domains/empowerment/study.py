@@ -226,7 +226,7 @@ def train(config: TrainConfig, seeds: Sequence[int], tick: Tick) -> list[Row]:
     loop.reach(lambda k: Goal(updates), lambda progress: tick(max(t.updates for t in loop.tallies) / updates))
     c = config.algo
     assert isinstance(c, EmpowermentConfig)
-    solution = validate.solved(handle.native, c, reach.LIMIT)
+    solution = validate.solution_of(handle.native, c, reach.LIMIT)
     seconds, rows = (time.monotonic() - begun) / len(seeds), []
     for k, seed in enumerate(seeds):
         params = {name: m.params for name, m in engine.at(engine.state, k).models.items()}
