@@ -73,7 +73,7 @@ def pieces(rounds: int, seconds: float) -> None:
 
 def update_study(strategy: str, seed: int, budget: int, folder: str) -> Any:
     from regimen.experiments.studies import updates
-    from regimen.experiments.studies.updates_options import resolve_options
+    from regimen.experiments.studies.updates.options import resolve_options
 
     given = {"parts": ["race"], "strategies": [strategy], "seeds": 1, "seed": seed, "budget": budget}
     options = resolve_options("network_defense", {}, "cpu", given, False)
@@ -90,7 +90,7 @@ def critic_first(seeds: range, budget: int, batches: int, arms: list[str]) -> No
     from regimen.engines.base import Limits
     from regimen.experiments.studies import curves
     from regimen.experiments.studies.bench import mean_return
-    from regimen.experiments.studies.updates_options import GAE
+    from regimen.experiments.studies.updates.options import GAE
 
     for seed, name in itertools.product(seeds, arms):
         with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +141,7 @@ def gains(seeds: range, budget: int) -> None:
         """`updates.gain` of an episode, in the unit of the rewards."""
         import jax.numpy as jnp
 
-        from regimen.experiments.studies import updates
+        from regimen.experiments.studies.updates.study import gain
 
         reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
         rows, _ = algo.advantages(old, batch, reward, factors)
@@ -149,7 +149,7 @@ def gains(seeds: range, budget: int) -> None:
         advantage = rows.advantage.sum(-1)
         centred = advantage - (advantage * weight).sum()
         deviation = jnp.sqrt((jnp.square(centred) * weight).sum() + 1e-12)
-        return updates.gain(algo, old, new, batch) * deviation * length
+        return gain(algo, old, new, batch) * deviation * length
 
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
@@ -353,12 +353,44 @@ def repaired_orders(seeds: range, steps: int | None, episodes: int) -> None:
 # --- empowerment -----------------------------------------------------------------------------------------------------
 
 
+def greedy_memory(seeds: range, steps: int, episodes: int) -> None:
+    """A GRU on network defence is greedily worse than in training: is it what is greedy, or how memory is carried in an
+    evaluation? The same policies sampled, by the program that evaluates."""
+    import regimen
+    from regimen.envs import registry
+    from regimen.policies.evaluate import NativeEvaluator
+    from regimen.sources.play import Actor
+
+    def sampled_actor(algo: Any) -> Actor:
+        def act(env, params, key, state, obs, mask, memory):
+            noise = algo.noise(key, (obs.shape[0],))
+            action, memory, _ = algo.act(params, obs, memory, noise, mask=mask)
+            return algo.to_env(action), memory
+
+        return Actor(act, lambda params, rows: algo.initial_carry((rows,)))
+
+    for name, settings in {"no memory": {}, "a GRU": {"network.memory": "gru"}}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            args = {"red": "meander", "mode": "faithful"}
+            common: dict[str, Any] = {"track": False, "total_steps": steps, "seed": seeds.start, "seeds": len(seeds)}
+            result = regimen.train("network_defense", out=folder + "/run", env_args=args, **settings, **common)
+            for run in result.runs:
+                policy = regimen.load_policy(run.run_dir, "final")
+                handle = registry.resolve("network_defense", args)
+                trained = float(np.mean(run.episodes["env_return"][-1000:]))
+                sampled = NativeEvaluator(handle, sampled_actor(policy.algo))(policy.params, 1000, episodes)
+                greedy = regimen.evaluate("network_defense", policy=policy, episodes=episodes, env_args=args, seed=1000)
+                means = [trained, float(sampled.returns.mean()), float(greedy.returns.mean())]
+                text = f"{name}: last 1,000 in training {means[0]:.2f}, sampled {means[1]:.2f}, greedy {means[2]:.2f}"
+                tell(text, memory=name, trained=means[0], sampled=means[1], greedy=means[2])
+
+
 def visits(seeds: range, steps: int) -> None:
     """From the replay alone `asym1x7` is above 0.02: does it come from states that training hardly visits? The total
     variation as a mean over all states with time, and weighed by how often an exploring robot and humans are there."""
     import regimen
     from regimen.domains.empowerment.study import BASE, from_replay
-    from regimen.domains.empowerment.validate import solved
+    from regimen.domains.empowerment.validate import solution_of
 
     world = "world/asym1x7"
     for seed in seeds:
@@ -369,7 +401,7 @@ def visits(seeds: range, steps: int) -> None:
         from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
         from regimen.envs import registry
 
-        solution = solved(registry.resolve(world).native, EmpowermentConfig(), 10**9)
+        solution = solution_of(registry.resolve(world).native, EmpowermentConfig(), 10**9)
         mixed = {}
         for name, epsilon in (("pi_r", BASE["epsilon_r_end"]), ("pi_h", BASE["epsilon_h_end"])):
             mixed[name] = [epsilon / x.shape[-1] + (1 - epsilon) * x for x in getattr(solution, name)]
@@ -526,7 +558,7 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
 
 
 EXPERIMENTS = ["pieces", "critic-first", "gains", "adapted", "searches", "lone-order"]
-EXPERIMENTS += ["orders", "visits", "sampled", "switch", "door"]
+EXPERIMENTS += ["orders", "greedy-memory", "visits", "sampled", "switch", "door"]
 
 
 def main() -> None:
@@ -539,7 +571,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of a speed")
     parser.add_argument("--arms", nargs="+", choices=CRITICS, default=CRITICS, help="of critic-first")
     parser.add_argument("--batches", type=int, default=20, help="critic-first: that teach the critic")
-    parser.add_argument("--episodes", type=int, help="adapted: to adapt an order (1,000); orders: played (16,000)")
+    parser.add_argument("--episodes", type=int, help="adapted: to adapt an order (1,000); played: 16,000 and 1,000")
     parser.add_argument("--looks", type=int, default=25, help="of lone-order")
     parser.add_argument("--training", type=int, default=0, choices=[0, 1], help="adapted: which of the two")
     parser.add_argument("--logs", type=Path, nargs="+", default=[], help="searches: what `adapted` printed")
@@ -562,6 +594,8 @@ def main() -> None:
             lone_order(seeds, args.looks)
         case "orders":
             repaired_orders(seeds, args.steps, args.episodes or 16_000)
+        case "greedy-memory":
+            greedy_memory(seeds, args.steps or 15_000_000, args.episodes or 1000)
         case "visits":
             visits(seeds, args.steps or 131_072)
         case "sampled":

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Programs of tests are compiled more often than they are run: compile them quickly (2.5 times as fast) and
 # keep them, for the other workers, for the processes that tests start and for the next time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+QUICKLY = "--xla_backend_optimization_level=0"
+if version("jaxlib").startswith("0.10."):  # later ones end the process at a flag that they no longer have
+    QUICKLY += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", QUICKLY)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "regimen" / "tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

@@ -1,5 +1,6 @@
 """Sweeps: what is tried, one program equals runs of their own, nothing is done twice, and what the tables say."""
 
+import contextlib
 import csv
 import json
 
@@ -10,7 +11,7 @@ from regimen.cli import sweep as cli
 from regimen.errors import ConfigError, RegimenError, StorageError, UsageError
 from regimen.experiments.sweep.optuna_trials import OptunaStudy, Pruning
 from regimen.experiments.sweep.report import explained, groups_of, importance, ranked, write_all
-from regimen.experiments.sweep.run import do_trial, next_trial, run_sweep, work
+from regimen.experiments.sweep.run import claimed, do_trial, run_sweep, work
 from regimen.experiments.sweep.space import Draw, SweepPlan, make_plan
 from regimen.experiments.sweep.trials import SweepFiles, begin
 from regimen.files.checkpoint import Checkpoints, read
@@ -246,14 +247,14 @@ def test_one_by_one_in_optuna(tmp_path):
     plan = plan_of(["algo.epochs=1,2"], ["algo.lr=log:1e-4:1e-2"], 4, sampler="tpe")
     files = begin(tmp_path / "sweep", plan, "")
     study = OptunaStudy(files.folder, plan)
-    n, claim = next_trial(files, study)  # a process that takes trial 0 and dies
-    first = study.point(study.take_up(n))
-    claim.__exit__(None, None, None)
-    n, claim = next_trial(files, study)  # one that dies between the result and the study
-    assert n == 0 and study.point(study.take_up(0)) == first
-    study.tell = lambda n, result: None
-    do_trial(files, study, n, lambda text: None)
-    claim.__exit__(None, None, None)
+    with contextlib.closing(claimed(files, study)) as trials:  # a process that takes trial 0 and dies
+        first = study.point(study.take_up(next(trials)))
+    with contextlib.closing(claimed(files, study)) as trials:  # one that dies between the result and the study
+        assert next(trials) == 0 and study.point(study.take_up(0)) == first
+        with contextlib.closing(claimed(files, study)) as others:
+            assert next(others) == 1, "trial 0 is claimed"
+        study.tell = lambda n, result: None
+        do_trial(files, study, 0, lambda text: None)
     done = files.result_path(0).read_bytes()
     assert work(files.folder) == 0
     assert files.result_path(0).read_bytes() == done and files.missing() == []

@@ -15,11 +15,12 @@ import pytest
 import regimen
 from regimen.config import layers
 from regimen.engines import device
-from regimen.engines.signals import Signals
+from regimen.engines.signals import Leaving, Signals, Terminated
 from regimen.errors import ConfigError, DivergedError, EnvError, StorageError
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.console import Console
 from regimen.files.run_dir import read_episodes, read_metrics
+from regimen.files.storage import replacing
 from regimen.runs.api import train
 from regimen.runs.loop import evaluation_seed
 from regimen.runs.session import mean_row
@@ -339,6 +340,24 @@ def test_ctrl_c_twice_leaves_without_saving(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             threading.Event().wait(20)
+
+
+def test_a_signal_while_it_draws_leaves_no_half_picture(tmp_path, monkeypatch):
+    """Everything is saved by then. The process was ended at once, with `.overview.PID.tmp.png` left behind."""
+
+    def draw(run):
+        path = run / "plots" / "overview.png"
+        path.parent.mkdir()
+        with replacing(path) as tmp:
+            tmp.write_bytes(b"half a picture")
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(20)
+
+    monkeypatch.setattr("regimen.engines.signals.GRACE_SECONDS", 600.0)
+    monkeypatch.setattr("regimen.runs.result.try_plot_run", draw)
+    with Leaving(), pytest.raises(Terminated):
+        tiny(tmp_path / "run")
+    assert status(tmp_path / "run")["state"] == "finished" and not list((tmp_path / "run" / "plots").iterdir())
 
 
 def test_schedules_need_a_length(tmp_path):

@@ -1,17 +1,18 @@
 """Several runs from one command: `regimen train NAME/all` (every environment of a family) and `--algo all`.
 
 They are trained one after the other, each in a run directory of its own below one folder. One that fails does not stop
-the rest. Started again with the same folder, finished runs are kept and unfinished ones continued. Planning does
-not import jax.
+the rest (`attempt`), a signal does (`in_turn`). Started again with the same folder, finished runs are kept and
+unfinished ones continued (`train_further`). Sweeps go through their trials in the same way. Planning does not import
+jax.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from regimen.config import datasets, layers
 from regimen.config.catalogue import ENVS, folder_name
@@ -19,15 +20,18 @@ from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, code_of
 from regimen.errors import ConfigError, RegimenError, StorageError, nearest
 from regimen.files.console import Console
-from regimen.words import aligned, clock, count, score
+from regimen.words import clock, count, score
 
 if TYPE_CHECKING:
+    from regimen.reports.table import Table
     from regimen.runs.result import Result
     from regimen.runs.session import Callback
 
+T = TypeVar("T")
 Row = dict[str, Any]  # what came of a run, as summary.json has it
 ALL = "all"
 ALGORITHMS = ("ppo", "sac", "impala", "appo", "cql")  # in this order: cql learns from what ppo has seen
+MEANS = ("env_steps", "wall_seconds", "eval_return_mean", "success_rate")  # columns of a row, over the seeds
 DRAWN = ("mixed", "random")  # members of a family that draw a scenario for each episode: not one of them
 
 
@@ -121,6 +125,32 @@ def build(env: str | None, config_file: str | None, overrides: dict[str, object]
 # --- training --------------------------------------------------------------------------------------------------------
 
 
+def in_turn(jobs: Iterable[T], train: Callable[[T], int]) -> int:
+    """Train one after the other until a signal ends one; returns its exit code, else 0."""
+    return next((code for job in jobs if (code := train(job)) in INTERRUPTED), 0)
+
+
+def attempt(train: Callable[[], Row]) -> Row:
+    """The row of a training whose failure stops no other: of a failure state, error and exit code."""
+    try:
+        return train()
+    except KeyboardInterrupt as error:
+        return {"state": "interrupted", "exit_code": code_of(error)}
+    except RegimenError as error:
+        text, code = str(error), error.exit_code
+    except Exception as error:
+        text, code = f"{type(error).__name__}: {error}", 1
+    return {"state": "failed", "error": " ".join(text.split()), "exit_code": code}
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of several runs, where it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"--out: cannot write to {folder}: {error.strerror or error}") from error
+
+
 def train_all(
     plan: RunsPlan,
     command: str = "",
@@ -129,105 +159,56 @@ def train_all(
 ) -> Result:
     """Train every job of a plan; says what came of each, in a table and in `summary.json` of the folder."""
     from regimen.files.storage import write_atomic
+    from regimen.runs.api import default_path, train_further
     from regimen.runs.result import Result
 
-    folder, say = parent(plan), console()
+    folder = Path(plan.out) if plan.out else default_path(plan.jobs[0].config, plan.title)
+    say = console()
+    if (folder / "config.yaml").exists():
+        raise StorageError(f"--out: {folder} is a run directory; choose a folder for {len(plan.jobs)} of them")
+    make_folder(folder)
     write_atomic(folder / "command.txt", command.rstrip("\n") + "\n")
     rows: dict[str, Row] = {job.name: blank(job) for job in plan.jobs}
     results: list[Result] = []
     say.event(f"{len(plan.jobs)} runs in {folder}")
-    for i, job in enumerate(plan.jobs, 1):
-        say.event(f"[{i}/{len(plan.jobs)}] {job.config.env} with {job.config.algorithm}: {folder / job.name}")
-        row = rows[job.name]
-        try:
-            result, failure = attempt(job, folder, rows, command, console(), callback)
-            row |= failure
-            if result is not None:
-                row |= described(result, folder / job.name)
-                results.append(result)
-        except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            row |= {"state": "failed", "error": text, "exit_code": 1}
-        if row.get("error"):
-            say.event(f"failed: {row['error']}")
-        summary = write_summary(folder, rows)
-        if row["exit_code"] in INTERRUPTED:
-            break
-    for line in table(list(rows.values()), violations(results)):
+
+    def train(job: RunPlan) -> int:
+        path = folder / job.name
+        number = plan.jobs.index(job) + 1
+        say.event(f"[{number}/{len(plan.jobs)}] {job.config.env} with {job.config.algorithm}: {path}")
+
+        def described() -> Row:
+            config = with_data(job, folder, rows).replace(out=str(path))
+            results.append(train_further(config, command, callback, console()))
+            return description(results[-1], path)
+
+        rows[job.name] |= attempt(described)
+        if rows[job.name].get("error"):
+            say.event(f"failed: {rows[job.name]['error']}")
+        write_summary(folder, rows)
+        return rows[job.name]["exit_code"]
+
+    interrupted = in_turn(plan.jobs, train)
+    for line in table(list(rows.values()), violations(results)).lines():
         say.event(line)
-    if summary["exit_code"] in INTERRUPTED:
+    if interrupted:
         say.event(f"interrupted; the same command with --out {folder} goes on from here")
     else:
-        compared(plan, folder, rows, say)
+        compare_algorithms(plan, folder, rows, say)
+    summary = write_summary(folder, rows)
     return Result(folder, summary, summary["exit_code"], results)
 
 
-def parent(plan: RunsPlan) -> Path:
-    """The folder of all runs: new, or one that this made earlier."""
-    from regimen.runs.api import default_path
-
-    first = plan.jobs[0].config
-    folder = Path(plan.out) if plan.out else default_path(first, plan.title)
-    if (folder / "config.yaml").exists():
-        raise StorageError(f"--out: {folder} is a run directory; choose a folder for {len(plan.jobs)} of them")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"--out: cannot write to {folder}: {error.strerror or error}") from error
-    return folder
-
-
-def attempt(
-    job: RunPlan, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
-) -> tuple[Result | None, Row]:
-    """Train a run whose failure stops no other: its result, or what to note of it (state, error, exit code)."""
-    try:
-        return train_one(job, folder, rows, command, console, callback), {}
-    except KeyboardInterrupt as error:
-        return None, {"state": "interrupted", "exit_code": code_of(error)}
-    except RegimenError as error:
-        return None, {"state": "failed", "error": " ".join(str(error).split()), "exit_code": error.exit_code}
-
-
-def train_one(
-    job: RunPlan, folder: Path, rows: Mapping[str, Row], command: str, console: Console, callback: Callback | None
-) -> Result:
-    """Train a run from nothing or from where it was left, or return it as it was finished."""
-    from regimen.runs.api import train
-    from regimen.runs.result import group_result
-
-    config, path = job.config, folder / job.name
-    if job.data_from is not None:
-        if rows[job.data_from]["state"] != "finished":
-            raise ConfigError(f"{config.algorithm} learns from the data of {job.data_from}, which did not finish")
-        source, collected = folder / job.data_from, path.with_name(f"{path.name}-data")
-        source = source if config.seeds is None else source / f"seed-{config.seed}"
-        config = config.replace(data=str(collected if datasets.locate(collected) else source))
-    if not path.exists() or not any(path.iterdir()):
-        return train(config.replace(out=str(path)), command, callback, console)
-    if config.seeds is None:
-        return go_on(path, config, command, console, callback)
-    runs = []
-    for seed in range(config.seed, config.seed + config.seeds):
-        one = config.replace(seed=seed, seeds=None)
-        runs.append(go_on(path / f"seed-{seed}", one, command, console, callback))
-        if runs[-1].exit_code:
-            break
-    return group_result(path, runs, console)
-
-
-def go_on(path: Path, config: TrainConfig, command: str, console: Console, callback: Callback | None) -> Result:
-    """A run of an earlier call: kept if it is finished, else continued, or begun."""
-    from regimen.files.storage import read_json
-    from regimen.runs.api import resume, train
-    from regimen.runs.result import Result
-
-    if not path.exists():
-        return train(config.replace(out=str(path)), command, callback, console)
-    if read_json(path / "status.json").get("state") == "finished":
-        console.event(f"finished before: {path}")
-        return Result(path, read_json(path / "summary.json"))
-    return resume(path, command=command, console=console, callback=callback)
+def with_data(job: RunPlan, folder: Path, rows: Mapping[str, Row]) -> TrainConfig:
+    """The configuration of a job, with what an earlier job has seen where it learns from that."""
+    config = job.config
+    if job.data_from is None:
+        return config
+    if rows[job.data_from]["state"] != "finished":
+        raise ConfigError(f"{config.algorithm} learns from the data of {job.data_from}, which did not finish")
+    source = folder / job.data_from / ("" if config.seeds is None else f"seed-{config.seed}")
+    collected = folder / f"{job.name}-data"
+    return config.replace(data=str(collected if datasets.locate(collected) else source))
 
 
 # --- what came of it -------------------------------------------------------------------------------------------------
@@ -238,28 +219,21 @@ def blank(job: RunPlan) -> Row:
     return {"run": job.name, "env": c.env, "algo": c.algorithm, "state": "not started", "exit_code": 0}
 
 
-def described(result: Result, path: Path) -> Row:
+def description(result: Result, path: Path) -> Row:
     """The row of a run, or of the mean of its seeds."""
-    ones = [r.summary for r in result.runs] or [result.summary]
-    reasons = Counter(str(s.get("stop_reason")) for s in ones).most_common()
-    row: Row = {
+    summaries = [run.summary for run in result.runs] or [result.summary]
+    reasons = Counter(str(s.get("stop_reason")) for s in summaries).most_common()
+    columns = {name: [s.get(name) for s in summaries] for name in MEANS}
+    for name in violations([result]):
+        columns[name] = [(s.get("eval_metrics") or {}).get(name) for s in summaries]
+    numbers = {name: [float(v) for v in values if v is not None] for name, values in columns.items()}
+    return {
         "state": "interrupted" if result.exit_code else "finished",
         "exit_code": result.exit_code,
         "run_dir": str(path),
-        "seeds": len(ones),
-        "stop_reason": ", ".join(name if n == len(ones) else f"{name} ({n})" for name, n in reasons),
-    }
-
-    def mean(name: str, of: Callable[[Row], float | None]) -> None:
-        values = [float(v) for s in ones if (v := of(s)) is not None]
-        if values:
-            row[name] = sum(values) / len(values)
-
-    for name in ("env_steps", "wall_seconds", "eval_return_mean", "success_rate"):
-        mean(name, lambda s, name=name: s.get(name))
-    for name in violations([result]):
-        mean(name, lambda s, name=name: (s.get("eval_metrics") or {}).get(name))
-    return row
+        "seeds": len(summaries),
+        "stop_reason": ", ".join(name if n == len(summaries) else f"{name} ({n})" for name, n in reasons),
+    } | {name: sum(values) / len(values) for name, values in numbers.items() if values}
 
 
 def violations(results: Sequence[Result]) -> dict[str, str]:
@@ -282,9 +256,11 @@ def write_summary(folder: Path, rows: Mapping[str, Row]) -> Row:
     return summary
 
 
-def table(rows: list[Row], labels: Mapping[str, str]) -> list[str]:
+def table(rows: list[Row], labels: Mapping[str, str]) -> Table:
     """A line for each run; `labels` are of the metrics that only some environments report."""
-    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
+    from regimen.reports.table import Table
+
+    columns: dict[str, tuple[str, Callable[[Any], str]]] = {
         "run": ("run", str),
         "env": ("environment", str),
         "algo": ("algorithm", str),
@@ -297,20 +273,20 @@ def table(rows: list[Row], labels: Mapping[str, str]) -> list[str]:
         "stop_reason": ("stopped by", str),
         "error": ("error", str),
     }
-    names = [name for name in shown if any(name in row for row in rows)]
-    cells = [[shown[n][1](row[n]) if n in row else "" for n in names] for row in rows]
-    return aligned([shown[n][0] for n in names], cells)
+    used = {name: column for name, column in columns.items() if any(name in row for row in rows)}
+    cells = [[text(row[name]) if name in row else None for name, (_, text) in used.items()] for row in rows]
+    return Table([title for title, _ in used.values()], cells)
 
 
-def compared(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
+def compare_algorithms(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
     """Where several algorithms were trained: which is better. Never a reason to fail."""
     from regimen.reports.comparison import compare
 
-    done = [job for job in plan.jobs if rows[job.name]["state"] == "finished"]
-    if len({job.config.algorithm for job in done}) < 2:
+    finished = [job for job in plan.jobs if rows[job.name]["state"] == "finished"]
+    if len({job.config.algorithm for job in finished}) < 2:
         return
     try:
-        comparison = compare([folder / job.name for job in done])
+        comparison = compare([folder / job.name for job in finished])
         for line in ["", *comparison.lines()]:
             say.event(line)
         say.event(f"comparison {comparison.save(folder / 'compare')[2]}")

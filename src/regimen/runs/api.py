@@ -108,7 +108,8 @@ def train_runs(
     """One session. What can be refused is refused before a directory is made. `configs` and `labels` are of each run,
     where they differ in numbers of the algorithm; a run directory that is there already is continued."""
     each = configs or [config.replace(seed=seed, seeds=None) for seed in seeds]
-    with Signals() as signals:
+    with contextlib.ExitStack() as signalling:
+        signals = signalling.enter_context(Signals())
         more: dict[str, Any] = {}
         if config.init_from:
             more["adopt"] = initial_from(Path(config.init_from), config, call.handle, call.console.event)
@@ -131,11 +132,12 @@ def train_runs(
                     say_running(learner.files)
                 elif config.init_from:
                     learner.files.event(f"starts from the policy of {config.init_from}")
-            return run(session, call.where)
+            return run(session, call.where, signalling)
 
 
-def run(session: Session, where: str) -> list[Result]:
-    """The loop, then evaluation, summary, plots and mirror; says where everything is."""
+def run(session: Session, where: str, signalling: contextlib.ExitStack) -> list[Result]:
+    """The loop, then evaluation, summary, plots and mirror; says where everything is. From the summary on everything is
+    saved: a signal is then left to the command, in which it is an exception that cleans up after itself."""
     console, learners = session.console, session.learners
     try:
         session.header(where)
@@ -150,7 +152,7 @@ def run(session: Session, where: str) -> list[Result]:
     results = [settle(learner, session.compile_seconds, code) for learner in learners]
     if code:
         return results
-    session.ending = True
+    signalling.close()
     if not session.group and not learners[0].diverged:
         announce(results[0].summary, session.handle.return_threshold, console)
     for learner, result in zip(learners, results):
@@ -199,15 +201,40 @@ def provide_data(
 
 def act_first(config: TrainConfig, path: Path, handle: registry.EnvHandle) -> Result:
     """The run that collects data: from nothing, from where a signal left it, or as it was finished."""
-    status = read_json(path / "status.json")
-    if not status:
-        return train(config, handle=handle)
-    stored, names = read_config(path), ("env", "env_args", "algorithm", "seed", "total_steps")
-    if any(stored.get(name) != getattr(config, name) for name in names):
+    stored = read_config(path) if (path / "config.yaml").is_file() else None
+    names = ("env", "env_args", "algorithm", "seed", "total_steps")
+    if stored is not None and any(stored.get(name) != getattr(config, name) for name in names):
         raise StorageError(f"--out: {path} holds another run; choose another --out")
+    return train_further(config, handle=handle)
+
+
+def train_further(
+    config: TrainConfig,
+    command: str = "",
+    callback: Callback | None = None,
+    console: Console | None = None,
+    handle: registry.EnvHandle | None = None,
+) -> Result:
+    """Train in the directory `out`: from nothing, or from where an earlier call left it. What is finished stays as it
+    is; of several seeds each is continued by itself, until one is interrupted."""
+    path = Path(str(config.out))
+    if not path.exists() or not any(path.iterdir()):
+        return train(config, command, callback, console, handle)
+    console = console or Console(quiet=True)
+    if config.seeds is not None:
+        results: list[Result] = []
+        for seed in range(config.seed, config.seed + config.seeds):
+            one = config.replace(seed=seed, seeds=None, out=str(path / f"seed-{seed}"))
+            results.append(train_further(one, command, callback, console, handle))
+            if results[-1].exit_code:
+                break
+        return group_result(path, results, console)
+    status = read_json(path / "status.json")
     if status.get("state") == "finished":
+        console.event(f"finished before: {path}")
         return Result(path, read_json(path / "summary.json"))
-    return resume(path, env=(handle.native or handle.make_host) if config.env.startswith(OBJECT) else None)
+    env = (handle.native or handle.make_host) if handle and config.env.startswith(OBJECT) else None
+    return resume(path, command=command, console=console, callback=callback, env=env)
 
 
 def accepted(result: Result) -> Result:
@@ -330,8 +357,9 @@ def resume(
 
 def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str, begun: float, copied: bool) -> Result:
     """One session, from a checkpoint. A copy that cannot be continued is removed again."""
-    with Signals() as signals, closing([files]):
+    with contextlib.ExitStack() as signalling, closing([files]):
         try:
+            signals = signalling.enter_context(Signals())
             processes.begin(config, [config.seed])
             engine = make_engine(config, call.handle, [config.seed], signals.is_requested)
             to = call.path, call.console, call.callback, signals
@@ -348,7 +376,7 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
         say_running(files)
         if call.command:
             files.event(f"command: {call.command}")
-        return run(session, call.where)[0]
+        return run(session, call.where, signalling)[0]
 
 
 def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool = False) -> None:

@@ -24,7 +24,7 @@ from regimen.config import layers
 from regimen.config.schema import TrainConfig
 from regimen.engines import device
 from regimen.engines.multihost import tell
-from regimen.engines.signals import Signals
+from regimen.engines.signals import Signals, code_of
 from regimen.envs import registry
 from regimen.errors import LostProcessError, RegimenError
 from regimen.files.storage import plain
@@ -54,7 +54,8 @@ def together(function: Callable[P, Result]) -> Callable[P, Result]:
                 return follow(arguments.get("handle") or arguments.get("env"))
             return lead(partial(function, *args, **kwargs))
         except BaseException as error:
-            atexit.register(leave, getattr(error, "exit_code", 1))
+            code = code_of(error) if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+            atexit.register(leave, code)
             raise
 
     return run

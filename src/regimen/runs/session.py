@@ -67,7 +67,6 @@ class Session:
         self.recorded = config.log.trajectories or config.log.alerts
         self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
         self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
-        self.ending = False  # everything is saved: a signal ends the process at once
         self.warned_of: set[str] = set()
         self.workers_written = (-math.inf, 0)  # when, and their restarts then
         signals.busy, signals.last_words = self.busy, self.last_words
@@ -319,13 +318,11 @@ class Session:
                 learner.mirror.finish({"state": state, "stop_reason": state}, [], timeout=4 / len(self.learners))
 
     def busy(self) -> bool:
-        return self.engine.compiling or self.evaluator.compiling or self.ending
+        return self.engine.compiling or self.evaluator.compiling
 
     def last_words(self, number: int) -> None:
         """The process is about to be ended by the signal's thread: the last checkpoint stays as it is."""
         self.engine.abandon()
-        if self.ending:
-            return
         name = signal.Signals(number).name
         for learner in self.learners:
             learner.files.status(state="interrupted", stop_reason=name)

@@ -5,22 +5,24 @@ Every way ends a trial with the same file in `results/`. Started again, done tri
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.errors import RegimenError
+from regimen.experiments.many import Row, attempt, in_turn
 from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
+from regimen.files.storage import read_json
 from regimen.words import plural, score
 
 if TYPE_CHECKING:
@@ -67,20 +69,49 @@ def run_sweep(
 
 
 def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> int:
-    from regimen.experiments.sweep.batch import train_together
-
+    """Trials x seeds are the learners of one engine, as with `--seeds`, each with hyper-parameters of its own."""
     with files.claim("sweep") as free:
         if not free:
             raise RegimenError(f"{files.folder} is being swept by another process")
-        todo = files.missing()
-        for chosen in (todo[i : i + size] for i in range(0, len(todo), size)):
-            code = train_together(files, chosen, console, command)
-            if code:
-                return code
-            for n in chosen:
+        missing = files.missing()
+
+        def train(trials: list[int]) -> int:
+            code = train_together(files, trials, console, command)
+            for n in trials if code == 0 else ():
                 point = files.plan.draw(n)
                 finish(files, n, point, files.plan.config(point).seed, console.event)
-    return 0
+            return code
+
+        return in_turn((missing[i : i + size] for i in range(0, len(missing), size)), train)
+
+
+def train_together(files: SweepFiles, trials: Sequence[int], console: Console, command: str = "") -> int:
+    """Train what is left of these trials; returns an exit code."""
+    from regimen.engines import curriculum, device
+    from regimen.envs import registry
+    from regimen.runs import api
+    from regimen.runs.stopping import check_rules
+
+    runs: dict[str, tuple[Path, TrainConfig]] = {}
+    for n in trials:
+        config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
+        files.discard_torn(n, config.seed)
+        for seed, path in enumerate(files.runs(n, config.seed), config.seed):
+            if read_json(path / "status.json").get("state") not in ("finished", "diverged"):
+                runs[f"trial {n}, seed {seed}"] = path, config.replace(seed=seed, seeds=None)
+    if not runs:
+        return 0
+    paths = [path for path, _ in runs.values()]
+    first = next(config for _, config in runs.values())
+    where = device.configure(first.device, True)
+    handle = registry.resolve(first.env, first.env_args)
+    check_rules(first.stop, handle.id, handle.metrics)
+    course = curriculum.expand(first.curriculum, handle)
+    configs = [config.replace(curriculum=course) for _, config in runs.values()]
+    call = api.Call(handle, files.folder if len(runs) > 1 else paths[0], where, command, None, console)
+    seeds = [config.seed for config in configs]
+    results = api.train_runs(call, configs[0], paths, seeds, time.monotonic(), configs, list(runs))
+    return max(result.exit_code for result in results)
 
 
 def finish(
@@ -116,60 +147,51 @@ def work(folder: Path | str, tell: Callable[[str], None] = lambda text: None) ->
     files = SweepFiles(folder, SweepPlan.load(folder))
     with files.claim("study", wait=True):
         study = OptunaStudy(folder, files.plan)
-    while True:
-        taken = next_trial(files, study)
-        if taken is None:
-            return 0
-        n, claim = taken
-        try:
-            code = do_trial(files, study, n, tell)
-        finally:
-            claim.__exit__(None, None, None)
-        if code:
-            return code
+    with contextlib.closing(claimed(files, study)) as trials:
+        return in_turn(trials, lambda n: do_trial(files, study, n, tell))
 
 
-def next_trial(files: SweepFiles, study: OptunaStudy) -> tuple[int, AbstractContextManager[bool]] | None:
-    """A trial that nobody works on, claimed: one left behind, else the next. None when all are done or taken."""
-    with files.claim("study", wait=True):
+def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
+    """Trials that nobody works on, each claimed until the next is asked for: those left behind, then new ones."""
+
+    def unclaimed() -> Iterator[int]:
         begun = study.trials()
-        for n in begun:
-            if study.running(n) and n < files.plan.trials:
-                claim = files.claim(f"{n:04d}")
-                if claim.__enter__():
-                    return n, claim
-                claim.__exit__(None, None, None)
-        if len(begun) >= files.plan.trials:
-            return None
-        n = study.ask().number
-        claim = files.claim(f"{n:04d}")
-        claim.__enter__()
-        return n, claim
+        yield from (n for n in begun if study.running(n) and n < files.plan.trials)
+        if len(begun) < files.plan.trials:
+            yield study.ask().number
+
+    while True:
+        with contextlib.ExitStack() as claims:
+            with files.claim("study", wait=True):
+                free = (n for n in unclaimed() if claims.enter_context(files.claim(f"{n:04d}")))
+                n = next(free, None)
+            if n is None:  # all are done or claimed by others
+                return
+            yield n
 
 
 def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str], None]) -> int:
     """One trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
-    from regimen.experiments import many
+    from regimen.runs.api import train_further
 
-    done = files.result(n)
-    if done is not None:  # killed between the file and the study
-        study.tell(n, done)
+    result = files.result(n)
+    if result is not None:  # killed between the file and the study
+        study.tell(n, result)
         return 0
     trial = study.take_up(n)
     point = study.point(trial)
     config = files.plan.config(point)
     files.discard_torn(n, config.seed)
-    failure: many.Row = {}
-    run = many.RunPlan(files.trial(n).name, config)
+    row: Row = {}
     if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
         callback, command = study.pruning(trial, side_by_side(config)), f"trial {n} of {files.folder.name}"
-        result, failure = many.attempt(run, files.folder, {}, command, Console(True), callback)
-        code = failure.pop("exit_code", 0) if result is None else result.exit_code
-        if code in INTERRUPTED:
+        to = config.replace(out=str(files.trial(n)))
+        row = attempt(lambda: {"exit_code": train_further(to, command, callback, Console(True)).exit_code})
+        if (code := row.pop("exit_code")) in INTERRUPTED:
             return code
         if files.measured(n, config.seed)["state"] == "diverged":
-            failure["state"] = "diverged"
-    study.tell(n, finish(files, n, point, config.seed, tell, **failure))
+            row["state"] = "diverged"
+    study.tell(n, finish(files, n, point, config.seed, tell, **row))
     return 0
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from regimen.errors import StorageError
+from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
-from regimen.files.storage import Appender, plain, read_json, utc_now, write_json
+from regimen.files.storage import Appender, plain, read_json, utc_now, write_atomic, write_json
 from regimen.reports.comparison import Measured, resolve_metric
 
 TrialResult = dict[str, Any]  # a file of `results/`: trial, params, state, seeds, env_steps ..., value where it has one
@@ -116,12 +117,9 @@ def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
         return go_on(folder, plan)
     if folder.is_dir() and any(p for p in folder.iterdir() if not p.name.startswith(".")):
         raise StorageError(f"--out: {folder} already exists and is not empty; choose another --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        plan.save(folder)
-        (folder / "command.txt").write_text(command.rstrip("\n") + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"--out: cannot write to {folder}: {error.strerror or error}") from error
+    make_folder(folder)
+    plan.save(folder)
+    write_atomic(folder / "command.txt", command.rstrip("\n") + "\n")
     return SweepFiles(folder, plan)
 
 
