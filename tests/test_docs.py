@@ -17,7 +17,8 @@ import yaml
 import regimen
 from regimen import errors
 from regimen.cli import main as cli
-from regimen.cli.main import module_of
+from regimen.cli import study, sweep
+from regimen.cli.shells import classes_of
 from regimen.cli.train import read
 from regimen.config import layers, presets
 from regimen.config.algorithms.bc import BCConfig
@@ -93,8 +94,7 @@ def test_commands_can_be_read(page, line, placeholders):
     if argv[0].startswith("--"):
         assert argv in (["--help"], ["--version"])
         return
-    verbs = [verb for group in cli.VERBS.values() for verb in group]
-    assert argv[0] in verbs
+    assert argv[0] in cli.VERBS
     if "--help" in argv:
         return
     argv = ["mypackage.envs:make_env" if token == "ENV" else token for token in argv]
@@ -102,17 +102,15 @@ def test_commands_can_be_read(page, line, placeholders):
         config, _ = read(argv[1:])
         resolve(config, native=False)
         return
-    module = module_of(argv[0].replace("_", "-"))
     if argv[0] in ("sweep", "study"):
-        module.read(argv[1:])
+        {"sweep": sweep, "study": study}[argv[0]].read(argv[1:])
         return
-    cls = next(v for k, v in vars(module).items() if k.endswith("Args") and dataclasses.is_dataclass(v))
-    args = parse(cls, argv[1:], argv[0])
+    args = parse(classes_of(argv[0])[0], argv[1:], argv[0])
     target = next((getattr(args, n) for n in ("target", "env") if hasattr(args, n)), None)
     if isinstance(target, str) and target and not target.startswith(("models:/", "RUN", "runs/")):
         layers.check_env_name(target)
     if argv[0] == "presets" and args.name:
-        module.run(argv[1:])
+        args()
 
 
 def test_other_commands_exist():
@@ -449,8 +447,7 @@ def test_the_rooms_are_those_of_the_contract():
 
 def test_verbs_and_exit_codes_are_all_shown():
     text = RUN_DIRECTORY.read_text().partition("## The command line")[2]
-    verbs = [verb for group in cli.VERBS.values() for verb in group]
-    assert [verb for verb in verbs if f"regimen {verb} " not in text] == []
+    assert [verb for verb in cli.VERBS if f"regimen {verb} " not in text] == []
     codes = {int(code) for row in table(RUN_DIRECTORY, "The command line") for code in row[0].split(",")}
     raised = {cls.exit_code for cls in (errors.RegimenError, *errors.RegimenError.__subclasses__())}
     assert codes == raised | {0, 130, 143}

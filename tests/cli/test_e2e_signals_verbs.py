@@ -67,7 +67,8 @@ def run(tmp_path_factory):
 def test_a_verb_without_a_run_leaves_with_one_line(monkeypatch, capsys, number):
     """And the handlers are given back."""
     before = [signal.getsignal(n) for n in CODES]
-    monkeypatch.setattr("regimen.cli.envs.run", lambda argv: os.kill(os.getpid(), number) or threading.Event().wait())
+    waiting = lambda args: os.kill(os.getpid(), number) or threading.Event().wait()  # noqa: E731
+    monkeypatch.setattr("regimen.cli.lists.EnvsArgs.__call__", waiting)
     assert main(["envs"]) == CODES[number]
     assert capsys.readouterr().err == "regimen: interrupted\n"
     assert [signal.getsignal(n) for n in CODES] == before

@@ -10,13 +10,12 @@ import sys
 import pytest
 
 from regimen.cli import main as cli
-from regimen.cli import shells
-from regimen.cli.main import module_of
+from regimen.cli import shells, train
 from regimen.config.examples import EXAMPLES
 from regimen.style import coloured, painted
 from synthetic_run import make_run
 
-VERBS = [verb for group in cli.VERBS.values() for verb in group]
+VERBS = list(cli.VERBS)
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -77,18 +76,14 @@ def test_help_has_examples(verb, capsys):
 @pytest.mark.parametrize("line", [x for lines in EXAMPLES.values() for x in lines])
 def test_examples_can_be_read(line, tmp_path, monkeypatch):
     """By the parser of their verb; names of files that do not exist are none of its business."""
-    import dataclasses
-
     from regimen.config.flags import parse
 
     monkeypatch.chdir(tmp_path)
     verb, *argv = shlex.split(line)[1:]
-    module = module_of(verb)
     if verb == "train":
-        module.read(argv)
+        train.read(argv)
         return
-    cls = next(v for k, v in vars(module).items() if k.endswith("Args") and dataclasses.is_dataclass(v))
-    parse(cls, argv, verb)
+    parse(shells.classes_of(verb)[0], argv, verb)
 
 
 # --- colours and pipes -----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from regimen.types import TimeStep
     "env",
     [
         "cartpole",
+        "pendulum",  # its action space depends on a field, which is traced in compiled code
         "probe/masked",
         "probe/dict",
         "probe/components",

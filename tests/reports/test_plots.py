@@ -9,7 +9,7 @@ from regimen.errors import StorageError
 from regimen.files.run_dir import RunFiles
 from regimen.reports.plots import (
     PLOTS,
-    Run,
+    LoggedRun,
     centred_average,
     component_grid,
     moving_average,
@@ -43,7 +43,7 @@ def test_every_plot_with_data_is_written(tmp_path):
 
 
 def test_components_have_their_lines_and_bands(tmp_path):
-    run = Run(make_run(tmp_path / "run", updates=24, components=True))
+    run = LoggedRun(make_run(tmp_path / "run", updates=24, components=True))
     grid = component_grid(run)
     assert [ax.get_title(loc="left") or ax.get_title() for ax in grid.axes] == ["goal", "fuel"]
     x = 1500.0 * np.arange(1, 25)

@@ -6,58 +6,54 @@ import importlib
 import os
 import sys
 import traceback
-from types import ModuleType
 
-from regimen.config.domains import Verb, domains
+from regimen.config.domains import Verb, domains, load
 from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
 from regimen.style import painted
 
-
-def general(name: str, arguments: str, help: str, words: str = "") -> Verb:
-    """A verb of this package."""
-    return Verb(arguments, help, f"regimen.cli.{name.replace('-', '_')}", words=words)
-
-
-GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> (arguments, one line, what completes them)
+GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> arguments, one line, target, what completes it
     "Train": {
-        "train": ("ENV|DATASET", "train a policy", "envs"),
-        "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget"),
-        "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy", "envs"),
-        "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline", "envs"),
-        "sweep": ("ENV", "train many settings and say which do better", "envs"),
-        "study": ("STUDY [ENV]", "measure what a way of training buys", "envs"),
+        "train": ("ENV|DATASET", "train a policy", "train", "envs"),
+        "resume": ("RUN", "continue a run exactly where it stopped, or with a larger budget", "resume"),
+        "evaluate": ("RUN|ENV", "play episodes with a trained or a baseline policy", "play:EvaluateArgs", "envs"),
+        "collect": ("RUN|ENV", "write episodes as a Minari dataset, to learn from offline", "play:CollectArgs", "envs"),
+        "sweep": ("ENV", "train many settings and say which do better", "sweep", "envs"),
+        "study": ("STUDY [ENV]", "measure what a way of training buys", "study", "envs"),
     },
     "Look at runs": {
-        "dashboard": ("[RUNS]", "a live page about all runs, in the browser"),
-        "compare": ("RUN...", "rank settings by their runs: tables and a plot"),
-        "runs": ("[ACTION] [RUN...]", "list, show or remove run directories", "actions"),
-        "diagnose": ("RUN...", "what is wrong with a run, and what to change"),
-        "plot": ("RUN", "draw the curves of a run"),
-        "report": ("RUN", "write a run's report.html"),
-        "replay": ("RUN", "write episodes of the policy as tables and animations"),
-        "export": ("RUN", "write the policy to a folder of its own"),
+        "dashboard": ("[RUNS]", "a live page about all runs, in the browser", "look:DashboardArgs"),
+        "compare": ("RUN...", "rank settings by their runs: tables and a plot", "look:CompareArgs"),
+        "runs": ("[ACTION] [RUN...]", "list, show or remove run directories", "look:RunsArgs", "actions"),
+        "diagnose": ("RUN...", "what is wrong with a run, and what to change", "look:DiagnoseArgs"),
+        "plot": ("RUN", "draw the curves of a run", "look:PlotArgs"),
+        "report": ("RUN", "write a run's report.html", "look:ReportArgs"),
+        "replay": ("RUN", "write episodes of the policy as tables and animations", "play:ReplayArgs"),
+        "export": ("RUN", "write the policy to a folder of its own", "play:ExportArgs"),
     },
     "What there is": {
-        "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets", "envs"),
-        "algorithms": ("[NAME]", "algorithms and their hyper-parameters", "algorithms"),
-        "presets": ("[NAME]", "named starting points for a run", "presets"),
-        "doctor": ("", "what is installed here, what is missing and how to get it"),
-        "completion": ("SHELL", "tab completion for bash, zsh or fish", "shells"),
-        "check-env": ("ENV", "find what is wrong with an environment before training", "envs"),
+        "envs": ("[NAME]", "environments, their spaces and the fields --env.KEY sets", "lists:EnvsArgs", "envs"),
+        "algorithms": ("[NAME]", "algorithms and their hyper-parameters", "lists:AlgorithmsArgs", "algorithms"),
+        "presets": ("[NAME]", "named starting points for a run", "lists:PresetsArgs", "presets"),
+        "doctor": ("", "what is installed here, what is missing and how to get it", "lists:DoctorArgs"),
+        "completion": ("SHELL", "tab completion for bash, zsh or fish", "lists:CompletionArgs", "shells"),
+        "check-env": ("ENV", "find what is wrong with an environment before training", "lists:CheckEnvArgs", "envs"),
     },
 }
 
 
 def verbs_of(group: str) -> dict[str, Verb]:
     """The verbs under a heading of `regimen --help`: Regimen's own, then those of domains."""
-    verbs = {name: general(name, *texts) for name, texts in GENERAL[group].items()}
+    verbs = {
+        name: Verb(arguments, text, f"regimen.cli.{target}", group, "".join(words))
+        for name, (arguments, text, target, *words) in GENERAL[group].items()
+    }
     for domain in domains().values():
         verbs |= {name: verb for name, verb in domain.verbs.items() if verb.group == group}
     return verbs
 
 
-VERBS: dict[str, dict[str, Verb]] = {group: verbs_of(group) for group in GENERAL}
+VERBS: dict[str, Verb] = {name: verb for group in GENERAL for name, verb in verbs_of(group).items()}
 
 EXAMPLES = """\
   regimen train cartpole
@@ -124,18 +120,18 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"regimen {version('regimen')}")
         return 0
-    verbs = [verb for group in VERBS.values() for verb in group]
-    verb = argv[0].replace("_", "-")
-    if verb not in verbs:
-        if verb.startswith("-"):
-            raise UsageError(f"unknown flag '{argv[0]}'; a verb comes first: {', '.join(verbs)}")
-        raise UsageError(f"unknown verb '{argv[0]}'{nearest(verb, verbs)}")
-    return module_of(verb).run(argv[1:])
+    name = argv[0].replace("_", "-")
+    if name not in VERBS:
+        if name.startswith("-"):
+            raise UsageError(f"unknown flag '{argv[0]}'; a verb comes first: {', '.join(VERBS)}")
+        raise UsageError(f"unknown verb '{argv[0]}'{nearest(name, VERBS)}")
+    target = VERBS[name].target
+    if ":" not in target:
+        return importlib.import_module(target).run(argv[1:])
 
+    from regimen.config.flags import parse
 
-def module_of(verb: str) -> ModuleType:
-    """The module of a verb, imported now."""
-    return importlib.import_module(next(group[verb] for group in VERBS.values() if verb in group).target)
+    return parse(load(target), argv[1:], name)() or 0
 
 
 def top_help() -> str:
@@ -144,19 +140,21 @@ def top_help() -> str:
         "",
         "Reinforcement-learning training in JAX: one command line, one loop.",
     ]
-    for group, verbs in VERBS.items():
+    for group in GENERAL:
         lines += ["", painted(f"{group}:", "bold")]
+        verbs = {name: verb for name, verb in VERBS.items() if verb.group == group}
         lines += [f"  {f'{name} {verb.arguments}':<22} {verb.help}" for name, verb in verbs.items()]
     lines += [
         "",
         painted("Options:", "bold"),
         "  --help                 this page; `regimen VERB --help` explains every flag of a verb",
-    ]
-    lines += [
         "  --version              the installed version",
         "  --debug                show the traceback of an error",
+        "",
+        painted("Examples:", "bold"),
+        EXAMPLES,
     ]
-    return "\n".join([*lines, "", painted("Examples:", "bold"), EXAMPLES])
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_lib
 import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from regimen.cli.distributed import join_others
+from regimen.cli.train import join_others, show
 from regimen.config.fields import Natural
 from regimen.config.flags import parse, positional
 
@@ -51,16 +50,9 @@ class ResumeArgs:
 
 def run(argv: list[str]) -> int:
     args = parse(ResumeArgs, argv, "resume")
-    arguments = {
-        "checkpoint": args.checkpoint,
-        "total_steps": args.total_steps,
-        "total_episodes": args.total_episodes,
-        "out": args.out,
-        "device_name": args.device,
-        "devices": args.devices,
-        "env_args": args.env_args,
-        "command": shlex.join(["regimen", "resume", *argv]),
-    }
+    command = shlex.join(["regimen", "resume", *argv])
+    names = ("checkpoint", "total_steps", "total_episodes", "out", "devices", "env_args")
+    arguments = {name: getattr(args, name) for name in names} | {"device_name": args.device, "command": command}
     if args.hosts is not None:
         from regimen.runs.hosts import resume_on_hosts
 
@@ -73,6 +65,4 @@ def run(argv: list[str]) -> int:
 
         console = Console(quiet=quiet, file=sys.stderr if args.json else None)
         result = resume(Path(args.run), console=console, **arguments)
-    if args.json and not args.process_id:
-        print(json_lib.dumps(result.summary, indent=2))
-    return result.exit_code
+    return show(result, args)

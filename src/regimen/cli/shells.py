@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import typing
-from collections.abc import Mapping
+from pathlib import Path
 
-from regimen.cli.main import VERBS, module_of
+from regimen.cli.look import ACTIONS
+from regimen.cli.main import VERBS
 from regimen.config import layers, presets
 from regimen.config.catalogue import ENVS
 from regimen.config.domains import load
-from regimen.config.schema import ALGORITHMS, TrainConfig
-from regimen.config.validation import field_types, optional
+from regimen.config.schema import ALGORITHMS
+from regimen.config.validation import optional
 
 SHELLS = ("bash", "zsh", "fish")
+WORDS = {
+    "envs": sorted(ENVS),
+    "presets": sorted(presets.list_presets()),
+    "algorithms": sorted(ALGORITHMS),
+    "shells": SHELLS,
+    "actions": ACTIONS,
+}
+"""What completes the arguments of a verb, by its `Verb.words`."""
 
 
-def verbs() -> dict[str, str]:
-    """Verb -> one line."""
-    return {name: verb.help for group in VERBS.values() for name, verb in group.items()}
+def classes_of(verb: str) -> list[type]:
+    """The dataclasses that hold the flags of a verb."""
+    target = VERBS[verb].target
+    if ":" in target:
+        return [load(target)]
+    module = importlib.import_module(target)
+    here = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == target]
+    studies = [load(study.args) for study in getattr(module, "STUDIES", {}).values()]
+    return [c for c in here if c.__name__.endswith(("Args", "Flags"))] + studies
 
 
 def flags_of(verb: str) -> list[str]:
     """The flags of a verb; those of `train` and `sweep` include every setting of every algorithm."""
-    module = module_of(verb)
-    classes = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
-    classes += [load(study.args) for study in getattr(module, "STUDIES", {}).values()]
-    names: dict[str, None] = {}
-    for cls in classes:
-        if dataclasses.is_dataclass(cls) and cls.__name__.endswith(("Args", "Flags")):
-            for f in dataclasses.fields(cls):
-                if "positional" not in f.metadata and f.name != "env_args":
-                    names[f.name] = None
+    flags = [f for cls in classes_of(verb) for f in dataclasses.fields(cls) if "positional" not in f.metadata]
+    names = {f.name for f in flags} - {"env_args"}
     if verb in ("train", "sweep"):
-        for algorithm in ALGORITHMS:
-            names |= dict.fromkeys(layers.leaf_types(algorithm))
-        for name in ("env", "env_args", "curriculum", "algorithm"):
-            names.pop(name, None)
+        names = names.union(*map(layers.leaf_types, ALGORITHMS)) - {"env", "env_args", "curriculum", "algorithm"}
     return sorted("--" + name.replace("_", "-") for name in (*names, "help"))
 
 
@@ -48,116 +54,49 @@ def values_of() -> dict[str, list[str]]:
             inner = optional(hint)[0]
             if typing.get_origin(inner) is typing.Literal:
                 out["--" + name.replace("_", "-")] = [str(v) for v in typing.get_args(inner)]
-    assert "device" in field_types(TrainConfig)
     return out
 
 
-def words() -> dict[str, list[str]]:
-    from regimen.cli.runs import ACTIONS
-
-    return {
-        "envs": sorted(ENVS),
-        "presets": sorted(presets.list_presets()),
-        "algorithms": sorted(ALGORITHMS),
-        "shells": list(SHELLS),
-        "actions": list(ACTIONS),
-    }
-
-
 def script(shell: str) -> str:
-    flags = {verb: flags_of(verb) for verb in verbs()}
-    return {"bash": bash, "zsh": zsh, "fish": fish}[shell](flags)
+    """The completion script of a shell: `completion/SHELL.sh` filled in, or the lines of fish."""
+    flags = {verb: " ".join(flags_of(verb)) for verb in VERBS}
+    words = {verb: " ".join(WORDS.get(entry.words, ())) for verb, entry in VERBS.items()}
+    values = {flag: " ".join(options) for flag, options in values_of().items()}
+    match shell:
+        case "fish":
+            return fish(flags, words, values)
+        case "bash":
+            verbs = " ".join([*VERBS, "--help", "--version"])
+            reply = 'COMPREPLY=( $(compgen -W "{}" -- "$cur") ); return ;;'
+            answers = [f"    {flag}) {reply.format(options)}" for flag, options in values.items()]
+            cases = [f'    {verb}) flags="{flags[verb]}"; words="{words[verb]}" ;;' for verb in VERBS]
+        case _:
+            verbs = "\n".join(f"    {quoted(f'{verb}:{entry.help}')}" for verb, entry in VERBS.items())
+            answers = [f"    {flag}) compadd -- {options}; return ;;" for flag, options in values.items()]
+            cases = [f"    {verb}) flags=({flags[verb]}); words_=({words[verb]}) ;;" for verb in VERBS]
+    text = (Path(__file__).parent / "completion" / f"{shell}.sh").read_text(encoding="utf-8")
+    text = text.replace("@VERBS@", verbs).replace("@VALUES@", "\n".join(answers))
+    return text.replace("@CASES@", "\n".join(cases))
 
 
-def kind_of(verb: str) -> str:
-    """Which list of words completes the arguments of a verb."""
-    return next(group[verb].words for group in VERBS.values() if verb in group)
-
-
-def bash(flags: Mapping[str, list[str]]) -> str:
-    lists = words()
-    cases = [
-        f'    {verb}) flags="{" ".join(names)}"; words="{" ".join(lists.get(kind_of(verb), ()))}" ;;'
-        for verb, names in flags.items()
-    ]
-    values = [
-        f'    {flag}) COMPREPLY=( $(compgen -W "{" ".join(options)}" -- "$cur") ); return ;;'
-        for flag, options in values_of().items()
-    ]
-    return "\n".join(
-        [
-            '# bash completion of regimen; in ~/.bashrc:  eval "$(regimen completion bash)"',
-            "_regimen() {",
-            '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" flags="" words=""',
-            '  if [ "$COMP_CWORD" -eq 1 ]; then',
-            f'    COMPREPLY=( $(compgen -W "{" ".join([*flags, "--help", "--version"])}" -- "$cur") ); return',
-            "  fi",
-            '  case "$prev" in',
-            *values,
-            "  esac",
-            '  case "${COMP_WORDS[1]}" in',
-            *cases,
-            "  esac",
-            '  if [[ "$cur" == -* ]]; then COMPREPLY=( $(compgen -W "$flags" -- "$cur") )',
-            '  else COMPREPLY=( $(compgen -W "$words" -- "$cur") $(compgen -d -- "$cur") ); fi',
-            "}",
-            "complete -o default -F _regimen regimen",
-            "",
-        ]
-    )
-
-
-def zsh(flags: Mapping[str, list[str]]) -> str:
-    lists = words()
-    about = [f"    {quoted(f'{verb}:{text}')}" for verb, text in verbs().items()]
-    cases = [
-        f"    {verb}) flags=({' '.join(names)}); words_=({' '.join(lists.get(kind_of(verb), ()))}) ;;"
-        for verb, names in flags.items()
-    ]
-    values = [f"    {flag}) compadd -- {' '.join(options)}; return ;;" for flag, options in values_of().items()]
-    return "\n".join(
-        [
-            "#compdef regimen",
-            '# zsh completion of regimen; in ~/.zshrc, after compinit:  eval "$(regimen completion zsh)"',
-            "_regimen() {",
-            "  local -a flags words_ verbs_",
-            "  verbs_=(",
-            *about,
-            "  )",
-            "  if (( CURRENT == 2 )); then _describe 'verb' verbs_; return; fi",
-            '  case "$words[CURRENT-1]" in',
-            *values,
-            "  esac",
-            '  case "$words[2]" in',
-            *cases,
-            "  esac",
-            '  if [[ "$words[CURRENT]" == -* ]]; then compadd -- $flags',
-            "  else compadd -- $words_; _files -/; fi",
-            "}",
-            "compdef _regimen regimen",
-            "",
-        ]
-    )
-
-
-def fish(flags: Mapping[str, list[str]]) -> str:
-    lists, values = words(), values_of()
+def fish(flags: dict[str, str], words: dict[str, str], values: dict[str, str]) -> str:
+    """The completion script of fish, a command for each thing that it may offer."""
     out = [
         "# fish completion of regimen:  regimen completion fish > ~/.config/fish/completions/regimen.fish",
         "complete -c regimen -e",
     ]
-    for verb, text in verbs().items():
-        out.append(f"complete -c regimen -n __fish_use_subcommand -f -a {verb} -d {quoted(text)}")
+    for verb, entry in VERBS.items():
+        out.append(f"complete -c regimen -n __fish_use_subcommand -f -a {verb} -d {quoted(entry.help)}")
     for verb, names in flags.items():
         here = f"-n '__fish_seen_subcommand_from {verb}'"
-        choices = lists.get(kind_of(verb), ())
-        if choices:
-            out.append(f"complete -c regimen {here} -a {quoted(' '.join(choices))}")
-        for name in names:
-            takes = f" -x -a {quoted(' '.join(values[name]))}" if name in values else ""
+        if words[verb]:
+            out.append(f"complete -c regimen {here} -a {quoted(words[verb])}")
+        for name in names.split():
+            takes = f" -x -a {quoted(values[name])}" if name in values else ""
             out.append(f"complete -c regimen {here} -l {name.removeprefix('--')}{takes}")
     return "\n".join([*out, ""])
 
 
 def quoted(text: str) -> str:
+    """A text in single quotes, as all three shells read it."""
     return "'" + text.replace("'", "'\\''") + "'"

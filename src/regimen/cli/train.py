@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from regimen.cli.distributed import join_others
 from regimen.config import layers
 from regimen.config.flags import (
     Row,
@@ -28,6 +27,7 @@ from regimen.errors import RegimenError, UsageError
 from regimen.experiments import many
 
 if TYPE_CHECKING:
+    from regimen.cli.resume import ResumeArgs
     from regimen.runs.result import Result
 
 DESCRIPTION = """Train a policy. The defaults shown are those of this environment, preset and configuration file;
@@ -99,6 +99,19 @@ def run(argv: list[str]) -> int:
     return show(train(config, command=command, console=console), flags)
 
 
+def join_others(flags: TrainFlags | ResumeArgs, device: str) -> bool:
+    """Meet the other processes of `--distributed` and return whether one of them speaks for this one."""
+    if flags.distributed is None:
+        if flags.process_id or flags.num_processes != 1:
+            raise UsageError("--process-id and --num-processes need --distributed HOST:PORT, where process 0 listens")
+        return False
+
+    from regimen.engines import multihost
+
+    multihost.join(flags.distributed, flags.process_id, flags.num_processes, device)
+    return flags.process_id > 0
+
+
 def run_several(plan: many.RunsPlan, flags: TrainFlags, command: str) -> int:
     if flags.hosts is not None or flags.distributed is not None:
         raise UsageError("--hosts and --distributed train one run; name one environment and one algorithm")
@@ -109,7 +122,7 @@ def run_several(plan: many.RunsPlan, flags: TrainFlags, command: str) -> int:
     return show(many.train_all(plan, command, lambda: Console(flags.quiet, trace=trace, file=file)), flags)
 
 
-def show(result: Result, flags: TrainFlags) -> int:
+def show(result: Result, flags: TrainFlags | ResumeArgs) -> int:
     """The summary, if asked for; the exit code."""
     if flags.json and not flags.process_id:
         print(json.dumps(result.summary, indent=2))

@@ -81,7 +81,9 @@ class Verb:
 
     arguments: str  # how help writes them
     help: str  # one line
-    target: str  # the module with `run(argv) -> exit code`
+    target: str
+    """`module:Class`, the dataclass of its flags, which does its work when called and returns the exit code, None for
+    0; or a module with `run(argv) -> exit code`, which reads its arguments itself."""
     group: str = "Train"  # under which heading of `regimen --help`
     words: str = ""  # what completes its arguments: envs, presets, algorithms, shells or actions
     examples: tuple[str, ...] = ()  # at the end of its `--help`, where its description has none

@@ -7,7 +7,7 @@ task (environment); seeds are the sample. Nothing here draws or prints: see `com
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,8 @@ import numpy as np
 
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import RunFiles
-from regimen.reports import plots
+from regimen.files.storage import dotted
+from regimen.reports.plots import LoggedRun, is_number
 from regimen.statistics import (
     Estimate,
     bootstrap_interval,
@@ -31,24 +32,17 @@ FRACTIONS = (0.5, 0.9)  # of the way from the first evaluation to the goal
 BY = ("env", "algorithm")
 ALIASES = {"algo": "algorithm", "return": "return_mean", "success": "success_rate", "length": "length_mean"}
 SPREAD = ("return_std", "return_min", "return_max", "best_return", "episodes")  # evaluation columns that are no metric
-SAME = ("seed", "seeds", "out", "device", "devices", "init_from", "data")  # a group's runs may differ in these
+SAME = ("seed", "seeds", "out", "device", "devices", "init_from", "data", "track", "log", "checkpoint")
+"""A group's runs may differ in these."""
 
 
-class Measured(plots.LoggedRun):
+class Measured(LoggedRun):
     """A run, and what its evaluations say."""
 
     @cached_property
     def flat(self) -> dict[str, object]:
         """The configuration as dotted keys."""
-
-        def walk(items: Mapping[str, object], prefix: str) -> Iterable[tuple[str, object]]:
-            for name, value in items.items():
-                if isinstance(value, Mapping):
-                    yield from walk(value, f"{prefix}{name}.")
-                else:
-                    yield prefix + str(name), value
-
-        return dict(walk(self.config, ""))
+        return {key: value for key, value in dotted(self.config) if value != {}}
 
     @cached_property
     def values(self) -> dict[str, float]:
@@ -57,7 +51,7 @@ class Measured(plots.LoggedRun):
         values = {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")}
         if "eval_return_mean" in self.summary:
             values |= {"return_mean": self.summary["eval_return_mean"]} | self.summary.get("eval_metrics", {})
-        return {k: float(v) for k, v in values.items() if k not in SPREAD and plots.is_number(v)}
+        return {k: float(v) for k, v in values.items() if k not in SPREAD and is_number(v)}
 
     @property
     def intervals(self) -> dict[str, list[float] | None]:
@@ -68,12 +62,9 @@ class Measured(plots.LoggedRun):
     def episodes_evaluated(self) -> int:
         return int(self.summary.get("eval_episodes") or self.config.get("eval", {}).get("episodes") or 0)
 
-    @property
-    def last(self) -> Mapping[str, float]:
-        return self.points[-1] if self.points else {}
-
-    def counted(self, name: str) -> float:
-        return float(self.summary.get(name) or self.last.get(name) or 0.0)
+    def total(self, counter: str) -> float:
+        """`env_steps` or `wall_seconds` at its end, or so far."""
+        return float(self.summary.get(counter) or (self.points or [{}])[-1].get(counter) or 0.0)
 
 
 @dataclass
@@ -91,37 +82,30 @@ class Group:
     steps_to: dict[float, np.ndarray] = field(default_factory=dict)  # fraction -> [runs] env steps, inf: never
     seconds_to: dict[float, np.ndarray] = field(default_factory=dict)
 
-    @property
-    def wall_seconds(self) -> float:
-        return float(np.mean([run.counted("wall_seconds") for run in self.runs]))
-
-    @property
-    def env_steps(self) -> float:
-        return float(np.mean([run.counted("env_steps") for run in self.runs]))
+    def mean_total(self, counter: str) -> float:
+        return float(np.mean([run.total(counter) for run in self.runs]))
 
     def to_dict(self) -> dict[str, object]:
-        def finite(x: np.ndarray) -> float | None:
-            middle = float(np.median(x))
-            return middle if math.isfinite(middle) else None
-
         return {
             "group": self.label,
             "runs": [str(run.path) for run in self.runs],
             "seeds": [run.flat.get("seed") for run in self.runs],
             "scores": self.scores.tolist(),
             "iqm": self.iqm.to_dict(),
-            "mean": float(self.scores.mean()),
-            "std": float(self.scores.std()),
-            "min": float(self.scores.min()),
-            "max": float(self.scores.max()),
+            **{name: float(getattr(self.scores, name)()) for name in ("mean", "std", "min", "max")},
             "metrics": {name: e.to_dict() for name, e in self.metrics.items()},
-            "area": None if self.area is None else self.area.to_dict(),
-            "steps_to": {f"{f:g}": finite(x) for f, x in self.steps_to.items()},
-            "seconds_to": {f"{f:g}": finite(x) for f, x in self.seconds_to.items()},
+            "area": self.area and self.area.to_dict(),
+            "steps_to": {f"{f:g}": finite_median(x) for f, x in self.steps_to.items()},
+            "seconds_to": {f"{f:g}": finite_median(x) for f, x in self.seconds_to.items()},
             "reached": {f"{f:g}": int(np.isfinite(x).sum()) for f, x in self.steps_to.items()},
-            "wall_seconds": self.wall_seconds,
-            "env_steps": self.env_steps,
+            **{counter: self.mean_total(counter) for counter in ("wall_seconds", "env_steps")},
         }
+
+
+def finite_median(x: np.ndarray | None) -> float | None:
+    """The median of some numbers; None where it is infinite, or there are none."""
+    middle = math.inf if x is None else float(np.median(x))
+    return middle if math.isfinite(middle) else None
 
 
 @dataclass
@@ -140,20 +124,13 @@ class Task:
         return 1 + [g.iqm.value for g in self.groups].index(group.iqm.value)
 
     def to_dict(self) -> dict[str, object]:
-        better = [[None if e is None else e.to_dict() for e in row] for row in self.better]
         out = {"env": self.env, "start": self.start, "goal": self.goal, "goal_is": self.goal_is}
-        return out | {"groups": [g.to_dict() for g in self.groups], "probability_of_improvement": better}
+        groups = [g.to_dict() for g in self.groups]
+        return out | {"groups": groups, "probability_of_improvement": cells(self.better)}
 
 
-@dataclass
-class Overall:
-    """A group over all tasks: scores are scaled so that each task's worst run is 0 and its best 1."""
-
-    label: str
-    iqm: Estimate
-
-    def to_dict(self) -> dict[str, object]:
-        return {"group": self.label, "iqm": self.iqm.to_dict()}
+def cells(better: list[list[Estimate | None]]) -> list[list[dict[str, object] | None]]:
+    return [[e and e.to_dict() for e in row] for row in better]
 
 
 @dataclass
@@ -164,19 +141,19 @@ class Comparison:
     lower: bool  # smaller is better
     by: tuple[str, ...]
     tasks: list[Task]
-    overall: list[Overall] = field(default_factory=list)
+    overall: dict[str, Estimate] = field(default_factory=dict)
+    """Interquartile mean of each group over all tasks, the best first: a task's worst run is 0 and its best 1."""
     overall_better: list[list[Estimate | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, object]:
-        better = [[None if e is None else e.to_dict() for e in row] for row in self.overall_better]
         return {
             "metric": self.metric,
             "lower_is_better": self.lower,
             "by": list(self.by),
             "environments": [task.to_dict() for task in self.tasks],
-            "overall": [o.to_dict() for o in self.overall],
-            "overall_probability_of_improvement": better,
+            "overall": [{"group": label, "iqm": e.to_dict()} for label, e in self.overall.items()],
+            "overall_probability_of_improvement": cells(self.overall_better),
             "notes": self.notes,
         }
 
@@ -217,14 +194,12 @@ def compare(
     keys = resolve_keys(by, measured)
     if lower is None:
         lower = any(run.metrics[metric].better == "lower" for run in measured if metric in run.metrics)
-    tasks = by_task(measured, keys)
-    result = Comparison(metric, lower, keys, [], notes=notes)
-    for env, members in tasks.items():
-        result.tasks.append(make_task(env, members, keys, metric, lower, notes))
+    tasks = [make_task(env, runs, keys, metric, lower, notes) for env, runs in by_task(measured, keys).items()]
+    result = Comparison(metric, lower, keys, tasks, notes=notes)
     if len(tasks) > 1:
         notes.append(f"{len(tasks)} environments: each is compared by itself")
         add_overall(result)
-    if not any(len(g.runs) > 1 for t in result.tasks for g in t.groups):
+    if not any(len(g.runs) > 1 for t in tasks for g in t.groups):
         notes.append("one run in each group: no interval over seeds; train several with --seeds")
     return result
 
@@ -281,11 +256,9 @@ def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Mea
     """Runs by environment; one whose arguments differ is another task, unless it is they that are compared."""
     out: dict[str, list[Measured]] = {}
     for run in runs:
-        args = [key for key in run.flat if key.startswith("env_args.")]
         peers = [other for other in runs if other.flat.get("env") == run.flat.get("env")]
-        names = dict.fromkeys(key for other in peers for key in other.flat if key.startswith("env_args."))
-        varied = [k for k in names if k not in keys and len({str(other.flat.get(k)) for other in peers}) > 1]
-        text = ", ".join(f"{k.removeprefix('env_args.')} {shown(run.flat[k])}" for k in varied if k in args)
+        varied = [key for key in differing(peers, keys, ()) if key.startswith("env_args.") and key in run.flat]
+        text = ", ".join(f"{key.removeprefix('env_args.')} {shown(run.flat[key])}" for key in varied)
         out.setdefault(f"{run.flat.get('env')}" + (f" ({text})" if text else ""), []).append(run)
     return out
 
@@ -328,10 +301,10 @@ def shown(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def differing(runs: Sequence[Measured], keys: Sequence[str]) -> list[str]:
+def differing(runs: Sequence[Measured], keys: Sequence[str], ignored: Sequence[str] = SAME) -> list[str]:
     """Settings that are not the same in all runs of a group, though nothing was grouped by them."""
     names = dict.fromkeys(key for run in runs for key in run.flat)
-    names = [k for k in names if k not in keys and k.split(".")[0] not in (*SAME, "track", "log", "checkpoint")]
+    names = [k for k in names if k not in keys and k.split(".")[0] not in ignored]
     return [k for k in names if len({str(run.flat.get(k)) for run in runs}) > 1]
 
 
@@ -368,34 +341,31 @@ def measure_efficiency(task: Task, metric: str, sign: float, lower: bool) -> Non
     """How fast each run gets how far. The way goes from the mean of the first evaluations to the environment's return
     threshold, or where there is none to the best evaluation of any run. A run that ended keeps its last value."""
     name = f"eval/{metric}"
-    curves = {id(run): run.series(name) for g in task.groups for run in g.runs}
-    curves = {k: c for k, c in curves.items() if len(c[0])}
+    runs = [run for g in task.groups for run in g.runs]
+    curves = {run.path: curve for run in runs if len((curve := run.series(name))[0])}
     if not curves:
         return
     start = float(np.mean([y[0] for _, y in curves.values()]))
-    best = sign * max(float((sign * y).max()) for _, y in curves.values())
-    thresholds = {run.summary.get("return_threshold") for g in task.groups for run in g.runs} - {None}
-    threshold = thresholds.pop() if metric == "return_mean" and len(thresholds) == 1 and not lower else None
-    if threshold is not None and threshold > start:
-        goal, task.goal_is = float(threshold), "threshold"
-    else:
-        goal = best
+    goal = sign * max(float((sign * y).max()) for _, y in curves.values())
+    thresholds = {x for run in runs if (x := run.summary.get("return_threshold")) is not None}
+    if metric == "return_mean" and not lower and len(thresholds) == 1 and min(thresholds) > start:
+        goal, task.goal_is = float(thresholds.pop()), "threshold"
     task.start, task.goal = start, goal
     if goal == start:
         return
     end = max(float(x[-1]) for x, _ in curves.values())
     for group in task.groups:
-        having = [run for run in group.runs if id(run) in curves]
-        if not having:
+        logged = [run for run in group.runs if run.path in curves]
+        if not logged:
             continue
-        way = [(curves[id(run)][0], (curves[id(run)][1] - start) / (goal - start)) for run in having]
+        way = [(x, (y - start) / (goal - start)) for x, y in (curves[run.path] for run in logged)]
         areas = np.array([area(x, y, end) for x, y in way])
         group.area = Estimate.of(areas.mean(), bootstrap_interval(areas, np.mean))
+        clocks = [run.series(name, "wall_seconds")[0] for run in logged]
+        timed = [(t, y) for t, (_, y) in zip(clocks, way) if len(t) == len(y)]
         for fraction in FRACTIONS:
             group.steps_to[fraction] = np.array([first(x, y, fraction) for x, y in way])
-            clocks = [run.series(name, "wall_seconds")[0] for run in having]
-            both = [(t, y) for t, (_, y) in zip(clocks, way) if len(t) == len(y)]
-            group.seconds_to[fraction] = np.array([first(t, y, fraction) for t, y in both] or [math.inf])
+            group.seconds_to[fraction] = np.array([first(t, y, fraction) for t, y in timed] or [math.inf])
 
 
 def first(x: np.ndarray, y: np.ndarray, level: float) -> float:
@@ -429,8 +399,6 @@ def add_overall(result: Comparison) -> None:
             if g.label in scaled:
                 share = (g.scores - low) / (high - low) if high > low else np.full(len(g.scores), 0.5)
                 scaled[g.label].append(1.0 - share if result.lower else share)
-    rows = []
-    for label, scores in scaled.items():
-        rows.append(Overall(label, Estimate.of(iqm(np.concatenate(scores)), stratified_bootstrap(scores))))
-    result.overall = sorted(rows, key=lambda row: -row.iqm.value)
-    result.overall_better = matrix([scaled[row.label] for row in result.overall])
+    estimates = {k: Estimate.of(iqm(np.concatenate(x)), stratified_bootstrap(x)) for k, x in scaled.items()}
+    result.overall = dict(sorted(estimates.items(), key=lambda item: -item[1].value))
+    result.overall_better = matrix([scaled[label] for label in result.overall])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -12,10 +11,10 @@ import numpy as np
 
 from regimen.errors import RegimenError
 from regimen.files.storage import write_atomic, write_json
-from regimen.reports.comparison import FRACTIONS, Comparison, Group, Task
+from regimen.reports.comparison import FRACTIONS, Comparison, Group, Task, finite_median
 from regimen.reports.figure import CYCLE, GREY, panels, picture
 from regimen.reports.page import embed, page, section
-from regimen.reports.plots import finish
+from regimen.reports.plots import finish, on_a_grid
 from regimen.reports.table import Table
 from regimen.statistics import Estimate, bootstrap_band, iqm
 from regimen.words import clock, count, plural, score
@@ -47,9 +46,9 @@ def tables(c: Comparison, details: bool = True) -> list[Table]:
     """Everything that is said, as text."""
     out = [ranking(c)]
     if c.overall:
-        rows = [[row.label, shown(row.iqm)] for row in c.overall]
+        rows = [[label, shown(e)] for label, e in c.overall.items()]
         out.append(Table(["group", "IQM"], rows, "All environments (0: worst run, 1: best run)"))
-        out.append(improvement_table("All environments", [o.label for o in c.overall], c.overall_better))
+        out.append(improvement_table("All environments", list(c.overall), c.overall_better))
     out.append(metric_table(c, details))
     out += [improvement_table(t.env, [g.label for g in t.groups], t.better) for t in c.tasks if len(t.groups) > 1]
     return out
@@ -59,13 +58,17 @@ def ranking(c: Comparison) -> Table:
     head = ["environment", "rank", "group", "runs", f"IQM of {c.metric}", "mean", "area"]
     head += [f"steps to {f:.0%}" for f in FRACTIONS] + ["steps", "time"]
     rows = []
-    for task in c.tasks:
-        for g in task.groups:
-            row = [task.env, str(task.rank(g)), g.label, str(len(g.runs)), shown(g.iqm), number(float(g.scores.mean()))]
-            row += [shown(g.area), *(reach(g, f) for f in FRACTIONS), count(round(g.env_steps)), clock(g.wall_seconds)]
-            rows.append(row)
+    for task, g in groups(c):
+        row = [task.env, str(task.rank(g)), g.label, str(len(g.runs)), shown(g.iqm), number(float(g.scores.mean()))]
+        row += [shown(g.area), *(reach(g, f) for f in FRACTIONS)]
+        rows.append([*row, count(round(g.mean_total("env_steps"))), clock(g.mean_total("wall_seconds"))])
     order = "smaller is better" if c.lower else "larger is better"
     return without_env(c, Table(head, rows, f"By {c.metric} ({order})"))
+
+
+def groups(c: Comparison) -> list[tuple[Task, Group]]:
+    """Every group with its task."""
+    return [(task, group) for task in c.tasks for group in task.groups]
 
 
 def without_env(c: Comparison, table: Table) -> Table:
@@ -78,22 +81,21 @@ def reach(g: Group, fraction: float) -> str:
     steps = g.steps_to.get(fraction)
     if steps is None:
         return ""
-    there, middle = int(np.isfinite(steps).sum()), float(np.median(steps))
-    text = count(middle) if math.isfinite(middle) else "never"
+    there, middle = int(np.isfinite(steps).sum()), finite_median(steps)
+    text = "never" if middle is None else count(middle)
     return text if there == len(steps) else f"{text} ({there} of {len(steps)})"
 
 
 def metric_table(c: Comparison, details: bool = True) -> Table:
     """A row for each environment and metric, a column for each group. Without details: no reward components, nor what
     is numbered by agent."""
-    labels = list(dict.fromkeys(g.label for t in c.tasks for g in t.groups))
+    labels = list(dict.fromkeys(g.label for _, g in groups(c)))
     rows = []
     for task in c.tasks:
-        groups = {g.label: g for g in task.groups}
+        estimates = {g.label: g.metrics for g in task.groups}
         for name in dict.fromkeys(name for g in task.groups for name in g.metrics):
             if details or not (name.startswith("reward/") or name.rpartition("_")[2].isdigit()):
-                estimates = [groups[label].metrics.get(name) if label in groups else None for label in labels]
-                rows.append([task.env, name, *map(shown, estimates)])
+                rows.append([task.env, name, *(shown(estimates.get(label, {}).get(name)) for label in labels)])
     return without_env(c, Table(["environment", "metric", *labels], rows, "Evaluation: means and 95% intervals"))
 
 
@@ -113,13 +115,14 @@ def lines(c: Comparison) -> list[str]:
 
 
 def explanations(c: Comparison) -> list[str]:
-    goals = {t.goal_is for t in c.tasks if any(g.area is not None for g in t.groups)}
-    said = "the environment's return threshold" if goals == {"threshold"} else "the best evaluation of any run"
-    said = "the environment's return threshold, else the best evaluation of any run" if len(goals) > 1 else said
-    way = [
-        f"area and steps to a share: of the way from the first evaluation to {said}; area is its mean over all steps"
-    ]
-    return [*c.notes, "intervals are 95%: bootstrap over runs, within each environment", *(way if goals else [])]
+    goals = {task.goal_is for task, g in groups(c) if g.area is not None}
+    way = {"threshold": "the environment's return threshold", "best": "the best evaluation of any run"}
+    to = ", else ".join(words for goal, words in way.items() if goal in goals)
+    out = [*c.notes, "intervals are 95%: bootstrap over runs, within each environment"]
+    if goals:
+        note = f"of the way from the first evaluation to {to}; area is its mean over all steps"
+        out.append(f"area and steps to a share: {note}")
+    return out
 
 
 def markdown(c: Comparison) -> str:
@@ -134,27 +137,30 @@ def html(c: Comparison, curves: Path | None) -> str:
     if curves is not None:
         sections.insert(1, section("Curves", embed(curves, f"Evaluation {c.metric} and its interquartile mean")))
     notes = "".join(f"<li>{escape(note)}</li>" for note in explanations(c))
-    runs = sum(len(g.runs) for t in c.tasks for g in t.groups)
+    runs = sum(len(g.runs) for _, g in groups(c))
     below = f"{runs} runs, {plural(len(c.tasks), 'environment')}, by {', '.join(c.by)}"
     return page("Comparison", below, [*sections, section("Notes", f"<ul>{notes}</ul>\n")])
 
 
 def csv_text(c: Comparison) -> str:
     """One row per environment and group; every metric with the ends of its interval."""
-    names = list(dict.fromkeys(name for t in c.tasks for g in t.groups for name in g.metrics))
+    names = list(dict.fromkeys(name for _, g in groups(c) for name in g.metrics))
     head = ["env", "group", "rank", "metric", "runs", "iqm", "iqm_low", "iqm_high", "mean", "std", "min", "max"]
-    head += ["area", "area_low", "area_high", *(f"steps_to_{f:.0%}".rstrip("%") for f in FRACTIONS)]
-    head += [*(f"seconds_to_{f:.0%}".rstrip("%") for f in FRACTIONS), "env_steps", "wall_seconds"]
-    head += [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    head += [
+        "area",
+        "area_low",
+        "area_high",
+        *(f"{x}_to_{f * 100:.0f}" for x in ("steps", "seconds") for f in FRACTIONS),
+    ]
+    head += ["env_steps", "wall_seconds", *(f"{name}{end}" for name in names for end in ("", "_low", "_high"))]
     rows = []
-    for task in c.tasks:
-        for g in task.groups:
-            s = g.scores
-            row: list[object] = [task.env, g.label, task.rank(g), c.metric, len(g.runs), *ends(g.iqm)]
-            row += [float(s.mean()), float(s.std()), float(s.min()), float(s.max()), *ends(g.area)]
-            row += [middle(x.get(f)) for x in (g.steps_to, g.seconds_to) for f in FRACTIONS]
-            row += [g.env_steps, g.wall_seconds, *(cell for name in names for cell in ends(g.metrics.get(name)))]
-            rows.append(row)
+    for task, g in groups(c):
+        s = g.scores
+        row: list[object] = [task.env, g.label, task.rank(g), c.metric, len(g.runs), *ends(g.iqm)]
+        row += [float(s.mean()), float(s.std()), float(s.min()), float(s.max()), *ends(g.area)]
+        row += [finite_median(x.get(f)) for x in (g.steps_to, g.seconds_to) for f in FRACTIONS]
+        row += [g.mean_total("env_steps"), g.mean_total("wall_seconds")]
+        rows.append([*row, *(cell for name in names for cell in ends(g.metrics.get(name)))])
     return Table(head, rows).csv()
 
 
@@ -165,18 +171,13 @@ def ends(e: Estimate | None) -> list[float | None]:
     return [e.value, e.low, e.high] if e.has_interval else [e.value, None, None]
 
 
-def middle(x: np.ndarray | None) -> float | None:
-    """Return the median of some numbers, None where it is infinite."""
-    return None if x is None or not math.isfinite(float(np.median(x))) else float(np.median(x))
-
-
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
 def plot(c: Comparison, path: Path) -> Path:
     """Curves of every group with 95% bands and, with few environments, the interquartile means beside them."""
     tasks = c.tasks
-    colors = dict(zip(dict.fromkeys(g.label for t in tasks for g in t.groups), CYCLE * 99))
+    colors = dict(zip(dict.fromkeys(g.label for _, g in groups(c)), CYCLE * 99))
     if len(tasks) <= MANY:
         with picture(path, 12, 0.5 + 3.7 * len(tasks)) as figure:
             grid = figure.subplots(len(tasks), 2, squeeze=False, width_ratios=(3, 2))
@@ -190,7 +191,7 @@ def plot(c: Comparison, path: Path) -> Path:
         for task, ax in zip(tasks, axes):
             draw_curves(ax, task, c, colors)
         if c.overall:
-            marks = [(o.label, o.iqm, np.zeros(0)) for o in c.overall]
+            marks = [(label, e, np.zeros(0)) for label, e in c.overall.items()]
             draw_marks(axes[-1], marks, colors, "All environments", "scaled score (IQM, 95%)")
     return path
 
@@ -198,17 +199,16 @@ def plot(c: Comparison, path: Path) -> Path:
 def draw_curves(ax: Axes, task: Task, c: Comparison, colors: dict[str, str]) -> None:
     """Interquartile mean over the runs of a group; a run that ended keeps its last value."""
     for g in task.groups:
-        label = g.label
-        series = [curve for run in g.runs if len((curve := run.series(f"eval/{c.metric}"))[0])]
+        color, curves = colors[g.label], [run.series(f"eval/{c.metric}") for run in g.runs]
+        series = [(x, y) for x, y in curves if len(x)]
         if not series:
             continue
-        grid = np.linspace(min(x[0] for x, _ in series), max(x[-1] for x, _ in series), 200)
-        values = np.stack([np.interp(grid, x, y) for x, y in series])  # [runs, grid]
+        grid, values = on_a_grid(series)
         if len(series) > 1:
-            ax.fill_between(grid, *bootstrap_band(values, iqm), color=colors[label], alpha=0.18, linewidth=0)
-        name = f"{label} ({len(series)})" if len(series) > 1 else label
+            ax.fill_between(grid, *bootstrap_band(values, iqm), color=color, alpha=0.18, linewidth=0)
+        name = f"{g.label} ({len(series)})" if len(series) > 1 else g.label
         marker = "o" if max(len(x) for x, _ in series) == 1 else None
-        ax.plot(grid, iqm(values, axis=0), color=colors[label], linewidth=2, label=name, marker=marker)
+        ax.plot(grid, iqm(values, axis=0), color=color, linewidth=2, label=name, marker=marker)
     if task.goal is not None:
         words = "threshold" if task.goal_is == "threshold" else "best"
         ax.axhline(task.goal, color=GREY, linewidth=1, linestyle="--", label=f"{words} {number(task.goal)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regimen.errors import ConfigError
 from regimen.files.storage import replacing, storage_error
@@ -18,37 +18,16 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#c53030", "#718096"
 INK = "#2d3748"
 CYCLE = [BLUE, ORANGE, GREEN, PURPLE, RED, "#0987a0", "#b7791f", "#97266d"]
-STYLE: dict[Any, Any] = {  # keyed by matplotlib's own type of names
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": "#4a5568",
-    "axes.edgecolor": "#a0aec0",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#e2e8f0",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#4a5568",
-    "ytick.color": "#4a5568",
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "lines.solid_capstyle": "round",
-    "figure.facecolor": "white",
-    "savefig.dpi": 130,
-}
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Draw everything inside the block in the house style; without matplotlib, say which extra has it."""
     try:
-        import matplotlib
+        import matplotlib.style
     except ImportError as error:
         raise ConfigError("plots need matplotlib: pip install 'regimen[plots]'") from error
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.style.context(Path(__file__).with_name("figure.mplstyle")):
         yield
 
 

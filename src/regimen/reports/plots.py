@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DOTS, LINE = 4000, 1500  # most points drawn per scatter and per line: more cannot be seen
+WEIGHT, CURRICULUM = "train/weight/", "train/curriculum/"
+Curve = tuple[np.ndarray, np.ndarray]  # x and y
 
 
 @dataclass
@@ -63,7 +65,7 @@ class LoggedRun:
         """What the environment declares of its metrics; empty for a run of an older version."""
         return from_table(self.status.get("metrics"))
 
-    def series(self, name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
+    def series(self, name: str, x: str = "env_steps") -> Curve:
         """x and y of every point that has the metric."""
         rows = [(p[x], p[name]) for p in self.points if is_number(p.get(name)) and is_number(p.get(x))]
         table = np.array(rows, np.float64).reshape(-1, 2)
@@ -97,19 +99,18 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def moving_average(y: np.ndarray, window: int) -> np.ndarray:
     """Mean of the last `window` values at each position, of all of them where there are fewer."""
-    if not len(y):
-        return y
-    total = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)])
-    end = np.arange(1, len(y) + 1)
-    start = np.maximum(0, end - window)
-    return (total[end] - total[start]) / (end - start)
+    return _averages(y, window - 1, 0)
 
 
 def centred_average(y: np.ndarray, window: int) -> np.ndarray:
     """Mean of the values within half a window on both sides, so that a smooth curve does not lag."""
-    total = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)])
-    at = np.arange(len(y))
-    start, end = np.maximum(0, at - window // 2), np.minimum(len(y), at + window // 2 + 1)
+    return _averages(y, window // 2, window // 2)
+
+
+def _averages(y: np.ndarray, before: int, after: int) -> np.ndarray:
+    """Mean of each value with so many before and after it, as far as there are."""
+    total, at = np.concatenate([[0.0], np.cumsum(y, dtype=np.float64)]), np.arange(len(y))
+    start, end = np.maximum(0, at - before), np.minimum(len(y), at + after + 1)
     return (total[end] - total[start]) / (end - start)
 
 
@@ -122,7 +123,7 @@ def thin(limit: int, *arrays: np.ndarray) -> list[np.ndarray]:
     return [a[keep] for a in arrays]
 
 
-# each draws one plot on `ax` and says whether there was anything to draw
+Draw = Callable[["Axes", LoggedRun], bool]  # draws one plot and says whether there was anything to draw
 
 
 def draw_return(ax: Axes, run: LoggedRun) -> bool:
@@ -133,36 +134,45 @@ def draw_return(ax: Axes, run: LoggedRun) -> bool:
         finite = np.isfinite(episodes["return"])
         x, y = episodes["env_steps"][finite].astype(float), episodes["return"][finite]
         window, kind = min(run.window, max(1, len(y) // 5)), "episodes"
-    ex, ey = run.series("eval/return_mean")
-    if not len(y) and not len(ey):
-        return False
     if len(y):
         dots = thin(DOTS, x, y)
-        size = 7 if len(dots[0]) < 1000 else 3
-        ax.scatter(*dots, s=size, color=BLUE, alpha=0.25 if len(dots[0]) < 1000 else 0.15, linewidths=0)
+        few = len(dots[0]) < 1000
+        ax.scatter(*dots, s=7 if few else 3, color=BLUE, alpha=0.25 if few else 0.15, linewidths=0)
         label = f"training ({window} {kind})" if window > 1 else "training"
         ax.plot(*thin(LINE, x, moving_average(y, window)), color=BLUE, linewidth=2, label=label)
-    if len(ey):
-        sx, std = run.series("eval/return_std")
-        if np.array_equal(sx, ex):
-            ax.fill_between(ex, ey - std, ey + std, color=ORANGE, alpha=0.18, linewidth=0)
-        ax.plot(ex, ey, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="evaluation ± std")
+    evaluations = _evaluations(ax, run, "evaluation ± std", 0.18)
+    if not len(y) and not len(evaluations[1]):
+        return False
     _target(ax, run)
     finish(ax, "Return", "episode return", legend=True)
     return True
+
+
+def _evaluations(ax: Axes, run: LoggedRun, label: str, alpha: float, band: str | None = None) -> Curve:
+    """Draw the mean of each evaluation with the deviation of its episodes, and return the means."""
+    x, mean = run.series("eval/return_mean")
+    at, std = run.series("eval/return_std")
+    if len(mean) and np.array_equal(at, x):
+        ax.fill_between(x, mean - std, mean + std, color=ORANGE, alpha=alpha, linewidth=0, label=band)
+    if len(mean):
+        ax.plot(x, mean, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label=label)
+    return x, mean
+
+
+def _range(ax: Axes, run: LoggedRun, low: str, high: str, x: np.ndarray, color: str, alpha: float) -> None:
+    """Fill what lies between two metrics, where they were logged whenever x was."""
+    (at, lowest), (_, highest) = run.series(low), run.series(high)
+    if np.array_equal(at, x) and len(highest) == len(x):
+        at, lowest, highest = thin(LINE, x, lowest, highest)
+        ax.fill_between(at, lowest, highest, color=color, alpha=alpha, linewidth=0, label="min to max")
 
 
 def draw_evaluation(ax: Axes, run: LoggedRun) -> bool:
     x, mean = run.series("eval/return_mean")
     if not len(mean):
         return False
-    (x_min, lowest), (_, highest) = run.series("eval/return_min"), run.series("eval/return_max")
-    if np.array_equal(x_min, x) and len(highest) == len(x):
-        ax.fill_between(x, lowest, highest, color=ORANGE, alpha=0.1, linewidth=0, label="min to max")
-    x_std, std = run.series("eval/return_std")
-    if np.array_equal(x_std, x):
-        ax.fill_between(x, mean - std, mean + std, color=ORANGE, alpha=0.22, linewidth=0, label="± std")
-    ax.plot(x, mean, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label="mean")
+    _range(ax, run, "eval/return_min", "eval/return_max", x, ORANGE, 0.1)
+    _evaluations(ax, run, "mean", 0.22, "± std")
     best = int(np.argmax(mean))
     ax.plot(x[best], mean[best], marker="*", markersize=13, color=ORANGE, markeredgecolor="white", linestyle="none")
     episodes = run.series("eval/episodes")[1]
@@ -191,58 +201,42 @@ def draw_explained_variance(ax: Axes, run: LoggedRun) -> bool:
 
 def draw_component(ax: Axes, run: LoggedRun, name: str, color: str) -> None:
     """One component in its own scale: the mean of the episodes, and their lowest and highest."""
-    x, mean = run.series(f"rollout/reward/{name}")
-    (bx, low), (_, high) = run.series(f"rollout/reward/{name}_min"), run.series(f"rollout/reward/{name}_max")
-    if np.array_equal(bx, x) and len(high) == len(x):
-        at, below, above = thin(LINE, x, low, high)
-        ax.fill_between(at, below, above, color=color, alpha=0.15, linewidth=0, label="min to max")
+    metric = f"rollout/reward/{name}"
+    x, mean = run.series(metric)
+    _range(ax, run, f"{metric}_min", f"{metric}_max", x, color, 0.15)
     _line(ax, x, mean, color, "mean")
     finish(ax, name, "sum per episode")
 
 
-def draw_weights(ax: Axes, run: LoggedRun) -> bool:
-    """Draw the weight of each component's advantage."""
-    if not _named_lines(ax, run, "train/weight/"):
-        return False
-    ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
-    finish(ax, "Component weights", "weight (sum 1)", legend=True)
-    return True
-
-
 def draw_components(ax: Axes, run: LoggedRun) -> bool:
     """Draw the mean episode sum of each reward component; nothing when there is only one."""
-    if not _named_lines(ax, run, "rollout/reward/", _components(run)):
-        return False
-    ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
-    finish(ax, "Reward components", "sum per episode", legend=True)
-    return True
-
-
-def draw_entropy_parts(ax: Axes, run: LoggedRun) -> bool:
-    """Draw the entropy of each part of a composed action."""
-    if not _named_lines(ax, run, "train/entropy/"):
-        return False
-    finish(ax, "Entropy by part of the action", "nats per element", legend=True)
-    return True
-
-
-def draw_curriculum(ax: Axes, run: LoggedRun) -> bool:
-    """Draw the value in use of each parameter that a curriculum changes."""
-    names = run.named("train/curriculum/")
+    names = _components(run)
     for name, color in _colored(run, names):
-        x, y = run.series(f"train/curriculum/{name}")
-        ax.step(*thin(LINE, x, y), color=color, linewidth=1.8, where="post", label=name)
+        _line(ax, *run.series(f"rollout/reward/{name}"), color, name)
     if names:
-        finish(ax, "Curriculum", "value in use", legend=True)
+        ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
+        finish(ax, "Reward components", "sum per episode", legend=True)
     return bool(names)
 
 
-def _named_lines(ax: Axes, run: LoggedRun, prefix: str, names: Sequence[str] | None = None) -> bool:
-    """Draw a line for each metric of a prefix, and say whether there was any."""
-    names = run.named(prefix) if names is None else names
-    for name, color in _colored(run, names):
-        _line(ax, *run.series(prefix + name), color, name)
-    return bool(names)
+def _named_lines(title: str, ylabel: str, prefix: str) -> Draw:
+    """Return what draws a line for each metric of a prefix."""
+
+    def draw(ax: Axes, run: LoggedRun) -> bool:
+        names = run.named(prefix)
+        for name, color in _colored(run, names):
+            x, y = run.series(prefix + name)
+            if prefix == CURRICULUM:  # a setting jumps
+                ax.step(*thin(LINE, x, y), color=color, linewidth=1.8, where="post", label=name)
+            else:
+                _line(ax, x, y, color, name)
+        if names and prefix == WEIGHT:
+            ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
+        if names:
+            finish(ax, title, ylabel, legend=True)
+        return bool(names)
+
+    return draw
 
 
 def _components(run: LoggedRun) -> list[str]:
@@ -271,7 +265,7 @@ def _line(ax: Axes, x: np.ndarray, y: np.ndarray, color: str, label: str | None 
     ax.plot(*thin(LINE, x, centred_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
 
 
-def _axes_of(title: str, *lines: tuple[str, str, str]) -> Callable[[Axes, LoggedRun], bool]:
+def _axes_of(title: str, *lines: tuple[str, str, str]) -> Draw:
     """Return what draws one metric (name, label, colour) on the left axis and a second one on the right."""
 
     def draw(ax: Axes, run: LoggedRun) -> bool:
@@ -296,23 +290,19 @@ def _axes_of(title: str, *lines: tuple[str, str, str]) -> Callable[[Axes, Logged
     return draw
 
 
-PLOTS: dict[str, Callable[[Axes, LoggedRun], bool]] = {
+_LOSSES = ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
+_CHANGES = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", ORANGE)
+PLOTS: dict[str, Draw] = {
     "return": draw_return,
     "evaluation": draw_evaluation,
-    "losses": _axes_of(
-        "Losses", ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
-    ),
+    "losses": _axes_of("Losses", *_LOSSES),
     "entropy": _axes_of("Policy entropy", ("train/entropy", "entropy (nats)", GREEN)),
-    "kl": _axes_of(
-        "Policy change per update",
-        ("train/approx_kl", "approximate KL", PURPLE),
-        ("train/clip_fraction", "clip fraction", ORANGE),
-    ),
+    "kl": _axes_of("Policy change per update", *_CHANGES),
     "explained_variance": draw_explained_variance,
     "components": draw_components,
-    "weights": draw_weights,
-    "entropy_parts": draw_entropy_parts,
-    "curriculum": draw_curriculum,
+    "weights": _named_lines("Component weights", "weight (sum 1)", WEIGHT),
+    "entropy_parts": _named_lines("Entropy by part of the action", "nats per element", "train/entropy/"),
+    "curriculum": _named_lines("Curriculum", "value in use", CURRICULUM),
 }
 
 
@@ -401,8 +391,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     curves = [curve for r in runs if len((curve := r.series(name))[0])]
     if not curves:
         raise StorageError(f"nothing to plot: none of the {len(runs)} runs has logged a return")
-    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), 200)
-    values = np.stack([np.interp(grid, x, y) for x, y in curves])  # [runs, grid]
+    grid, values = on_a_grid(curves)
     out = Path(out)
     out = out if out.suffix.lower() == ".png" else out / "return.png"
     with picture(out, 7, 4) as figure:
@@ -417,6 +406,13 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
         kind = "evaluation return" if name.startswith("eval/") else "training return"
         finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)
     return out
+
+
+def on_a_grid(curves: Sequence[Curve]) -> Curve:
+    """200 places from where the first curve begins to where the last one ends, and the curves there [curves, 200]. A
+    curve that ends earlier keeps its last value."""
+    grid = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), 200)
+    return grid, np.stack([np.interp(grid, x, y) for x, y in curves])
 
 
 def try_plot_run(run_dir: Path) -> tuple[list[Path], str | None]:

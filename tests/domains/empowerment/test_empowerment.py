@@ -17,8 +17,7 @@ from regimen.domains.empowerment.learner import schedule
 from regimen.domains.empowerment.learner import targets as aims
 from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.domains.empowerment.learner.model import Imagined
-from regimen.domains.empowerment.learner.networks import soft_clamp
-from regimen.domains.empowerment.learner.steps import log_error, move
+from regimen.domains.empowerment.learner.networks import log_error, move, soft_clamp
 from regimen.domains.empowerment.learner.table import check_dense
 from regimen.domains.empowerment.reach import TooLargeError
 from regimen.domains.empowerment.worlds.world import World
@@ -540,7 +539,7 @@ def test_resume_is_exact_in_the_middle_of_every_stage():
     assert set(stages) == set(range(7))
     for number in range(7):
         middle = stages.index(number)
-        made.restore(states[middle], "a snapshot")
+        made.restore(0, states[middle], "a snapshot")
         done = 0
         while done < 13 - middle:
             done += made.advance([Limits(13 - middle - done)])[0].updates
@@ -584,7 +583,7 @@ def crowd(humans):
 )
 def test_a_world_that_is_too_large_is_learned_from_the_replay_and_the_log_says_so(args, settings, why):
     parts = bound(env_args=args, state_sweep=1.0, x_h_use_network=False, **settings).bound
-    assert isinstance(parts.model, Imagined) and parts.experience.sweep.share == 0
+    assert isinstance(parts.model, Imagined) and parts.experience.sweep == 0
     assert len(parts.notes) == 1 and why in parts.notes[0] and "algo.table_limit" in parts.notes[0]
 
 

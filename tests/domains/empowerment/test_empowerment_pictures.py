@@ -10,8 +10,7 @@ from regimen.cli.main import main
 from regimen.domains.empowerment.api import solve
 from regimen.domains.empowerment.pictures import draw
 from regimen.domains.empowerment.pictures.episodes import bits, play
-from regimen.domains.empowerment.pictures.live_view import write_power
-from regimen.domains.empowerment.pictures.scene import scene_of
+from regimen.domains.empowerment.pictures.scene import scene_of, write_power
 
 
 @pytest.fixture(scope="module")

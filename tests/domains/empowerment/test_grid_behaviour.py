@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regimen.domains.empowerment.api import solve
-from regimen.domains.empowerment.worlds.grid_state import Scene
+from regimen.domains.empowerment.worlds.grid_state import GridState
 
 
 @lru_cache(maxsize=32)
@@ -23,7 +23,7 @@ class Story:
     def __init__(self, name: str, **settings):
         self.solution = solved(name, **settings)
         self.world = self.solution.world
-        self.parts = Scene(*(np.asarray(x) for x in self.world.layout.unpack(self.solution.table.states)))
+        self.parts = GridState(*(np.asarray(x) for x in self.world.layout.unpack(self.solution.table.states)))
         self.occupancy = self.solution.occupancy()
 
     def place(self, x: int, y: int) -> int:

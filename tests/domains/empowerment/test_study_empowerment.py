@@ -49,7 +49,7 @@ class Engine:
 def test_a_seed_that_diverges_stops_alone_and_is_named(monkeypatch, tmp_path):
     engine = Engine()
     monkeypatch.setattr(empowerment, "make_engine", lambda *args: engine)
-    monkeypatch.setattr(empowerment.validate, "solved", lambda *args: None)
+    monkeypatch.setattr(empowerment.validate, "solution_of", lambda *args: None)
     monkeypatch.setattr(empowerment.validate, "compare", lambda *args: None)
     monkeypatch.setattr(empowerment.validate, "measure", lambda *args: dict.fromkeys(empowerment.SCORES, 0.5))
     config = empowerment.configured("world/corr5", None, {}, 6 * 1024)
@@ -57,7 +57,7 @@ def test_a_seed_that_diverges_stops_alone_and_is_named(monkeypatch, tmp_path):
     assert engine.asked == [[6, 6, 6], [2, 0, 2]]
     assert [(r["diverged"], r["updates"]) for r in rows] == [(False, 6), (True, 2), (False, 6)]
     rows = [row("ramp", "none", 0, 0.1), row("ramp", "none", 1, 9.0, True), row("ramp", "sigmoid", 0, 0.2)]
-    study = empowerment.EmpowermentStudy(10, range(2), rows=rows, env="world/corr5", out=tmp_path)
+    study = empowerment.EmpowermentStudy(10, range(2), scores=rows, env="world/corr5", out=tmp_path)
     table = study.table()
     assert table[0]["tv_mean"] == 0.1 and table[0]["diverged"] == 1 and table[1]["diverged"] == 0
     assert "1 of 2 seeds diverged" in study.conclusions()[1] and "1 of 2 seeds diverged" in study.words()
@@ -71,10 +71,10 @@ def test_a_real_study_of_a_tiny_world_comes_near_its_exact_values(tmp_path, monk
     monkeypatch.setattr(empowerment, "draw", lambda *args: None)
     quiet = Lines(quiet=True)
     study = empowerment.run("world/tiny3", out=tmp_path, parts="targets", seeds=2, budget=2048, console=quiet)
-    assert [(r["part"], r["choice"], r["seed"]) for r in study.rows] == [("targets", "on", 0), ("targets", "on", 1)]
-    assert all(r["updates"] == 2 and not r["diverged"] for r in study.rows)  # of 1,024 training steps each
-    assert max(r["tv_mean"] for r in study.rows) < 0.02 and max(r["v_r_start_error"] for r in study.rows) < 0.01
-    assert study.rows[0]["tv_mean"] != study.rows[1]["tv_mean"]  # two trainings, not one scored twice
+    assert [(r["part"], r["choice"], r["seed"]) for r in study.scores] == [("targets", "on", 0), ("targets", "on", 1)]
+    assert all(r["updates"] == 2 and not r["diverged"] for r in study.scores)  # of 1,024 training steps each
+    assert max(r["tv_mean"] for r in study.scores) < 0.02 and max(r["v_r_start_error"] for r in study.scores) < 0.01
+    assert study.scores[0]["tv_mean"] != study.scores[1]["tv_mean"]  # two trainings, not one scored twice
 
 
 def test_what_is_measured_is_written(tmp_path, monkeypatch):
@@ -105,7 +105,7 @@ def test_what_is_measured_is_written(tmp_path, monkeypatch):
 
 def test_one_seed_has_no_interval(tmp_path):
     rows = [row("ramp", "sigmoid", 0, 0.1), row("ramp", "none", 0, 0.2)]
-    study = empowerment.EmpowermentStudy(10, range(1), rows=rows, env="world/corr5", out=tmp_path)
+    study = empowerment.EmpowermentStudy(10, range(1), scores=rows, env="world/corr5", out=tmp_path)
     study.write()
     assert study.table()[0]["tv_mean_ci95"] is None and "not to be told" in (tmp_path / "summary.md").read_text()
 
@@ -113,9 +113,9 @@ def test_one_seed_has_no_interval(tmp_path):
 def test_choices_are_compared_seed_by_seed(tmp_path):
     """Seeds may differ by more than choices do; what counts is the difference within each seed."""
     base = [row("ramp", "sigmoid", k, 0.1 * k) for k in range(5)]
-    study = empowerment.EmpowermentStudy(10, range(5), rows=[*base], env="world/corr5", out=tmp_path)
-    study.rows += [row("ramp", "none", k, 0.1 * k + 0.01 + 0.001 * (k % 2)) for k in range(5)]
-    study.rows += [row("ramp", "linear", k, 0.1 * k + 0.01 * (-1) ** k) for k in range(5)]
+    study = empowerment.EmpowermentStudy(10, range(5), scores=[*base], env="world/corr5", out=tmp_path)
+    study.scores += [row("ramp", "none", k, 0.1 * k + 0.01 + 0.001 * (k % 2)) for k in range(5)]
+    study.scores += [row("ramp", "linear", k, 0.1 * k + 0.01 * (-1) ** k) for k in range(5)]
     assert study.apart("ramp", "sigmoid", "none") and not study.apart("ramp", "sigmoid", "linear")
 
 

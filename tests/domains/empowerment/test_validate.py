@@ -8,7 +8,7 @@ import pytest
 
 import regimen
 from regimen.cli.main import main
-from regimen.domains.empowerment.validate import Pairs, Validation, agreement, measure
+from regimen.domains.empowerment.validate import LearnedAndExact, Validation, agreement, measure
 
 pytestmark = pytest.mark.usefixtures("without_plots", "compilation_cache")
 
@@ -26,7 +26,7 @@ def test_the_numbers_by_hand():
     right |= {"x_h": np.ones((2, 1)), "v_h_e": np.full((2, 1, 2), 0.5)}
     learned = {"q_r": learned_q, "pi_r": policy(learned_q), "v_r": np.array([-4.4, -5.0]), "u_r": right["u_r"]}
     learned |= {"x_h": np.full((2, 1), 1.1), "v_h_e": np.full((2, 1, 2), 0.4)}
-    found = measure(Pairs(np.array([0, 1]), np.array([0, 1]), learned, right), beta_r=2.0)
+    found = measure(LearnedAndExact(np.array([0, 1]), np.array([0, 1]), learned, right), beta_r=2.0)
     assert found["v_r_start_error"] == pytest.approx(0.1) and found["v_r_error_mean"] == pytest.approx(0.05)
     assert found["q_r_error_max"] == pytest.approx(np.exp(0.2) - 1)
     assert found["log_ratio_max"] == pytest.approx(0.4)  # a common factor does not count, a ratio does
@@ -71,7 +71,7 @@ def test_a_run_is_validated(tmp_path, capsys):
 
 def test_an_exact_side_that_has_not_converged_is_named(tmp_path):
     numbers = dict.fromkeys(measure_names(), 0.0)
-    pairs = Pairs(np.zeros(2, int), np.zeros(2, int), {}, {})
+    pairs = LearnedAndExact(np.zeros(2, int), np.zeros(2, int), {}, {})
     found = Validation("run", "world/tiny3", 2.0, pairs, numbers, tmp_path, {"converged": False, "residual": 0.25})
     assert "NOT CONVERGED" in found.lines()[1] and "2.5e-01" in found.lines()[1]
     assert found.to_dict()["exact_converged"] is False and found.to_dict()["exact_residual"] == 0.25
@@ -82,7 +82,7 @@ def test_an_exact_side_that_has_not_converged_is_named(tmp_path):
 def measure_names():
     one = {"q_r": -np.ones((1, 2)), "pi_r": np.ones((1, 2)), "v_r": -np.ones(1), "u_r": -np.ones(1)}
     one |= {"x_h": np.ones((1, 1)), "v_h_e": np.ones((1, 1, 1))}
-    return measure(Pairs(np.zeros(1, int), np.zeros(1, int), one, one), 1.0)
+    return measure(LearnedAndExact(np.zeros(1, int), np.zeros(1, int), one, one), 1.0)
 
 
 def test_other_runs_are_refused(tmp_path, capsys):

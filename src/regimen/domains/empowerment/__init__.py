@@ -1,7 +1,7 @@
 """Robots that softly maximise the power of humans: the equations, exact solvers of them, and how they are reported."""
 
 from regimen.config.domains import AlgorithmEntry, Domain, EnvEntry, FileKind, Study, Verb
-from regimen.domains.empowerment.worlds.library import WORLDS
+from regimen.domains.empowerment.worlds.files import WORLDS
 
 DOMAIN = Domain(
     name="empowerment",

@@ -18,7 +18,7 @@ import numpy as np
 
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import Number, X
-from regimen.domains.empowerment.reach import LIMIT, Table, TooLargeError, enumerate_states, in_chunks
+from regimen.domains.empowerment.reach import LIMIT, StateTable, TooLargeError, enumerate_states, in_chunks
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.theory import Theory
 from regimen.domains.empowerment.worlds.world import World
@@ -30,7 +30,7 @@ FLOATS = 4  # of the solution, allowed for each unit of the limit
 NUMBERS = ("beta_h", "gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r")
 
 
-class Values(NamedTuple, Generic[X]):
+class StateValues(NamedTuple, Generic[X]):
     """Of a chunk, or of all states one step later."""
 
     v_r: X  # [S]
@@ -38,7 +38,7 @@ class Values(NamedTuple, Generic[X]):
     v_h_m: X  # [S, H, G], or [S, 0, 0] where no prior is computed
 
 
-class Layer(NamedTuple, Generic[X]):
+class SolvedChunk(NamedTuple, Generic[X]):
     """Phases 1 and 2 in a chunk of states."""
 
     pi_h: X  # [C, H, G, A]
@@ -51,7 +51,7 @@ class Layer(NamedTuple, Generic[X]):
     v_r: X  # [C]
 
 
-class Rows(NamedTuple, Generic[X]):
+class ChunkInputs(NamedTuple, Generic[X]):
     """What is known of a chunk of states."""
 
     successor: X  # [C, J, K]
@@ -70,7 +70,7 @@ def solve(world: World, theory: Theory | None = None, limit: int = LIMIT, weigh_
         return Backward(table, theory, weigh_duration).run()
 
 
-def check_size(table: Table, theory: Theory, limit: int) -> None:
+def check_size(table: StateTable, theory: Theory, limit: int) -> None:
     world, pairs = table.world, sum(table.reachable_by[:-1])
     each = world.humans * world.num_goals * (1 if theory.prior == "heuristic" else 2 + world.num_actions)
     each += 2 * world.robot_choices + world.humans + 2  # q_r, pi_r, x_h, u_r, v_r
@@ -86,7 +86,7 @@ def check_size(table: Table, theory: Theory, limit: int) -> None:
 class Backward:
     """The pass over time; numpy outside, compiled chunks inside."""
 
-    def __init__(self, table: Table, theory: Theory, weigh_duration: bool = False):
+    def __init__(self, table: StateTable, theory: Theory, weigh_duration: bool = False):
         world = table.world
         self.table, self.theory, self.world = table, theory, world
         self.numbers = {name: float(getattr(theory, name)) for name in NUMBERS}
@@ -111,7 +111,7 @@ class Backward:
     def run(self) -> Solution:
         table, horizon = self.table, self.table.horizon
         assert horizon is not None
-        layers: list[Layer[np.ndarray]] = []
+        layers: list[SolvedChunk[np.ndarray]] = []
         values = self.end()
         for t in range(horizon - 1, -1, -1):
             terminal = np.ones(len(table.states), bool) if t == horizon - 1 else table.ended
@@ -122,30 +122,30 @@ class Backward:
             layers.append(self.masked(layer))
         return self.solution(layers[::-1])
 
-    def end(self) -> Values[np.ndarray]:
+    def end(self) -> StateValues[np.ndarray]:
         """Values where nothing is known yet."""
         size, goals = len(self.table.states), self.weights.shape
         computed = goals if self.prior is None else (0, 0)
-        return Values(np.zeros(size), np.zeros((size, *goals)), np.zeros((size, *computed)))
+        return StateValues(np.zeros(size), np.zeros((size, *goals)), np.zeros((size, *computed)))
 
-    def sweep(self, values: Values[np.ndarray], terminal: np.ndarray, states: int) -> Layer[np.ndarray]:
+    def sweep(self, values: StateValues[np.ndarray], terminal: np.ndarray, states: int) -> SolvedChunk[np.ndarray]:
         """(1) to (9) for the first `states`, from values one step later."""
         aims = targets(values, self.table.attained, terminal, self.numbers)
         parts = [self.part(aims, at, min(at + self.chunk, states)) for at in range(0, states, self.chunk)]
-        return Layer(*(np.concatenate(column) for column in zip(*parts)))
+        return SolvedChunk(*(np.concatenate(column) for column in zip(*parts)))
 
-    def part(self, aims: Values[Array], start: int, stop: int) -> Layer[np.ndarray]:
+    def part(self, aims: StateValues[Array], start: int, stop: int) -> SolvedChunk[np.ndarray]:
         """One chunk, padded to the shape that is compiled."""
         whole = stop == start + self.chunk
         index = slice(start, stop) if whole else np.minimum(np.arange(start, start + self.chunk), stop - 1)
         layer = step(self.forms, self.numbers, self.weights, self.table.values, self.rows(index), aims)
         layer = layer._replace(pi_h=np.zeros((self.chunk, 0))) if self.prior is not None else layer
-        return Layer(*(np.asarray(x)[: stop - start] for x in layer))
+        return SolvedChunk(*(np.asarray(x)[: stop - start] for x in layer))
 
-    def rows(self, index: slice | np.ndarray) -> Rows[np.ndarray]:
+    def rows(self, index: slice | np.ndarray) -> ChunkInputs[np.ndarray]:
         """What is known of these states."""
         table = self.table
-        return Rows(
+        return ChunkInputs(
             table.successor[index],
             table.code[index],
             table.attained[index],
@@ -153,7 +153,7 @@ class Backward:
             None if self.prior is None else self.prior[index],
         )
 
-    def masked(self, layer: Layer[np.ndarray]) -> Layer[np.ndarray]:
+    def masked(self, layer: SolvedChunk[np.ndarray]) -> SolvedChunk[np.ndarray]:
         """Without values where the world has ended, and of actions that are not allowed."""
         n = len(layer.v_r)
         ended, allowed = self.table.ended[:n], self.table.allowed
@@ -167,7 +167,7 @@ class Backward:
             getattr(layer, name)[ended] = value
         return layer
 
-    def check_power(self, layer: Layer[np.ndarray], time: int | None) -> None:
+    def check_power(self, layer: SolvedChunk[np.ndarray], time: int | None) -> None:
         """Refuse a world in which somebody has no power at all: U_r would be minus infinity."""
         if layer.x_h.min() > 0:
             return
@@ -180,14 +180,10 @@ class Backward:
             return
         s, h = bad[-1]
         when = "" if time is None else f" at time {time} of {self.table.horizon}"
-        raise EnvError(
-            f"human {h} can attain none of its goals from state {table.states[s].tolist()}{when} (X_h = 0, so U_r "
-            "would be minus infinity); give goals of which one can always be attained, such as every cell (no "
-            "env.possible_goals), or a rectangle around the places where it may get stuck"
-        )
+        raise powerless(h, table.states[s], when)
 
-    def solution(self, layers: list[Layer[np.ndarray]], report: dict[str, Any] | None = None) -> Solution:
-        names = [f.name for f in dataclasses.fields(Solution) if f.name in Layer._fields]
+    def solution(self, layers: list[SolvedChunk[np.ndarray]], report: dict[str, Any] | None = None) -> Solution:
+        names = [f.name for f in dataclasses.fields(Solution) if f.name in SolvedChunk._fields]
         lists: dict[str, Any] = {name: [getattr(layer, name) for layer in layers] for name in names}
         if self.prior is not None:
             lists["pi_h"] = [self.prior[: len(layer.v_r)] for layer in layers]
@@ -209,10 +205,12 @@ class Forms(NamedTuple):
 
 
 @jax.jit
-def targets(values: Values[Array], attained: Array, terminal: Array, numbers: Mapping[str, Number]) -> Values[Array]:
+def targets(
+    values: StateValues[Array], attained: Array, terminal: Array, numbers: Mapping[str, Number]
+) -> StateValues[Array]:
     """What each state is worth as a successor."""
     at_end, gamma_h = terminal[:, None, None], numbers["gamma_h"]
-    return Values(
+    return StateValues(
         equations.q_robot(values.v_r, terminal, numbers["gamma_r"], numbers["terminal_v_r"]),
         equations.attain_target(attained, values.v_h_e, at_end, gamma_h),
         equations.attain_target(attained, values.v_h_m, at_end, gamma_h) if values.v_h_m.size else values.v_h_m,
@@ -221,8 +219,13 @@ def targets(values: Values[Array], attained: Array, terminal: Array, numbers: Ma
 
 @partial(jax.jit, static_argnums=0)
 def step(
-    forms: Forms, numbers: Mapping[str, Number], weights: Array, values: Array, rows: Rows[Array], aims: Values[Array]
-) -> Layer[Array]:
+    forms: Forms,
+    numbers: Mapping[str, Number],
+    weights: Array,
+    values: Array,
+    rows: ChunkInputs[Array],
+    aims: StateValues[Array],
+) -> SolvedChunk[Array]:
     """(1) to (9) in a chunk of states, from what successors are worth."""
     p = values[rows.code]  # [C, J, K]
     chunk, joint = p.shape[:2]
@@ -249,10 +252,10 @@ def step(
     x_h = equations.x_h(v_h_e, weights, numbers["zeta"], forms.form)  # (7)
     u_r = numbers["weight"] * equations.u_r(x_h, numbers["xi"], numbers["eta"], forms.form)  # (8)
     v_r = equations.v_r(u_r, log_pi, q_r)  # (9)
-    return Layer(pi_h, v_h_m, q_r, pi_r, v_h_e, x_h, u_r, v_r)
+    return SolvedChunk(pi_h, v_h_m, q_r, pi_r, v_h_e, x_h, u_r, v_r)
 
 
-def phase_1(forms: Forms, numbers: Mapping[str, Number], later: Array, rows: Rows[Array]) -> tuple[Array, Array]:
+def phase_1(forms: Forms, numbers: Mapping[str, Number], later: Array, rows: ChunkInputs[Array]) -> tuple[Array, Array]:
     """(1) to (3): policies [C, H, G, A] and V_h^m from what joint actions lead to [C, humans', robots', H, G]. Who is
     where it wants to be stays, and has nothing left to gain."""
     q = []
@@ -282,6 +285,15 @@ def expected(h: int, later: Array, pi_h: Array, marginal: Array) -> Array:
     others = equations.together(jnp.delete(marginal, h, 1))
     q = jnp.einsum("caog,co->cga", of_human(h, later, *marginal.shape[1:]), others)
     return equations.v_human(pi_h[:, h], q)
+
+
+def powerless(human: int, state: np.ndarray, when: str) -> EnvError:
+    """The error about a world in which U_r would be minus infinity."""
+    return EnvError(
+        f"human {human} can attain none of its goals from state {state.tolist()}{when} (X_h = 0, so U_r would be minus "
+        "infinity); give goals of which one can always be attained, such as every cell (no env.possible_goals), or a "
+        "rectangle around the places where it may get stuck"
+    )
 
 
 def check_weights(weights: np.ndarray) -> None:

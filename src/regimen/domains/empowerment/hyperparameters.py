@@ -6,24 +6,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
-from regimen.config.fields import (
-    AtLeastOne,
-    Discount,
-    Fraction,
-    Natural,
-    Negative,
-    NotNegative,
-    Period,
-    Positive,
-    Range,
-    Whole,
-)
+from regimen.config.fields import Fraction, Natural, Negative, NotNegative, Period, Positive, Range, Whole
+from regimen.config.presets import load_yaml
+from regimen.domains.empowerment.theory import Equations, Theory
 from regimen.errors import ConfigError
-
-if TYPE_CHECKING:
-    from regimen.domains.empowerment.theory import Theory
 
 NETS = ("v_h_e", "x_h", "u_r", "q_r", "v_r")
 """The networks, in the order in which they begin to learn."""
@@ -32,36 +21,16 @@ STAGES = (*NETS, "ramp", "full")
 
 
 @dataclass(frozen=True)
-class EmpowermentConfig:
+class EmpowermentConfig(Equations):
     """A robot that softly maximises human power (Heitzig and Potham 2025, arXiv 2508.00159)."""
 
-    # theory
-    gamma_r: Discount = 0.99
-    """Discount of the robot."""
-    gamma_h: Discount = 0.99
-    """Discount of the humans."""
-    zeta: AtLeastOne = 2.0
-    """How much reliable goals count over likely ones; at least 1."""
-    xi: AtLeastOne = 1.0
-    """Aversion to inequality between humans; at least 1."""
-    eta: AtLeastOne = 1.1
-    """Further aversion to inequality over time; at least 1, best close to it."""
-    beta_r: NotNegative = 10.0
-    """Exponent of the robot's power-law policy; 0 is uniform."""
-    terminal_v_r: Negative = -1e-10
-    """V_r where the world ends; below 0."""
-    form: Literal["mean", "sum"] = "mean"
-    """X_h and U_r as means over goals and humans, or as the paper's sums."""
-    robot_policy: Literal["power", "boltzmann"] = "power"
-    """The policy: (-Q)^-beta_r, or a softmax of beta_r Q / (max Q - min Q)."""
+    # theory, beside that of `Equations`
     human_prior: Literal["heuristic", "cautious", "optimistic", "mean"] = "heuristic"
     """How humans are believed to act: as the world's own `prior` says, or solved for first (phase 1) against the worst,
     the best or the average robot. The latter needs a world that can be enumerated."""
     beta_h: str = "10"
     """Inverse temperature of a prior that is solved for; a number or `inf`. The heuristic prior's is the world's
     (`env.beta_h`)."""
-    nu_h: Fraction = 0.0
-    """Share of human actions that are habit: uniformly random."""
 
     # exploration
     epsilon_r_start: Fraction = 1.0
@@ -245,43 +214,13 @@ class EmpowermentConfig:
     max_env_steps_per_training_step: Positive = 10.0
     """With several workers the learner makes at least one training step for so many env steps."""
 
-    REPLACED: ClassVar[dict[str, str]] = {
-        "async_training": "use --engine ray",
-        "use_sqrt_lr_decay": "use algo.lr_decay (seed_sqrt or sqrt)",
-        "constant_lr_then_1_over_t": "use algo.lr_decay inverse",
-        "gradual_buffer_clearing": "use algo.buffer_clearing gradual",
-        "beta_r_continuation_mode": "use algo.beta_r_ramp; continuation by arc length is not built",
-        "use_z_space_transform": "use algo.q_r_output z",
-        "use_z_based_loss": "use algo.loss_space; a loss in z is not built",
-        "num_episodes": "use --total-episodes",
-        "updates_per_step": "use algo.training_steps_per_env_step",
-        "env_steps_per_training_step": "use algo.training_steps_per_env_step, its inverse",
-        "v_r_target_update_freq": "use algo.v_r_target_update_interval",
-        "v_h_target_update_freq": "use algo.v_h_e_target_update_interval",
-        "auto_grad_clip": "gradient clips are constant: one that falls with the learning rate shrinks steps twice",
-        "auto_grad_clip_reference_lr": "the gradient clips are constant",
-        "lookup_adaptive_lr_min": "algo.lookup_use_adaptive_lr is a true mean, without a smallest step",
-        "lookup_default_u_r": "use algo.lookup_default_y",
-        "checkpoint_interval": "use --checkpoint.every",
-        "state_feature_dim": "use algo.hidden_dim or network.hidden",
-    }
-    """Names of the prior system that have another place here."""
-    NOT_BUILT: ClassVar[tuple[str, ...]] = (
-        "use_rnd", "rnd_", "lr_rnd", "normalize_rnd", "use_human_action_rnd", "use_count_based_curiosity",
-        "count_curiosity_", "gamma_h_curriculum", "gamma_r_curriculum", "gamma_h_rampup", "gamma_r_rampup",
-        "gamma_h_start", "gamma_r_start", "use_tangent_predictor", "beta_r_arclength", "q_r_advantage_",
-        "trajectory_replay_", "v_h_e_target_mode", "q_r_target_mode", "v_h_e_n_step", "q_r_n_step", "pi_r_mode",
-        "mcts_", "profile_batching", "use_lookup_", "async_", "min_free_memory", "memory_", "plasticity_",
-        "goal_feature_dim", "agent_", "lr_x_h_use", "lr_u_r_use",
-    )  # fmt: skip
-    """Beginnings of names that the prior system has and this one has not."""
-
     @classmethod
     def unknown(cls, name: str) -> str | None:
-        """What to say of a documented name that is none here; None for one that nobody knows."""
-        if name in cls.REPLACED:
-            return f"that is named otherwise here: {cls.REPLACED[name]}"
-        if name.startswith(cls.NOT_BUILT):
+        """What to say of a setting of the prior system that is none here; None for one that nobody knows."""
+        names = load_yaml(Path(__file__).with_name("prior_names.yaml"), "names of the prior system")
+        if name in names["replaced"]:
+            return f"that is named otherwise here: {names['replaced'][name]}"
+        if name.startswith(tuple(names["not_built"])):
             return "the prior system has it, this one does not (docs/algorithms/empowerment.md says why)"
         return None
 
@@ -304,12 +243,8 @@ class EmpowermentConfig:
 
     def theory(self) -> Theory:
         """The parameters of the equations alone, as the exact solvers take them."""
-        from regimen.domains.empowerment.theory import Theory
-
-        same = ("gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r", "form", "robot_policy")
-        return Theory(
-            **{name: getattr(self, name) for name in same}, beta_h=self.inverse_temperature, prior=self.human_prior
-        )
+        same = {f.name: getattr(self, f.name) for f in dataclasses.fields(Equations)}
+        return Theory(**same, beta_h=self.inverse_temperature, prior=self.human_prior)
 
     def validate(self) -> None:
         if not self.inverse_temperature > 0:

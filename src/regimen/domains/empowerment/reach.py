@@ -34,7 +34,7 @@ class TooLargeError(ConfigError):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class StateTable:
     """S states, the first `len(successor)` of them with successors: those reached in the last step have none. Where the
     world has ended a state only leads to itself."""
 
@@ -48,12 +48,13 @@ class Table:
     ended: np.ndarray  # [S] bool
     attained: np.ndarray  # [S, H, G] bool
     allowed: np.ndarray | None  # [S, A^R] bool
-    numbers: dict[bytes, int]  # filled by `index`
+
+    @cached_property
+    def numbers(self) -> dict[bytes, int]:
+        return {row.tobytes(): i for i, row in enumerate(self.states)}
 
     def index(self, state: ArrayLike) -> int:
         """The number of a state [n]; an error when it cannot be reached."""
-        if not self.numbers:
-            self.numbers.update((row.tobytes(), i) for i, row in enumerate(self.states))
         number = self.numbers.get(np.asarray(state, np.int32).tobytes())
         if number is None:
             raise EnvError(f"the state {np.asarray(state).tolist()} is not reachable from the start of this world")
@@ -81,19 +82,19 @@ class Table:
         return int(self.reachable_at.sum())
 
 
-def enumerate_states(world: World, limit: int = LIMIT, horizon: int | None = -1, most: int | None = None) -> Table:
+def enumerate_states(world: World, limit: int = LIMIT, horizon: int | None = -1, most: int | None = None) -> StateTable:
     """All states that can be reached within the world's time, or `horizon` steps (None: any number). A
     `TooLargeError`, before memory is spent, where they are more than `most` or do not fit the limit."""
     horizon = world.max_episode_steps if horizon == -1 else horizon
     with jax.enable_x64(True):
-        return Search(world, limit, horizon, most).table()
+        return StateSearch(world, limit, horizon, most).table()
 
 
 def joint_actions(world: World) -> int:
     return world.num_actions**world.num_agents
 
 
-class Search:
+class StateSearch:
     """Breadth first, in compiled chunks of states with all their joint actions."""
 
     def __init__(self, world: World, limit: int, horizon: int | None, most: int | None = None):
@@ -113,9 +114,7 @@ class Search:
         self.chunk = max(1, min(4096, CHUNK_BYTES // (self.joint * outcomes * (4 * self.size + 16))))
         start = np.asarray(world.initial(), np.int32)
         self.states = [start[None]]
-        self.count = 1
-        keys = (start.astype(np.uint64) * self.strides).sum(dtype=np.uint64)
-        self.keys, self.order = np.array([keys]), np.array([0], np.int32)  # sorted keys, and whose they are
+        self.numbers = {int((start.astype(np.uint64) * self.strides).sum(dtype=np.uint64)): 0}  # of states, by key
         self.values: dict[float, int] = {0.0: 0}
         self.blocks: list[tuple[np.ndarray, np.ndarray]] = []
 
@@ -149,26 +148,19 @@ class Search:
             why,
         )
 
-    def table(self) -> Table:
-        by, ended = [1], []
-        done = 0  # states whose successors are known
-        while done < self.count and (self.horizon is None or len(by) <= self.horizon):
-            layer = np.concatenate(self.states)
-            self.states = [layer]
-            over = flags(self.world, layer[done:])
-            for at in range(0, len(over), self.chunk):
-                self.visit(layer[done + at : done + at + self.chunk], over[at : at + self.chunk], done + at)
-            ended.append(over)
-            done = len(layer)
-            by.append(self.count)
-        by += [self.count] * ((self.horizon or 0) + 1 - len(by))
+    def table(self) -> StateTable:
+        by, visited = [1], 0
+        while visited < len(self.numbers) and (self.horizon is None or len(by) <= self.horizon):
+            latest = np.concatenate(self.states)[visited:]
+            for at in range(0, len(latest), self.chunk):
+                self.visit(latest[at : at + self.chunk], visited + at)
+            visited += len(latest)
+            by.append(len(self.numbers))
+        by += [len(self.numbers)] * ((self.horizon or 0) + 1 - len(by))
         states = np.concatenate(self.states)
-        if done < len(states):
-            ended.append(flags(self.world, states[done:]))
-        ended_all = np.concatenate(ended)
         width = max(block.shape[-1] for block, _ in self.blocks)
         small = np.min_scalar_type(len(self.values) - 1)
-        return Table(
+        return StateTable(
             world=self.world,
             horizon=self.horizon,
             states=states,
@@ -176,37 +168,29 @@ class Search:
             successor=joined([block for block, _ in self.blocks], width, np.int32, repeat=True),
             code=joined([codes for _, codes in self.blocks], width, small, repeat=False),
             values=np.array(list(self.values)),
-            ended=ended_all,
+            ended=flags(self.world, states),
             attained=in_chunks("attained", self.world, states),
-            allowed=None if self.world.allowed is None else self.permitted(states),
-            numbers={},
+            allowed=None if self.world.allowed is None else permitted(self.world, states),
         )
 
-    def visit(self, states: np.ndarray, over: np.ndarray, first: int) -> None:
+    def visit(self, states: np.ndarray, first: int) -> None:
         """Add the successors of a chunk of states, which have numbers from `first`."""
-        rows, padded = len(states), np.resize(states, (self.chunk, self.size))
-        p, keys, reached = (np.asarray(x)[:rows] for x in expand(self.world, self.strides, padded))
+        over, padded = flags(self.world, states), np.resize(states, (self.chunk, self.size))
+        p, keys, reached = (np.asarray(x)[: len(states)] for x in expand(self.world, self.strides, padded))
         self.check_laws(states, p, reached)
         if self.world.allowed is not None:
-            p, keys, reached = (only(self.permitted(states), x) for x in (p, keys, reached))
+            p, keys, reached = (only(permitted(self.world, states), x) for x in (p, keys, reached))
         p, keys, position = merged(p, keys)
         live = p > 0
         live[over] = False
         unique, where, inverse = np.unique(keys[live], return_index=True, return_inverse=True)
-        place = np.minimum(np.searchsorted(self.keys, unique), len(self.keys) - 1)
-        old = self.keys[place] == unique
-        numbers = np.where(old, self.order[place], 0).astype(np.int32)
-        fresh = np.flatnonzero(~old)
+        before = len(self.numbers)
+        numbers = np.array([self.numbers.setdefault(key, len(self.numbers)) for key in unique.tolist()], np.int32)
+        fresh = where[numbers >= before]
         if len(fresh):
-            numbers[fresh] = self.count + np.arange(len(fresh))
-            s, j, k = (axis[where[fresh]] for axis in np.nonzero(live))
+            s, j, k = (axis[fresh] for axis in np.nonzero(live))
             self.states.append(reached[s, j, position[s, j, k]])
-            self.count += len(fresh)
-            self.check(self.count)
-            all_keys = np.concatenate([self.keys, unique[fresh]])
-            by_key = np.argsort(all_keys, kind="stable")
-            self.keys = all_keys[by_key]
-            self.order = np.concatenate([self.order, numbers[fresh]])[by_key]
+            self.check(len(self.numbers))
         successor = np.zeros(p.shape, np.int32)
         successor[live] = numbers[inverse]
         successor = np.where(live, successor, successor[..., :1])  # padding leads where the first outcome does
@@ -216,9 +200,6 @@ class Search:
         width = max(1, int((p > 0).sum(-1).max()))
         self.width = max(self.width, width)
         self.blocks.append((successor[..., :width], self.coded(p[..., :width])))
-
-    def permitted(self, states: np.ndarray) -> np.ndarray:
-        return check_allowed(in_chunks("allowed", self.world, states), states)
 
     def coded(self, p: np.ndarray) -> np.ndarray:
         """Numbers of probabilities in the list of those that occur."""
@@ -302,7 +283,9 @@ def in_chunks(method: str, world: World, states: np.ndarray, size: int = 4096) -
     return np.concatenate(parts)
 
 
-def check_allowed(allowed: np.ndarray, states: np.ndarray) -> np.ndarray:
+def permitted(world: World, states: np.ndarray) -> np.ndarray:
+    """Which robot actions are allowed [S, A^R]; an error where none is."""
+    allowed = in_chunks("allowed", world, states)
     if not allowed.any(-1).all():
         state = states[np.argmin(allowed.any(-1))].tolist()
         raise EnvError(f"`allowed` leaves the robots no action in state {state}; allow at least one")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regimen.domains.empowerment import equations
-from regimen.domains.empowerment.reach import Table
+from regimen.domains.empowerment.reach import StateTable
 from regimen.domains.empowerment.theory import Theory
 from regimen.domains.empowerment.worlds.world import World
 from regimen.errors import EnvError
@@ -45,7 +45,7 @@ class Solution:
 
     world: World
     theory: Theory
-    table: Table
+    table: StateTable
     pi_h: list[np.ndarray]  # [S_t, H, G, A]; a prior that the world gives is the same at all times
     q_r: list[np.ndarray]  # [S_t, A^R]
     pi_r: list[np.ndarray]  # [S_t, A^R]
@@ -79,6 +79,15 @@ class Solution:
         n = len(self.v_r[t])
         there = np.ones(n, bool) if self.stationary else self.table.reachable_at[t, :n]
         return there & ~self.table.ended[:n]
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """State and time [P] of all that has values."""
+        live = [np.flatnonzero(self.live(t)) for t in range(len(self.v_r))]
+        return np.concatenate(live), np.repeat(np.arange(len(live)), [len(states) for states in live])
+
+    def column(self, quantity: str) -> np.ndarray:
+        """A quantity such as `q_r` at all `moments` [P, ...]."""
+        return np.concatenate([layer[self.live(t)] for t, layer in enumerate(getattr(self, quantity))])
 
     def at(self, state: ArrayLike | None = None, time: int = 0) -> Point:
         """Everything in a state (an array, its number, or the start) at a time."""

@@ -7,7 +7,7 @@ of `regimen validate`: the error of V_r at the start, the total variation of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from regimen.config.layers import build_config
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import reach, validate
-from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import UsageError, nearest
@@ -48,15 +48,18 @@ CHOICES: dict[str, dict[str, Settings]] = {
     "clearing": {name: {"buffer_clearing": name} for name in ("none", "hard", "gradual")},
     "decay": {name: {"lr_decay": name} for name in ("constant", "seed_sqrt", "sqrt", "inverse", "cosine")},
     "loss": {"MSE": SAMPLED, "Huber": SAMPLED | {"loss": "huber"}},
-    "targets": {
-        "on": {},
-        "off": {f"{name}_target_update_interval": 1 for name in ("v_h_e", "x_h", "u_r", "q_r", "v_r")},
-    },
+    "targets": {"on": {}, "off": {f"{name}_target_update_interval": 1 for name in NETS}},
     "dropout": {"0": {}, "0.5": {f"{name}_dropout": 0.5 for name in ("v_h_e", "x_h", "q_r")}},
     "model": {"model-based": {}, "sampled": SAMPLED},
     "x_h_batch": {str(size): SAMPLED | {"x_h_batch_size": size} for size in (16, 64, 256)},
 }
-SCORES = ("v_r_start_error", "tv_mean", "log_ratio_rmse", "v_h_e_error_mean")
+COLUMNS = {  # heading -> a number of `validate.measure`, and how it is written
+    "V_r(s0) error": ("v_r_start_error", ".3%"),
+    "TV of pi_r": ("tv_mean", ".4f"),
+    "log ratios": ("log_ratio_rmse", ".4f"),
+    "V_h^e error": ("v_h_e_error_mean", ".2g"),
+}
+SCORES = tuple(score for score, _ in COLUMNS.values())
 QUICK = {"budget": 8192, "seeds": 2}
 
 
@@ -69,7 +72,7 @@ class EmpowermentStudy(Frame):
     seeds: range
     parts: Sequence[str] = tuple(CHOICES)
     env_args: Settings | None = None
-    rows: list[Row] = field(default_factory=list)  # one for each choice and seed
+    scores: list[Row] = field(default_factory=list)  # one for each choice and seed
     scored: dict[str, list[Row]] = field(default_factory=dict)  # settings -> rows: each is trained once
 
     def jobs(self) -> dict[str, list[Job]]:
@@ -81,7 +84,7 @@ class EmpowermentStudy(Frame):
             if key not in self.scored:
                 config = configured(self.env, self.env_args, settings, self.budget)
                 self.scored[key] = train(config, self.seeds, tick)
-            self.rows += [{"part": part, "choice": choice} | row for row in self.scored[key]]
+            self.scores += [{"part": part, "choice": choice} | row for row in self.scored[key]]
             return f"total variation {np.mean([r['tv_mean'] for r in self.scored[key]]):.4f}"
 
         return Job(choice, self.budget, work)
@@ -101,7 +104,7 @@ class EmpowermentStudy(Frame):
         """One row for each choice: means over seeds and their 95 % intervals. Seeds that diverged are counted, and left
         out of the means where others are left."""
         out = []
-        for part, choice in dict.fromkeys((r["part"], r["choice"]) for r in self.rows):
+        for part, choice in dict.fromkeys((r["part"], r["choice"]) for r in self.scores):
             rows = self.rows_of(part, choice)
             lost = sum(r["diverged"] for r in rows)
             line: Row = {"part": part, "choice": choice, "seeds": len(rows), "diverged": lost}
@@ -114,7 +117,7 @@ class EmpowermentStudy(Frame):
         return out
 
     def rows_of(self, part: str, choice: str) -> list[Row]:
-        return [r for r in self.rows if (r["part"], r["choice"]) == (part, choice)]
+        return [r for r in self.scores if (r["part"], r["choice"]) == (part, choice)]
 
     def apart(self, part: str, one: str, other: str) -> bool:
         """Whether the 95 % interval of the differences of two choices' total variations, seed by seed, excludes 0."""
@@ -123,18 +126,12 @@ class EmpowermentStudy(Frame):
         return ends is not None and not ends[0] <= 0 <= ends[1]
 
     def conclusions(self) -> list[str]:
-        head = f"{'part':<12}{'choice':<14}{'V_r(s0) error':>15}{'TV of pi_r':>12}{'log ratios':>12}{'V_h^e error':>13}"
-        rows = [
-            f"{r['part']:<12}{r['choice']:<14}{r['v_r_start_error']:>15.3%}{r['tv_mean']:>12.4f}"
-            f"{r['log_ratio_rmse']:>12.4f}{r['v_h_e_error_mean']:>13.2g}{lost(r)}"
-            for r in self.table()
-        ]
-        return [head, *rows]
+        return readable(self.table()).lines()
 
     def write(self) -> None:
         """Raw scores, the table and the summary in words."""
         names = ["part", "choice", "seed", *SCORES, "seconds", "diverged", "updates"]
-        Table(names, [[row[name] for name in names] for row in self.rows]).write_csv(self.out / "scores.csv")
+        Table(names, [[row[name] for name in names] for row in self.scores]).write_csv(self.out / "scores.csv")
         write_json(self.out / "results.json", self.summary())
         (self.out / "summary.md").write_text(self.words())
 
@@ -146,28 +143,25 @@ class EmpowermentStudy(Frame):
         table = self.table()
         lines = [f"# Choices of learning empowerment on {self.env}", ""]
         lines += [f"{self.budget:,} training steps, {len(self.seeds)} seeds; means over seeds. Lower is better.", ""]
-        columns: dict[str, Callable[[Row], str]] = {
-            "part": lambda r: r["part"],
-            "choice": lambda r: r["choice"] + lost(r),
-            "V_r(s0) error": lambda r: f"{r['v_r_start_error']:.3%}",
-            "TV of pi_r": lambda r: f"{r['tv_mean']:.4f}",
-            "log ratios": lambda r: f"{r['log_ratio_rmse']:.4f}",
-            "V_h^e error": lambda r: f"{r['v_h_e_error_mean']:.2g}",
-        }
-        lines.append(Table.of(columns, table).markdown())
+        lines.append(readable(table).markdown())
         best = []
         for part in dict.fromkeys(r["part"] for r in table):
             ranking = sorted((r for r in table if r["part"] == part), key=lambda r: (r["diverged"] > 0, r["tv_mean"]))
             first, *others = (r["choice"] for r in ranking)
             clear = all(self.apart(part, first, other) for other in others)
             best.append(f"- {part}: {first}" + ("" if clear else " (not to be told from another)"))
-        shown = ["```bash", self.command, "```", ""] if self.command else []
-        return "\n".join([*lines, "", "Least total variation:", "", *best, "", *shown])
+        command = ["```bash", self.command, "```", ""] if self.command else []
+        return "\n".join([*lines, "", "Least total variation:", "", *best, "", *command])
 
 
-def lost(row: Row) -> str:
-    """What a row of the table says of seeds that diverged."""
-    return f"  ({row['diverged']} of {row['seeds']} seeds diverged)" if row["diverged"] else ""
+def readable(table: list[Row]) -> Table:
+    """The table as people read it, with what is to be said of seeds that diverged."""
+    rows = []
+    for r in table:
+        lost = f"  ({r['diverged']} of {r['seeds']} seeds diverged)" if r["diverged"] else ""
+        scores = [format(r[score], form) for score, form in COLUMNS.values()]
+        rows.append([r["part"], r["choice"] + lost, *scores])
+    return Table(["part", "choice", *COLUMNS], rows)
 
 
 def run(
@@ -209,7 +203,7 @@ def chosen_parts(parts: str | None) -> list[str]:
 
 def from_replay(budget: int) -> dict[str, object]:
     """Settings that learn every network from what was collected alone; stages are shares of the budget."""
-    stages = {f"warmup_{name}_steps": budget // 16 for name in ("v_h_e", "x_h", "u_r", "q_r", "v_r")}
+    stages = {f"warmup_{name}_steps": budget // 16 for name in NETS}
     algo = BASE | stages | {"beta_r_rampup_steps": budget // 8, "horizon": f"{budget} steps"}
     return {"total_steps": budget} | {f"algo.{name}": value for name, value in algo.items()}
 
@@ -232,7 +226,7 @@ def train(config: TrainConfig, seeds: Sequence[int], tick: Tick) -> list[Row]:
     loop.reach(lambda k: Goal(updates), lambda progress: tick(max(t.updates for t in loop.tallies) / updates))
     c = config.algo
     assert isinstance(c, EmpowermentConfig)
-    solution = validate.solved(handle.native, c, reach.LIMIT)
+    solution = validate.solution_of(handle.native, c, reach.LIMIT)
     seconds, rows = (time.monotonic() - begun) / len(seeds), []
     for k, seed in enumerate(seeds):
         params = {name: m.params for name, m in engine.at(engine.state, k).models.items()}

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.empowerment.equations import Number, X, module_of
-from regimen.domains.empowerment.exact import Backward, Forms, Rows, Values, step, targets
+from regimen.domains.empowerment.exact import Backward, ChunkInputs, Forms, StateValues, step, targets
 from regimen.domains.empowerment.reach import LIMIT, enumerate_states
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.theory import Theory
@@ -30,7 +30,7 @@ UNKNOWNS = 1500  # most for which it is: its matrix is dense
 SMALLEST = 1 / 256  # share of a sweep's change that is still made
 
 
-class Problem(NamedTuple, Generic[X]):
+class SweepInputs(NamedTuple, Generic[X]):
     """What sweeps need besides values; arrays of states are in chunks [P, C, ...] where `rows` are."""
 
     numbers: Mapping[str, Number]
@@ -38,7 +38,7 @@ class Problem(NamedTuple, Generic[X]):
     probabilities: X
     attained: X
     ended: X
-    rows: Rows[X]
+    rows: ChunkInputs[X]
 
 
 class Residual(NamedTuple):
@@ -108,13 +108,13 @@ class Continuation:
         return back.solution([back.masked(layer)], report)
 
     def settle(
-        self, values: Values[np.ndarray], beta_r: float, tolerance: float, hold: bool = False
-    ) -> tuple[Values[np.ndarray], Residual]:
+        self, values: StateValues[np.ndarray], beta_r: float, tolerance: float, hold: bool = False
+    ) -> tuple[StateValues[np.ndarray], Residual]:
         """Sweep until the residual is small. Every block is followed by a jump to where its last changes of V_r point;
         a jump that makes things worse is taken back."""
         back, table = self.backward, self.backward.table
         numbers = back.numbers | {"beta_r": beta_r}
-        problem = Problem(numbers, back.weights, table.values, table.attained, table.ended, self.rows)
+        problem = SweepInputs(numbers, back.weights, table.values, table.attained, table.ended, self.rows)
         small = table.attained.size + len(table.states) <= UNKNOWNS
         share, best, residual = 1.0, np.inf, Residual(np.inf, np.inf)
         before_jump, wait, pause = None, 0, 1  # values before a jump, blocks until the next one, and after a failed one
@@ -131,7 +131,7 @@ class Continuation:
             if before_jump is not None and not residual.worst < best:
                 values, before_jump, wait, pause = before_jump, None, pause, 2 * pause
                 continue
-            values, before_jump = Values(*(np.asarray(x) for x in new)), None
+            values, before_jump = StateValues(*(np.asarray(x) for x in new)), None
             if residual.worst <= tolerance:
                 break
             if not residual.worst < best:
@@ -153,7 +153,7 @@ def jump(v_r: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.where((ahead < 0) & np.isfinite(ahead), ahead, v_r)
 
 
-def swept(forms: Forms, problem: Problem[Array], values: Values[Array]) -> Values[Array]:
+def swept(forms: Forms, problem: SweepInputs[Array], values: StateValues[Array]) -> StateValues[Array]:
     """(1) to (9) once, for all states."""
     aims = targets(values, problem.attained, problem.ended, problem.numbers)
     one = partial(step, forms, problem.numbers, problem.weights, problem.probabilities)
@@ -162,12 +162,12 @@ def swept(forms: Forms, problem: Problem[Array], values: Values[Array]) -> Value
     v_r, v_h_e, v_h_m = (
         x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[:size] for x in (layer.v_r, layer.v_h_e, layer.v_h_m)
     )
-    return Values(jnp.where(problem.ended, problem.numbers["terminal_v_r"], v_r), v_h_e, v_h_m)
+    return StateValues(jnp.where(problem.ended, problem.numbers["terminal_v_r"], v_r), v_h_e, v_h_m)
 
 
 def newton(
-    forms: Forms, problem: Problem[np.ndarray], values: Values[np.ndarray], tolerance: float, steps: int = 20
-) -> Values[np.ndarray]:
+    forms: Forms, problem: SweepInputs[np.ndarray], values: StateValues[np.ndarray], tolerance: float, steps: int = 20
+) -> StateValues[np.ndarray]:
     """Newton's method on log(-V_r) and V_h^e, from values that sweeps have brought near; the humans' computed priors do
     not depend on the robot and stay. A step is halved until the residual falls; if it does not, this is the end."""
     shape, z = values.v_h_e.shape, packed(values)
@@ -188,29 +188,29 @@ def newton(
     return values
 
 
-def leftover(forms: Forms, problem: Problem[np.ndarray], values: Values[np.ndarray]) -> Residual:
+def leftover(forms: Forms, problem: SweepInputs[np.ndarray], values: StateValues[np.ndarray]) -> Residual:
     """What one sweep would change."""
-    new = Values(*(np.asarray(x) for x in one_sweep(forms, problem, values)))
+    new = StateValues(*(np.asarray(x) for x in one_sweep(forms, problem, values)))
     humans = [np.abs(a - b).max(initial=0) for a, b in ((new.v_h_e, values.v_h_e), (new.v_h_m, values.v_h_m))]
     return Residual(float(np.max(humans)), float(np.abs(np.log(new.v_r / values.v_r)).max()))
 
 
-def packed(values: Values[X]) -> X:
+def packed(values: StateValues[X]) -> X:
     np_or_jnp = module_of(values.v_r)
     return np_or_jnp.concatenate([np_or_jnp.log(-values.v_r), values.v_h_e.ravel()])
 
 
-def unpacked(z: X, shape: tuple[int, ...], v_h_m: X) -> Values[X]:
+def unpacked(z: X, shape: tuple[int, ...], v_h_m: X) -> StateValues[X]:
     np_or_jnp = module_of(z)
-    return Values(-np_or_jnp.exp(z[: shape[0]]), z[shape[0] :].reshape(shape), v_h_m)
+    return StateValues(-np_or_jnp.exp(z[: shape[0]]), z[shape[0] :].reshape(shape), v_h_m)
 
 
-Sweeps = tuple[Values[Array], tuple[Array, Array], Array, Array]
+Sweeps = tuple[StateValues[Array], tuple[Array, Array], Array, Array]
 one_sweep = jax.jit(swept, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=0)
-def linearised(forms: Forms, problem: Problem[Array], values: Values[Array]) -> tuple[Array, Array]:
+def linearised(forms: Forms, problem: SweepInputs[Array], values: StateValues[Array]) -> tuple[Array, Array]:
     """What a sweep changes [n], and its derivative [n, n]."""
 
     def change(z: Array) -> Array:
@@ -221,7 +221,7 @@ def linearised(forms: Forms, problem: Problem[Array], values: Values[Array]) -> 
 
 
 @partial(jax.jit, static_argnums=0)
-def block(forms: Forms, problem: Problem[Array], values: Values[Array], share: Array, hold: Array) -> Sweeps:
+def block(forms: Forms, problem: SweepInputs[Array], values: StateValues[Array], share: Array, hold: Array) -> Sweeps:
     """BLOCK sweeps, making a share of each one's changes, with V_r on hold if so asked; with the last one's change of
     humans' values and of V_r, and the last two moves of V_r."""
 
@@ -233,7 +233,7 @@ def block(forms: Forms, problem: Problem[Array], values: Values[Array], share: A
         humans = jnp.abs(new.v_h_e - values.v_h_e).max()
         if new.v_h_m.size:
             humans = jnp.maximum(humans, jnp.abs(new.v_h_m - values.v_h_m).max())
-        moved = Values(
+        moved = StateValues(
             values.v_r * jnp.exp(share * log_change),
             *(old + share * (x - old) for x, old in ((new.v_h_e, values.v_h_e), (new.v_h_m, values.v_h_m))),
         )

@@ -160,16 +160,16 @@ def rollout(env: Env, key: Array, rows: int) -> tuple[PyTree, PyTree, Array, Arr
     """(first obs, obs, reward, mask) of random allowed actions in vmapped copies that are reset as they end: by
     themselves, at the time limit, or when no agent is left."""
     noise_key, key = jax.random.split(key)
-    agents = agents_of(env)
+    agents, space = agents_of(env), env.action_space  # read here: bounds may be fields, which are traced below
     lead = (rows, NUM_ENVS, len(agents)) if agents else (rows, NUM_ENVS)
-    noise = exploration.uniform_noise(env.action_space, noise_key, lead)
+    noise = exploration.uniform_noise(space, noise_key, lead)
     keys = jax.random.split(key, (rows + 1, NUM_ENVS))
 
     @jax.jit
     def run(env):
         def one(key, carry, noise):
             state, length = carry
-            action = exploration.uniform_actions(env.action_space, noise, mask_row(env, state))
+            action = exploration.uniform_actions(space, noise, mask_row(env, state))
             after, ts = env.step(key, state, action)
             ended = ts.terminated | ts.truncated
             if agents:

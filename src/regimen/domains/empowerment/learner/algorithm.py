@@ -21,13 +21,12 @@ from regimen.axes import device_count, mean_over_devices, own_key, sync
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import STAGES, EmpowermentConfig
-from regimen.domains.empowerment.learner import schedule, steps
+from regimen.domains.empowerment.learner import networks, schedule
 from regimen.domains.empowerment.learner import targets as aims
 from regimen.domains.empowerment.learner.binding import EmpowermentBinding
-from regimen.domains.empowerment.learner.model import Rows
-from regimen.domains.empowerment.learner.networks import Nets, dropped, log_policy
-from regimen.domains.empowerment.learner.steps import error_loss, log_error
-from regimen.domains.empowerment.learner.targets import Targets, Values
+from regimen.domains.empowerment.learner.model import Moments
+from regimen.domains.empowerment.learner.networks import Nets, dropped, error_loss, log_error, log_policy
+from regimen.domains.empowerment.learner.targets import NetValues, Targets
 from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
 
 Models = dict[str, Model]
@@ -134,15 +133,15 @@ class Empowerment(Algorithm):
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def values(self, params: PyTree, rows: Rows, beta_r: Number) -> Values:
+    def values(self, params: PyTree, rows: Moments, beta_r: Number) -> NetValues:
         return aims.values(self.nets, self.config, params, rows, beta_r)
 
-    def losses(self, params: PyTree, rows: Rows, at: Targets, x_rows: Rows, x_at: Targets, keys: PyTree):
+    def losses(self, params: PyTree, rows: Moments, at: Targets, x_rows: Moments, x_at: Targets, keys: PyTree):
         """Loss of each network, a mean over rows; their sum, of which each has its own gradient, and they by name."""
         c, nets, exact = self.config, self.nets, self.bound.exact
         out = {}
 
-        def raw(name: str, rows: Rows) -> Array:
+        def raw(name: str, rows: Moments) -> Array:
             drop = dropped(keys[name], getattr(c, f"{name}_dropout")) if nets.drops[name] else None
             return nets.raw(name, params, rows, drop)
 
@@ -244,7 +243,7 @@ class Empowerment(Algorithm):
         values = self.target_values(models, schedule.effective_beta(self.config, self.bound.plan, t))
         return aims.of_all_rows(self.bound.model, self.config, values)
 
-    def target_values(self, models: Models, beta_r: Number) -> Callable[[Rows], Values]:
+    def target_values(self, models: Models, beta_r: Number) -> Callable[[Moments], NetValues]:
         """What the target networks say of rows."""
         params = {name: m.target for name, m in models.items()}
         return lambda rows: self.values(params, rows, beta_r)
@@ -258,7 +257,7 @@ class Empowerment(Algorithm):
         limit = schedule.oldest(c, bound.plan, t, total) if c.buffer_clearing == "gradual" else jnp.float32(-1)
         beta_r = schedule.effective_beta(c, bound.plan, t)
 
-        def draw_rows(key: Array, size: int) -> tuple[Rows, Targets]:
+        def draw_rows(key: Array, size: int) -> tuple[Moments, Targets]:
             share = max(1, size // device_count())
             sample = bound.experience.sample(state.aux, state.replay, key, share, limit)
             if bound.cached:
@@ -274,14 +273,14 @@ class Empowerment(Algorithm):
         lrs = {name: getattr(c, f"lr_{name}") * factor for name in models}
         active = {name: bound.plan.active(name, t) for name in models}
         if self.nets.tables:
-            new, losses = steps.move_tables(c, models, steps.table_aims(rows, at, x_rows, x_at), lrs, active)
+            new, losses = networks.move_tables(c, models, aims.table_aims(rows, at, x_rows, x_at), lrs, active)
             norm = jnp.zeros(())
         else:
             params = {name: m.params for name, m in models.items()}
             grads, losses = jax.grad(self.losses, has_aux=True)(params, rows, at, x_rows, x_at, keys)
             grads = mean_over_devices(grads)
             norm = optax.global_norm(grads)
-            new = {n: steps.descend(c, n, m, grads[n], lrs[n], active[n]) for n, m in models.items()}
+            new = {n: networks.descend(c, n, m, grads[n], lrs[n], active[n]) for n, m in models.items()}
         metrics = {f"loss_{name}": x for name, x in losses.items()}
         return new, metrics | {"loss": sum(metrics.values()), "grad_norm": norm}
 

@@ -16,9 +16,10 @@ from regimen.domains.empowerment.learner.model import Imagined, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets
 from regimen.domains.empowerment.learner.schedule import Plan
 from regimen.domains.empowerment.learner.table import Enumerated
+from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.world import World
+from regimen.envs.protocol import Env
 from regimen.errors import ConfigError
-from regimen.sources.sweep import StateSweep
 from regimen.types import Spec
 
 JOINT = 200  # joint actions allowed for each state of `table_limit`
@@ -55,12 +56,11 @@ class EmpowermentBinding(Binding):
                 f"algo.state_sweep {c.state_sweep:g}: nothing to sweep, the world is not enumerated "
                 f"({self.model.why}; algo.table_limit is {c.table_limit:,}); all rows are drawn from the replay"
             )
-        sweep = StateSweep(self.model.places, share)
-        if sweep.whole:
+        if share == 1:
             self.notes.append(
-                f"algo.state_sweep 1: rows are drawn from all {sweep.places:,} reachable ones, and none is kept"
+                f"algo.state_sweep 1: rows are drawn from all {self.model.places:,} reachable ones, and none is kept"
             )
-        self.experience = Experience(spec, self.model, self.observes, sweep, c.buffer_size)
+        self.experience = Experience(spec, self.model, self.observes, share, c.buffer_size)
 
     def replay_bytes(self) -> int:
         return self.experience.replay_bytes()
@@ -93,18 +93,13 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
         raise ConfigError(f"goal_weights: a row for each of {world.humans} humans, at least 0, summing to 1")
 
 
-def table_limit(c: EmpowermentConfig) -> int:
-    """Most states times joint actions of a world that is enumerated for learning."""
-    return JOINT * c.table_limit
-
-
 def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
     """The world enumerated if it is small enough; what needs that says so otherwise."""
     why, fix = "it is only a sampler", ""
     if world.enumerable:
         try:
             horizon = world.max_episode_steps if c.include_step_count else None
-            table = reach.enumerate_states(world, table_limit(c), horizon, c.table_limit)
+            table = reach.enumerate_states(world, JOINT * c.table_limit, horizon, c.table_limit)
             return Enumerated(world, c, table, solved_prior(world, c, table))
         except reach.TooLargeError as error:
             why, fix = error.why, f", or raise algo.table_limit (now {c.table_limit:,})"
@@ -122,13 +117,18 @@ def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
     return model
 
 
-def solved_prior(world: World, c: EmpowermentConfig, table: reach.Table) -> np.ndarray | None:
+def solved_prior(world: World, c: EmpowermentConfig, table: reach.StateTable) -> np.ndarray | None:
     """How humans act by phase 1 [T, S, H, G, A], one layer where there is no time; None for the world's own prior."""
     if c.human_prior == "heuristic":
         return None
-    solve = exact.solve if c.include_step_count else tabular.solve
-    layers = solve(world, c.theory(), limit=table_limit(c)).pi_h
+    layers = solution_of(world, c, JOINT * c.table_limit).pi_h
     out = np.zeros((len(layers), len(table.states), *layers[0].shape[1:]))
     for t, layer in enumerate(layers):
         out[t, : len(layer)] = layer
     return out
+
+
+def solution_of(world: Env | World | None, c: EmpowermentConfig, limit: int) -> Solution:
+    """The solution that a run aims at: of the world that ends, or the stationary one."""
+    assert isinstance(world, World)
+    return (exact if c.include_step_count else tabular).solve(world, c.theory(), limit)

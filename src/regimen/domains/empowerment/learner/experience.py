@@ -9,22 +9,22 @@ import jax
 import jax.numpy as jnp
 
 from regimen.axes import device_count
-from regimen.domains.empowerment.learner.model import Rows, WorldModel
+from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.domains.empowerment.learner.targets import Transitions
 from regimen.sources.replay import NStepTransitions, Replay, ReplayRows, Ring
-from regimen.sources.sweep import StateSweep
 from regimen.types import Array, Batch, PyTree, Spec
 
 Marks = dict[str, PyTree]  # of the replay, in `State.aux`: "ring", and "stamp", the step at which rows were written
 
 
 class Experience:
-    """Rows to learn from. Where all of them are swept there is no replay: nobody would read it."""
+    """Moments to learn from. Where all of them are swept there is no replay: nobody would read it."""
 
-    def __init__(self, spec: Spec, model: WorldModel, observes: bool, sweep: StateSweep, buffer_size: int):
-        """`observes`: whole transitions are kept and drawn, not only where they began."""
+    def __init__(self, spec: Spec, model: WorldModel, observes: bool, sweep: float, buffer_size: int):
+        """`observes`: whole transitions are kept and drawn, not only where they began. `sweep`: share of each batch
+        that is drawn uniformly from all reachable moments, whether anybody has been there or not."""
         self.model, self.observes, self.sweep = model, observes, sweep
-        keeps = spec.rollout_rows and not sweep.whole
+        keeps = spec.rollout_rows and sweep < 1
         self.replay = Replay(buffer_size, spec.rollout_rows, spec.columns, spec.workers) if keeps else None
 
     # --- what is kept ------------------------------------------------------------------------------------------------
@@ -101,13 +101,13 @@ class Experience:
         count = jnp.minimum(ring.count, (marks["stamp"] >= limit).sum(1).astype(jnp.int32))
         return ring.replace(count=jnp.where(count.sum() > 0, count, ring.count))
 
-    def sample(self, marks: Marks, rows: PyTree, key: Array, size: int, limit: Array) -> Rows | Transitions:
-        """Rows [size], a share of them swept from all that are reachable, the others not written before step `limit`;
-        or observed transitions."""
-        keys, swept = jax.random.split(key), self.sweep.count(size)
-        place = self.sweep.sample(keys[0], size) if swept else None
-        if place is not None and swept == size:
-            return self.model.at(place)
+    def sample(self, marks: Marks, rows: PyTree, key: Array, size: int, limit: Array) -> Moments | Transitions:
+        """A batch of `size` moments, some of them swept, the others not written before step `limit`; or of observed
+        transitions."""
+        keys, swept = jax.random.split(key), max(1, round(self.sweep * size)) if self.sweep else 0
+        places = jax.random.randint(keys[0], (swept,), 0, max(1, self.model.places)) if swept else None
+        if places is not None and swept == size:
+            return self.model.at(places)
         assert self.replay is not None
         replay = self.replay.share(device_count())
         sample = replay.sample(self.young(marks, limit), rows, keys[1], size - swept, 1, 1.0)
@@ -115,7 +115,7 @@ class Experience:
             return self.transitions(sample)
         if "place" in sample.obs:
             visited = sample.obs["place"]
-            return self.model.at(visited if place is None else jnp.concatenate([place, visited]))
+            return self.model.at(visited if places is None else jnp.concatenate([places, visited]))
         return self.model.rows(sample.obs)
 
     def transitions(self, sample: NStepTransitions) -> Transitions:

@@ -22,7 +22,7 @@ from regimen.types import Array, Record, pytree_dataclass
 
 
 @pytree_dataclass
-class Rows(Record):
+class Moments(Record):
     """States at times. `place` is a row's number among the reachable ones, where they are known."""
 
     state: Array  # [..., n]
@@ -39,7 +39,7 @@ class Moves(Record):
     """Where each robot action leads: J successors, and how likely they are. Probabilities of Q_r sum to 1 over J, and
     those of V_h^e for every goal."""
 
-    next: Rows  # [N, AR, J]
+    next: Moments  # [N, AR, J]
     over: Array  # [N, AR, J] the world has ended there
     attained: Array  # [N, AR, J, H, G]
     p_q: Array  # [N, AR, J] under the humans' marginals
@@ -61,15 +61,15 @@ class WorldModel:
         probe = jax.eval_shape(world.features, jax.eval_shape(world.initial))
         self.inputs = probe.shape[-1] + (0 if not self.timed else self.horizon if self.one_hot else 1)
 
-    def rows(self, obs: Mapping[str, Array]) -> Rows:
-        """Rows of observations [...]."""
-        return Rows(obs["state"], obs["time"], jnp.zeros(obs["time"].shape, jnp.int32))
+    def rows(self, obs: Mapping[str, Array]) -> Moments:
+        """Moments of observations [...]."""
+        return Moments(obs["state"], obs["time"], jnp.zeros(obs["time"].shape, jnp.int32))
 
-    def at(self, place: Array) -> Rows:
+    def at(self, place: Array) -> Moments:
         """The rows with these places, where they are known; their states are left out."""
         raise NotImplementedError
 
-    def features(self, rows: Rows) -> Array:
+    def features(self, rows: Moments) -> Array:
         """What networks read [..., F]: the world's features, and the time."""
         flat = rows.state.reshape(-1, *rows.state.shape[len(rows.lead) :])
         x = jax.vmap(self.world.features)(flat).astype(jnp.float32).reshape(*rows.lead, -1)
@@ -82,7 +82,7 @@ class WorldModel:
             return jnp.concatenate([x, (time[..., None] == jnp.arange(self.horizon)).astype(jnp.float32)], -1)
         return jnp.concatenate([x, (time[..., None] / self.horizon).astype(jnp.float32)], -1)
 
-    def prior(self, rows: Rows) -> Array:
+    def prior(self, rows: Moments) -> Array:
         """How humans are believed to act [N, H, G, A]."""
         return equations.with_habit(jax.vmap(self.world.prior)(rows.state), self.habit)
 
@@ -91,22 +91,22 @@ class WorldModel:
         out = jnp.einsum("hg,...hga->...ha", self.weights, prior)
         return out / out.sum(-1, keepdims=True)
 
-    def last(self, rows: Rows) -> Array:
+    def last(self, rows: Moments) -> Array:
         """Whether the world's time is over after one more step [...]."""
         return rows.time + 1 >= self.horizon if self.timed else jnp.zeros(rows.lead, bool)
 
-    def certain_end(self, rows: Rows) -> Array:
+    def certain_end(self, rows: Moments) -> Array:
         """Whether a robot action ends the world for sure [..., AR], as far as that is known."""
         return jnp.broadcast_to(self.last(rows)[..., None], (*rows.lead, self.world.robot_choices))
 
-    def allowed(self, rows: Rows) -> Array | None:
+    def allowed(self, rows: Moments) -> Array | None:
         """Robot actions there are [..., AR]; None: all of them."""
         if self.world.allowed is None:
             return None
         flat = rows.state.reshape(-1, *rows.state.shape[len(rows.lead) :])
         return jax.vmap(self.world.allowed)(flat).reshape(*rows.lead, -1)
 
-    def moves(self, rows: Rows, key: Array) -> Moves:
+    def moves(self, rows: Moments, key: Array) -> Moves:
         raise NotImplementedError
 
 
@@ -142,12 +142,12 @@ class Imagined(WorldModel):
         self.samples = c.human_samples
         self.humans = world.joint_actions(world.humans) if self.exact else None
 
-    def moves(self, rows: Rows, key: Array) -> Moves:
+    def moves(self, rows: Moments, key: Array) -> Moves:
         prior = self.prior(rows)
         keys = jax.random.split(key, rows.time.shape[0])
         return jax.vmap(self.moves_of)(rows, prior, self.marginals(prior), keys)
 
-    def moves_of(self, row: Rows, prior: Array, marginals: Array, key: Array) -> Moves:
+    def moves_of(self, row: Moments, prior: Array, marginals: Array, key: Array) -> Moves:
         """Of one row; successors of all human actions considered side by side [AR, M * K]."""
         if self.humans is not None:
             actions, (p_q, p_v) = jnp.asarray(self.humans), joint_weights(prior, marginals, self.humans)
@@ -168,7 +168,7 @@ class Imagined(WorldModel):
         p_v = (p[..., None, None] * p_v[:, None]).reshape(*p_q.shape, *p_v.shape[1:])
         time = jnp.broadcast_to(row.time + 1, p_q.shape)
         over = each(self.world.ended) | self.last(row)
-        return Moves(Rows(flat, time, jnp.zeros_like(time)), over, each(self.world.attained), p_q, p_v)
+        return Moves(Moments(flat, time, jnp.zeros_like(time)), over, each(self.world.attained), p_q, p_v)
 
     def sampled(self, prior: Array, marginals: Array, key: Array) -> tuple[Array, Array, Array]:
         """Joint human actions [M, H] and their weights, whose expectation is right: some drawn from the marginals, and

@@ -1,4 +1,4 @@
-"""The networks of empowerment, and what comes out of them; or tables with an entry for every reachable row.
+"""The networks of empowerment, what comes out of them and how they learn; or tables of every reachable row.
 
 Values of the robot are handled as l = log(-value): the policy is made of ratios, and values span many magnitudes.
 """
@@ -15,11 +15,12 @@ import optax
 from gymnasium import spaces as gym
 from jax import lax
 
+from regimen.axes import gather_over_devices
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
-from regimen.domains.empowerment.learner.model import Rows, WorldModel
+from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.networks import NETWORKS, Shape, make_net, register_network
@@ -101,7 +102,7 @@ class Nets:
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
-    def raw(self, name: str, params: PyTree, rows: Rows, drop: Drop | None = None, x: Array | None = None) -> Array:
+    def raw(self, name: str, params: PyTree, rows: Moments, drop: Drop | None = None, x: Array | None = None) -> Array:
         """The output [..., size] of a network, or the entry of a table. `params` are those of all networks by name."""
         if self.tables:
             return params[name]["table"][rows.place]
@@ -141,11 +142,11 @@ class Nets:
                 return c.eta * c.xi * jax.nn.softplus(-raw)  # z = sigmoid(raw), -Q = z^(-eta xi)
         return raw
 
-    def log_q(self, params: PyTree, rows: Rows, c: EmpowermentConfig, x: Array | None = None) -> Array:
+    def log_q(self, params: PyTree, rows: Moments, c: EmpowermentConfig, x: Array | None = None) -> Array:
         """log(-Q_r) [..., AR]; exact where an action ends the world for sure."""
         return self.ending(self.log_value(self.raw("q_r", params, rows, x=x), c), rows, c)
 
-    def ending(self, log_q: Array, rows: Rows, c: EmpowermentConfig) -> Array:
+    def ending(self, log_q: Array, rows: Moments, c: EmpowermentConfig) -> Array:
         return jnp.where(self.model.certain_end(rows), jnp.log(-c.gamma_r * c.terminal_v_r), log_q)
 
     def power(self, v_h_e: Array, c: EmpowermentConfig) -> Array:
@@ -183,3 +184,71 @@ def optimizer(c: EmpowermentConfig, name: str) -> optax.GradientTransformation:
         optax.add_decayed_weights(decay),
         optax.scale_by_adam(),
     )
+
+
+# --- one training step ------------------------------------------------------------------------------------------------
+
+
+def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: Array, active: Array) -> Model:
+    """One step of a network, if it is its time."""
+    updates, opt_state = optimizer(c, name).update(grads, model.opt_state, model.params)
+    params = jax.tree.map(lambda p, u: p - jnp.where(active, lr, 0.0) * u, model.params, updates)
+    opt_state = jax.tree.map(lambda a, b: jnp.where(active, a, b), opt_state, model.opt_state)
+    return model.replace(params=params, opt_state=opt_state)
+
+
+def move(
+    c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Array, active: Array
+) -> Model:
+    """One step of a table: entries [N, size] towards their targets, which count by their weights [N, size]. By a share
+    lr * weight, of at most 1, where an entry that occurs more than once counts once, by its mean; or to the weighted
+    mean of all targets so far."""
+    table, total = model.params["table"], model.opt_state["weight"]
+    if c.lookup_use_adaptive_lr:
+        total = jnp.where(active, total.at[place].add(weight), total)
+        step = weight / jnp.maximum(total[place], 1e-30)
+    else:
+        same = (place[:, None] == place[None, :]).astype(jnp.float32)
+        step = jnp.minimum(lr * weight, 1.0) / jnp.maximum(same @ (weight > 0).astype(jnp.float32), 1.0)
+    change = jnp.where(active, step, 0.0) * (target - table[place])
+    return model.replace(params={"table": table.at[place].add(change)}, opt_state={"weight": total})
+
+
+def error_loss(c: EmpowermentConfig, error: Array) -> Array:
+    """Of errors, elementwise: half their square, or Huber's."""
+    if c.loss == "huber":
+        return optax.huber_loss(error)
+    return 0.5 * jnp.square(error)
+
+
+def log_error(c: EmpowermentConfig, log_value: Array, log_target: Array, exact: bool) -> Array:
+    """The error of a value known by l = log(-value). In logarithms, or relative to the value: the latter's gradient is
+    zero where the value is the mean of noisy targets, the former's where the logarithm is the mean of logarithms."""
+    if c.loss_space == "log" or (c.loss_space == "auto" and exact):
+        return log_value - log_target
+    size = lax.stop_gradient(log_value)
+    return jnp.exp(log_value - size) - jnp.exp(jnp.clip(log_target - size, -30.0, 30.0))
+
+
+def move_tables(
+    c: EmpowermentConfig,
+    models: dict[str, Model],
+    aims: dict[str, tuple[Array, Array, Array]],
+    lrs: dict[str, Array],
+    active: dict[str, Array],
+) -> tuple[dict[str, Model], dict[str, Array]]:
+    """Tables one step on towards their `aims` (places [N], targets and weights [N, size]), and the loss of each."""
+    new, losses = {}, {}
+    for name, model in models.items():
+        place, target, weight = of_all_devices(aims[name])  # tables stay the same on all
+        error = weight * jnp.square(target - model.params["table"][place])
+        losses[name] = 0.5 * error.sum(-1).mean()
+        new[name] = move(c, model, place, target, weight, lrs[name], active[name])
+    return new, losses
+
+
+def of_all_devices(tree: PyTree) -> PyTree:
+    """Rows [N, ...] of every device below each other, on all of them."""
+    place, *rest = tree
+    place, rest = gather_over_devices(place), gather_over_devices(rest)  # leaves of one type travel together
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (place, *rest))

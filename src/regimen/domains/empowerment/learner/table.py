@@ -11,11 +11,11 @@ import numpy as np
 
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import X
+from regimen.domains.empowerment.exact import powerless
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
-from regimen.domains.empowerment.learner.model import Moves, Rows, WorldModel, joint_weights
-from regimen.domains.empowerment.reach import Table, TooLargeError
+from regimen.domains.empowerment.learner.model import Moments, Moves, WorldModel, joint_weights
+from regimen.domains.empowerment.reach import StateTable, TooLargeError
 from regimen.domains.empowerment.worlds.world import World
-from regimen.errors import EnvError
 from regimen.types import Array
 
 MOST_BYTES = 2**28  # of the successors' probabilities
@@ -27,7 +27,7 @@ class Enumerated(WorldModel):
 
     exact = True
 
-    def __init__(self, world: World, c: EmpowermentConfig, table: Table, priors: np.ndarray | None = None):
+    def __init__(self, world: World, c: EmpowermentConfig, table: StateTable, priors: np.ndarray | None = None):
         """`table` of `reach.enumerate_states`; `priors` [T, S, H, G, A] where the prior was solved for."""
         super().__init__(world, c)
         states, choices, humans = table.states, world.robot_choices, world.joint_actions(world.humans)
@@ -86,18 +86,14 @@ class Enumerated(WorldModel):
         if len(bad):
             place, human = bad[-1]
             when = f" at time {self.time_of[place]} of {self.horizon}" if self.timed else ""
-            raise EnvError(
-                f"human {human} can attain none of its goals from state {states[self.state_of[place]].tolist()}{when} "
-                "(X_h = 0, so U_r would be minus infinity); give goals of which one can always be attained, such as "
-                "every cell (no env.possible_goals)"
-            )
+            raise powerless(human, states[self.state_of[place]], when)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def rows(self, obs: Mapping[str, Array]) -> Rows:
+    def rows(self, obs: Mapping[str, Array]) -> Moments:
         time = obs["time"] if self.timed else jnp.zeros_like(obs["time"])
         state = self.index(obs["state"])
-        return Rows(
+        return Moments(
             obs["state"], obs["time"], jnp.asarray(self.place_of)[jnp.minimum(time, len(self.place_of) - 1), state]
         )
 
@@ -107,33 +103,33 @@ class Enumerated(WorldModel):
         place = jnp.searchsorted(jnp.asarray(self.hash), mixed(key))
         return jnp.asarray(self.order)[jnp.minimum(place, len(self.order) - 1)]  # an exported program does not clamp
 
-    def at(self, place: Array) -> Rows:
+    def at(self, place: Array) -> Moments:
         time = jnp.asarray(self.time_of)[place]
-        return Rows(jnp.zeros((*place.shape, 0), jnp.int32), time, place)
+        return Moments(jnp.zeros((*place.shape, 0), jnp.int32), time, place)
 
-    def features(self, rows: Rows) -> Array:
+    def features(self, rows: Moments) -> Array:
         return jnp.asarray(self.inputs_of)[rows.place]
 
-    def prior(self, rows: Rows) -> Array:
+    def prior(self, rows: Moments) -> Array:
         return jnp.asarray(self.prior_of)[self.line(rows)]
 
-    def line(self, rows: Rows) -> Array:
+    def line(self, rows: Moments) -> Array:
         return jnp.asarray(self.line_of)[rows.place]
 
-    def certain_end(self, rows: Rows) -> Array:
+    def certain_end(self, rows: Moments) -> Array:
         return jnp.asarray(self.ends)[self.line(rows)] | self.last(rows)[..., None]
 
-    def allowed(self, rows: Rows) -> Array | None:
+    def allowed(self, rows: Moments) -> Array | None:
         if self.allowed_of is None:
             return None
         return jnp.asarray(self.allowed_of)[jnp.asarray(self.state_of)[rows.place]]
 
-    def moves(self, rows: Rows, key: Array) -> Moves:
+    def moves(self, rows: Moments, key: Array) -> Moves:
         line = self.line(rows)
         state = jnp.asarray(self.next_state)[line]  # [N, AR, J]
         time = jnp.broadcast_to((rows.time + 1)[:, None, None], state.shape)
         layer = jnp.minimum(time, len(self.place_of) - 1) if self.timed else jnp.zeros_like(time)
-        new = Rows(jnp.zeros((*state.shape, 0), jnp.int32), time, jnp.asarray(self.place_of)[layer, state])
+        new = Moments(jnp.zeros((*state.shape, 0), jnp.int32), time, jnp.asarray(self.place_of)[layer, state])
         over = jnp.asarray(self.ended)[state] | self.last(rows)[:, None, None]
         attained = jnp.asarray(self.attained)[state]
         return Moves(new, over, attained, jnp.asarray(self.p_q)[line], jnp.asarray(self.p_v)[line])
@@ -142,7 +138,7 @@ class Enumerated(WorldModel):
 # --- on the host -----------------------------------------------------------------------------------------------------
 
 
-def places(table: Table, timed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def places(table: StateTable, timed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """State and time of every reachable row at which the world goes on, and the place of each [T + 1, S]; 0 for what is
     none. Without time there is one layer, of time 0."""
     layers = table.reachable_at[:-1] & ~table.ended if timed else ~table.ended[None]

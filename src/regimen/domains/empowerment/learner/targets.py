@@ -15,7 +15,7 @@ from jax import lax
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
-from regimen.domains.empowerment.learner.model import Rows, WorldModel
+from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets, log_policy
 from regimen.types import Array, PyTree, Record, pytree_dataclass
 
@@ -23,7 +23,7 @@ BLOCK = 1024  # rows whose targets are computed together
 
 
 @pytree_dataclass
-class Values(Record):
+class NetValues(Record):
     """What the networks say of rows."""
 
     v_h_e: Array  # [..., H, G]
@@ -48,7 +48,7 @@ class Targets(Record):
     log_v: Array  # [N]
 
 
-def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Rows, beta_r: Number) -> Values:
+def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Moments, beta_r: Number) -> NetValues:
     """What is learned, and what follows from it where it is not learned. `params` by network."""
     model = nets.model
     x = None if nets.tables else model.features(rows)
@@ -66,7 +66,7 @@ def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Rows, beta_r:
         log_v = nets.log_value(nets.raw("v_r", params, rows, x=x), c)[..., 0]
     else:
         log_v = equations.log_neg_v_r(log_u, log_pi, log_q)
-    return Values(v_h_e, log_x, log_y, log_u, log_q, log_pi, log_v)
+    return NetValues(v_h_e, log_x, log_y, log_u, log_q, log_pi, log_v)
 
 
 def log_y_of(log_x: Array, c: EmpowermentConfig) -> Array:
@@ -75,7 +75,12 @@ def log_y_of(log_x: Array, c: EmpowermentConfig) -> Array:
 
 
 def modelled(
-    model: WorldModel, c: EmpowermentConfig, rows: Rows, here: Values, there: Callable[[Rows], Values], key: Array
+    model: WorldModel,
+    c: EmpowermentConfig,
+    rows: Moments,
+    here: NetValues,
+    there: Callable[[Moments], NetValues],
+    key: Array,
 ) -> Targets:
     """Expectations over robot and human actions, goals and outcomes. `there` gives the values of successors."""
     moves = model.moves(rows, key)
@@ -88,7 +93,7 @@ def modelled(
     return Targets(v_h_e, jnp.ones_like(v_h_e), jnp.log(-q), weight, *same_state(model, c, here))
 
 
-def same_state(model: WorldModel, c: EmpowermentConfig, here: Values) -> tuple[Array, Array, Array]:
+def same_state(model: WorldModel, c: EmpowermentConfig, here: NetValues) -> tuple[Array, Array, Array]:
     """X_h over all goals, y over all humans, and V_r: what follows from other values of the same row."""
     power = equations.x_h(here.v_h_e, model.weights, c.zeta, c.form)
     return power, log_y_of(here.log_x, c), equations.log_neg_v_r(here.log_u, here.log_pi, here.log_q)
@@ -98,8 +103,8 @@ def same_state(model: WorldModel, c: EmpowermentConfig, here: Values) -> tuple[A
 class Transitions(Record):
     """Observed transitions, and how likely exploration made what was done."""
 
-    rows: Rows  # [N]
-    next: Rows  # [N]
+    rows: Moments  # [N]
+    next: Moments  # [N]
     over: Array  # [N]
     attained: Array  # [N, H] of the human's own goal, in the successor
     goal: Array  # [N, H]
@@ -110,7 +115,7 @@ class Transitions(Record):
 
 
 def observed(
-    model: WorldModel, c: EmpowermentConfig, sample: Transitions, here: Values, new: Values, key: Array
+    model: WorldModel, c: EmpowermentConfig, sample: Transitions, here: NetValues, new: NetValues, key: Array
 ) -> Targets:
     """Unbiased targets from one transition each: V_h^e of the humans' goals, Q_r of the action taken, X_h of a goal
     drawn anew (the goal of the rollout is not independent of the state)."""
@@ -145,20 +150,24 @@ def observed(
 
 
 def of_sample(
-    model: WorldModel, c: EmpowermentConfig, sample: Rows | Transitions, values: Callable[[Rows], Values], key: Array
-) -> tuple[Rows, Targets]:
-    """Rows and their targets, from `values` of the target networks as they are now."""
+    model: WorldModel,
+    c: EmpowermentConfig,
+    sample: Moments | Transitions,
+    values: Callable[[Moments], NetValues],
+    key: Array,
+) -> tuple[Moments, Targets]:
+    """Moments and their targets, from `values` of the target networks as they are now."""
     if isinstance(sample, Transitions):
         here, new = values(sample.rows), values(sample.next)
         return sample.rows, observed(model, c, sample, here, new, key)
     return sample, modelled(model, c, sample, values(sample), values, key)
 
 
-def of_all_rows(model: WorldModel, c: EmpowermentConfig, values: Callable[[Rows], Values]) -> Targets:
+def of_all_rows(model: WorldModel, c: EmpowermentConfig, values: Callable[[Moments], NetValues]) -> Targets:
     """Targets of all reachable rows, by place."""
     everywhere = in_blocks(lambda places: values(model.at(places)), model.places)
 
-    def there(rows: Rows) -> Values:
+    def there(rows: Moments) -> NetValues:
         return jax.tree.map(lambda x: x[rows.place], everywhere)
 
     def block(places: Array) -> Targets:
@@ -166,6 +175,18 @@ def of_all_rows(model: WorldModel, c: EmpowermentConfig, values: Callable[[Rows]
         return modelled(model, c, rows, there(rows), there, jax.random.key(0))
 
     return in_blocks(block, model.places)
+
+
+def table_aims(rows: Moments, at: Targets, x_rows: Moments, x_at: Targets) -> dict[str, tuple[Array, Array, Array]]:
+    """Places [N], what each table should hold there [N, size], and weights."""
+    n = len(rows.place)
+    return {
+        "v_h_e": (rows.place, at.v_h_e.reshape(n, -1), at.v_h_e_weight.reshape(n, -1)),
+        "x_h": (x_rows.place, x_at.x_h, jnp.ones_like(x_at.x_h)),
+        "u_r": (rows.place, jnp.exp(at.log_y)[:, None], jnp.ones((n, 1))),
+        "q_r": (rows.place, -jnp.exp(at.log_q), at.q_weight),
+        "v_r": (rows.place, -jnp.exp(at.log_v)[:, None], jnp.ones((n, 1))),
+    }
 
 
 def sampled_log_y(c: EmpowermentConfig, log_x: Array, key: Array) -> Array:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regimen.domains.empowerment.pictures.episodes import Episode, bits, play
-from regimen.domains.empowerment.pictures.live_view import write_power
-from regimen.domains.empowerment.pictures.scene import Scene, mean_by, scene_of
+from regimen.domains.empowerment.pictures.episodes import SolvedEpisode, bits, play
+from regimen.domains.empowerment.pictures.scene import AgentMap, mean_by, scene_of, write_power
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.grid_map import STEPS
 from regimen.reports.figure import CYCLE, GREY, INK, blank, headline, save, style
@@ -47,21 +46,19 @@ def plot_solution(solution: Solution, folder: Path, name: str = "", seed: int = 
 # --- maps ------------------------------------------------------------------------------------------------------------
 
 
-def best_time(solution: Solution, scene: Scene) -> int:
+def best_time(solution: Solution, scene: AgentMap) -> int:
     """The time at which agents can be in most cells, not in the last third: something can still be attained."""
     counts = []
     for t in range(max(1, 2 * len(solution.v_r) // 3)):
-        at = scene.at(solution.table.states[: len(solution.v_r[t])][solution.live(t)])
-        counts.append(sum(len(np.unique(column)) for column in at.T))
+        places, _ = scene.power(solution, t)
+        counts.append(sum(len(np.unique(column)) for column in places.T))
     return int(np.argmax(counts))
 
 
-def power(solution: Solution, scene: Scene, name: str) -> Figure:
+def power(solution: Solution, scene: AgentMap, name: str) -> Figure:
     """W_h by where that human stands, and by where the first robot does; means over all states that are possible."""
     world, time = solution.world, best_time(solution, scene)
-    live = solution.live(time)
-    at = scene.at(solution.table.states[: len(live)][live])
-    w = np.log2(solution.x_h[solution.layer(time)][live])  # [S, H]
+    at, w = scene.power(solution, time)
     rows = [("its own", [world.robots + h for h in range(world.humans)]), ("the robot's", [0] * world.humans)]
     values = [[mean_by(at[:, a], w[:, h], len(scene.cells)) for h, a in enumerate(agents)] for _, agents in rows]
     low, high = np.nanmin(values), np.nanmax(values)
@@ -92,7 +89,7 @@ def cell_size(width: float, across: int) -> float:
     return float(np.clip(9.0 / (width * across), 0.45, 0.85))
 
 
-def base(ax: Axes, scene: Scene) -> None:
+def base(ax: Axes, scene: AgentMap) -> None:
     """Walls everywhere but on cells; y grows downwards."""
     (left, top), (right, bottom) = extent(scene)
     ax.set_xlim(left, right)
@@ -116,7 +113,7 @@ def base(ax: Axes, scene: Scene) -> None:
             ax.text(x, y, text, ha="center", va="center", fontsize=7, color="white", clip_on=True)
 
 
-def extent(scene: Scene) -> np.ndarray:
+def extent(scene: AgentMap) -> np.ndarray:
     """Upper left and lower right corner of what is drawn: the cells and a rim, not all of a wall around them."""
     points = np.concatenate([scene.cells, np.array(list(scene.labels)).reshape(-1, 2)])
     rim = np.array([(-0.7, -0.7), (0.7, 0.7)])
@@ -131,7 +128,7 @@ def square(ax: Axes, x: float, y: float, color: str | tuple[float, ...]) -> None
     ax.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, facecolor=color, edgecolor="none"))
 
 
-def paint(ax: Axes, scene: Scene, values: np.ndarray, low: float, high: float) -> ScalarMappable:
+def paint(ax: Axes, scene: AgentMap, values: np.ndarray, low: float, high: float) -> ScalarMappable:
     """A colour and a number in each cell that has a value."""
     import matplotlib
     from matplotlib.cm import ScalarMappable
@@ -147,7 +144,7 @@ def paint(ax: Axes, scene: Scene, values: np.ndarray, low: float, high: float) -
     return ScalarMappable(norm, colors)
 
 
-def start(ax: Axes, solution: Solution, scene: Scene) -> None:
+def start(ax: Axes, solution: Solution, scene: AgentMap) -> None:
     """Who is where at the start: R and H with their numbers, where there are several."""
     world = solution.world
     for i, place in enumerate(scene.at(solution.table.states[0])):
@@ -161,7 +158,7 @@ def start(ax: Axes, solution: Solution, scene: Scene) -> None:
         ax.text(x, y - 0.15, label, ha="center", va="center", fontsize=7, color="white", weight="bold", bbox=box)
 
 
-def policy(solution: Solution, scene: Scene, name: str) -> Figure:
+def policy(solution: Solution, scene: AgentMap, name: str) -> Figure:
     """What each robot most likely does in each cell, and facing each way: states count as often as they occur in an
     episode. The rarer a place, the fainter its mark."""
     world = solution.world
@@ -188,7 +185,7 @@ def policy(solution: Solution, scene: Scene, name: str) -> Figure:
     return figure
 
 
-def usage(solution: Solution, scene: Scene) -> np.ndarray:
+def usage(solution: Solution, scene: AgentMap) -> np.ndarray:
     """How often a robot in a place, facing a way, does something: expected times in an episode [R, P, 4, A]."""
     world, occupancy = solution.world, solution.occupancy()
     a = world.num_actions
@@ -204,7 +201,7 @@ def usage(solution: Solution, scene: Scene) -> np.ndarray:
     return out
 
 
-def mark(ax: Axes, cell: tuple[int, int], facing: int, mass: np.ndarray, solution: Solution, scene: Scene) -> None:
+def mark(ax: Axes, cell: tuple[int, int], facing: int, mass: np.ndarray, solution: Solution, scene: AgentMap) -> None:
     """The most likely action of a robot that faces a way, or every move as long as it is likely."""
     actions = solution.world.actions
     often = float(np.clip(mass.sum() / 0.5, 0.18, 1.0))
@@ -235,7 +232,7 @@ def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], alpha:
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def power_over_time(solution: Solution, episode: Episode, name: str) -> Figure:
+def power_over_time(solution: Solution, episode: SolvedEpisode, name: str) -> Figure:
     """Bits over time: means over all that may happen with 10 to 90% of it, and those of one episode as dots."""
     figure = blank(9, 3.6)
     people, robot = figure.subplots(1, 2)
@@ -273,7 +270,7 @@ def quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, fl
     return float(values @ weights), float(low), float(high)
 
 
-def film(episode: Episode, frames: list[np.ndarray], name: str) -> Figure:
+def film(episode: SolvedEpisode, frames: list[np.ndarray], name: str) -> Figure:
     """Pictures of an episode with what the robots did next, at most eighteen of them."""
     world = episode.solution.world
     keep = np.arange(0, len(frames), -(-len(frames) // 18))
@@ -291,5 +288,5 @@ def film(episode: Episode, frames: list[np.ndarray], name: str) -> Figure:
             [world.actions[int(a)] for a in episode.actions[t][: world.robots]] if t < len(episode.actions) else ["end"]
         )
         ax.set_title(f"{t}: {', '.join(acts)}", fontsize=8, weight="normal", pad=3)
-    headline(figure, f"{name or 'Episode'}: the robot does what is most likely", color="black")
+    headline(figure, f"{name or 'SolvedEpisode'}: the robot does what is most likely", color="black")
     return figure

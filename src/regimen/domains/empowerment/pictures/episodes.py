@@ -13,7 +13,7 @@ from regimen.domains.empowerment.worlds.world import WorldState
 
 
 @dataclass(frozen=True)
-class Episode:
+class SolvedEpisode:
     """T' + 1 states, the last of which nobody acts in."""
 
     solution: Solution
@@ -34,7 +34,7 @@ class Episode:
         return [self.solution.world.render(moment) for moment in self.moments()]  # type: ignore[attr-defined]
 
 
-def play(solution: Solution, seed: int = 0, greedy: bool = True) -> Episode:
+def play(solution: Solution, seed: int = 0, greedy: bool = True) -> SolvedEpisode:
     """One episode; `greedy`: robots do what is most likely, the first of equals. Humans always draw."""
     world, table, rng = solution.world, solution.table, np.random.default_rng(seed)
     weights, actions, robots = world.goal_weights, world.num_actions, world.robots
@@ -56,7 +56,7 @@ def play(solution: Solution, seed: int = 0, greedy: bool = True) -> Episode:
         states.append(state)
         aims.append(goal)
         done.append(acted)
-    return Episode(solution, np.array(states), np.array(aims), np.array(done, int))
+    return SolvedEpisode(solution, np.array(states), np.array(aims), np.array(done, int))
 
 
 def bits(solution: Solution) -> dict[str, list[np.ndarray]]:

@@ -50,7 +50,7 @@ class BushWorld(World):
     def __post_init__(self):
         set_field = object.__setattr__
         set_field(self, "possible_goals", goals.as_text(self.possible_goals))
-        set_field(self, "beta_h", inverse_temperature(self.beta_h))
+        set_field(self, "beta_h", goals.inverse_temperature(self.beta_h))
         set_field(self, "map", " / ".join(" ".join(row.split()) for row in rows_of(str(self.map))))
         for name, least in (("B", 1), ("fill_density", 0), ("max_episode_steps", 1)):
             if (value := getattr(self, name)) < least:
@@ -65,7 +65,7 @@ class BushWorld(World):
     # --- who and where -----------------------------------------------------------------------------------------------
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BushMap:
         return read_map(self.map, self.fill_density)
 
     @property
@@ -153,12 +153,6 @@ class BushWorld(World):
         where = (state[:agents, None] == jnp.arange(self.cells)).astype(jnp.float32).ravel()
         return jnp.concatenate([where, state[agents:].astype(jnp.float32) / self.B])
 
-    @property
-    def goal_features(self) -> np.ndarray:
-        """The cells of a goal [H, G, cells]."""
-        inside = self.goals.inside(self.width, self.height).T.astype(np.float32)
-        return np.broadcast_to(inside, (self.humans, *inside.shape))
-
     def render(self, state: WorldState) -> np.ndarray:
         """Robots are blue, humans amber with a line to their goal, bushes green, the denser the darker."""
         world, agents, tall = np.asarray(state.world), self.num_agents, self.height
@@ -182,7 +176,7 @@ class BushWorld(World):
 
 
 @dataclass(frozen=True)
-class Layout:
+class BushMap:
     """A map as numbers: cells of the agents, densities of all cells."""
 
     width: int
@@ -197,7 +191,7 @@ def rows_of(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def read_map(text: str, fill_density: int) -> Layout:
+def read_map(text: str, fill_density: int) -> BushMap:
     """Agents are numbered from left to right, row by row."""
     rows = [row.split() for row in rows_of(text)]
     if not rows:
@@ -216,7 +210,7 @@ def read_map(text: str, fill_density: int) -> Layout:
     for who, what in (("Ro", "robot"), ("Hu", "human")):
         if not cells[who]:
             raise ConfigError(f"env.map: there is no {what}; put {who} on a cell")
-    return Layout(len(rows[0]), len(rows), cells["Ro"], cells["Hu"], tuple(densities))
+    return BushMap(len(rows[0]), len(rows), cells["Ro"], cells["Hu"], tuple(densities))
 
 
 @lru_cache(maxsize=64)
@@ -226,18 +220,5 @@ def heading(width: int, height: int, targets: goals.Goals, beta_h: float) -> np.
     x, y = x[:, None] + DX, y[:, None] + DY  # [cells, A]
     on_map = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     target = np.where(on_map, y * width + x, np.arange(width * height)[:, None])
-    left = targets.distance(width, height)[target].transpose(0, 2, 1)  # [cells, G, A]
-    left = left - left.min(-1, keepdims=True)
-    weight = (left == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * left)
-    return weight / weight.sum(-1, keepdims=True)
-
-
-def inverse_temperature(value: str | float, where: str = "env.beta_h") -> float:
-    """A number of at least 0, or inf."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not number >= 0:
-        raise ConfigError(f"{where}: {value!r} is not a number of at least 0, or inf")
-    return number
+    distance = targets.distance(width, height)[target].transpose(0, 2, 1)  # [cells, G, A]
+    return goals.shortest_way(distance, beta_h)

@@ -39,7 +39,7 @@ class Goals:
         return [f"{a},{b}" if (a, b) == (c, d) else f"{a},{b},{c},{d}" for a, b, c, d in self.boxes]
 
 
-def as_text(goals: object, where: str = "env.possible_goals") -> str:
+def as_text(goals: object) -> str:
     """Goals as the one text that a field holds, whatever form they were given in."""
     if goals is None:
         return ""
@@ -49,21 +49,12 @@ def as_text(goals: object, where: str = "env.possible_goals") -> str:
         return "; ".join(f"{name} = {weight}" for name, weight in goals.items())
     if isinstance(goals, Iterable):
         items = list(goals)
-        if items and all(isinstance(i, int) for i in items):  # [0, 0] is one cell
-            items = [items]
-        return "; ".join(i.strip() if isinstance(i, str) else item_text(i, where) for i in items)
-    raise ConfigError(f"{where}: {goals!r} are no goals; write 'x,y; x1,y1,x2,y2 = weight'")
+        cell = bool(items) and all(isinstance(i, int) for i in items)  # [0, 0] is one goal
+        return ",".join(map(str, items)) if cell else "; ".join(map(as_text, items))
+    raise ConfigError(f"env.possible_goals: {goals!r} are no goals; write 'x,y; x1,y1,x2,y2 = weight'")
 
 
-def item_text(item: object, where: str) -> str:
-    if isinstance(item, Mapping):
-        return as_text(item)
-    if isinstance(item, Iterable):
-        return ",".join(str(i) for i in item)
-    raise ConfigError(f"{where}: {item!r} is no goal; write 'x,y' or 'x1,y1,x2,y2'")
-
-
-def parse(text: str, width: int, height: int, where: str = "env.possible_goals") -> Goals:
+def parse(text: str, width: int, height: int) -> Goals:
     """Goals of a map of this size; every cell alike where nothing is said."""
     if not text:
         cells = [(x, y, x, y) for y in range(height) for x in range(width)]
@@ -71,37 +62,60 @@ def parse(text: str, width: int, height: int, where: str = "env.possible_goals")
     boxes, weights = [], []
     for part in text.split(";"):
         place, _, weight = part.partition("=")
-        boxes.append(box(place.strip(), width, height, where))
-        weights.append(positive(weight.strip() or "1", part.strip(), where))
+        boxes.append(box(place.strip(), width, height))
+        weights.append(positive(weight.strip() or "1", part.strip()))
     if len(set(boxes)) < len(boxes):
         twice = next(b for i, b in enumerate(boxes) if b in boxes[:i])
-        raise ConfigError(f"{where}: {','.join(map(str, twice))} is there twice; give it once, with a weight")
+        raise ConfigError(
+            f"env.possible_goals: {','.join(map(str, twice))} is there twice; give it once, with a weight"
+        )
     total = math.fsum(weights)
     return Goals(tuple(boxes), tuple(w / total for w in weights))
 
 
-def box(place: str, width: int, height: int, where: str) -> tuple[int, int, int, int]:
+def box(place: str, width: int, height: int) -> tuple[int, int, int, int]:
+    where = f"env.possible_goals: '{place}'"
     try:
         numbers = [int(n) for n in place.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) not in (2, 4):
-        raise ConfigError(f"{where}: '{place}' is no goal; write 'x,y' or 'x1,y1,x2,y2' in whole numbers")
+        raise ConfigError(f"{where} is no goal; write 'x,y' or 'x1,y1,x2,y2' in whole numbers")
     left, top, right, bottom = numbers * 2 if len(numbers) == 2 else numbers
     if right < left or bottom < top:
-        raise ConfigError(f"{where}: '{place}': write the upper left corner first, then the lower right one")
+        raise ConfigError(f"{where}: write the upper left corner first, then the lower right one")
     if left < 0 or top < 0 or right >= width or bottom >= height:
-        raise ConfigError(
-            f"{where}: '{place}' is outside the map; x goes from 0 to {width - 1} and y from 0 to {height - 1}"
-        )
+        raise ConfigError(f"{where} is outside the map; x goes from 0 to {width - 1} and y from 0 to {height - 1}")
     return left, top, right, bottom
 
 
-def positive(text: str, part: str, where: str) -> float:
+def positive(text: str, part: str) -> float:
     try:
         weight = float(text)
     except ValueError:
         weight = math.nan
     if not (weight > 0 and math.isfinite(weight)):
-        raise ConfigError(f"{where}: '{part}': the weight must be a number greater than 0")
+        raise ConfigError(f"env.possible_goals: '{part}': the weight must be a number greater than 0")
     return weight
+
+
+# --- the prior of who is after a goal --------------------------------------------------------------------------------
+
+
+def inverse_temperature(value: str | float) -> float:
+    """A number of at least 0, or inf, as the field `beta_h` of a world has it."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number >= 0:
+        raise ConfigError(f"env.beta_h: {value!r} is not a number of at least 0, or inf")
+    return number
+
+
+def shortest_way(distance: np.ndarray, beta_h: float) -> np.ndarray:
+    """Probabilities of actions, by the `distance` [..., A] to the goal after each; negative: it leads nowhere."""
+    leads = distance >= 0
+    detour = np.where(leads, distance - np.where(leads, distance, distance.max()).min(-1, keepdims=True), 0)
+    weight = leads * ((detour == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * detour))
+    return weight / weight.sum(-1, keepdims=True)

@@ -29,7 +29,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.empowerment.worlds import goals
-from regimen.domains.empowerment.worlds.bush import inverse_temperature
 from regimen.domains.empowerment.worlds.grid_map import (
     ACTIONS,
     BLOCK,
@@ -53,7 +52,7 @@ from regimen.domains.empowerment.worlds.grid_map import (
     read_map,
     read_rows,
 )
-from regimen.domains.empowerment.worlds.grid_state import Layout, Scene, layout_of
+from regimen.domains.empowerment.worlds.grid_state import GridState, StateLayout, layout_of
 from regimen.domains.empowerment.worlds.world import World, WorldState
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError
@@ -99,7 +98,7 @@ class GridWorld(World):
     def __post_init__(self):
         set_field = object.__setattr__
         set_field(self, "possible_goals", goals.as_text(self.possible_goals))
-        set_field(self, "beta_h", inverse_temperature(self.beta_h))
+        set_field(self, "beta_h", goals.inverse_temperature(self.beta_h))
         set_field(self, "map", " / ".join(" ".join(row) for row in read_rows(str(self.map))))
         if self.max_episode_steps < 1:
             raise ConfigError(f"env.max_episode_steps: {self.max_episode_steps} is out of range; it must be at least 1")
@@ -116,7 +115,7 @@ class GridWorld(World):
         return read_map(self.map, self.action_set, self.directions, self.possible_goals)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StateLayout:
         return layout_of(self.grid)
 
     # --- what it is --------------------------------------------------------------------------------------------------
@@ -172,19 +171,8 @@ class GridWorld(World):
         rows = [jax.nn.one_hot(state[i], size) for i, size in enumerate(self.sizes)]
         n, things = self.layout.agents, len(self.layout.things)
         where = jnp.concatenate([state[:n], state[2 * n : 2 * n + things]])
-        return jnp.concatenate([*rows, jnp.asarray(self.scaled)[where].ravel()])
-
-    @property
-    def scaled(self) -> np.ndarray:
-        """x and y of each place [P, 2], from 0 to 1."""
-        return np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
-
-    @property
-    def goal_features(self) -> np.ndarray:
-        """The cells of a goal, and their middle."""
-        m, scaled = self.grid, self.scaled
-        rows = [[*np.isin(np.arange(len(m.cells)), goal), *scaled[list(goal)].mean(0)] for goal in m.goals]
-        return np.tile(np.array(rows, np.float32), (self.humans, 1, 1))
+        scaled = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
+        return jnp.concatenate([*rows, jnp.asarray(scaled)[where].ravel()])
 
     # --- its laws ----------------------------------------------------------------------------------------------------
 
@@ -207,7 +195,7 @@ class GridWorld(World):
             after = after._replace(gone=after.gone | jnp.asarray(m.ground(LAVA))[after.at])
         return p, layout.pack(after)
 
-    def reach(self, now: Scene[Array]) -> Reach:
+    def reach(self, now: GridState[Array]) -> Reach:
         m, layout = self.grid, self.layout
         n, places = layout.agents, len(m.cells)
         front = jnp.asarray(m.front)
@@ -289,7 +277,7 @@ class GridWorld(World):
         stride = jnp.where(first & (np.arange(n) < earlier[:, None]), size, 1).prod(1)
         return p, wants & (k[:, None] // stride % jnp.maximum(size, 1) == rank)
 
-    def effects(self, now: Scene[Array], reach: Reach, action: Array, wins: Array) -> Scene[Array]:
+    def effects(self, now: GridState[Array], reach: Reach, action: Array, wins: Array) -> GridState[Array]:
         """The state after what the winners [K, N] do, each part with a leading [K]."""
         m, layout = self.grid, self.layout
         k, n = wins.shape
@@ -310,9 +298,9 @@ class GridWorld(World):
         killed = pressed[:, :, 0].any(1)[:, None] & (np.arange(n) < self.robots)
         switches = (now.switches + pressed[:, :, 1:].sum(1)) & 1
         facing = jnp.broadcast_to(now.facing, (k, n))
-        return Scene(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | killed, switches)
+        return GridState(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | killed, switches)
 
-    def stumble(self, p: Array, after: Scene[Array], stumbles: Array) -> tuple[Array, Scene[Array]]:
+    def stumble(self, p: Array, after: GridState[Array], stumbles: Array) -> tuple[Array, GridState[Array]]:
         """The states [K] times every way in which those on unsteady ground may go."""
         m, layout = self.grid, self.layout
         places, n = len(m.cells), layout.agents
@@ -333,7 +321,7 @@ class GridWorld(World):
         goes = stumbles & (target < places) & ~taken & ~same.any(-1)
         at = jnp.where(goes, target, after.at[:, None])
         rest = {f: jnp.repeat(getattr(after, f), w, axis=0) for f in ("things", "keys", "doors", "gone", "switches")}
-        moved = Scene(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
+        moved = GridState(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
         return (p[:, None] * share).reshape(-1), moved
 
     def render(self, state: WorldState) -> np.ndarray:
@@ -362,9 +350,5 @@ def heading(grid: GridMap, beta_h: float) -> np.ndarray:
         "right": np.roll(here, -1, axis=1),
         "forward": here[ahead, np.arange(4)],
     }
-    left = np.stack([after.get(name, np.full_like(here, -1)) for name in grid.names], -1)  # [P, 4, G, A]
-    done = left >= 0
-    left = np.where(done, left - np.where(done, left, left.max()).min(-1, keepdims=True), 0)
-    weight = (left == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * left)
-    weight *= done
-    return (weight / weight.sum(-1, keepdims=True)).reshape(places * 4, len(grid.goals), -1)
+    distance = np.stack([after.get(name, np.full_like(here, -1)) for name in grid.names], -1)  # [P, 4, G, A]
+    return goals.shortest_way(distance, beta_h).reshape(places * 4, len(grid.goals), -1)

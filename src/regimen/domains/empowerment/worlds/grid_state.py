@@ -15,7 +15,7 @@ from regimen.types import Array
 X = TypeVar("X", np.ndarray, Array)
 
 
-class Scene(NamedTuple, Generic[X]):
+class GridState(NamedTuple, Generic[X]):
     """A state by what it is about; any of them may have leading axes."""
 
     at: X  # [N] place of each agent
@@ -28,7 +28,7 @@ class Scene(NamedTuple, Generic[X]):
 
 
 @dataclass(frozen=True)
-class Layout:
+class StateLayout:
     """Which entries a state of this map has: only what can change in it."""
 
     grid: GridMap
@@ -88,7 +88,7 @@ class Layout:
             best.append(max(k * best[n - k] for k in range(1, n + 1)))
         return best[self.agents]
 
-    def unpack(self, state: X) -> Scene[X]:
+    def unpack(self, state: X) -> GridState[X]:
         n = self.agents
         counts = [n, n, len(self.things), len(self.grid.keys), len(self.grid.doors), len(self.mortal)]
         ends = np.cumsum(counts)
@@ -98,11 +98,11 @@ class Layout:
         zero = jnp.zeros_like(state[..., 0])
         gone = [mortal[..., self.mortal.index(i)] if i in self.mortal else zero for i in range(n)]
         flags = [switches[..., self.switches.index(i)] if i in self.switches else zero for i in range(3)]
-        return Scene(at, facing, things, keys, doors, jnp.stack(gone, -1) > 0, jnp.stack(flags, -1))
+        return GridState(at, facing, things, keys, doors, jnp.stack(gone, -1) > 0, jnp.stack(flags, -1))
 
-    def pack(self, parts: Scene[Array]) -> Array:
+    def pack(self, parts: GridState[Array]) -> Array:
         entries = [*parts[:5], parts.gone[..., list(self.mortal)], parts.switches[..., list(self.switches)]]
         return jnp.concatenate([jnp.asarray(part, jnp.int32) for part in entries if part.shape[-1]], -1)
 
 
-layout_of = lru_cache(maxsize=256)(Layout)
+layout_of = lru_cache(maxsize=256)(StateLayout)

@@ -84,11 +84,6 @@ class World(NativeEnv):
         """A state as networks see it [F]."""
         raise NotImplementedError
 
-    @property
-    def goal_features(self) -> np.ndarray:
-        """Goals as networks see them [H, G, F']."""
-        return np.broadcast_to(np.eye(self.num_goals, dtype=np.float32), (self.humans, self.num_goals, self.num_goals))
-
     def ended(self, state: Array) -> Array:
         """Whether the world ends in this state, before its time."""
         return jnp.zeros((), bool)

@@ -1,0 +1,138 @@
+"""Verbs that play episodes with a policy or hand it on: `evaluate`, `collect`, `replay`, `export`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Literal
+
+from regimen.config.fields import Fraction, Natural, Whole
+from regimen.config.flags import positional
+from regimen.errors import UsageError
+
+
+@dataclass(frozen=True)
+class EvaluateArgs:
+    """Play episodes with a trained policy (RUN, or models:/NAME@champion) or with a baseline (ENV --policy NAME)."""
+
+    target: str = positional("RUN|ENV")
+    """Run directory, environment, or registered model `models:/NAME@ALIAS`."""
+    policy: str | None = None
+    """`random` or a baseline that the environment registers, instead of the trained policy."""
+    episodes: Natural = 100
+    """Episodes to play."""
+    seed: Whole = 0
+    """Seed of the episodes."""
+    checkpoint: str = "best"
+    """Which policy of the run: `best`, `final` or a step."""
+    env_args: dict[str, object] = field(default_factory=dict)
+    tracking_uri: str | None = None
+    """MLflow tracking store that holds a `models:/` target."""
+    json: bool = False
+    """Print the result as JSON, and nothing else, on standard output."""
+
+    def __call__(self) -> None:
+        from regimen.policies.evaluate import evaluate
+
+        names = ("policy", "episodes", "seed", "env_args", "checkpoint", "tracking_uri")
+        result = evaluate(self.target, **{name: getattr(self, name) for name in names})
+        print(json.dumps(result.to_dict(), indent=2) if self.json else "\n".join(result.lines()))
+
+
+@dataclass(frozen=True)
+class CollectArgs:
+    """Play episodes with the policies of a run (RUN), or at random (ENV), and write them as a Minari dataset."""
+
+    target: str = positional("RUN|ENV")
+    """Run directory, or an environment for random actions."""
+    out: str = ""
+    """Folder to write, or `minari:ID` for a dataset in Minari's own root."""
+    policy: str | None = None
+    """Who acts: `expert` (the run's best policy), `medium` (the checkpoint halfway between random and best), `final`, a
+    checkpoint's step, `random`, or `replay` (the run's replay buffer, else all its checkpoints in turn)."""
+    mix: str | None = None
+    """Several of these by fraction of the episodes: `expert:0.5,random:0.5`."""
+    checkpoint: str | None = None
+    """The same as --policy, by checkpoint: `best`, `final` or a step."""
+    episodes: Natural | None = None
+    """Episodes to write; 100, or all of a replay buffer, when neither this nor --steps is given."""
+    steps: Natural | None = None
+    """Steps to write, in whole episodes: at least so many."""
+    target_return: float | None = None
+    """`medium` is the checkpoint whose evaluation is nearest to this."""
+    epsilon: Fraction = 0.0
+    """Probability of a uniform action instead of the policy's, at every step."""
+    greedy: bool = False
+    """Act greedily; by default actions are sampled."""
+    seed: Whole = 0
+    """Seed of the episodes."""
+    env_args: dict[str, object] = field(default_factory=dict)
+    json: bool = False
+    """Print what was written as JSON, and nothing else, on standard output."""
+    quiet: bool = False
+    """Print no progress."""
+
+    def __call__(self) -> None:
+        if not self.out:
+            raise UsageError("regimen collect needs --out DATASET: a folder, or minari:ID")
+
+        from regimen.policies.collect import collect
+
+        def report(text: str) -> None:
+            if not self.quiet:
+                print(text, file=sys.stderr if self.json else sys.stdout, flush=True)
+
+        names = ("policy", "episodes", "steps", "mix", "checkpoint", "target_return", "epsilon", "greedy", "seed")
+        chosen = {name: getattr(self, name) for name in (*names, "env_args")}
+        data = collect(self.target, self.out, **chosen, report=report)
+        print(json.dumps(data.describe(), indent=2) if self.json else f"{data.summary()} in {data.path}")
+
+
+@dataclass(frozen=True)
+class ReplayArgs:
+    """Play episodes with a run's policy; write each as a table, and as an animation where the environment can draw."""
+
+    run: str = positional("RUN")
+    """Run directory, or a policy's folder."""
+    episodes: Natural = 1
+    """Episodes to play."""
+    seed: Whole = 0
+    """Seed of the first episode; the next one is one higher."""
+    checkpoint: str = "best"
+    """Which policy: `best`, `final` or a step."""
+    fps: Natural = 30
+    """Frames per second of the animation."""
+    scenario: str | None = None
+    """Play this scenario (a name or a file) instead of the one it was trained on, where the environment has several."""
+    gif: bool = True
+    """Draw the animation; without it only the table is written."""
+    env_args: dict[str, object] = field(default_factory=dict)
+
+    def __call__(self) -> None:
+        from regimen.reports.replay import replay
+
+        others = (self.env_args, self.scenario, self.gif)
+        for path in replay(self.run, self.checkpoint, self.episodes, self.seed, self.fps, *others):
+            print(path)
+
+
+@dataclass(frozen=True)
+class ExportArgs:
+    """Write a run's policy to a folder of its own: safetensors and JSON, all that `regimen.load_policy` needs, with
+    metadata.json and a README.md that say what it is, how it was trained and how good it is."""
+
+    run: str = positional("RUN")
+    """Run directory."""
+    out: str | None = None
+    """Folder to write; by default RUN/export."""
+    checkpoint: str = "best"
+    """Which policy: `best`, `final` or a step."""
+    format: Literal["policy", "stablehlo", "onnx"] = "policy"
+    """Also a program that acts without Regimen: `stablehlo` (needs jax only) or `onnx` (needs onnxruntime only; made by
+    jax2onnx, `pip install 'regimen[onnx]'`). Its actions are compared with the policy's before it is kept."""
+
+    def __call__(self) -> None:
+        from regimen.policies.export import export_policy
+
+        print(export_policy(self.run, self.out, self.checkpoint, self.format))
