@@ -126,7 +126,7 @@ class Learner:
         arrays, meta, path = self.checkpoints.load(which, warn)
         theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
         require_match(theirs, self.identity(), f"the checkpoint {path}")
-        self.engine.restore_one(self.k, arrays, f"the checkpoint {path}")
+        self.engine.restore(self.k, arrays, f"the checkpoint {path}")
         finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
         self.ledger.restore(meta["run"], meta["wall_seconds"], finished)
         self.lesson = meta.get("lesson")
