@@ -102,9 +102,9 @@ def another_family(name: str) -> Iterator[None]:
     import jax.numpy as jnp
 
     from regimen.domains.airspace import generator
-    from regimen.domains.airspace.generator import Flights, along, between
+    from regimen.domains.airspace.generator import Routes, along, between
 
-    def converging(env: Any, u: Any, w: Any, place: Any, number: Any, tas: Any) -> Flights:
+    def converging(env: Any, u: Any, w: Any, place: Any, number: Any, tas: Any) -> Routes:
         goal = 2 * jnp.pi * (place + between(w[1], -0.3, 0.3)) / number
         radius = between(u[6], 2.0, 5.0)
         angle = 2 * jnp.pi * w[2]

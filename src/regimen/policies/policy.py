@@ -98,7 +98,7 @@ class Policy:
         batch = jax.tree.map(lambda *x: np.stack(x), *rows)
         masks = None
         if mask:
-            free = np.ones(sum(spaces.logits(s) for s in spaces.leaves(self.action_space).values()), bool)
+            free = np.ones(spaces.logits(self.action_space), bool)
             masks = np.stack([spaces.mask_row(self.action_space, mask[n]) if n in mask else free for n in names])
         actions = self.act_batch(batch, greedy=greedy, mask=masks)
         return {name: row_of(actions, names.index(name)) for name in obs}

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regimen.domains.airspace.analysis.flight import chunks
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import NAMES, load
-from regimen.domains.airspace.scenario import stack
+from regimen.domains.airspace.state import stack
 
 COMPAT = {"reward": "compat"}
 
@@ -56,6 +57,12 @@ def play(env, scenarios, policy):
         return Episode(paid, least, state.first_los, state.reached_step, state.time, share)
 
     return jax.device_get(jax.vmap(one)(scenarios))
+
+
+def fly(env, pilot, scenarios, key, episodes=None):
+    """One episode from each of the scenarios, in numpy."""
+    [(where, flights)] = chunks(env, pilot, scenarios, key, episodes=episodes)
+    return flights.take(where)
 
 
 def library(n=4):

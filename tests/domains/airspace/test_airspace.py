@@ -10,10 +10,9 @@ import pytest
 from airspace_rollouts import library, no_op_table, play, start, step
 from gymnasium import spaces
 
-from regimen.domains.airspace import atmosphere, dynamics, observe, pairs, show
+from regimen.domains.airspace import dynamics, observe, pairs, show
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.aircraft import KT, TYPES
-from regimen.domains.airspace.commands import commanded, delayed
 from regimen.domains.airspace.env import METRICS, Airspace
 from regimen.domains.airspace.files import NAMES, load
 from regimen.domains.airspace.generator import jitter
@@ -22,7 +21,7 @@ from regimen.domains.airspace.reward import team_potential
 from regimen.envs import registry
 from regimen.errors import ConfigError
 
-FL100 = atmosphere.air(jnp.float32(10_000.0))
+FL100 = dynamics.air(jnp.float32(10_000.0))
 
 # CAS kt, TAS kt, TAS m/s, turn deg/s, NM per 10 s
 SPEEDS = [
@@ -54,7 +53,7 @@ RETURNS = {"chase_3p1": 45.1, "cross_2x2": -75.3, "cross_3p1": -45.0, "merge_3p1
 
 @pytest.mark.parametrize(("cas", "tas", "metres", "rate", "distance"), SPEEDS)
 def test_speeds_at_flight_level_100(cas, tas, metres, rate, distance):
-    assert float(atmosphere.to_tas(jnp.float32(cas), FL100)) == pytest.approx(tas, abs=0.06)
+    assert float(dynamics.to_tas(jnp.float32(cas), FL100)) == pytest.approx(tas, abs=0.06)
     assert tas * KT == pytest.approx(metres, abs=0.06)
     assert TYPES[0].turn / tas == pytest.approx(rate, abs=0.01)
     assert tas * 10 / 3600 == pytest.approx(distance, abs=6e-4)
@@ -63,9 +62,9 @@ def test_speeds_at_flight_level_100(cas, tas, metres, rate, distance):
 def test_airspeeds_are_inverse_at_every_height():
     height = jnp.array([0.0, 10_000.0, 25_000.0, 36_089.0, 45_000.0])
     cas = jnp.array([130.0, 250.0, 300.0, 280.0, 240.0])
-    air = atmosphere.air(height)
-    tas = atmosphere.to_tas(cas, air)
-    assert np.allclose(atmosphere.to_cas(tas, air), cas, atol=0.02)
+    air = dynamics.air(height)
+    tas = dynamics.to_tas(cas, air)
+    assert np.allclose(dynamics.to_cas(tas, air), cas, atol=0.02)
     assert float(tas[0]) == pytest.approx(130.0, abs=0.01)
     assert np.allclose(air[3], [22_632.0, 0.3639], rtol=2e-3)  # the tropopause
 
@@ -123,18 +122,18 @@ def test_envelopes_within_the_clamp():
 
 
 def test_dead_band():
-    assert commanded(jnp.array([[0.16, 0.29]])).tolist() == [[0.0, 0.0]]
-    assert np.allclose(commanded(jnp.array([[0.17, 0.31], [-1.0, 1.0]])), [[3.06, 3.1], [-18.0, 10.0]])
+    assert dynamics.command(jnp.array([[0.16, 0.29]])).tolist() == [[0.0, 0.0]]
+    assert np.allclose(dynamics.command(jnp.array([[0.17, 0.31], [-1.0, 1.0]])), [[3.06, 3.1], [-18.0, 10.0]])
 
 
 def test_delay_is_a_queue_of_zeros():
     queue = jnp.zeros((3, 1, 2))
     seen = []
     for i in range(1, 6):
-        applied, queue = delayed(jnp.full((1, 2), float(i)), queue, jnp.int32(2))
+        applied, queue = dynamics.delay(jnp.full((1, 2), float(i)), queue, jnp.int32(2))
         seen.append(float(applied[0, 0]))
     assert seen == [0, 0, 1, 2, 3]
-    assert float(delayed(jnp.ones((1, 2)), queue, jnp.int32(0))[0][0, 0]) == 1.0
+    assert float(dynamics.delay(jnp.ones((1, 2)), queue, jnp.int32(0))[0][0, 0]) == 1.0
 
 
 @pytest.fixture(scope="session")

@@ -92,12 +92,11 @@ def test_the_baseline_of_the_shifts_is_the_row_of_the_table(found):
 
 def test_the_kept_episode_is_the_one_measured(found):
     """Flown again in full detail, the worst episode of a shift has the separation of the table."""
-    worst = [k for k in found.samples if k.shift != "baseline"]
+    worst = [k for k in found.samples if k.configuration.shift.name != "baseline"]
     assert worst
     for k in worst:
-        result = next(s for s in found.shifts if s.shift.name == k.shift)
-        flown = np.where(k.flight.active[0, :-1], k.flight.min_sep[0, 1:], np.inf).min()
-        assert flown == pytest.approx(result.measures.episode["min_separation_nm"].min(), abs=1e-3)
+        flown = np.where(k.flights.flying[:-1], k.flights.state["min_sep"][1:], np.inf).min()
+        assert flown == pytest.approx(k.configuration.measures.episode["min_separation_nm"].min(), abs=1e-3)
 
 
 def test_the_page_is_one_file_and_escapes_what_it_shows(found, tmp_path):
@@ -119,7 +118,7 @@ def test_transfer_matrix_of_a_folder_of_runs(tmp_path):
     make_run(tmp_path / "all" / "a", "head_on")
     make_run(tmp_path / "all" / "b", "parallel")
     found = analyse(tmp_path / "all", ["head_on", "parallel"], episodes=2, matrix=True, baselines=False)
-    assert [(c.policy.name, c.file.name) for c in found.cells] == [
+    assert [(c.subject.name, c.file.name) for c in found.cells] == [
         (p, s) for p in ("a", "b") for s in ("head_on", "parallel")
     ]
     assert len(found.cells) == 4 and [c.row["own"] for c in found.cells] == [True, False, False, True]

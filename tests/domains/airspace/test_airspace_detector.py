@@ -33,8 +33,8 @@ def tracks(starts, velocities, steps=30, command=None, waypoint=None, flying=Non
     return d.Tracks(north, east, v_north, v_east, *command, flying, goal[:, :1], goal[:, 1:])
 
 
-def signals(*args, settings=SETTINGS, **kwargs):
-    return d.Signals(*(np.asarray(x) for x in d.signals(tracks(*args, **kwargs), settings)))
+def alarms(*args, settings=SETTINGS, **kwargs):
+    return d.Alarms(*(np.asarray(x) for x in d.alarms(tracks(*args, **kwargs), settings)))
 
 
 def pair_cpa(starts, velocities, horizon=120.0):
@@ -50,7 +50,7 @@ def test_head_on_is_seen_only_within_the_horizon():
     assert time == 120 and distance == pytest.approx(16.75, abs=0.01)
     time, distance = pair_cpa([(-18, 0), (18, 0)], ground(np.array([0, 180])), horizon=1e4)
     assert time == pytest.approx(224.5, abs=0.2) and distance == pytest.approx(0, abs=1e-3)
-    s = signals([(-18, 0), (18, 0)], ground(np.array([0, 180])))
+    s = alarms([(-18, 0), (18, 0)], ground(np.array([0, 180])))
     gap = 36 - 2 * TAS / 360 * np.arange(30)
     assert np.array_equal(s.conflict[0], (gap < 5 + 577.4 * 120 / 3600) & (gap > -5))
 
@@ -59,7 +59,7 @@ def test_overtaking():
     """40 kt faster and 6 NM behind: a conflict begins when 120 s of closing bring it below 5 NM."""
     velocities = [ground(0, 320), ground(0, 280)]
     assert pair_cpa([(0, 0), (6, 0)], velocities) == (120, pytest.approx(6 - 40 / 30, abs=1e-4))
-    s = signals([(0, 0), (6.9, 0)], velocities)
+    s = alarms([(0, 0), (6.9, 0)], velocities)
     gap = 6.9 - 40 / 360 * np.arange(30)
     assert np.array_equal(s.conflict[0], np.abs(gap - 40 / 30) < 5)
 
@@ -67,14 +67,14 @@ def test_overtaking():
 @pytest.mark.parametrize(("apart", "conflict"), [(4.9, True), (5.1, False)])
 def test_parallel_flight_keeps_its_distance(apart, conflict):
     assert pair_cpa([(0, 0), (0, apart)], ground(np.array([0, 0]))) == (0, pytest.approx(apart, abs=1e-5))
-    assert signals([(0, 0), (0, apart)], ground(np.array([0, 0]))).conflict.all() == conflict
+    assert alarms([(0, 0), (0, apart)], ground(np.array([0, 0]))).conflict.all() == conflict
 
 
 def test_diverging_aircraft_are_closest_now():
     """Within 5 NM they still count, because separation is lost now; beyond it they do not."""
     assert pair_cpa([(0, -3), (0, 3)], ground(np.array([270, 90]))) == (0, 6)
-    assert not signals([(0, -3), (0, 3)], ground(np.array([270, 90]))).conflict.any()
-    assert signals([(0, -2), (0, 2)], ground(np.array([270, 90]))).conflict[0].tolist() == [True] + [False] * 29
+    assert not alarms([(0, -3), (0, 3)], ground(np.array([270, 90]))).conflict.any()
+    assert alarms([(0, -2), (0, 2)], ground(np.array([270, 90]))).conflict[0].tolist() == [True] + [False] * 29
 
 
 def test_wind_moves_what_is_flown_over_the_ground():
@@ -92,7 +92,7 @@ def test_finished_aircraft_neither_conflict_nor_alert():
     flying = np.ones((2, 30), bool)
     flying[1, 10:] = False
     command = np.stack([np.full((2, 30), 10.0), np.zeros((2, 30))])
-    s = signals([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=command, flying=flying)
+    s = alarms([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=command, flying=flying)
     assert s.conflict[0, :10].all() and not s.conflict[0, 10:].any()
     assert not s.alert[:, 1, 10:].any()
     assert np.all(s.intruder[:, 10:] == -1) and np.isinf(s.threat_nm[:, 10:]).all()
@@ -110,17 +110,17 @@ def turns(steps, at, degrees, knots=0.0):
     [(3, 0, True), (2.9, 0, False), (0, 5, True), (0, -5, True), (0, 4.9, False), (-18, 0, True)],
 )
 def test_thresholds_of_a_command(degrees, knots, alerts):
-    s = signals([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, slice(5, 8), degrees, knots))
+    s = alarms([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, slice(5, 8), degrees, knots))
     assert s.alert.any() == alerts
     assert not s.alert[:, 1].any()
 
 
 def test_two_of_three_decisions_confirm_an_alert():
-    alone = signals([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, [5, 9], 10))
+    alone = alarms([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, [5, 9], 10))
     assert not alone.alert.any()
-    twice = signals([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, [5, 7], 10))
+    twice = alarms([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, [5, 7], 10))
     assert np.flatnonzero(twice.alert[0, 0]).tolist() == [7]
-    long = signals([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, [5, 6, 7], 10))
+    long = alarms([(-10, 0), (10, 0)], ground(np.array([0, 180])), command=turns(30, [5, 6, 7], 10))
     assert np.flatnonzero(long.alert[0, 0]).tolist() == [6, 7, 8]
 
 
@@ -129,15 +129,15 @@ def test_turning_to_the_waypoint_is_navigation():
     starts, velocities = [(-10, 0), (10, 0)], ground(np.array([0, 180]))
     right, left = [(0, 40), (-40, 0)], [(0, -40), (-40, 0)]
     command = turns(30, slice(5, 8), 15)
-    assert not signals(starts, velocities, command=command, waypoint=right).alert.any()
-    assert signals(starts, velocities, command=command, waypoint=left).alert.any()
+    assert not alarms(starts, velocities, command=command, waypoint=right).alert.any()
+    assert alarms(starts, velocities, command=command, waypoint=left).alert.any()
     command = turns(30, slice(5, 8), 15, -8)
-    assert signals(starts, velocities, command=command, waypoint=right).alert.any()
+    assert alarms(starts, velocities, command=command, waypoint=right).alert.any()
 
 
 def test_the_gate_hides_what_the_gate_is_for():
     """A manoeuvre with nobody near: a ghost alert that only the ungated flags show."""
-    s = signals([(0, 0), (0, 40)], ground(np.array([0, 0])), command=turns(30, slice(5, 9), 15))
+    s = alarms([(0, 0), (0, 40)], ground(np.array([0, 0])), command=turns(30, slice(5, 9), 15))
     gated, ungated = s.alert
     assert not gated.any() and np.flatnonzero(ungated[0]).tolist() == [6, 7, 8, 9]
     assert s.pair_alert[1, 0].any()
@@ -147,7 +147,7 @@ def test_an_alert_belongs_to_the_pair_with_the_intruder():
     starts, velocities = [(-10, 0), (10, 0), (0, 30)], ground(np.array([0, 180, 0]))
     command = np.zeros((2, 3, 30), np.float32)
     command[0, 0, 5:9] = 15
-    s = signals(starts, velocities, command=command)
+    s = alarms(starts, velocities, command=command)
     assert s.intruder[:2, 5].tolist() == [1, 0]
     assert s.pair_alert[0].any(1).tolist() == [True, False, False]
     assert d.pairs(3) == [(0, 1), (0, 2), (1, 2)]
@@ -164,7 +164,7 @@ def test_separation_within_a_decision():
 
 
 def test_one_aircraft_has_no_pairs():
-    s = signals([(0, 0)], ground(np.array([0]))[:1], command=np.full((2, 1, 30), 10, np.float32))
+    s = alarms([(0, 0)], ground(np.array([0]))[:1], command=np.full((2, 1, 30), 10, np.float32))
     assert s.conflict.shape == (0, 30) and not s.alert[0].any() and s.alert[1].any()
     assert d.closest_within(tracks([(0, 0)], ground(np.array([0])))).shape == (0, 30)
     assert not np.asarray(d.of_aircraft(np.zeros((0, 30), bool), 1)).any()

@@ -102,6 +102,6 @@ def test_rounds_choose_what_one_at_a_time_does(seed, streams, steps):
     counts = match(truth, alert, min_iou=0.0)
     assert counts.tp.sum() == len(chosen)
     rows = [match(truth[s : s + 1], alert[s : s + 1], min_iou=0.0) for s in range(streams)]
-    one_by_one = events.Counts.concatenate(rows)
+    one_by_one = events.Counts(*map(np.concatenate, zip(*rows)))
     assert np.array_equal(counts.tp, one_by_one.tp) and np.array_equal(counts.lead, one_by_one.lead)
     assert counts.rates(10)["precision"] == pytest.approx(one_by_one.rates(10)["precision"], nan_ok=True)

@@ -1,21 +1,21 @@
 """Flights of the real environment, and what is measured of them, against straightforward counting."""
 
 import csv
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from airspace_rollouts import fly
 
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
 from regimen.domains.airspace.analysis import measure as measuring
 from regimen.domains.airspace.analysis import pilots, safety
 from regimen.domains.airspace.analysis.detector import Detector, pairs
-from regimen.domains.airspace.analysis.flight import Pilot, chunk_size, chunks, flight_of, fly
+from regimen.domains.airspace.analysis.flight import Pilot, chunk_size, chunks
 from regimen.domains.airspace.analysis.starts import Jitter, starts
-from regimen.domains.airspace.analysis.trajectory import episode_signals, trajectory, write_trajectory
+from regimen.domains.airspace.analysis.trajectory import episode_alarms, trajectory, write_trajectory
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import load
 from regimen.types import Spec
@@ -51,7 +51,7 @@ def chunk(scenarios):
 
 @pytest.fixture(scope="module")
 def flight(chunk):
-    return flight_of(chunk, np.arange(6))
+    return chunk.take(np.arange(6))
 
 
 @pytest.fixture(scope="module")
@@ -60,19 +60,20 @@ def measures(chunk):
 
 
 def test_rows_of_a_flight(flight, scenarios):
-    assert flight.north.shape == (6, 61, 4) and flight.parts.shape[:3] == (6, 61, 4)
-    assert np.allclose(flight.north[:, 0], scenarios[0].north) and not flight.command[:, 0].any()
-    assert flight.present.sum(1).tolist() == [2] * 3 + [4] * 3
+    s = flight.state
+    assert s["north"].shape == (61, 6, 4) and s["parts"].shape[:3] == (61, 6, 4)
+    assert np.allclose(s["north"][0], scenarios[0].north) and not s["command"][0].any()
+    assert flight.scenario.present.sum(1).tolist() == [2] * 3 + [4] * 3
     for c, length in enumerate(flight.length):
-        here = flight.present[c]
-        assert not flight.active[c, length:].any() and flight.active[c, length - 1].any()
-        assert np.array_equal(flight.active[c, :length], here & ~flight.reached[c, :length])
-        assert length == 60 or flight.reached[c, length][here].all()
-        one = flight.episode(c)
-        assert one.north.shape[1] == length + 1
-        moved = np.hypot(np.diff(one.north[0], axis=0), np.diff(one.east[0], axis=0))[:, here]
+        here, flying, reached = flight.scenario.present[c], flight.flying[:, c], s["reached"][:, c]
+        assert not flying[length:].any() and flying[length - 1].any()
+        assert np.array_equal(flying[:length], here & ~reached[:length])
+        assert length == 60 or reached[length][here].all()
+        one = flight.episode(c).state
+        assert one["north"].shape[0] == length + 1
+        moved = np.hypot(np.diff(one["north"][:, 0], axis=0), np.diff(one["east"][:, 0], axis=0))[:, here]
         assert moved.max() < 1.1  # NM in 10 s
-        speeds = np.linalg.norm(one.ground[0], axis=-1)[:, here]
+        speeds = np.linalg.norm(one["ground"][:, 0], axis=-1)[:, here]
         assert np.allclose(moved, 0.5 * (speeds[1:] + speeds[:-1]) / 360, atol=0.06)
 
 
@@ -84,33 +85,28 @@ def test_an_episode_is_the_environments_own(flight, scenarios):
     for t in range(1, 16):
         state, ts = step(state, obs)
         obs = ts.obs
-        assert np.allclose(flight.north[4, t], state.north, atol=1e-3)
-        assert np.allclose(flight.command[4, t], state.command, atol=1e-2)
-        assert np.allclose(flight.parts[4, t], ts.reward, atol=1e-3)
+        assert np.allclose(flight.state["north"][t, 4], state.north, atol=1e-3)
+        assert np.allclose(flight.state["command"][t, 4], state.command, atol=1e-2)
+        assert np.allclose(flight.state["parts"][t, 4], ts.reward, atol=1e-3)
 
 
 def test_measures_are_what_one_counts(flight, measures):
     e, a = measures.episode, measures.aircraft
     for c, length in enumerate(flight.length):
-        active = flight.active[c]
+        s, active, present = {k: x[:, c] for k, x in flight.state.items()}, flight.flying[:, c], measures.present[c]
         assert e["length"][c] == length
-        within = np.where(active[:-1], flight.min_sep[c, 1:], np.inf)
-        start = [
-            np.hypot(
-                *(flight.north[c, 0, [i]] - flight.north[c, 0, [j]], flight.east[c, 0, [i]] - flight.east[c, 0, [j]])
-            )
-            for i, j in pairs(4)
-            if flight.present[c, [i, j]].all()
-        ]
-        assert e["start_separation_nm"][c] == pytest.approx(min(start)[0], abs=1e-3)
-        assert e["min_separation_nm"][c] == pytest.approx(min(within.min(), min(start)[0]), abs=1e-4)
+        within = np.where(active[:-1], s["min_sep"][1:], np.inf)
+        north, east = s["north"][0], s["east"][0]
+        start = min(np.hypot(north[i] - north[j], east[i] - east[j]) for i, j in pairs(4) if present[[i, j]].all())
+        assert e["start_separation_nm"][c] == pytest.approx(start, abs=1e-3)
+        assert e["min_separation_nm"][c] == pytest.approx(min(within.min(), start), abs=1e-4)
         assert e["los"][c] == (e["min_separation_nm"][c] < 5)
         lost = (within < 5).any(1)
         assert e["los_decisions"][c] == lost.sum()
         assert e["first_los"][c] == (np.argmax(lost) if lost.any() else -1)  # the decision in which it begins
         assert np.array_equal(a["decisions"][c], active.sum(0))
-        assert np.array_equal(a["reached"][c], flight.reached[c, length] & flight.present[c])
-        commands = (flight.command[c, 1:] != 0).any(-1) & active[:-1]
+        assert np.array_equal(a["reached"][c], s["reached"][length] & present)
+        commands = (s["command"][1:] != 0).any(-1) & active[:-1]
         assert np.array_equal(a["commands"][c], commands.sum(0))
         for i in np.flatnonzero(a["reached"][c]):
             straight = a["direct_nm"][c, i] - a["remaining_nm"][c, i]
@@ -123,11 +119,11 @@ def test_the_compiled_detector_is_the_one_of_an_episode(flight, measures):
     """Flags from numpy, one episode at a time, give the counts of the chunk."""
     conflicts = 0
     for c in range(6):
-        signals, los = episode_signals(flight, c, DETECTOR)
-        conflicts += signals.conflict.any()
-        assert measures.episode["conflict_decisions"][c] == signals.conflict.any(0).sum()
-        assert np.array_equal(measures.aircraft["alert_decisions"][c], signals.alert[0].sum(-1))
-        assert np.array_equal(measures.aircraft["alert_decisions_ungated"][c], signals.alert[1].sum(-1))
+        alarms, los = episode_alarms(flight, c, DETECTOR)
+        conflicts += alarms.conflict.any()
+        assert measures.episode["conflict_decisions"][c] == alarms.conflict.any(0).sum()
+        assert np.array_equal(measures.aircraft["alert_decisions"][c], alarms.alert[0].sum(-1))
+        assert np.array_equal(measures.aircraft["alert_decisions_ungated"][c], alarms.alert[1].sum(-1))
         assert measures.episode["los_decisions"][c] == los[0].sum()
     assert conflicts == 6
 
@@ -141,7 +137,7 @@ def test_a_summary(measures):
     assert row["collision_risk_low"] <= row["collision_risk_per_h"] <= row["collision_risk_high"]
     base = safety.differences(measures.take(slice(3, 6)), measures.take(slice(3, 6)))
     assert set(base.values()) == {0.0}
-    rows = safety.alert_rows(measures.take(slice(3, 6)).counts, load("cross_3p1").ids, DETECTOR)
+    rows = safety.alert_rows(measures.take(slice(3, 6)), load("cross_3p1").ids, DETECTOR)
     assert len(rows) == 2 * (1 + 4 + 6)
     assert [r["unit"] for r in rows[:6]] == ["scene", "A1", "A2", "A3", "A4", "A1-A2"]
 
@@ -221,8 +217,9 @@ def test_a_learned_policy_flies(policy, scenarios):
     pilot = Pilot("ppo", pilots.SAMPLED, (algo, params))
     same = jax.tree.map(lambda x: x[[3, 4, 3, 4, 3, 3]], scenarios[0])
     drawn = fly(ENV, pilot, same, KEY, episodes=[0, 0, 0, 1, 1, 2])
-    assert np.array_equal(drawn.action[0], drawn.action[2]) and not np.array_equal(drawn.action[0], drawn.action[4])
-    assert np.abs(drawn.action[:, 1:5]).max() > 0.1
+    actions = drawn.state["action"]
+    assert np.array_equal(actions[:, 0], actions[:, 2]) and not np.array_equal(actions[:, 0], actions[:, 4])
+    assert np.abs(actions[1:5]).max() > 0.1
     greedy = Pilot("ppo", pilots.GREEDY, (algo, params))
     [(_, rows)] = chunks(ENV, greedy, same, KEY, episodes=[0, 1, 2, 3, 4, 5])
     assert np.array_equal(np.asarray(rows.state["north"])[:, 0], np.asarray(rows.state["north"])[:, 2])
@@ -271,7 +268,7 @@ def test_those_that_fly_on_stay_in_the_table():
     flown = fly(env, NO_OP, beside, KEY)
     table = trajectory(flown, 0, load("head_on"), DETECTOR)
     first = table["agent_id"] == "A1"
-    assert flown.reached[0, 1:, 1].all() and first.sum() == 6 and (~first).sum() == 2
+    assert flown.state["reached"][1:, 0, 1].all() and first.sum() == 6 and (~first).sum() == 2
     assert table["dist_to_A2_nm"][first] == pytest.approx([4.0] * 6, abs=0.01)
     assert table["min_separation_nm"][first] == pytest.approx([4.0] * 6, abs=0.01)
     assert table["conflict_pairs_count"][first].tolist() == [1] * 6 and table["conflict_flag"][first].all()
@@ -285,15 +282,15 @@ def test_the_aircraft_of_an_episode_are_not_independent(measures):
     some = measures.take(slice(3, 6))
     reached = np.zeros((3, 4), bool)
     reached[:2] = True
-    some = replace(some, aircraft=some.aircraft | {"reached": reached})
+    some = some._replace(aircraft=some.aircraft | {"reached": reached})
     row = safety.summarise(some, DETECTOR)
     assert row["reached_rate"] == pytest.approx(2 / 3)
     assert (row["reached_low"], row["reached_high"]) == pytest.approx((0.2077, 0.9385), abs=1e-4)  # Wilson, 2 of 3
 
 
 def test_wind_is_in_the_ground_speed(chunk):
-    one = flight_of(chunk, np.array([0]))
-    windy = replace(one, ground=one.ground + np.array([0.0, 50.0], np.float32))
+    one = chunk.take(np.array([0]))
+    windy = one._replace(state=one.state | {"ground": one.state["ground"] + np.array([0.0, 50.0], np.float32)})
     calm, blown = (trajectory(f, 0, load("head_on"), DETECTOR) for f in (one, windy))
     assert calm["ground_speed_kt"][0] == pytest.approx(calm["tas_kt"][0], abs=0.1)
     assert blown["ground_speed_kt"][0] > calm["ground_speed_kt"][0] + 3

@@ -14,12 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from regimen.domains.airspace import atmosphere, dynamics, generator, observe, pairs, policies
+from regimen.domains.airspace import dynamics, generator, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
-from regimen.domains.airspace.commands import commanded, delayed
 from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
-from regimen.domains.airspace.scenario import Scenario, stack
-from regimen.domains.airspace.state import AirspaceState, Decision
+from regimen.domains.airspace.state import AirspaceState, Decision, Scenario, stack
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
@@ -28,6 +26,8 @@ from regimen.types import Array, TimeStep
 FORMS = ("clean", "compat")
 CAPTURE = 1.0  # NM
 PREROLL = 2  # s that `compat` flies before the first observation
+RECORDED = ("north", "east", "heading", "tas", "cas", "ground", "command", "action", "reached", "min_sep")
+RECORDED += ("waypoint_distance", "flown", "parts")
 METRICS = {
     "min_separation": Metric("min", "higher", label="least separation"),
     "los": Metric("max", "lower", "rate", violation=True, label="conflicts"),
@@ -204,8 +204,8 @@ class Airspace(NativeEnv):
         n = scenario.north.shape[0]
         heading = jnp.mod(jnp.round(scenario.heading) if compat else scenario.heading, 360.0)
         cas = jnp.clip(scenario.cas, *dynamics.speed_limits(scenario.kind, scenario.speed_bounds))
-        air = atmosphere.air(scenario.altitude)
-        tas = atmosphere.to_tas(cas, air)
+        air = dynamics.air(scenario.altitude)
+        tas = dynamics.to_tas(cas, air)
         north, east, flown = scenario.north, scenario.east, jnp.zeros(n)
         if compat:
             motion = dynamics.begin(north, east, heading, tas, jnp.zeros_like(heading), scenario.convergence)
@@ -276,16 +276,16 @@ class Airspace(NativeEnv):
         steered = present & ~state.reached
         action = jnp.clip(action, -1.0, 1.0)
         if self.snap:
-            action = jnp.where(commanded(action) == 0.0, 0.0, action)
-        applied, queue = delayed(action, state.queue, scenario.delay + self.action_delay)
-        change = jnp.where(steered[:, None], commanded(applied), 0.0)
+            action = jnp.where(dynamics.command(action) == 0.0, 0.0, action)
+        applied, queue = dynamics.delay(action, state.queue, scenario.delay + self.action_delay)
+        change = jnp.where(steered[:, None], dynamics.command(applied), 0.0)
 
         slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
         speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
         wanted = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
         target = jnp.where(steered[:, None], wanted, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
-        end = self.fly(state, turn, atmosphere.to_tas(target[:, 1], state.air))
+        end = self.fly(state, turn, dynamics.to_tas(target[:, 1], state.air))
         motion, separation = end.motion, jnp.sqrt(end.squared)
         reached = state.reached | end.captured
         remaining = jnp.where(state.reached, state.remaining, end.distance)
@@ -300,7 +300,7 @@ class Airspace(NativeEnv):
             east=motion.east,
             heading=jnp.mod(state.heading + turn - motion.left, 360.0),
             tas=motion.tas,
-            cas=atmosphere.to_cas(motion.tas, state.air),
+            cas=dynamics.to_cas(motion.tas, state.air),
             ground=motion.tas[:, None] * jnp.stack([motion.cos, motion.sin], axis=-1) + scenario.wind,
             target=target,
             queue=queue,
@@ -409,29 +409,28 @@ class Airspace(NativeEnv):
 
     def recorded(self, state: AirspaceState) -> dict[str, Array]:
         """What a trajectory needs of a state."""
-        from regimen.domains.airspace.analysis.flight import record_of
-
-        return record_of(self, state)
+        return {name: getattr(state, name) for name in RECORDED} | {"counts": self.counts(state)}
 
     def write_evaluation(
         self, path: Path, start: AirspaceState, rows: dict[str, Array], length: Array, alerts: bool
     ) -> None:
-        """The episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
+        """Write the episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
         (`log.alerts`)."""
         from regimen.domains.airspace.analysis.detector import Detector
-        from regimen.domains.airspace.analysis.flight import Rows
+        from regimen.domains.airspace.analysis.flight import Flights
         from regimen.domains.airspace.analysis.trajectory import write_evaluation
 
-        write_evaluation(path, self, Rows(rows, length, start.scenario), Detector() if alerts else None)
+        write_evaluation(path, self, Flights(rows, length, start.scenario), Detector() if alerts else None)
 
     def write_states(self, path: Path, states: list[AirspaceState]) -> None:
-        """One episode as a trajectory table, from its states."""
-        from regimen.domains.airspace.analysis.flight import flight_of_states
+        """Write one episode as a trajectory table, from its states."""
+        from regimen.domains.airspace.analysis.flight import Flights
         from regimen.domains.airspace.analysis.trajectory import place_of, write_trajectory
 
-        write_trajectory(
-            path, flight_of_states(self, states), 0, place_of(self), components=tuple(self.reward_components)
-        )
+        rows = jax.tree.map(lambda *x: np.stack(x)[:, None], *map(self.recorded, states))
+        scenario = jax.tree.map(lambda x: np.asarray(x)[None], states[-1].scenario)
+        flights = Flights(rows, np.array([len(states) - 1]), scenario)
+        write_trajectory(path, flights, 0, place_of(self), components=self.reward_components)
 
     def render(self, state: AirspaceState) -> np.ndarray:
         """[H, W, 3] uint8."""

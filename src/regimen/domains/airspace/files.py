@@ -20,7 +20,7 @@ from regimen.domains.airspace.geodesy import Center, haversine
 from regimen.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from regimen.domains.airspace.scenario import Scenario
+    from regimen.domains.airspace.state import Scenario
 
 FOLDER = Path(__file__).parent / "scenarios"
 NAMES = (
@@ -93,7 +93,7 @@ class ScenarioFile:
 
     def arrays(self, n: int | None = None) -> Scenario:
         """What an episode starts from, padded to `n` aircraft."""
-        from regimen.domains.airspace.scenario import from_file
+        from regimen.domains.airspace.state import from_file
 
         return from_file(self, n)
 

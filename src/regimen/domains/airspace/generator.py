@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from regimen.domains.airspace import atmosphere, dynamics, pairs
+from regimen.domains.airspace import dynamics, pairs
 from regimen.domains.airspace.aircraft import TYPES
 from regimen.domains.airspace.files import SEPARATION
 from regimen.domains.airspace.library import START
-from regimen.domains.airspace.scenario import Scenario
+from regimen.domains.airspace.state import Scenario
 from regimen.types import Array
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ WIDEN = 1.6  # a scene whose starts are too close grows by up to this factor; wh
 SHRINK = (1.0, 0.6, 0.3, 0.0)  # a jitter that brings starts too close is taken back in these steps
 
 
-class Flights(NamedTuple):
+class Routes(NamedTuple):
     """Starts and goals, NM: [N] each."""
 
     north: Array
@@ -50,12 +50,12 @@ def draw(env: Airspace, key: Array) -> Scenario:
     place = jnp.where(index < number, jnp.mod(flip * index + jnp.floor(u[2] * number).astype(jnp.int32), number), index)
     cas = SPEED + env.speed_spread * (2 * w[0] - 1)
     altitude = jnp.full(n, ALTITUDE)
-    tas = atmosphere.to_tas(cas, atmosphere.air(altitude))
+    tas = dynamics.to_tas(cas, dynamics.air(altitude))
 
     if env.family == "any":
         scenes = [make(env, u, w, place, number, tas) for make in FAMILIES.values()]
         which = jnp.floor(u[3] * len(scenes)).astype(jnp.int32)
-        scene = Flights(*(jnp.stack(rows)[which] for rows in zip(*scenes)))
+        scene = Routes(*(jnp.stack(rows)[which] for rows in zip(*scenes)))
     else:
         scene = FAMILIES[env.family](env, u, w, place, number, tas)
     if env.rotate:
@@ -64,7 +64,7 @@ def draw(env: Airspace, key: Array) -> Scenario:
     present = index < number
     gaps = pairs.separation(pairs.park(scene.north, present), scene.east)
     grow = jnp.clip(1.01 * START / jnp.min(gaps), 1.0, WIDEN)
-    scene = Flights(*(grow * x for x in scene))
+    scene = Routes(*(grow * x for x in scene))
     present = present & apart(scene.north, scene.east, present)
     heading = jnp.arctan2(scene.goal_east - scene.east, scene.goal_north - scene.north) / dynamics.DEGREE
     kind = jax.random.randint(key_kind, (n,), 0, len(TYPES)) if env.types else jnp.zeros(n, jnp.int32)
@@ -88,10 +88,10 @@ def between(u: Array, low: float, high: float) -> Array:
     return low + (high - low) * u
 
 
-def along(north: Array, east: Array, angle: Array, back: Array, on: Array) -> Flights:
+def along(north: Array, east: Array, angle: Array, back: Array, on: Array) -> Routes:
     """From `back` NM before a point to `on` NM beyond it, in the direction of `angle` (rad)."""
     c, s = jnp.cos(angle), jnp.sin(angle)
-    return Flights(north - back * c, east - back * s, north + on * c, east + on * s)
+    return Routes(north - back * c, east - back * s, north + on * c, east + on * s)
 
 
 def groups(u: Array, place: Array, number: Array) -> tuple[Array, Array, Array]:
@@ -101,14 +101,14 @@ def groups(u: Array, place: Array, number: Array) -> tuple[Array, Array, Array]:
     return side, jnp.where(two, place // 2, place), jnp.where(two, (number + 1) // 2, number)
 
 
-def chase(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def chase(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
     side, row, _ = groups(u[6], place, number)
     east = side * between(u[7], 5.0, 10.0)
     start = row * between(u[8], 5.6, 9.0) + between(w[1], 0.0, 0.8) - 6.0
-    return Flights(-start, east, jnp.full_like(start, 1.0) * between(u[9], 14.0, 24.0), east)
+    return Routes(-start, east, jnp.full_like(start, 1.0) * between(u[9], 14.0, 24.0), east)
 
 
-def cross(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def cross(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
     side, member, size = groups(u[6], place, number)
     even = jnp.where(u[7] < 0.5, 2 * jnp.pi / size, jnp.pi / 2)
     angle = member * even + between(w[1], -0.35, 0.35)
@@ -119,7 +119,7 @@ def cross(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: A
     return along(-off * jnp.sin(angle), east + off * jnp.cos(angle), angle, back, on)
 
 
-def streams(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def streams(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
     """Two lines of aircraft in trail whose tracks cross."""
     line, row = place % 2, place // 2
     angle = line * between(u[6], 0.5, 2.6)
@@ -129,7 +129,7 @@ def streams(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas:
     return along(-off * jnp.sin(angle), off * jnp.cos(angle), angle, back, on)
 
 
-def merge(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def merge(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
     side, member, size = groups(u[6], place, number)
     step = jnp.minimum(between(u[7], 8.0, 30.0), 150.0 / size) * dynamics.DEGREE
     angle = (member - (size - 1) / 2) * step + jnp.where((side > 0) & (u[8] < 0.6), jnp.pi, 0.0)
@@ -138,7 +138,7 @@ def merge(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: A
     return along(between(w[2], -0.3, 0.3), side * between(u[11], 10.0, 16.0), angle, back, 0.0 * w[3])
 
 
-def head_on(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def head_on(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
     pair, way = place // 2, place % 2
     lanes = (number + 1) // 2
     lane = (pair - (lanes - 1) / 2) * between(u[6], 6.0, 14.0) + between(w[1], -1.5, 1.5)
@@ -146,7 +146,7 @@ def head_on(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas:
     return along(jnp.zeros_like(lane), lane, jnp.pi * way, back, between(w[3], 9.0, 20.0))
 
 
-def free(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Flights:
+def free(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
     """The aircraft at place 0 flies north through the origin; each other one meets it at its own time."""
     v = tas / HOUR  # NM/s
     first = place == 0
@@ -175,10 +175,10 @@ FAMILIES = {
 }
 
 
-def turned(scene: Flights, angle: Array, mirror: Array) -> Flights:
+def turned(scene: Routes, angle: Array, mirror: Array) -> Routes:
     c, s = jnp.cos(angle), jnp.sin(angle)
     turn = lambda n, e: (n * c - mirror * e * s, n * s + mirror * e * c)  # noqa: E731
-    return Flights(*turn(scene.north, scene.east), *turn(scene.goal_north, scene.goal_east))
+    return Routes(*turn(scene.north, scene.east), *turn(scene.goal_north, scene.goal_east))
 
 
 def apart(north: Array, east: Array, present: Array) -> Array:
@@ -210,9 +210,9 @@ def jitter(key: Array, scenario: Scenario, position: float, heading: float, spee
 
 def no_op_separation(scenario: Scenario) -> Array:
     """Smallest separation in NM if everybody flies straight on, until one of a pair reaches its waypoint; []"""
-    heading, air = scenario.heading, atmosphere.air(scenario.altitude)
+    heading, air = scenario.heading, dynamics.air(scenario.altitude)
     cas = jnp.clip(scenario.cas, *dynamics.speed_limits(scenario.kind, scenario.speed_bounds))
-    tas = atmosphere.to_tas(cas, air)
+    tas = dynamics.to_tas(cas, air)
     ground = dynamics.velocity(heading, tas, scenario.east, scenario.wind, scenario.convergence) / HOUR  # NM/s
     gap = scenario.waypoint - jnp.stack([scenario.north, scenario.east], axis=-1)
     until = jnp.sum(gap * ground, axis=-1) / jnp.sum(ground * ground, axis=-1)  # abeam of the waypoint

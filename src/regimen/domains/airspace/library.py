@@ -26,7 +26,7 @@ Offset = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Flight:
+class Route:
     """Where an aircraft starts, in which heading, and where to."""
 
     start: Offset
@@ -34,48 +34,48 @@ class Flight:
     heading: float
 
 
-def north(start: Offset, goal: Offset) -> Flight:
-    return Flight(start, goal, 0.0)
+def north(start: Offset, goal: Offset) -> Route:
+    return Route(start, goal, 0.0)
 
 
-def inbound(heading: float, goal: Offset, distance: float) -> Flight:
+def inbound(heading: float, goal: Offset, distance: float) -> Route:
     """Flies straight at `goal` from `distance` NM."""
     h = math.radians(heading)
-    return Flight((goal[0] - distance * math.cos(h), goal[1] - distance * math.sin(h)), goal, heading)
+    return Route((goal[0] - distance * math.cos(h), goal[1] - distance * math.sin(h)), goal, heading)
 
 
-def through(middle: Offset, heading: float, radius: float) -> Flight:
+def through(middle: Offset, heading: float, radius: float) -> Route:
     """From one side of a circle to the other."""
     h = math.radians(heading)
     away = radius * round(math.cos(h), 12), radius * round(math.sin(h), 12)
-    return Flight((middle[0] - away[0], middle[1] - away[1]), (middle[0] + away[0], middle[1] + away[1]), heading)
+    return Route((middle[0] - away[0], middle[1] - away[1]), (middle[0] + away[0], middle[1] + away[1]), heading)
 
 
 # --- the sea: five first scenarios -----------------------------------------------------------------------------------
 
 
-def head_on(approach_nm: float = 18.0) -> list[Flight]:
+def head_on(approach_nm: float = 18.0) -> list[Route]:
     """Two aircraft towards each other."""
     return [through((0, 0), 0, approach_nm), through((0, 0), 180, approach_nm)]
 
 
-def parallel(track_x_nm: float = 0.0, gaps_nm: float = 8.0, south_nm: float = 18.0) -> list[Flight]:
+def parallel(track_x_nm: float = 0.0, gaps_nm: float = 8.0, south_nm: float = 18.0) -> list[Route]:
     """Three in trail to one waypoint."""
     return [north((-south_nm + i * gaps_nm, track_x_nm), (12.0, track_x_nm)) for i in range(3)]
 
 
-def t_formation(arm_nm: float = 20.0, stem_nm: float = 16.0, stem_x_nm: float = -6.0) -> list[Flight]:
+def t_formation(arm_nm: float = 20.0, stem_nm: float = 16.0, stem_x_nm: float = -6.0) -> list[Route]:
     """One along the arm of a T, two up its stem."""
     x, s = stem_x_nm, stem_nm
     return [through((0, 0), 90, arm_nm), north((-s, x), (s, x)), north((-0.6 * s, x), (0.8 * s, x))]
 
 
-def canonical_crossing(radius_nm: float = 12.5) -> list[Flight]:
+def canonical_crossing(radius_nm: float = 12.5) -> list[Route]:
     """Four across one point from the four winds."""
     return [through((0, 0), heading, radius_nm) for heading in (0, 90, 180, 270)]
 
 
-def converging(inbound_nm: float = 12.0) -> list[Flight]:
+def converging(inbound_nm: float = 12.0) -> list[Route]:
     """Four to waypoints close to each other."""
     goals = ((2.6, 2.2), (-2.4, 2.5), (2.3, -2.6), (-2.5, -2.3))
     flights = []
@@ -89,63 +89,63 @@ def converging(inbound_nm: float = 12.0) -> list[Flight]:
         lat = math.radians(SEA.lat + start[0] / 60)
         east = (goal[1] - start[1]) * math.cos(lat) / math.cos(lat_0)
         heading = math.degrees(math.atan2(east, goal[0] - start[0])) % 360
-        flights.append(Flight(start, goal, round(heading, 3)))
+        flights.append(Route(start, goal, round(heading, 3)))
     return flights
 
 
 # --- the land: chase, cross and merge --------------------------------------------------------------------------------
 
 
-def chase_2x2(gap_nm: float = 6.0, south_nm: float = 18.0, lane_nm: float = 8.0) -> list[Flight]:
+def chase_2x2(gap_nm: float = 6.0, south_nm: float = 18.0, lane_nm: float = 8.0) -> list[Route]:
     """Two lanes of two in trail."""
     return [north((-south_nm + i * gap_nm, x), (12.0, x)) for x in (-lane_nm, lane_nm) for i in range(2)]
 
 
-def chase_3p1(gap_nm: float = 6.0, south_nm: float = 18.0, far_nm: float = 15.0) -> list[Flight]:
+def chase_3p1(gap_nm: float = 6.0, south_nm: float = 18.0, far_nm: float = 15.0) -> list[Route]:
     """Three in trail and one far away."""
     trail = [north((-south_nm + i * gap_nm, 0.0), (12.0, 0.0)) for i in range(3)]
     return [*trail, north((-south_nm, far_nm), (12.0, far_nm))]
 
 
-def chase_4all(gap_nm: float = 6.0, south_nm: float = 18.0) -> list[Flight]:
+def chase_4all(gap_nm: float = 6.0, south_nm: float = 18.0) -> list[Route]:
     """Four in trail."""
     return [north((-south_nm + i * gap_nm, 0.0), (12.0, 0.0)) for i in range(4)]
 
 
-def cross_2x2(radius_nm: float = 15.0, sep_nm: float = 12.0) -> list[Flight]:
+def cross_2x2(radius_nm: float = 15.0, sep_nm: float = 12.0) -> list[Route]:
     """Two crossings side by side."""
     return [through((0.0, x), heading, radius_nm) for x in (-sep_nm, sep_nm) for heading in (0, 90)]
 
 
-def cross_3p1(radius_nm: float = 15.0, far_nm: float = 18.0) -> list[Flight]:
+def cross_3p1(radius_nm: float = 15.0, far_nm: float = 18.0) -> list[Route]:
     """Three through one point and one far away."""
     crossing = [through((0, 0), heading, radius_nm) for heading in (0, 90, 270)]
     return [*crossing, north((-radius_nm, far_nm), (12.0, far_nm))]
 
 
-def cross_4all(radius_nm: float = 15.0) -> list[Flight]:
+def cross_4all(radius_nm: float = 15.0) -> list[Route]:
     """Four across one point."""
     return canonical_crossing(radius_nm)
 
 
-def merge_2x2(radius_nm: float = 50.0, sep_nm: float = 15.0) -> list[Flight]:
+def merge_2x2(radius_nm: float = 50.0, sep_nm: float = 15.0) -> list[Route]:
     """Two pairs that merge, one from the south and one from the north."""
     south = [inbound(heading, (0.0, -sep_nm), radius_nm) for heading in (352.5, 7.5)]
     return [*south, *(inbound(heading, (0.0, sep_nm), radius_nm) for heading in (172.5, 187.5))]
 
 
-def merge_3p1(radius_nm: float = 50.0, far_nm: float = 25.0) -> list[Flight]:
+def merge_3p1(radius_nm: float = 50.0, far_nm: float = 25.0) -> list[Route]:
     """Three that merge and one far away."""
     three = [inbound(heading, (0.0, 0.0), radius_nm) for heading in (345, 0, 15)]
     return [*three, inbound(0, (5.0, far_nm), radius_nm)]
 
 
-def merge_4all(radius_nm: float = 50.0) -> list[Flight]:
+def merge_4all(radius_nm: float = 50.0) -> list[Route]:
     """Four that merge."""
     return [inbound(heading, (0.0, 0.0), radius_nm) for heading in (340, 355, 5, 20)]
 
 
-FAMILIES: dict[str, Callable[..., list[Flight]]] = {name: globals()[name] for name in NAMES}
+FAMILIES: dict[str, Callable[..., list[Route]]] = {name: globals()[name] for name in NAMES}
 COMMON: dict[str, object] = {"speed_kt": 250.0, "alt_ft": 10_000.0, "type": "A320", "lat": None, "lon": None}
 
 
@@ -195,7 +195,7 @@ def at(center: Center, offset: Offset) -> tuple[float, float]:
     return round(lat, 8), round(lon, 8)
 
 
-def spread(flights: list[Flight]) -> list[Flight]:
+def spread(flights: list[Route]) -> list[Route]:
     """Starts moved outwards until all are `START` apart; those of the defaults are."""
     for _ in range(NUDGES):
         starts = [f.start for f in flights]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from regimen.domains.airspace import atmosphere, dynamics, observe
-from regimen.domains.airspace.pairs import HOUR
+from regimen.domains.airspace import dynamics, observe
+from regimen.domains.airspace.dynamics import CHANGE, HOUR, TURN
 from regimen.types import Array
 
 LOOK = 240.0  # s ahead in which conflicts are resolved
 ZONE = 6.0  # NM, the protected zone with a margin
 SOON = 40.0  # s, a closest approach is never taken to be nearer
-TURN, CHANGE = 18.0, 10.0
 
 
 def no_op(env, key, state, obs) -> Array:
@@ -39,7 +38,7 @@ def mvp(env, key, state, obs) -> Array:
     scenario = state.scenario
     others = env.counts(state)[None, :] & ~jnp.eye(state.north.shape[0], dtype=bool)
     aim = (observe.bearing(state) - scenario.convergence * state.east) * dynamics.DEGREE
-    cruise = atmosphere.to_tas(scenario.cas, state.air)
+    cruise = dynamics.to_tas(scenario.cas, state.air)
     wish = jnp.stack([cruise * jnp.cos(aim), cruise * jnp.sin(aim)], axis=-1) + scenario.wind
     _, blocked = push(state, wish, others)
     away, conflict = push(state, state.ground, others)

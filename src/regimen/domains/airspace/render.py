@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from regimen.domains.airspace.files import SEPARATION
-from regimen.domains.airspace.scenario import Scenario
-from regimen.domains.airspace.state import AirspaceState
+from regimen.domains.airspace.state import AirspaceState, Scenario
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, PAPER, RED, Canvas, Color
 
 if TYPE_CHECKING:

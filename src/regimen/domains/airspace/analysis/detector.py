@@ -52,8 +52,8 @@ class Tracks(NamedTuple):
     goal_east: Array
 
 
-class Signals(NamedTuple):
-    """Flags of one or many episodes at every decision. P pairs are in the order of `pairs(N)`."""
+class Alarms(NamedTuple):
+    """Conflicts and alerts of one or many episodes at every decision. P pairs are in the order of `pairs(N)`."""
 
     conflict: Array  # [P, ..., T] a predicted loss of separation, of two that still fly
     threat_nm: Array  # [N, ..., T] distance at the closest approach of the most threatening intruder; inf without one
@@ -74,17 +74,22 @@ def pairs(n: int) -> list[tuple[int, int]]:
     return list(combinations(range(n), 2))
 
 
-def cpa(north: Array, east: Array, v_north: Array, v_east: Array, horizon_s: float) -> tuple[Array, Array]:
-    """Time [s] and distance [NM] of the closest approach of another aircraft within the horizon, from its relative
-    position [NM] and ground velocity [kt]. One that moves away is closest now, as is one of equal velocity."""
+def closest(north: Array, east: Array, v_north: Array, v_east: Array, end: float) -> tuple[Array, Array]:
+    """Time from 0 to `end` and distance of the closest approach on a straight line, from a position relative to the
+    own one and its change per unit of time. What moves away is closest now, as is what does not move."""
     xp = namespace(north)
-    v_north, v_east = v_north / 3600.0, v_east / 3600.0  # NM/s
     speed2 = v_north * v_north + v_east * v_east
     still = speed2 < 1e-12
     time = -(north * v_north + east * v_east) / xp.where(still, 1.0, speed2)
-    time = xp.clip(xp.where(still, 0.0, time), 0.0, horizon_s)
+    time = xp.clip(xp.where(still, 0.0, time), 0.0, end)
     north, east = north + v_north * time, east + v_east * time
     return time, xp.sqrt(north * north + east * east)
+
+
+def cpa(north: Array, east: Array, v_north: Array, v_east: Array, horizon_s: float) -> tuple[Array, Array]:
+    """Time [s] and distance [NM] of the closest approach of another aircraft within the horizon, from its relative
+    position [NM] and ground velocity [kt]."""
+    return closest(north, east, v_north / 3600.0, v_east / 3600.0, horizon_s)
 
 
 def wrap(degrees: Array) -> Array:
@@ -108,24 +113,14 @@ def earlier(x: Array, steps: int) -> Array:
     return xp.concatenate([xp.zeros_like(x[..., :steps]), x[..., : x.shape[-1] - steps]], -1)
 
 
-def confirmed(raw: Array, confirm: int, window: int) -> Array:
-    """Flags with at least `confirm` raw ones among the last `window` decisions."""
-    xp = namespace(raw)
-    count = raw.astype(xp.int8)
-    for lag in range(1, min(window, raw.shape[-1])):
-        count = count + earlier(raw, lag).astype(xp.int8)
-    return count >= confirm
+def ends(n: int) -> np.ndarray:
+    """The first and the second aircraft of every pair [2, P]."""
+    return np.array(pairs(n), np.int32).reshape(-1, 2).T
 
 
-def ends(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first and the second aircraft of every pair [P]."""
-    table = np.array(pairs(n), np.int32).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
-
-
-def own_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
+def pairs_by_aircraft(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Of each aircraft, its pairs and who the other is: [N, N - 1] each."""
-    table = [[(k, i + j - own) for k, (i, j) in enumerate(pairs(n)) if own in (i, j)] for own in range(n)]
+    table = [[(k, i + j - one) for k, (i, j) in enumerate(pairs(n)) if one in (i, j)] for one in range(n)]
     both = np.array(table, np.int32).reshape(n, n - 1, 2)
     return both[..., 0], both[..., 1]
 
@@ -135,7 +130,7 @@ def like(values: np.ndarray, flags: Array) -> np.ndarray:
     return values.reshape(*values.shape, *(1,) * (flags.ndim - 1))
 
 
-def signals(tracks: Tracks, detector: Detector) -> Signals:
+def alarms(tracks: Tracks, detector: Detector) -> Alarms:
     """Conflicts and alerts at every decision."""
     xp = namespace(tracks.north)
     t, n = tracks, tracks.flying.shape[0]
@@ -150,20 +145,24 @@ def signals(tracks: Tracks, detector: Detector) -> Signals:
     raw = [manoeuvre & (threat_nm <= detector.gate_nm), manoeuvre]
     mutual = (intruder[first] == like(second, t.flying), intruder[second] == like(first, t.flying))
 
-    def settled(flags: Array) -> Array:
-        return confirmed(flags, detector.confirm, detector.window)
+    def confirmed(flags: Array) -> Array:
+        """Flags with at least `confirm` raw ones among the last `window` decisions."""
+        count = flags.astype(xp.int8)
+        for lag in range(1, min(detector.window, flags.shape[-1])):
+            count = count + earlier(flags, lag).astype(xp.int8)
+        return count >= detector.confirm
 
     def between(flags: Array) -> Array:
         return both & ((flags[first] & mutual[0]) | (flags[second] & mutual[1]))
 
-    return Signals(
+    return Alarms(
         conflict=both & (distance < detector.separation_nm),
         threat_nm=threat_nm,
         threat_s=threat_s,
         intruder=intruder,
         manoeuvre=manoeuvre,
-        alert=xp.stack([settled(r) & t.flying for r in raw]),
-        pair_alert=xp.stack([settled(between(r)) & both for r in raw]),
+        alert=xp.stack([confirmed(r) & t.flying for r in raw]),
+        pair_alert=xp.stack([confirmed(between(r)) & both for r in raw]),
     )
 
 
@@ -171,22 +170,12 @@ def threats(time: Array, distance: Array, both: Array, n: int) -> tuple[Array, A
     """Of each aircraft, the distance and time of its most threatening intruder and who it is, [N, ...] each: the one
     that comes closest, of equal ones the first to come."""
     xp = namespace(time)
-    if n < 2:
-        alone = xp.full((n, *time.shape[1:]), xp.inf, xp.float32)
-        return alone, alone, xp.full(alone.shape, -1, xp.int32)
-    index, other = own_pairs(n)
+    index, other = pairs_by_aircraft(n)
     rank = xp.where(both, distance + 1e-5 * time, xp.inf)[index]  # [N, N - 1, ...]
-    least = rank.min(1)
-    chosen = rank == least[:, None]
-    alone = ~xp.isfinite(least)
-    who = xp.where(chosen, like(other, both), n).min(1)
-    threat_nm, threat_s = (xp.where(chosen, x[index], xp.inf).min(1) for x in (distance, time))
-    inf = xp.float32(xp.inf)
-    return (
-        xp.where(alone, inf, threat_nm),
-        xp.where(alone, inf, threat_s),
-        xp.where(alone, -1, who).astype(xp.int32),
-    )
+    chosen = (rank == rank.min(1, keepdims=True, initial=xp.inf)) & xp.isfinite(rank)
+    threat_nm, threat_s = (xp.where(chosen, x[index], xp.inf).min(1, initial=xp.inf) for x in (distance, time))
+    who = xp.where(chosen, like(other, both), n).min(1, initial=n)
+    return threat_nm, threat_s, xp.where(who < n, who, -1).astype(xp.int32)
 
 
 def closest_within(tracks: Tracks) -> Array:
@@ -197,12 +186,7 @@ def closest_within(tracks: Tracks) -> Array:
     first, second = ends(t.flying.shape[0])
     north, east = t.north[second] - t.north[first], t.east[second] - t.east[first]
     dn, de = (xp.concatenate([x[..., 1:] - x[..., :-1], xp.zeros_like(x[..., :1])], -1) for x in (north, east))
-    length2 = dn * dn + de * de
-    still = length2 < 1e-12
-    at = -(north * dn + east * de) / xp.where(still, 1.0, length2)
-    at = xp.clip(xp.where(still, 0.0, at), 0.0, 1.0)
-    north, east = north + dn * at, east + de * at
-    return xp.where(t.flying[first] & t.flying[second], xp.sqrt(north * north + east * east), xp.inf)
+    return xp.where(t.flying[first] & t.flying[second], closest(north, east, dn, de, 1.0)[1], xp.inf)
 
 
 def units(flags: Array, pair_flags: Array) -> Array:
@@ -213,4 +197,4 @@ def units(flags: Array, pair_flags: Array) -> Array:
 
 def of_aircraft(pair_flags: Array, n: int) -> Array:
     """Flags of pairs [P, ...] as flags of the aircraft in them [N, ...]."""
-    return pair_flags[own_pairs(n)[0]].any(1)
+    return pair_flags[pairs_by_aircraft(n)[0]].any(1)

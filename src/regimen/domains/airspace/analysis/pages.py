@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from regimen.domains.airspace.analysis.campaign import by_severity
 from regimen.domains.airspace.analysis.detector import Detector, pairs
 from regimen.domains.airspace.analysis.safety import Row
-from regimen.domains.airspace.analysis.trajectory import episode_signals
+from regimen.domains.airspace.analysis.trajectory import episode_alarms
 from regimen.files.storage import plain, write_atomic
 from regimen.reports.page import embed, page, section
 from regimen.reports.table import Table
 
 if TYPE_CHECKING:
-    from regimen.domains.airspace.analysis.analysis import Analysis, Sample
+    from regimen.domains.airspace.analysis.analysis import Analysis
+    from regimen.domains.airspace.analysis.campaign import SampleFlight
 
 PICTURES = 12  # most pictures put into the page; all are in plots/
 COLUMNS = {  # of the summary: column -> (heading, format)
@@ -67,9 +69,8 @@ def write_page(path: Path, analysis: Analysis) -> Path:
     scenarios = analysis.settings["scenarios"]
     where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
     sections = [part("flights.html"), section("Summary", table(analysis.summary, COLUMNS))]
-    changed = [s.row for s in analysis.changed]
-    changed.sort(key=lambda r: (-r["los_rate"], r["min_separation_p50_nm"]))
-    sections.append(section("Worst shifts", table(changed[:20], SHIFT_COLUMNS) if changed else ""))
+    worst = sorted((s.row for s in analysis.changes), key=by_severity)[:20]
+    sections.append(section("Worst shifts", table(worst, SHIFT_COLUMNS) if worst else ""))
     sections.append(section("Pictures", pictures(path.parent / "plots")))
     title = f"Airspace safety: {names} on {where}"
     script = f'<script type="application/json" id="data">{data}</script>\n<script>\n{part("flights.js")}</script>\n'
@@ -83,18 +84,16 @@ def part(name: str) -> str:
     return resources.files("regimen.domains.airspace.analysis").joinpath(name).read_text(encoding="utf-8")
 
 
-def flight_data(sample: Sample, detector: Detector) -> dict[str, object]:
+def flight_data(sample: SampleFlight, detector: Detector) -> dict[str, object]:
     """What the page draws of one episode; lists by aircraft, then time."""
-    one, n = sample.flight, len(sample.file.ids)
-    steps = int(one.length[0])
-    signals, los = episode_signals(one, 0, detector)
-    reached = one.reached[0, : steps + 1, :n]
-    arrived = np.where(reached.any(0), reached.argmax(0), -1)
-    ground = one.ground[0, : steps + 1, :n]
-    flying = one.present[0, :n] & ~np.concatenate([np.zeros_like(reached[:1]), reached[:-1]])  # until it arrives
-    gap = np.where(flying, one.min_sep[0, : steps + 1, :n], np.inf).min(1)
-    couples = [(i, j) for i, j in pairs(one.present.shape[1]) if i < n and j < n]
-    index = {p: k for k, p in enumerate(pairs(one.present.shape[1]))}
+    one, ids = sample.flights.episode(0), sample.configuration.file.ids
+    n = len(ids)
+    s = {name: x[:, 0, :n] for name, x in one.state.items()}  # [T, N, ...]
+    alarms, los = episode_alarms(one, 0, detector)
+    reached = s["reached"]
+    flying = one.scenario.present[0, :n] & ~np.concatenate([reached[:1] & False, reached[:-1]])  # until it arrives
+    gap = np.where(flying, s["min_sep"], np.inf).min(1)
+    couples = [(k, pair) for k, pair in enumerate(pairs(one.scenario.present.shape[1])) if max(pair) < n]
 
     def rounded(x: np.ndarray, digits: int) -> list:
         return np.round(x.astype(np.float64), digits).T.tolist()
@@ -103,26 +102,24 @@ def flight_data(sample: Sample, detector: Detector) -> dict[str, object]:
         return rows.astype(int).tolist()
 
     return {
-        "policy": sample.subject.name,
-        "scenario": sample.scenario,
-        "shift": sample.shift,
+        **sample.configuration.names,
         "episode": sample.episode,
         "period": detector.period_s,
-        "steps": steps,
-        "ids": list(sample.file.ids),
-        "goal": np.round(one.waypoint[0, :n].astype(np.float64), 3).tolist(),
-        "arrived": arrived.tolist(),
-        "north": rounded(one.north[0, : steps + 1, :n], 3),
-        "east": rounded(one.east[0, : steps + 1, :n], 3),
-        "track": rounded(np.degrees(np.arctan2(ground[..., 1], ground[..., 0])) % 360, 1),
-        "speed": rounded(np.linalg.norm(ground, axis=-1), 1),
-        "togo": rounded(one.waypoint_distance[0, : steps + 1, :n], 2),
+        "steps": int(one.length[0]),
+        "ids": list(ids),
+        "goal": np.round(one.scenario.waypoint[0, :n].astype(np.float64), 3).tolist(),
+        "arrived": np.where(reached.any(0), reached.argmax(0), -1).tolist(),
+        "north": rounded(s["north"], 3),
+        "east": rounded(s["east"], 3),
+        "track": rounded(np.degrees(np.arctan2(s["ground"][..., 1], s["ground"][..., 0])) % 360, 1),
+        "speed": rounded(np.linalg.norm(s["ground"], axis=-1), 1),
+        "togo": rounded(s["waypoint_distance"], 2),
         "gap": [round(float(v), 3) if v < 199 else None for v in gap],
         "smallest": round(float(gap.min()), 2) if gap.min() < 199 else None,
-        "pairs": [list(p) for p in couples],
-        "conflict": flags(signals.conflict[[index[p] for p in couples]]) if couples else [],
-        "alert": flags(signals.alert[0][:n]),
-        "ungated": flags(signals.alert[1][:n]),
+        "pairs": [list(pair) for _, pair in couples],
+        "conflict": flags(alarms.conflict[[k for k, _ in couples]]),
+        "alert": flags(alarms.alert[0][:n]),
+        "ungated": flags(alarms.alert[1][:n]),
         "los": flags(los[1 : 1 + n]),
     }
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regimen.domains.airspace.analysis import matrix as transfers
 from regimen.domains.airspace.analysis import safety
 from regimen.domains.airspace.analysis.shifts import ALL, BASELINE
 from regimen.reports.figure import CYCLE, GREY, RED, headline, panels, picture
@@ -16,8 +15,8 @@ from regimen.reports.figure import CYCLE, GREY, RED, headline, panels, picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from regimen.domains.airspace.analysis.analysis import Analysis, ShiftResult
-    from regimen.domains.airspace.analysis.matrix import Cell
+    from regimen.domains.airspace.analysis.analysis import Analysis
+    from regimen.domains.airspace.analysis.campaign import Configuration
 
 Columns = tuple[str, str, str]  # a value and the ends of its interval
 LOST = ("los_rate", "los_low", "los_high")
@@ -47,10 +46,10 @@ def plot_all(analysis: Analysis, folder: Path) -> list[Path]:
     cells = analysis.cells
     for name in dict.fromkeys(c.file.name for c in cells):
         here = [c for c in cells if c.file.name == name]
-        shifted = [s for s in analysis.shifts if s.scenario == name]
+        shifted = [s for s in analysis.shifts if s.file.name == name]
         paths.append(survival(name, here, shifted, folder / f"survival_{name}.png"))
-    for key in dict.fromkeys((s.subject.name, s.scenario) for s in analysis.shifts):
-        results = [s for s in analysis.shifts if (s.subject.name, s.scenario) == key]
+    for key in dict.fromkeys((s.subject.name, s.file.name) for s in analysis.shifts):
+        results = [s for s in analysis.shifts if (s.subject.name, s.file.name) == key]
         end = key[1] if len({s.subject.name for s in analysis.shifts}) == 1 else f"{key[0]}_{key[1]}"
         paths.append(degradation(key, results, folder / f"shifts_{end}.png"))
         paths.append(degradation(key, results, folder / f"separation_{end}.png", SEPARATION))
@@ -71,18 +70,18 @@ def _step(ax: Axes, values: np.ndarray, color: str, label: str, linestyle: str, 
         ax.fill_between(points, low, high, color=color, alpha=0.13, linewidth=0)
 
 
-def survival(scenario: str, cells: Sequence[Cell], shifted: Sequence[ShiftResult], path: Path) -> Path:
+def survival(scenario: str, cells: Sequence[Configuration], shifted: Sequence[Configuration], path: Path) -> Path:
     """Pr(smallest separation of an episode >= x): policies on the scenario, and the first of them under shifts."""
     changed = [s for s in shifted if s.shift is not BASELINE]
     with picture(path, 14 if changed else 8, 4.2) as figure:
         axes = panels(figure, 2 if changed else 1, 2 if changed else 1, sharey=True)
         policies = cells[:10]
         for color, c in zip(CYCLE * 2, policies):
-            rule = c.policy.path is None and c.policy.algorithm is None
+            rule = c.subject.path is None and c.subject.algorithm is None
             values = c.measures.episode["min_separation_nm"].astype(np.float64)
             if np.isfinite(values).all():
                 style = "--" if rule else "-"
-                _step(axes[0], values, color, f"{c.policy.name}: LoS {c.row['los_rate']:.2f}", style)
+                _step(axes[0], values, color, f"{c.subject.name}: LoS {c.row['los_rate']:.2f}", style)
         axes[0].set_title(f"{scenario}: smallest separation")
         if changed:
             first = changed[0].subject
@@ -105,7 +104,7 @@ def survival(scenario: str, cells: Sequence[Cell], shifted: Sequence[ShiftResult
     return path
 
 
-def degradation(key: tuple[str, str], results: Sequence[ShiftResult], path: Path, columns: Columns = LOST) -> Path:
+def degradation(key: tuple[str, str], results: Sequence[Configuration], path: Path, columns: Columns = LOST) -> Path:
     """A value with its interval against the size of each kind of shift, a line per target (of winds, per direction)."""
     label, note = WORDS[columns]
     base = next(s for s in results if s.shift is BASELINE)
@@ -129,14 +128,14 @@ def degradation(key: tuple[str, str], results: Sequence[ShiftResult], path: Path
 
 
 def _degradation_panel(
-    ax: Axes, kind: str, results: Sequence[ShiftResult], base: ShiftResult, columns: Columns
+    ax: Axes, kind: str, results: Sequence[Configuration], base: Configuration, columns: Columns
 ) -> None:
     ax.axhline(base.row[columns[0]], color=GREY, linewidth=1.2, linestyle=":")
     if columns != LOST:
         ax.axhline(5, color=RED, linewidth=1, linestyle=":")
     signed = kind not in ("waypoint", "wind", "type", "wind_layered", "delay")
     named = kind in ("type", "wind_layered")
-    groups: dict[str, list[ShiftResult]] = {}
+    groups: dict[str, list[Configuration]] = {}
     for s in results:
         group = s.shift.direction if kind == "wind" else s.shift.target
         groups.setdefault(group, []).append(s)
@@ -176,7 +175,7 @@ def _degradation_panel(
     ax.legend(loc="best", fontsize=7, ncols=2 if len(groups) > 3 else 1)
 
 
-def by_aircraft(key: tuple[str, str], results: Sequence[ShiftResult], path: Path) -> Path:
+def by_aircraft(key: tuple[str, str], results: Sequence[Configuration], path: Path) -> Path:
     """Which aircraft's shift hurts: the mean change of the loss-of-separation rate by kind, range and target."""
     changed = [s for s in results if s.shift is not BASELINE]
     rows = list(dict.fromkeys((s.shift.kind, s.shift.range) for s in changed))
@@ -196,10 +195,14 @@ def by_aircraft(key: tuple[str, str], results: Sequence[ShiftResult], path: Path
     return path
 
 
-def heat_map(cells: Sequence[Cell], path: Path) -> Path:
+def heat_map(cells: Sequence[Configuration], path: Path) -> Path:
     """Policies by scenarios: loss of separation, and waypoints reached. A frame marks what a policy was trained on."""
-    policies, scenarios, lost = transfers.table(cells, "los_rate")
-    reached = transfers.table(cells, "reached_rate")[2]
+    policies = list(dict.fromkeys(c.subject.name for c in cells))
+    scenarios = list(dict.fromkeys(c.file.name for c in cells))
+    places = [(policies.index(c.subject.name), scenarios.index(c.file.name)) for c in cells]
+    lost, reached = np.full((2, len(policies), len(scenarios)), np.nan)
+    for place, c in zip(places, cells):
+        lost[place], reached[place] = c.row["los_rate"], c.row["reached_rate"]
     wide = 2.6 + 0.55 * len(scenarios)
     with picture(path, 2 * wide, 2.1 + 0.34 * len(policies)) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
@@ -208,9 +211,8 @@ def heat_map(cells: Sequence[Cell], path: Path) -> Path:
         _grid(right, reached, shown, scenarios, "GnBu", (0.0, 1.0), "{:.2f}")
         left.set_title("Episodes with a loss of separation")
         right.set_title("Waypoints reached")
-        own = [(policies.index(c.policy.name), scenarios.index(c.file.name)) for c in cells if c.row["own"]]
         for ax in (left, right):
-            for i, j in own:
+            for i, j in (place for place, c in zip(places, cells) if c.row["own"]):
                 x, y = np.array([-0.5, 0.5, 0.5, -0.5, -0.5]) + j, np.array([-0.5, -0.5, 0.5, 0.5, -0.5]) + i
                 ax.plot(x, y, color="#1a202c")
             figure.colorbar(ax.images[0], ax=ax, fraction=0.03)

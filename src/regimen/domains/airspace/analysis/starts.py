@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from regimen.domains.airspace.files import SPEEDS, ScenarioFile
-from regimen.domains.airspace.scenario import Scenario
+from regimen.domains.airspace.state import Scenario
 
 
 @dataclass(frozen=True)
