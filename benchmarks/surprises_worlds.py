@@ -390,7 +390,7 @@ def visits(seeds: range, steps: int) -> None:
     variation as a mean over all states with time, and weighed by how often an exploring robot and humans are there."""
     import regimen
     from regimen.domains.empowerment.study import BASE, from_replay
-    from regimen.domains.empowerment.validate import solved
+    from regimen.domains.empowerment.validate import solution_of
 
     world = "world/asym1x7"
     for seed in seeds:
@@ -401,7 +401,7 @@ def visits(seeds: range, steps: int) -> None:
         from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
         from regimen.envs import registry
 
-        solution = solved(registry.resolve(world).native, EmpowermentConfig(), 10**9)
+        solution = solution_of(registry.resolve(world).native, EmpowermentConfig(), 10**9)
         mixed = {}
         for name, epsilon in (("pi_r", BASE["epsilon_r_end"]), ("pi_h", BASE["epsilon_h_end"])):
             mixed[name] = [epsilon / x.shape[-1] + (1 - epsilon) * x for x in getattr(solution, name)]

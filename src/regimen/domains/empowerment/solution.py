@@ -80,6 +80,15 @@ class Solution:
         there = np.ones(n, bool) if self.stationary else self.table.reachable_at[t, :n]
         return there & ~self.table.ended[:n]
 
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """State and time [P] of all that has values."""
+        live = [np.flatnonzero(self.live(t)) for t in range(len(self.v_r))]
+        return np.concatenate(live), np.repeat(np.arange(len(live)), [len(states) for states in live])
+
+    def column(self, quantity: str) -> np.ndarray:
+        """A quantity such as `q_r` at all `moments` [P, ...]."""
+        return np.concatenate([layer[self.live(t)] for t, layer in enumerate(getattr(self, quantity))])
+
     def at(self, state: ArrayLike | None = None, time: int = 0) -> Point:
         """Everything in a state (an array, its number, or the start) at a time."""
         t = self.layer(time)
