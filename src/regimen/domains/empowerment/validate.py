@@ -28,7 +28,7 @@ from regimen.domains.empowerment.solution import Solution
 from regimen.envs import registry
 from regimen.errors import UsageError
 from regimen.files.checkpoint import Checkpoints
-from regimen.files.storage import write_json
+from regimen.files.storage import require_own, write_json
 from regimen.reports.figure import GREY, picture
 from regimen.reports.table import Table
 from regimen.types import Array, PyTree
@@ -186,6 +186,7 @@ def validate(
     solution = solution_of(handle.native, c, limit)
     pairs = compare(algo, params, solution)
     folder = Path(out) if out is not None else path / "validation"
+    require_own(path)
     validation = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder, solution.report)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "validation.json", validation.to_dict())

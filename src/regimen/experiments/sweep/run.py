@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regimen.config import trust
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.errors import RegimenError
@@ -141,10 +142,16 @@ def standing(files: SweepFiles, n: int, result: TrialResult, done: int, before: 
 # --- one by one ------------------------------------------------------------------------------------------------------
 
 
-def work(folder: Path | str, tell: Callable[[str], None] = lambda text: None) -> int:
-    """Take trials until none is left. Any number of processes may do this at once."""
+def work(
+    folder: Path | str,
+    tell: Callable[[str], None] = lambda text: None,
+    pledge: tuple[bool, frozenset[str]] = (False, frozenset()),
+) -> int:
+    """Take trials until none is left. Any number of processes may do this at once; `pledge` is what the one that began
+    trusts."""
     from regimen.experiments.sweep.optuna_trials import OptunaStudy
 
+    trust.take(pledge)
     folder = Path(folder)
     files = SweepFiles(folder, SweepPlan.load(folder))
     with files.claim("study", wait=True):
@@ -233,7 +240,7 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
 def start_processes(folder: Path, workers: int):
     """Processes of this machine. They end when this one does, however it does."""
     context = multiprocessing.get_context("spawn")
-    running = [context.Process(target=child, args=(str(folder), os.getpid())) for _ in range(workers)]
+    running = [context.Process(target=child, args=(str(folder), os.getpid(), trust.pledge())) for _ in range(workers)]
     for process in running:
         process.start()
 
@@ -251,8 +258,9 @@ def start_processes(folder: Path, workers: int):
     )
 
 
-def child(folder: str, parent: int) -> None:
+def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None:
     """A worker process."""
+    trust.take(pledge)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -280,7 +288,7 @@ def start_ray(folder: Path, workers: int):
     cluster = Cluster(config, 0)
     cluster.start()
     task = ray.remote(num_cpus=max(config.cpus, 1), max_retries=0)(work)
-    waiting: list[Any] = [task.remote(str(folder.resolve())) for _ in range(workers)]
+    waiting: list[Any] = [task.remote(str(folder.resolve()), pledge=trust.pledge()) for _ in range(workers)]
     codes: list[int] = []
 
     def alive() -> bool:
