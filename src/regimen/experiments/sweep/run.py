@@ -217,9 +217,11 @@ def side_by_side(config: TrainConfig) -> int:
 
 def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -> int:
     """Workers that each take trials; this process only tells what they have done."""
+    from regimen.envs import registry
     from regimen.experiments.sweep.optuna_trials import require_optuna
 
     require_optuna()
+    registry.is_native(files.plan.config(files.plan.draw(0)).env)  # what is refused is refused here, in one line
     alive, codes, stop = (start_ray if engine == "ray" else start_processes)(files.folder, workers)
     open_trials = set(files.missing())
     try:
