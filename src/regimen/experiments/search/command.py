@@ -51,12 +51,12 @@ def of_factory(target: str, changes: dict[str, Any], device: str) -> Prepared:
     configure(device, True)
     make = load(target)
     takes_seed = "seed" in changes and "seed" in inspect.signature(make).parameters
-    made = make(seed=changes["seed"]) if takes_seed else make()
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], Space):
-        raise ConfigError(f"{target}: it must return (Space, Trial) or (Space, Trial, Options), not {made!r}")
-    space, trial = made[:2]
-    if len(made) == 3:
-        return space, trial, dataclasses.replace(made[2], **changes), api.Names()
+    parts = make(seed=changes["seed"]) if takes_seed else make()
+    if not isinstance(parts, tuple) or len(parts) not in (2, 3) or not isinstance(parts[0], Space):
+        raise ConfigError(f"{target}: it must return (Space, Trial) or (Space, Trial, Options), not {parts!r}")
+    space, trial, *options = parts
+    if options:
+        return space, trial, dataclasses.replace(options[0], **changes), api.Names()
     missing = [n for n in ("budget", "max_episodes", "check_every", "eval_episodes") if n not in changes]
     if missing:
         raise ConfigError(f"{target}: it returns no options; give {flag(missing[0])}")

@@ -90,28 +90,30 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     from regimen.engines import curriculum, device
     from regimen.envs import registry
     from regimen.runs import api
+    from regimen.runs.session import Call
     from regimen.runs.stopping import check_rules
 
-    runs: dict[str, tuple[Path, TrainConfig]] = {}
+    paths: list[Path] = []
+    configs: dict[str, TrainConfig] = {}
     for n in trials:
         config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
         files.discard_torn(n, config.seed)
         for seed, path in enumerate(files.runs(n, config.seed), config.seed):
             if read_json(path / "status.json").get("state") not in ("finished", "diverged"):
-                runs[f"trial {n}, seed {seed}"] = path, config.replace(seed=seed, seeds=None)
-    if not runs:
+                paths.append(path)
+                configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
+    if not paths:
         return 0
-    paths = [path for path, _ in runs.values()]
-    first = next(config for _, config in runs.values())
+    first = next(iter(configs.values()))
     where = device.configure(first.device, True)
     handle = registry.resolve(first.env, first.env_args)
     check_rules(first.stop, handle.id, handle.metrics)
     course = curriculum.expand(first.curriculum, handle)
-    configs = [config.replace(curriculum=course) for _, config in runs.values()]
-    call = api.Call(handle, files.folder if len(runs) > 1 else paths[0], where, command, None, console)
-    seeds = [config.seed for config in configs]
-    results = api.train_runs(call, configs[0], paths, seeds, time.monotonic(), configs, list(runs))
-    return max(result.exit_code for result in results)
+    configs = {label: config.replace(curriculum=course) for label, config in configs.items()}
+    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console)
+    seeds = [config.seed for config in configs.values()]
+    base = first.replace(curriculum=course)
+    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, time.monotonic(), configs))
 
 
 def finish(

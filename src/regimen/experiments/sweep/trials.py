@@ -10,9 +10,9 @@ trial, and is never written again: so a process can be killed at any moment.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
 def go_on(folder: Path, plan: SweepPlan) -> SweepFiles:
     """The same sweep again. Another one in its folder is refused, naming the difference."""
     old = SweepPlan.load(folder)
-    now, before = (json.loads(json.dumps(plain(p.to_dict()))) for p in (plan, old))
+    now, before = (plain(asdict(p)) for p in (plan, old))
     for name, value in before.items():
         if name != "trials" and now[name] != value:
             raise StorageError(

@@ -78,9 +78,20 @@ class GridMap:
 
     def ground(self, *codes: str) -> np.ndarray:
         """Whether each place, wall and button is of one of these codes [P + 1 + B]."""
-        flags = np.zeros(len(self.front), bool)
-        flags[list(self.places(*codes))] = True
-        return flags
+        return np.isin(np.arange(len(self.front)), self.places(*codes))
+
+    @cached_property
+    def level(self) -> np.ndarray:
+        """Whether things can lie on each place, wall and button [P + 1 + B]: not in lava and in doors."""
+        number = np.arange(len(self.front))
+        uneven = (*self.places(LAVA), *(place for place, _, _ in self.doors))
+        return (number < len(self.cells)) & ~np.isin(number, uneven)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """Which of `KINDS` each place, wall and button is [P + 1 + B, 4]."""
+        buttons = [None] * (len(self.cells) + 1) + [kind for _, kind in self.buttons]
+        return np.array([[button == kind for kind in KINDS] for button in buttons])
 
     @cached_property
     def doors(self) -> tuple[tuple[int, str, int], ...]:
