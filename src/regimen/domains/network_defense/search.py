@@ -21,7 +21,7 @@ from regimen.domains.network_defense.workflow import (
 )
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.experiments.search import api
-from regimen.experiments.search.command import Prepared, of_factory
+from regimen.experiments.search.api import Prepared, of_factory
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options
 from regimen.experiments.search.space import Space, kendall_matrix
