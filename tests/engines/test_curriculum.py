@@ -16,7 +16,7 @@ import regimen
 from regimen import trees
 from regimen.cli.main import main
 from regimen.config import layers
-from regimen.config.curriculum import Levels, Ramp, LevelRule, Stairs, parse
+from regimen.config.curriculum import LevelRule, Levels, Ramp, Stairs, parse
 from regimen.engines import curriculum
 from regimen.engines.base import Limits
 from regimen.engines.curriculum import Curriculum
