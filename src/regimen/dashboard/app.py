@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regimen.dashboard import derived
 from regimen.dashboard.columns import X_AXES
-from regimen.dashboard.index import Index, Run, files_below, key_of, stamp_of
+from regimen.dashboard.index import Index, WatchedRun, files_below, key_of, stamp_of
 from regimen.dashboard.reading import UnreadableError, read_bytes, read_tail
 from regimen.files.views import IMAGES, ViewError
 
@@ -123,20 +123,20 @@ class Dashboard:
         runs = [run.shown | indexing(run) for run in list(self.index.runs.values()) if run.shown]
         return {"folder": self.index.root.name, "runs": runs}
 
-    def run(self, key: str) -> Run:
+    def run(self, key: str) -> WatchedRun:
         run = self.index.runs.get(key)
         if run is None:
             raise HTTPException(404, "no such run")
         return run
 
-    async def measured(self, run: Run) -> None:
+    async def measured(self, run: WatchedRun) -> None:
         """The run's metrics, at least the beginning of them."""
         run.used = asyncio.get_running_loop().time()
         if run.columns is None:
             await asyncio.to_thread(run.read_metrics, FIRST_READ)
 
     def line(
-        self, run: Run, metric: str, axis: str, width: int, low: float | None, high: float | None
+        self, run: WatchedRun, metric: str, axis: str, width: int, low: float | None, high: float | None
     ) -> tuple[bytes, bytes]:
         """One line as JSON, x and the rest apart; made once for every page that shows it."""
         columns = run.columns
@@ -156,7 +156,7 @@ class Dashboard:
         return found
 
     def lines_of(
-        self, run: Run, metrics: list[str], axis: str, width: int, low: float | None, high: float | None
+        self, run: WatchedRun, metrics: list[str], axis: str, width: int, low: float | None, high: float | None
     ) -> bytes:
         """Some lines of a run as JSON: `x` of a line is a number into `axes`, which lines share (float64); `y`, and
         where points stand for several `low` and `high`, are float32."""
@@ -179,14 +179,14 @@ def packed(values: np.ndarray, kind: str) -> bytes:
     return b'"%s"' % base64.b64encode(np.ascontiguousarray(values, kind).tobytes())
 
 
-def indexing(run: Run) -> dict[str, float | None]:
+def indexing(run: WatchedRun) -> dict[str, float | None]:
     """How much of a long metrics file is read, where it is not all."""
     columns = run.columns
     done = columns is None or columns.complete
     return {"indexing": None if done or columns is None else round(columns.offset / max(columns.size, 1), 3)}
 
 
-def artefacts(run: Run) -> list[tuple[str, ...]]:
+def artefacts(run: WatchedRun) -> list[tuple[str, ...]]:
     """Pages and pictures of a run that may be opened, by their place in it."""
     out: list[tuple[str, ...]] = []
     for folder, endings in (

@@ -40,7 +40,7 @@ def key_of(parts: tuple[str, ...]) -> str:
     return hashlib.blake2s("/".join(parts).encode("utf-8", "surrogateescape"), digest_size=9).hexdigest()
 
 
-class Run:
+class WatchedRun:
     """One folder: what its small files say, and its metrics once someone asked for them."""
 
     def __init__(self, root: Path, parts: tuple[str, ...], is_run: bool):
@@ -176,7 +176,7 @@ class Index:
 
     def __init__(self, root: Path):
         self.root = Path(root).resolve()
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, WatchedRun] = {}
         self.scanned = -SLOW
 
     def poll(self, limit: int = 1 << 23) -> tuple[list[str], list[str], bool]:
@@ -206,7 +206,7 @@ class Index:
         runs = {}
         for key, (parts, is_run) in folders.items():
             run = self.runs.get(key)
-            runs[key] = run if run is not None and run.is_run == is_run else Run(self.root, parts, is_run)
+            runs[key] = run if run is not None and run.is_run == is_run else WatchedRun(self.root, parts, is_run)
         self.runs = runs
         return gone
 
