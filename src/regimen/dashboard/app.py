@@ -58,7 +58,7 @@ class Dashboard:
         self.index = Index(root)
         self.interval = interval
         self.clients = 0
-        self.asked = -math.inf
+        self.last_request = -math.inf
         self.events: list[tuple[int, bytes]] = []
         self.number = 0
         self.news = asyncio.Event()
@@ -70,7 +70,7 @@ class Dashboard:
     async def watch(self) -> None:
         """Keep the index up to date while a page is open."""
         while not self.closing:
-            idle = not self.clients and asyncio.get_running_loop().time() - self.asked > IDLE
+            idle = not self.clients and asyncio.get_running_loop().time() - self.last_request > IDLE
             more = False
             if not idle or not self.first.is_set():
                 changed, gone, more = await asyncio.to_thread(self.index.poll)
@@ -81,7 +81,7 @@ class Dashboard:
 
     def publish(self, changed: list[str], gone: list[str]) -> None:
         """One event for all pages; written once."""
-        runs = [run.shown | indexing(run) for key in changed if (run := self.index.runs.get(key)) is not None]
+        runs = [run.entry | indexing(run) for key in changed if (run := self.index.runs.get(key)) is not None]
         self.number += 1
         data = json.dumps({"runs": runs, "gone": gone}, separators=(",", ":"))
         self.events.append((self.number, f"id: {self.number}\nevent: runs\ndata: {data}\n\n".encode()))
@@ -101,14 +101,14 @@ class Dashboard:
         """A page's events, from the whole list on."""
         self.clients += 1
         try:
-            seen = self.number
+            sent = self.number
             yield b"retry: 1000\nevent: hello\ndata: " + json.dumps(self.listing()).encode() + b"\n\n"
             while not self.closing:
                 news = self.news
-                fresh = [data for number, data in self.events if number > seen]
-                if self.number - seen > len(fresh):  # it slept through some: start over
+                fresh = [data for number, data in self.events if number > sent]
+                if self.number - sent > len(fresh):  # it slept through some: start over
                     fresh = [b"event: hello\ndata: " + json.dumps(self.listing()).encode() + b"\n\n"]
-                seen = self.number
+                sent = self.number
                 if fresh:
                     yield b"".join(fresh)
                     continue
@@ -120,7 +120,7 @@ class Dashboard:
             self.clients -= 1
 
     def listing(self) -> dict[str, object]:
-        runs = [run.shown | indexing(run) for run in list(self.index.runs.values()) if run.shown]
+        runs = [run.entry | indexing(run) for run in list(self.index.runs.values()) if run.entry]
         return {"folder": self.index.root.name, "runs": runs}
 
     def run(self, key: str) -> WatchedRun:
@@ -142,18 +142,18 @@ class Dashboard:
         columns = run.columns
         assert columns is not None
         key = (run.id, columns.generation, columns.version, metric, axis, width, low, high)
-        found = self.lines.get(key)
-        if found is None:
-            made = columns.line(metric, axis, width, low, high)
+        text = self.lines.get(key)
+        if text is None:
+            line = columns.line(metric, axis, width, low, high)
             rest = [
-                b'"%s":%s' % (name.encode(), packed(made[name], "<f4")) for name in ("y", "low", "high") if name in made
+                b'"%s":%s' % (name.encode(), packed(line[name], "<f4")) for name in ("y", "low", "high") if name in line
             ]
-            found = self.lines[key] = packed(made["x"], "<f8"), b",".join([*rest, b'"n":%d' % int(made["n"])])
+            text = self.lines[key] = packed(line["x"], "<f8"), b",".join([*rest, b'"n":%d' % int(line["n"])])
             while len(self.lines) > CACHED:
                 self.lines.popitem(last=False)
         else:
             self.lines.move_to_end(key)
-        return found
+        return text
 
     def lines_of(
         self, run: WatchedRun, metrics: list[str], axis: str, width: int, low: float | None, high: float | None
@@ -243,7 +243,7 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         tag = f'"{hashlib.blake2s(body, digest_size=12).hexdigest()}"'
 
         async def send(request: Request) -> Response:
-            board.asked = asyncio.get_running_loop().time()
+            board.last_request = asyncio.get_running_loop().time()
             headers = {"ETag": tag, "Cache-Control": "no-cache"}
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers=headers)
@@ -263,22 +263,22 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
 
     @app.get("/api/runs")
     async def runs() -> Response:
-        board.asked = asyncio.get_running_loop().time()
+        board.last_request = asyncio.get_running_loop().time()
         await board.first.wait()
         return answer(board.listing())
 
     async def series(request: Request) -> Response:
         """Lines of metrics: `run` and `metric` may be repeated; `x`, `width`, and the range `from`, `to` of x."""
         query = request.query_params
-        board.asked = asyncio.get_running_loop().time()
+        board.last_request = asyncio.get_running_loop().time()
         axis = query.get("x", X_AXES[0])
         keys, metrics = query.getlist("run"), query.getlist("metric")
         if axis not in X_AXES:
             raise HTTPException(400, "x: no such axis")
         if len(keys) > MOST_RUNS or len(metrics) > MOST_METRICS:
             raise HTTPException(400, f"more than {MOST_RUNS} runs or {MOST_METRICS} metrics")
-        wanted = finite(request, "width") or 480
-        width = next((w for w in WIDTHS if w >= wanted), WIDTHS[-1])
+        least = finite(request, "width") or 480
+        width = next((w for w in WIDTHS if w >= least), WIDTHS[-1])
         how = axis, width, finite(request, "from"), finite(request, "to")
         runs = [run for key in dict.fromkeys(keys) if (run := board.index.runs.get(key)) is not None]
         for run in runs:
@@ -303,7 +303,7 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
     def detail(key: str) -> Response:
         run = board.run(key)
         files = [{"id": key_of(place), "name": "/".join(place)} for place in artefacts(run)]
-        shown = [
+        pictures = [
             {"id": key_of(place), "title": title, "stamp": stamp_of(run.root, *run.parts, *place)}
             for title, place in derived.listing(run).items()
         ]
@@ -313,14 +313,14 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
             command = None
         return answer(
             {
-                "run": run.shown,
+                "run": run.entry,
                 "config": run.config,
                 "config_error": run.config_error,
                 "status": {k: v for k, v in run.status.items() if isinstance(v, (str, int, float, dict, type(None)))},
                 "summary": run.summary,
                 "command": command,
                 "files": files,
-                "views": shown,
+                "views": pictures,
             }
         )
 
@@ -334,23 +334,23 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         return answer({"lines": [line[:2000] for line in text.splitlines()[-500:]]})
 
     @app.get("/api/runs/{key}/views/{name}")
-    def view(key: str, name: str) -> Response:
+    def view_of(key: str, name: str) -> Response:
         run = board.run(key)
         places = {key_of(place): place for place in derived.listing(run).values()}
         if name not in places:
             raise HTTPException(404, "no such view")
         try:
-            found = derived.load(run, places[name])
+            view = derived.load(run, places[name])
         except (ViewError, UnreadableError) as error:
             return answer({"error": f"{'/'.join(places[name])}: {error}"})
-        if found["kind"] == "image":
-            place = tuple(found.pop("file").split("/"))
+        if view["kind"] == "image":
+            place = tuple(view.pop("file").split("/"))
             if place not in artefacts(run):
                 return answer(
                     {"error": f"{'/'.join(places[name])}: file: no such picture in plots/, replays/ or analysis/"}
                 )
-            found["id"] = key_of(place)
-        return answer(found)
+            view["id"] = key_of(place)
+        return answer(view)
 
     @app.get("/api/runs/{key}/files/{name}")
     def file(key: str, name: str) -> Response:

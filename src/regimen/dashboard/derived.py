@@ -66,7 +66,7 @@ def load(run: WatchedRun, place: tuple[str, ...]) -> views.View:
 def believed(summary: Mapping[str, object]) -> views.View:
     """What a search (`regimen search`) believes of its candidates at its end: mean and two deviations."""
     model, best = summary["model"], summary.get("best")
-    chosen = best.get("candidate") if isinstance(best, dict) else None
+    winner = best.get("candidate") if isinstance(best, dict) else None
     try:
         candidates = [
             {
@@ -74,7 +74,7 @@ def believed(summary: Mapping[str, object]) -> views.View:
                 "mean": float(c["mean"]),
                 "low": float(c["mean"]) - 2 * float(c["std"]),
                 "high": float(c["mean"]) + 2 * float(c["std"]),
-                "chosen": c["candidate"] == chosen,
+                "chosen": c["candidate"] == winner,
             }
             for c in (model["posterior"] if isinstance(model, dict) else ())
         ]

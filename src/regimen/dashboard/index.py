@@ -57,7 +57,7 @@ class WatchedRun:
         self.used = 0.0
         self.lock = threading.Lock()
         self.looked = -SLOW
-        self.shown: dict[str, object] = {}
+        self.entry: dict[str, object] = {}
 
     def look(self) -> bool:
         """Read what changed; whether the list shows anything else than before."""
@@ -77,8 +77,8 @@ class WatchedRun:
             self.last = self.last_values()
         for folder in PICTURES:  # a file that is replaced changes its folder
             self.changed(folder)
-        shown = self.describe()
-        changed, self.shown = shown != self.shown, shown
+        entry = self.describe()
+        changed, self.entry = entry != self.entry, entry
         return changed
 
     def changed(self, name: str) -> bool:
@@ -98,17 +98,17 @@ class WatchedRun:
         except UnreadableError:
             return {}
         out: dict[str, float] = {}
-        wanted = {name: name for name in COUNTERS} | LAST
+        metrics = {name: name for name in COUNTERS} | LAST
         for line in reversed(lines):
             try:
                 row = parse_json(line)
             except UnreadableError:
                 continue
-            for name, metric in wanted.items():
+            for name, metric in metrics.items():
                 value = row.get(metric) if isinstance(row, dict) else None
                 if name not in out and isinstance(value, (int, float)) and abs(value) < 1e300:
                     out[name] = float(value)
-            if len(out) == len(wanted):
+            if len(out) == len(metrics):
                 break
         return out
 
@@ -187,7 +187,7 @@ class Index:
             self.scanned, gone = now, self.scan()
         changed, more = [], False
         for run in list(self.runs.values()):
-            busy = run.shown.get("state") == "running" or (run.columns is not None and not run.columns.complete)
+            busy = run.entry.get("state") == "running" or (run.columns is not None and not run.columns.complete)
             if not busy and now - run.looked < SLOW:
                 continue
             new = run.look()

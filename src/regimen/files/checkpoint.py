@@ -85,8 +85,8 @@ class Checkpoints:
             index["final"] = step
         write_json(self.path / "index.json", index)
         self.link_best()
-        kept = {*map(int, index["best"]), index["final"], step}
-        others = [s for s in self.steps() if s not in kept]
+        needed = {*map(int, index["best"]), index["final"], step}
+        others = [s for s in self.steps() if s not in needed]
         for old in others[: max(len(others) - (self.keep - 1), 0)]:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
