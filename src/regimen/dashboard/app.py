@@ -142,18 +142,15 @@ class Dashboard:
         columns = run.columns
         assert columns is not None
         key = (run.id, columns.generation, columns.version, metric, axis, width, low, high)
-        text = self.lines.get(key)
-        if text is None:
-            line = columns.line(metric, axis, width, low, high)
-            rest = [
-                b'"%s":%s' % (name.encode(), packed(line[name], "<f4")) for name in ("y", "low", "high") if name in line
-            ]
-            text = self.lines[key] = packed(line["x"], "<f8"), b",".join([*rest, b'"n":%d' % int(line["n"])])
-            while len(self.lines) > CACHED:
-                self.lines.popitem(last=False)
-        else:
+        if key in self.lines:
             self.lines.move_to_end(key)
-        return text
+            return self.lines[key]
+        line = columns.line(metric, axis, width, low, high)
+        rest = [b'"%s":%s' % (n.encode(), packed(line[n], "<f4")) for n in ("y", "low", "high") if n in line]
+        self.lines[key] = packed(line["x"], "<f8"), b",".join([*rest, b'"n":%d' % int(line["n"])])
+        while len(self.lines) > CACHED:
+            self.lines.popitem(last=False)
+        return self.lines[key]
 
     def lines_of(
         self, run: WatchedRun, metrics: list[str], axis: str, width: int, low: float | None, high: float | None
@@ -303,14 +300,13 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
     def detail(key: str) -> Response:
         run = board.run(key)
         files = [{"id": key_of(place), "name": "/".join(place)} for place in artefacts(run)]
-        pictures = [
-            {"id": key_of(place), "title": title, "stamp": stamp_of(run.root, *run.parts, *place)}
-            for title, place in derived.listing(run).items()
-        ]
-        try:
+        pictures = []
+        for title, place in derived.listing(run).items():
+            stamp = "-".join(f"{n:x}" for n in stamp_of(run.root, *run.parts, *place) or ())
+            pictures.append({"id": key_of(place), "title": title, "stamp": stamp})
+        command = None
+        with contextlib.suppress(UnreadableError):
             command = read_bytes(1 << 16, run.root, *run.parts, "command.txt").decode("utf-8", "replace").strip()
-        except UnreadableError:
-            command = None
         return answer(
             {
                 "run": run.entry,
@@ -341,15 +337,13 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
             raise HTTPException(404, "no such view")
         try:
             view = derived.load(run, places[name])
+            if view["kind"] == "image":
+                place = tuple(view.pop("file").split("/"))
+                if place not in artefacts(run):
+                    raise ViewError("file: no such picture in plots/, replays/ or analysis/")
+                view["id"] = key_of(place)
         except (ViewError, UnreadableError) as error:
             return answer({"error": f"{'/'.join(places[name])}: {error}"})
-        if view["kind"] == "image":
-            place = tuple(view.pop("file").split("/"))
-            if place not in artefacts(run):
-                return answer(
-                    {"error": f"{'/'.join(places[name])}: file: no such picture in plots/, replays/ or analysis/"}
-                )
-            view["id"] = key_of(place)
         return answer(view)
 
     @app.get("/api/runs/{key}/files/{name}")
@@ -375,10 +369,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, port: int):
         self.app = app
-        names = ("127.0.0.1", "localhost")
-        self.hosts = {f"{name}:{port}".encode() for name in names} | (
-            {name.encode() for name in names} if port == 80 else set()
-        )
+        ends = (f":{port}", "") if port == 80 else (f":{port}",)
+        self.hosts = {f"{name}{end}".encode() for name in ("127.0.0.1", "localhost") for end in ends}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
