@@ -19,7 +19,8 @@ def test_the_whole_grid_has_about_five_hundred_configurations():
     found = [*g.shifts, *(s for s, _ in g.skipped)]
     by_one = [s for s in found if s.target != ALL]
     assert len(by_one) == 4 * 117
-    assert {s.kind for s in found if s.target == ALL} == {"baseline", *shifts.BY_ALL}
+    together = {kind for kind, about in shifts.AMOUNTS.items() if about.get("together")}
+    assert {s.kind for s in found if s.target == ALL} == {"baseline", *together}
     assert 500 <= len(g.shifts) <= 560
     assert len({s.name for s in found}) == len(found)
     assert len([s for s in grid(load("merge_2x2")).shifts if s.target == "A1"]) <= 113

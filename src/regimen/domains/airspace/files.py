@@ -66,7 +66,7 @@ class Agent:
 
 
 @dataclass(frozen=True)
-class Layer:
+class WindLayer:
     """Wind at an altitude: `dir_deg` is where it blows from."""
 
     alt_ft: float
@@ -84,7 +84,7 @@ class ScenarioFile:
     seed: int = 42
     notes: str = ""
     sim_dt_s: float = 1.0
-    wind: tuple[Layer, ...] = field(default=())  # one layer: the same at every altitude
+    wind: tuple[WindLayer, ...] = field(default=())  # one layer: the same at every altitude
     action_delay_steps: int = 0
 
     @property
@@ -242,7 +242,7 @@ def _apart(agents: tuple[Agent, ...], where: str) -> None:
             )
 
 
-def _wind(data: object, where: str) -> tuple[Layer, ...]:
+def _wind(data: object, where: str) -> tuple[WindLayer, ...]:
     if data is None:
         return ()
     data = _object(data, where, ("mode", "dir_deg", "kt", "layers"))
@@ -250,7 +250,7 @@ def _wind(data: object, where: str) -> tuple[Layer, ...]:
     if mode not in WIND_MODES:
         raise ConfigError(f"{where}: mode: '{mode}' is not one of uniform, layered{nearest(mode, WIND_MODES)}")
     if mode == "uniform":
-        return (Layer(0.0, _number(data, "dir_deg", where, -360, 360), _number(data, "kt", where, 0, 150)),)
+        return (WindLayer(0.0, _number(data, "dir_deg", where, -360, 360), _number(data, "kt", where, 0, 150)),)
     rows = data.get("layers")
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f'{where}: layers must be a list of {{"alt_ft", "dir_deg", "kt"}}')
@@ -259,7 +259,7 @@ def _wind(data: object, where: str) -> tuple[Layer, ...]:
         at = f"{where}: layers[{i}]"
         row = _object(row, at, ("alt_ft", "dir_deg", "kt"))
         alt, direction = _number(row, "alt_ft", at, 0, 60_000), _number(row, "dir_deg", at, -360, 360)
-        layers.append(Layer(alt, direction, _number(row, "kt", at, 0, 150)))
+        layers.append(WindLayer(alt, direction, _number(row, "kt", at, 0, 150)))
     return tuple(sorted(layers, key=lambda layer: layer.alt_ft))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regimen.domains.airspace.analysis import safety
-from regimen.domains.airspace.analysis.shifts import ALL, BASELINE
+from regimen.domains.airspace.analysis.shifts import ALL, AMOUNTS, BASELINE
 from regimen.reports.figure import CYCLE, GREY, RED, headline, panels, picture
 
 if TYPE_CHECKING:
@@ -24,19 +24,6 @@ SEPARATION = ("min_separation_p50_nm", "min_separation_p05_nm", "min_separation_
 WORDS = {
     LOST: ("episodes with a loss of separation", "95% Wilson intervals; dotted: no shift"),
     SEPARATION: ("smallest separation, NM", "median and 5 to 95% of episodes; dotted: no shift, red: 5 NM"),
-}
-TITLES = {
-    "position_lat": "Start moved north (deg)",
-    "position_lon": "Start moved east (deg)",
-    "position_along": "Start moved along the track (NM)",
-    "position_across": "Start moved to the right (NM)",
-    "heading": "Initial heading turned (deg)",
-    "speed": "Initial speed changed (kt)",
-    "waypoint": "Waypoint moved (deg): mean, worst direction",
-    "type": "Aircraft type",
-    "wind": "Wind (kt)",
-    "wind_layered": "Layered wind",
-    "delay": "Action delay (decisions)",
 }
 
 
@@ -171,7 +158,7 @@ def _degradation_panel(
         ax.set_xlim(-0.5, len(names) - 0.5)
     if kind == "delay":
         ax.set_xticks([1, 2, 3])
-    ax.set_title(TITLES.get(kind, kind))
+    ax.set_title(AMOUNTS[kind]["title"] if kind in AMOUNTS else kind)
     ax.legend(loc="best", fontsize=7, ncols=2 if len(groups) > 3 else 1)
 
 
