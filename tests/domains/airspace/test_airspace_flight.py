@@ -12,9 +12,9 @@ from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
 from regimen.domains.airspace.analysis import measure as measuring
 from regimen.domains.airspace.analysis import pilots, safety
+from regimen.domains.airspace.analysis.campaign import Jitter, starts
 from regimen.domains.airspace.analysis.detector import Detector, pairs
 from regimen.domains.airspace.analysis.flight import Pilot, chunk_size, chunks
-from regimen.domains.airspace.analysis.starts import Jitter, starts
 from regimen.domains.airspace.analysis.trajectory import episode_alarms, trajectory, write_trajectory
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import load

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from regimen.domains.airspace.analysis import shifts
+from regimen.domains.airspace.analysis.campaign import Jitter, starts
 from regimen.domains.airspace.analysis.shifts import ALL, BASELINE, Shift, apply, grid
-from regimen.domains.airspace.analysis.starts import Jitter, starts
 from regimen.domains.airspace.files import NAMES, load
 from regimen.domains.airspace.geodesy import haversine
 from regimen.errors import ConfigError

@@ -59,7 +59,7 @@ def draw(env: Airspace, key: Array) -> Scenario:
     else:
         scene = FAMILIES[env.family](env, u, w, place, number, tas)
     if env.rotate:
-        scene = turned(scene, 2 * jnp.pi * u[4], jnp.where(u[5] < 0.5, -1.0, 1.0))
+        scene = turn(scene, 2 * jnp.pi * u[4], jnp.where(u[5] < 0.5, -1.0, 1.0))
 
     present = index < number
     gaps = pairs.separation(pairs.park(scene.north, present), scene.east)
@@ -165,20 +165,14 @@ def free(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Ar
     return along(jnp.where(first, 0.0, north), jnp.where(first, 0.0, east), angle, v * time, between(w[5], 8.0, 20.0))
 
 
-FAMILIES = {
-    "chase": chase,
-    "cross": cross,
-    "streams": streams,
-    "merge": merge,
-    "head_on": head_on,
-    "free": free,
-}
+FAMILIES = {make.__name__: make for make in (chase, cross, streams, merge, head_on, free)}
 
 
-def turned(scene: Routes, angle: Array, mirror: Array) -> Routes:
+def turn(scene: Routes, angle: Array, mirror: Array) -> Routes:
+    """The scene mirrored and then turned about its centre."""
     c, s = jnp.cos(angle), jnp.sin(angle)
-    turn = lambda n, e: (n * c - mirror * e * s, n * s + mirror * e * c)  # noqa: E731
-    return Routes(*turn(scene.north, scene.east), *turn(scene.goal_north, scene.goal_east))
+    ends = ((scene.north, scene.east), (scene.goal_north, scene.goal_east))
+    return Routes(*(x for n, e in ends for x in (n * c - mirror * e * s, n * s + mirror * e * c)))
 
 
 def apart(north: Array, east: Array, present: Array) -> Array:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from regimen.config.validation import coerce
 from regimen.domains.airspace import aircraft, files
@@ -25,8 +25,7 @@ START = 5.1  # NM between starts
 Offset = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """Where an aircraft starts, in which heading, and where to."""
 
     start: Offset
@@ -201,7 +200,7 @@ def spread(flights: list[Route]) -> list[Route]:
         starts = [f.start for f in flights]
         if all(math.dist(a, b) >= START for i, a in enumerate(starts) for b in starts[:i]):
             break
-        flights = [replace(f, start=(f.start[0] * NUDGE, f.start[1] * NUDGE)) for f in flights]
+        flights = [f._replace(start=(f.start[0] * NUDGE, f.start[1] * NUDGE)) for f in flights]
     return flights
 
 

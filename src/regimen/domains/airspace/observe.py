@@ -17,39 +17,10 @@ from regimen.types import Array
 
 NM = 1.852  # km
 HOUR = 3600.0
-OWN = (
-    "cos_waypoint",
-    "sin_waypoint",
-    "waypoint_near",
-    "waypoint_far",
-    "speed",
-    "speed_range",
-    "drift",
-    "time_left",
-    "slack",
-    "rank",
-    "danger",
-    "finished",
-)
-NEIGHBOUR = (
-    "present",
-    "cos_bearing",
-    "sin_bearing",
-    "range_near",
-    "range_far",
-    "v_ahead",
-    "v_right",
-    "closing",
-    "tcpa",
-    "dcpa",
-    "miss",
-    "danger",
-    "priority",
-    "finished",
-    "nearer",
-    "cos_intent",
-    "sin_intent",
-)
+OWN = ("cos_waypoint", "sin_waypoint", "waypoint_near", "waypoint_far", "speed", "speed_range", "drift", "time_left")
+OWN += ("slack", "rank", "danger", "finished")
+NEIGHBOUR = ("present", "cos_bearing", "sin_bearing", "range_near", "range_far", "v_ahead", "v_right", "closing")
+NEIGHBOUR += ("tcpa", "dcpa", "miss", "danger", "priority", "finished", "nearer", "cos_intent", "sin_intent")
 BOUND = 2.0
 COMPAT_LIMITS = (10.0, 1.0, 1.0, 1.0, 1.0)  # of the first five; then K * vx, K * vy, distance, K * x, K * y
 

@@ -119,7 +119,6 @@ def numbers(flights: Flights, detector: Detector) -> Numbers:
 
     aircraft = {
         "decisions": flying.sum(-1),
-        "min_separation_nm": apart.min(-1),
         "commands": ((turn != 0) | (change != 0)).sum(-1),
         "manoeuvres": began.sum(-1),
         "alert_decisions": gated.sum(-1),
