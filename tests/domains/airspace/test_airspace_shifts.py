@@ -36,7 +36,7 @@ def test_every_scenario_has_a_grid(name):
         assert made != file and made.ids == file.ids and made.center == file.center
         assert shift.range in ("micro", "macro") and shift.unit
         if shift.kind.startswith("position"):
-            assert shifts.start_separation(made) >= min(6.0, shifts.start_separation(file)) - 2e-3
+            assert made.start_separation >= min(6.0, file.start_separation) - 2e-3
 
 
 def test_ranges_are_by_kind():

@@ -74,6 +74,12 @@ class ScenarioFile:
     def ids(self) -> tuple[str, ...]:
         return tuple(agent.id for agent in self.agents)
 
+    @property
+    def start_separation(self) -> float:
+        """NM between the two that start closest; infinite for one aircraft."""
+        pairs = itertools.combinations(self.agents, 2)
+        return min((haversine(a.lat, a.lon, b.lat, b.lon) for a, b in pairs), default=math.inf)
+
     def arrays(self, n: int | None = None) -> Scenario:
         """What an episode starts from, padded to `n` aircraft."""
         from regimen.domains.airspace.state import from_file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import jax
@@ -53,18 +52,11 @@ def report(file: ScenarioFile, state: AirspaceState, rows: dict[str, np.ndarray]
         *lines,
         "",
         "Without any command (compat reward, steps of 10 s):",
-        f"  start separation      {closest(file):.2f} NM",
+        f"  start separation      {file.start_separation:.2f} NM",
         f"  minimum separation    {rows['min_sep'].min():.2f} NM",
         f"  below {SEPARATION:g} NM first    {when(state.first_los)}",
         f"  return                {rewards.sum():.1f}",
     ]
-
-
-def closest(file: ScenarioFile) -> float:
-    """Smallest distance between two starts, NM; infinite for one aircraft."""
-    start = file.arrays()
-    points = np.stack([start.north, start.east], axis=-1)
-    return min((float(np.hypot(*(a - b))) for a, b in itertools.combinations(points, 2)), default=float("inf"))
 
 
 def picture(env: Airspace, state: AirspaceState, rows: dict[str, np.ndarray], path: Path) -> Path:

@@ -106,9 +106,7 @@ def starts(
     """Starts [len(files) * episodes, ...] in numpy, the episodes of a file next to each other, and the numbers of the
     episodes. Episode e of every file has the same perturbation, so that episodes are no copies and can be compared."""
     n = max(len(f.agents) for f in files) if aircraft is None else aircraft
-    one = [f.arrays(n) for f in files]
-    stacked = jax.tree.map(lambda *rows: np.stack([np.asarray(r) for r in rows]), *one)
-    flat = jax.tree.map(lambda x: np.repeat(x, episodes, 0), stacked)
+    flat = jax.tree.map(lambda *rows: np.repeat(np.stack(rows), episodes, 0), *(f.arrays(n) for f in files))
     offsets = np.tile(jitter.draw(episodes, n, seed), (len(files), 1, 1))  # [C, N, 4]
     offsets = np.where(flat.present[..., None], offsets, 0.0)
     scenarios = flat.replace(

@@ -16,7 +16,7 @@ from regimen.domains.airspace.analysis.flight import Pilot
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import ScenarioFile, load
 from regimen.envs import registry
-from regimen.envs.protocol import Baseline, Env, agents_of
+from regimen.envs.protocol import Env, agents_of
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
 from regimen.policies.policy import Policy, load_policy
@@ -71,15 +71,10 @@ def start_learned(params: PyTree, rows: int) -> PyTree:
 GREEDY, SAMPLED = Actor(act_learned, start_learned), Actor(act_sampled, start_learned)
 
 
-def baseline_pilot(name: str, function: Baseline) -> Pilot:
-    """The pilot that follows a baseline `fn(env, key, state, obs [N, ...]) -> action [N, ...]` of one episode."""
-    return Pilot(name, baseline_actor(function))
-
-
 _ALGORITHMS: dict[str, ActingAlgorithm] = {}
 
 
-def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False) -> Pilot:
+def policy_pilot(policy: Policy, stochastic: bool = False) -> Pilot:
     """The pilot that follows a learned policy. Policies of equal settings share one algorithm object, hence one
     compiled program."""
     algo, spec = policy.algo, policy.algo.bound.spec
@@ -87,7 +82,7 @@ def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False)
         settings = [type(algo).__name__, repr(algo.config), dataclasses.asdict(algo.network)]
         settings += [spaces.to_json(spec.observation_space), spaces.to_json(spec.action_space)]
         algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str), algo)
-    return Pilot(name, SAMPLED if stochastic else GREEDY, (algo, policy.params))
+    return Pilot(SAMPLED if stochastic else GREEDY, (algo, policy.params))
 
 
 def own_policies(policy: Policy) -> bool:
@@ -98,19 +93,18 @@ def own_policies(policy: Policy) -> bool:
 def aircraft_for(subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> int:
     """The number of aircraft that all scenarios are padded to; policies of single aircraft fix it."""
     count = max(len(f.ids) for f in files)
-    for s in subjects:
-        if s.agents and count > len(s.agents):
-            file = next(f for f in files if len(f.ids) > len(s.agents))
-            raise ConfigError(
-                f"{s.name} has policies for {len(s.agents)} aircraft ({', '.join(s.agents)}); {file.name} has "
-                f"{len(file.ids)}; choose scenarios with at most {len(s.agents)} (--scenario)"
-            )
-    fixed = {len(s.agents) for s in subjects if s.agents}
-    if len(fixed) > 1:
+    sizes = {len(s.agents) for s in subjects if s.agents}
+    for s in (s for s in subjects if s.agents and count > len(s.agents)):
+        file = next(f for f in files if len(f.ids) > len(s.agents))
+        raise ConfigError(
+            f"{s.name} has policies for {len(s.agents)} aircraft ({', '.join(s.agents)}); {file.name} has "
+            f"{len(file.ids)}; choose scenarios with at most {len(s.agents)} (--scenario)"
+        )
+    if len(sizes) > 1:
         raise ConfigError(
             "runs with policies for different numbers of aircraft cannot share a table; analyse them apart"
         )
-    return max(count, *fixed) if fixed else count
+    return max({count} | sizes)
 
 
 def make_airspace(name: str, args: Mapping[str, object]) -> Airspace:
@@ -124,7 +118,7 @@ def baseline_subject(name: str, env: Airspace) -> Subject:
     """A baseline, in the environment whose settings are given."""
     if name not in env.baselines:
         raise ConfigError(f"'{name}' is neither a run directory nor a baseline{nearest(name, env.baselines)}")
-    return Subject(name, baseline_pilot(name, env.baselines[name]), env.replace(scenario=ANY))
+    return Subject(name, Pilot(baseline_actor(env.baselines[name])), env.replace(scenario=ANY))
 
 
 def subject_of(target: Target, checkpoint: str = "best", stochastic: bool = False, env_args: EnvArgs = None) -> Subject:
@@ -155,7 +149,7 @@ def subject_of(target: Target, checkpoint: str = "best", stochastic: bool = Fals
                 "with the env settings it was trained with (observation, neighbors)"
             )
     name = path.name if path is not None else str(origin["env"]).replace("airspace/", "")
-    pilot = policy_pilot(policy, name, stochastic)
+    pilot = policy_pilot(policy, stochastic)
     one = None if env.scenario in SEVERAL else env.scenario
     agents = policy.algo.bound.spec.agents if own_policies(policy) else ()
     return Subject(name, pilot, env.replace(scenario=ANY), one, path, policy.meta.get("algorithm"), agents)

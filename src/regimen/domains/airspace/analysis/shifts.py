@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from regimen.domains.airspace.files import SPEEDS, Agent, ScenarioFile, WindLayer
-from regimen.domains.airspace.geodesy import from_latlon, haversine, to_latlon
+from regimen.domains.airspace.geodesy import from_latlon, to_latlon
 from regimen.errors import ConfigError, nearest
 
 GUARD_NM = 6.0  # a shifted start closer than this is not flown: it would be lost before the first decision
@@ -114,11 +113,6 @@ def apply(file: ScenarioFile, shift: Shift) -> ScenarioFile:
     return replace(file, agents=agents)
 
 
-def start_separation(file: ScenarioFile) -> float:
-    """NM between the two that start closest; infinite for one aircraft."""
-    return min((haversine(a.lat, a.lon, b.lat, b.lon) for a, b in combinations(file.agents, 2)), default=math.inf)
-
-
 # --- the grid --------------------------------------------------------------------------------------------------------
 
 
@@ -191,12 +185,12 @@ def grid(
     if ALL in ids:
         candidates += [s for k in together for s in variants(k, ALL, narrow)]
     out = Grid([BASELINE], [file], [])
-    least = min(GUARD_NM, start_separation(file)) - 1e-3  # a scenario that starts closer is held to its own
+    least = min(GUARD_NM, file.start_separation) - 1e-3  # a scenario that starts closer is held to its own
     for shift in candidates:
         if only not in (None, shift.range):
             continue
         result = apply(file, shift)
-        apart = start_separation(result) if shift.kind.startswith("position_") else math.inf
+        apart = result.start_separation if shift.kind.startswith("position_") else math.inf
         if apart < least:
             out.skipped.append((shift, f"starts {apart:.2f} NM apart, less than {max(least, 0):.2f} NM"))
         elif result == file:
