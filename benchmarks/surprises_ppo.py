@@ -112,23 +112,22 @@ def outlier(cases: Sequence[str], seeds: int, first: int, steps: int | None) -> 
     """CartPole, one episode with rewards times 100 in one update, from the same half-trained policies in every case."""
     import numpy as np
 
-    from regimen.experiments.studies import bench, options
+    from regimen.experiments.studies import bench
+    from regimen.experiments.studies.batching import options
     from regimen.experiments.studies.curves import estimate
     from regimen.experiments.studies.gradients import adopt
-    from regimen.policies.evaluate import make_evaluator
 
-    chosen = options.Options(budget=steps or 50_000, seeds=seeds, eval_episodes=50, checks=10)
-    config, handle, chosen = options.prepare("cartpole", chosen, None, {}, "auto", {})
+    chosen = options.BatchingOptions(budget=steps or 50_000, seeds=seeds, eval_episodes=50, checks=10)
+    config, _, chosen = options.prepare("cartpole", chosen, None, {}, "auto", {})
     judge: list[Any] = []
 
     def make(episodes: int, minibatch: int, normalised: bool) -> bench.Bench:
         regimen = bench.Recipe.episodes(episodes, chosen.epochs, minibatch)
         mine = config.replace(algo=dataclasses.replace(config.algo, normalize_advantage=normalised))
         numbers = list(range(first, first + seeds))
-        made = bench.Bench(
-            regimen, mine, numbers, chosen.budget, chosen.checks, lambda *a: judge[0](*a), chosen.eval_episodes
-        )
-        judge[:] = judge or [make_evaluator(handle, made.engine.algo)]
+        evaluator = judge[0] if judge else None
+        made = bench.Bench(regimen, mine, numbers, chosen.budget, chosen.checks, chosen.eval_episodes, evaluator)
+        judge.append(made.evaluator)
         return made
 
     lr = float(config.algo.lr)

@@ -73,7 +73,7 @@ def pieces(rounds: int, seconds: float) -> None:
 
 def update_study(strategy: str, seed: int, budget: int, folder: str) -> Any:
     from regimen.experiments.studies import updates
-    from regimen.experiments.studies.updates_options import resolve_options
+    from regimen.experiments.studies.updates.options import resolve_options
 
     given = {"parts": ["race"], "strategies": [strategy], "seeds": 1, "seed": seed, "budget": budget}
     options = resolve_options("network_defense", {}, "cpu", given, False)
@@ -90,7 +90,7 @@ def critic_first(seeds: range, budget: int, batches: int, arms: list[str]) -> No
     from regimen.engines.base import Limits
     from regimen.experiments.studies import curves
     from regimen.experiments.studies.bench import mean_return
-    from regimen.experiments.studies.updates_options import GAE
+    from regimen.experiments.studies.updates.options import GAE
 
     for seed, name in itertools.product(seeds, arms):
         with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +141,7 @@ def gains(seeds: range, budget: int) -> None:
         """`updates.gain` of an episode, in the unit of the rewards."""
         import jax.numpy as jnp
 
-        from regimen.experiments.studies import updates
+        from regimen.experiments.studies.updates.study import gain
 
         reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
         rows, _ = algo.advantages(old, batch, reward, factors)
@@ -149,7 +149,7 @@ def gains(seeds: range, budget: int) -> None:
         advantage = rows.advantage.sum(-1)
         centred = advantage - (advantage * weight).sum()
         deviation = jnp.sqrt((jnp.square(centred) * weight).sum() + 1e-12)
-        return updates.gain(algo, old, new, batch) * deviation * length
+        return gain(algo, old, new, batch) * deviation * length
 
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
@@ -390,7 +390,7 @@ def visits(seeds: range, steps: int) -> None:
     variation as a mean over all states with time, and weighed by how often an exploring robot and humans are there."""
     import regimen
     from regimen.domains.empowerment.study import BASE, from_replay
-    from regimen.domains.empowerment.validate import solved
+    from regimen.domains.empowerment.validate import solution_of
 
     world = "world/asym1x7"
     for seed in seeds:
@@ -401,7 +401,7 @@ def visits(seeds: range, steps: int) -> None:
         from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
         from regimen.envs import registry
 
-        solution = solved(registry.resolve(world).native, EmpowermentConfig(), 10**9)
+        solution = solution_of(registry.resolve(world).native, EmpowermentConfig(), 10**9)
         mixed = {}
         for name, epsilon in (("pi_r", BASE["epsilon_r_end"]), ("pi_h", BASE["epsilon_h_end"])):
             mixed[name] = [epsilon / x.shape[-1] + (1 - epsilon) * x for x in getattr(solution, name)]

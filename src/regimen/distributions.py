@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partialmethod
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ class Categorical:
     kind = "discrete"
     event_ndim = 0
 
-    def __init__(self, n: int, start: int = 0):
+    def __init__(self, n: int, start: int | np.ndarray = 0):
         self.n, self.start = n, start
         self.head_size, self.free_size = n, 0
         self.head_shape = (1, n)
@@ -78,24 +79,22 @@ class Categorical:
         return jnp.asarray(action - self.start, jnp.int32)
 
 
-class MultiCategorical:
+class MultiCategorical(Categorical):
     """Independent choices (MultiDiscrete, MultiBinary): rows of Categoricals over one concatenated head, padded to the
     widest, so that any number of them is one vectorised softmax."""
 
-    kind = "discrete"
     event_ndim = 1
 
     def __init__(self, sizes: tuple[int, ...], starts: tuple[int, ...]):
-        self.sizes, self.starts = sizes, np.asarray(starts, np.int32)
-        self.head_size, self.free_size = int(sum(sizes)), 0
+        super().__init__(max(sizes))
+        self.sizes, self.start = sizes, np.asarray(starts, np.int32)
+        self.head_size = int(sum(sizes))
         self.rows = self.size = len(sizes)
-        self.n = max(sizes)
         self.even = len(set(sizes)) == 1
         self.head_shape = (self.rows, self.n) if self.even else (1, self.head_size)
         self.real = np.arange(self.n) < np.asarray(sizes)[:, None]  # [rows, n]
         first = np.cumsum([0, *sizes[:-1]])
         self.index = np.where(self.real, first[:, None] + np.arange(self.n), 0)
-        self.row = Categorical(self.n)
 
     def split(self, x: Array) -> Array:
         """[..., head_size] to [..., rows, n]."""
@@ -103,37 +102,16 @@ class MultiCategorical:
 
     def params(self, head: Array, free: Array, mask: Array | None = None) -> Array:
         logits = self.split(head if mask is None else jnp.where(mask, head, MASKED))
-        return self.row.params(logits, free, None if self.even else jnp.asarray(self.real))
+        return super().params(logits, free, None if self.even else jnp.asarray(self.real))
 
     def noise(self, key: Array, shape: tuple[int, ...]) -> Array:
-        return jax.random.gumbel(key, (*shape, self.rows, self.n))
-
-    def sample(self, params: Array, noise: Array) -> Array:
-        return self.row.sample(params, noise)
-
-    def mode(self, params: Array) -> Array:
-        return self.row.mode(params)
-
-    def log_prob(self, params: Array, action: Array) -> Array:
-        return self.row.log_prob(params, action)
-
-    def entropy(self, params: Array) -> Array:
-        return self.row.entropy(params)
-
-    def kl(self, p: Array, q: Array) -> Array:
-        return self.row.kl(p, q)
+        return super().noise(key, (*shape, self.rows))
 
     def free_choice(self, mask: Array) -> Array:
         return (self.split(mask) & self.real).sum(-1) > 1
 
     def zeros(self, lead: tuple[int, ...]) -> Array:
-        return jnp.zeros((*lead, self.rows), jnp.int32)
-
-    def to_env(self, action: Array) -> Array:
-        return action + self.starts
-
-    def from_env(self, action: Array) -> Array:
-        return jnp.asarray(action - self.starts, jnp.int32)
+        return super().zeros((*lead, self.rows))
 
 
 class Normal:
@@ -258,9 +236,9 @@ class Joint:
     def params(self, head: Array, free: Array, mask: Array | None = None) -> dict[str, PyTree]:
         masks, out, h, f = self.masks(mask), {}, 0, 0
         for name, d in self.leaves.items():
-            own = head[..., h : h + d.head_size], free[..., f : f + d.free_size]
-            out[name] = d.params(*own, masks.get(name))
-            h, f = h + d.head_size, f + d.free_size
+            out[name] = d.params(head[..., h : h + d.head_size], free[..., f : f + d.free_size], masks.get(name))
+            h += d.head_size
+            f += d.free_size
         return out
 
     def masks(self, mask: Array | None) -> dict[str, Array]:
@@ -274,30 +252,24 @@ class Joint:
         keys = jax.random.split(key, len(self.leaves))
         return {name: d.noise(keys[i], shape) for i, (name, d) in enumerate(self.leaves.items())}
 
-    def sample(self, params: dict, noise: dict) -> dict[str, Array]:
-        return {name: d.sample(params[name], noise[name]) for name, d in self.leaves.items()}
+    def by_part(self, method: str, *trees: dict) -> dict[str, Array]:
+        """A method of each leaf's distribution, given that leaf's entry of each tree."""
+        return {name: getattr(d, method)(*(x[name] for x in trees)) for name, d in self.leaves.items()}
 
-    def mode(self, params: dict) -> dict[str, Array]:
-        return {name: d.mode(params[name]) for name, d in self.leaves.items()}
-
-    def log_prob(self, params: dict, action: dict) -> dict[str, Array]:
-        return {name: d.log_prob(params[name], action[name]) for name, d in self.leaves.items()}
-
-    def entropy(self, params: dict) -> dict[str, Array]:
-        return {name: d.entropy(params[name]) for name, d in self.leaves.items()}
-
-    def kl(self, p: dict, q: dict) -> dict[str, Array]:
-        return {name: d.kl(p[name], q[name]) for name, d in self.leaves.items()}
+    sample = partialmethod(by_part, "sample")
+    mode = partialmethod(by_part, "mode")
+    log_prob = partialmethod(by_part, "log_prob")
+    entropy = partialmethod(by_part, "entropy")
+    kl = partialmethod(by_part, "kl")
 
     def zeros(self, lead: tuple[int, ...]) -> dict[str, Array]:
         return {name: d.zeros(lead) for name, d in self.leaves.items()}
 
     def to_env(self, action: dict) -> PyTree:
-        return spaces.build(self.space, {name: d.to_env(action[name]) for name, d in self.leaves.items()})
+        return spaces.build(self.space, self.by_part("to_env", action))
 
     def from_env(self, action: PyTree) -> dict[str, Array]:
-        members = spaces.split(self.space, action)
-        return {name: d.from_env(members[name]) for name, d in self.leaves.items()}
+        return self.by_part("from_env", spaces.split(self.space, action))
 
 
 Distribution = Leaf | Joint

@@ -240,18 +240,7 @@ def make_core(config: Settings, in_size: int) -> Core | None:
     if config.name == "graph":
         raise ConfigError("network.memory: the graph network has none; use network.name mlp")
 
-    def build(rngs: nnx.Rngs) -> nnx.Module:
-        return GRU(in_size, config, rngs)
-
-    graph = nnx.graphdef(build(nnx.Rngs(0)))
-
-    def init(key: Array) -> PyTree:
-        return nnx.to_pure_dict(nnx.state(build(nnx.Rngs(key)), nnx.Param))
-
-    def apply(params: PyTree, x: Array, h: Array) -> Array:
-        return nnx.merge(graph, params)(x, h)  # type: ignore[operator]
-
-    return Core(init, apply, config.memory_size)
+    return Core(*pure(lambda rngs: GRU(in_size, config, rngs)), config.memory_size)
 
 
 NetworkBuilder = Callable[..., nnx.Module]
@@ -269,16 +258,18 @@ def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
     if config.name not in NETWORKS:
         raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")
 
-    def build(rngs: nnx.Rngs) -> nnx.Module:
-        return NETWORKS[config.name](shape, config, final_scale, rngs)
+    return Net(*pure(lambda rngs: NETWORKS[config.name](shape, config, final_scale, rngs)))
 
+
+def pure(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[Callable[[Array], PyTree], Callable[..., Array]]:
+    """The module that `build` makes as two pure functions: `init(key)` and `apply(params, *inputs)`, of which an input
+    that is None is not handed on."""
     graph = nnx.graphdef(build(nnx.Rngs(0)))
 
     def init(key: Array) -> PyTree:
         return nnx.to_pure_dict(nnx.state(build(nnx.Rngs(key)), nnx.Param))
 
-    def apply(params: PyTree, x: Array, drop: Callable[[int, Array], Array] | None = None) -> Array:
-        module: Any = nnx.merge(graph, params)
-        return module(x) if drop is None else module(x, drop)
+    def apply(params: PyTree, *inputs: Any) -> Array:
+        return nnx.merge(graph, params)(*(x for x in inputs if x is not None))  # type: ignore[operator]
 
-    return Net(init, apply)
+    return init, apply

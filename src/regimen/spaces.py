@@ -38,19 +38,13 @@ def same(a: gym.Space, b: gym.Space) -> bool:
     return a == b and describe(a) == describe(b)
 
 
-def check_observation_space(space: gym.Space, where: str = "observation space") -> None:
-    match space:
-        case gym.Dict():
-            for name, sub in space.spaces.items():
-                check_observation_space(sub, f"{where}['{name}']")
-        case gym.Tuple():
-            for i, sub in enumerate(space.spaces):
-                check_observation_space(sub, f"{where}[{i}]")
-        case gym.Box() | gym.Discrete() | gym.MultiDiscrete() | gym.MultiBinary():
-            pass
-        case _:
+def check_observation_space(space: gym.Space) -> None:
+    """Refuse parts that `flatten` cannot make numbers of."""
+    for name, leaf in leaves(space).items():
+        if not isinstance(leaf, (gym.Box, gym.Discrete, gym.MultiDiscrete, gym.MultiBinary)):
+            where = f"observation space['{name}']" if name else "observation space"
             raise ConfigError(
-                f"{where}: {space} is not supported; use Box, Discrete, MultiDiscrete, MultiBinary or Dict"
+                f"{where}: {leaf} is not supported; use Box, Discrete, MultiDiscrete, MultiBinary or Dict"
             )
 
 
@@ -62,35 +56,26 @@ def shape_of(space: gym.Space) -> tuple[int, ...]:
 
 def flat_size(space: gym.Space) -> int:
     """Length of `flatten(space, x)`."""
-    match space:
-        case gym.Dict():
-            return sum(flat_size(s) for s in space.spaces.values())
-        case gym.Tuple():
-            return sum(flat_size(s) for s in space.spaces)
-        case gym.Discrete():
-            return int(space.n)
-        case gym.MultiDiscrete():
-            return int(space.nvec.sum())
-    return math.prod(shape_of(space))
+    one_hot = gym.Discrete, gym.MultiDiscrete
+    return sum(logits(s) if isinstance(s, one_hot) else math.prod(shape_of(s)) for s in leaves(space).values())
 
 
 def flatten(space: gym.Space, x: PyTree) -> Array:
     """Observations as vectors [..., flat_size]: integers one-hot, bytes scaled to [0, 1], parts concatenated."""
-    match space:
-        case gym.Dict():
-            return jnp.concatenate([flatten(s, x[k]) for k, s in space.spaces.items()], axis=-1)
-        case gym.Tuple():
-            return jnp.concatenate([flatten(s, x[i]) for i, s in enumerate(space.spaces)], axis=-1)
-        case gym.Discrete():
-            return jax.nn.one_hot(jnp.asarray(x) - int(space.start), int(space.n))
-        case gym.MultiDiscrete():
-            x = jnp.asarray(x).reshape(*jnp.shape(x)[: jnp.ndim(x) - len(space.shape)], -1)
-            starts, sizes = np.ravel(space.start), np.ravel(space.nvec)
-            parts = [jax.nn.one_hot(x[..., i] - int(starts[i]), int(n)) for i, n in enumerate(sizes)]
-            return jnp.concatenate(parts, axis=-1)
-    x = jnp.asarray(x)
-    flat = x.reshape(*x.shape[: x.ndim - len(shape_of(space))], -1).astype(jnp.float32)
-    return flat / 255.0 if space.dtype == np.uint8 and isinstance(space, gym.Box) else flat
+    parts = split(space, x)
+    vectors = [as_vector(leaf, jnp.asarray(parts[name])) for name, leaf in leaves(space).items()]
+    return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+
+
+def as_vector(space: gym.Space, x: Array) -> Array:
+    """Observations of one part as vectors."""
+    if isinstance(space, gym.Discrete):
+        return jax.nn.one_hot(x - int(space.start), int(space.n))
+    flat = x.reshape(*x.shape[: x.ndim - len(shape_of(space))], -1)
+    if isinstance(space, gym.MultiDiscrete):
+        options = zip(np.ravel(space.start).tolist(), choices(space))
+        return jnp.concatenate([jax.nn.one_hot(flat[..., i] - low, n) for i, (low, n) in enumerate(options)], axis=-1)
+    return flat.astype(jnp.float32) / 255.0 if is_image_like(space) else flat.astype(jnp.float32)
 
 
 def leaves(space: gym.Space, name: str = "") -> dict[str, gym.Space]:
@@ -123,16 +108,23 @@ def children(space: gym.Dict | gym.Tuple, name: str) -> list[tuple[str | int, gy
     return [(key, sub, f"{name}/{key}" if name else str(key)) for key, sub in parts]
 
 
+def choices(space: gym.Space) -> list[int]:
+    """The number of options of each choice, all discrete parts one after the other."""
+    sizes: list[int] = []
+    for leaf in leaves(space).values():
+        match leaf:
+            case gym.Discrete():
+                sizes.append(int(leaf.n))
+            case gym.MultiDiscrete():
+                sizes += np.ravel(leaf.nvec).tolist()
+            case gym.MultiBinary():
+                sizes += [2] * math.prod(leaf.shape)
+    return sizes
+
+
 def logits(space: gym.Space) -> int:
-    """Options of a discrete part, all its choices side by side; 0 for a Box."""
-    match space:
-        case gym.Discrete():
-            return int(space.n)
-        case gym.MultiDiscrete():
-            return int(space.nvec.sum())
-        case gym.MultiBinary():
-            return 2 * math.prod(space.shape)
-    return 0
+    """Options of all choices side by side: the length of a mask row."""
+    return sum(choices(space))
 
 
 def mask_row(space: gym.Space, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
@@ -155,7 +147,7 @@ def mask_row(space: gym.Space, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
                 if not isinstance(given, (tuple, list)) or len(given) != len(space.spaces):
                     raise ConfigError(f"action mask: {describe(space)} needs a tuple of masks, one for each part")
                 return [r for s, m in zip(space.spaces, given) for r in rows(s, m)]
-        size = sum(logits(leaf) for leaf in leaves(space).values())
+        size = logits(space)
         if mask is None or not size:
             return [np_or_jnp.ones((*lead, size), bool)]
         if isinstance(mask, (tuple, list)):  # Gymnasium's form for MultiDiscrete: one array for each choice
@@ -206,16 +198,8 @@ def sample(space: gym.Space, row: np.ndarray | None = None) -> PyTree:
 
 def allows(space: gym.Space, row: np.ndarray) -> bool:
     """Whether a mask row [..., L] leaves at least one option of every choice."""
-    sizes: list[int] = []
-    for leaf in leaves(space).values():
-        match leaf:
-            case gym.MultiDiscrete():
-                sizes += np.ravel(leaf.nvec).tolist()
-            case gym.MultiBinary():
-                sizes += [2] * math.prod(leaf.shape)
-            case gym.Discrete():
-                sizes.append(int(leaf.n))
-    return bool(np.logical_or.reduceat(row, np.cumsum([0, *sizes[:-1]]), axis=-1).all())
+    starts = np.cumsum([0, *choices(space)[:-1]])
+    return bool(np.logical_or.reduceat(row, starts, axis=-1).all())
 
 
 def is_image_like(space: gym.Space) -> bool:
@@ -224,24 +208,21 @@ def is_image_like(space: gym.Space) -> bool:
 
 def zeros(space: gym.Space, lead: tuple[int, ...] = ()) -> PyTree:
     """A value of the space, all zero, with leading axes: buffers and compilation use it."""
-    match space:
-        case gym.Dict():
-            return {k: zeros(s, lead) for k, s in space.spaces.items()}
-        case gym.Tuple():
-            return tuple(zeros(s, lead) for s in space.spaces)
-    dtype = np.int32 if np.issubdtype(space.dtype, np.integer) and not is_image_like(space) else space.dtype
-    dtype = np.float32 if dtype == np.float64 else dtype
-    return np.zeros((*lead, *shape_of(space)), dtype)
+    parts = leaves(space).items()
+    return build(space, {name: np.zeros((*lead, *shape_of(leaf)), device_dtype(leaf)) for name, leaf in parts})
 
 
 def cast(space: gym.Space, x: PyTree) -> PyTree:
-    """One observation in the dtypes of `zeros`: what travels to the device (float32, int32, uint8)."""
-    match space:
-        case gym.Dict():
-            return {k: cast(s, x[k]) for k, s in space.spaces.items()}
-        case gym.Tuple():
-            return tuple(cast(s, x[i]) for i, s in enumerate(space.spaces))
-    return np.asarray(x, zeros(space).dtype)
+    """One observation in the dtypes that travel to the device."""
+    parts = split(space, x)
+    return build(space, {name: np.asarray(parts[name], device_dtype(leaf)) for name, leaf in leaves(space).items()})
+
+
+def device_dtype(space: gym.Space) -> Any:
+    """float32, int32 or uint8, for a space that is not nested."""
+    if np.issubdtype(space.dtype, np.integer) and not is_image_like(space):
+        return np.int32
+    return np.float32 if space.dtype == np.float64 else space.dtype
 
 
 def to_json(space: gym.Space) -> dict:

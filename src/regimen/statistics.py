@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
@@ -10,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+LEVEL = 0.95  # of every interval
 
 Interval = tuple[float, float]
 
@@ -67,15 +68,13 @@ def bootstrap_band(curves: np.ndarray, statistic: Callable = np.mean, n: int = 5
     return low, high
 
 
-def bootstrap_interval(
-    x: ArrayLike, statistic: Callable = iqm, n: int = 2000, seed: int = 0, level: float = 0.95
-) -> Interval:
+def bootstrap_interval(x: ArrayLike, statistic: Callable = iqm, n: int = 2000, seed: int = 0) -> Interval:
     """Percentile bootstrap interval of `statistic` over the values; (nan, nan) for fewer than two of them."""
-    return stratified_bootstrap([x], statistic, n, seed, level)
+    return stratified_bootstrap([x], statistic, n, seed)
 
 
 def stratified_bootstrap(
-    groups: Sequence[ArrayLike], statistic: Callable = iqm, n: int = 2000, seed: int = 0, level: float = 0.95
+    groups: Sequence[ArrayLike], statistic: Callable = iqm, n: int = 2000, seed: int = 0
 ) -> Interval:
     """Percentile bootstrap interval of `statistic` over all values together, resampled within each group.
 
@@ -83,79 +82,66 @@ def stratified_bootstrap(
     fewer than two runs in every group the interval is (nan, nan).
     """
     strata = [np.asarray(g, np.float64).ravel() for g in groups]
-    strata = [g for g in strata if g.size]
     if not any(g.size > 1 for g in strata):
         return (math.nan, math.nan)
     rng = np.random.default_rng(seed)
-    samples = np.concatenate([g[rng.integers(0, g.size, (n, g.size))] for g in strata], axis=1)  # [n, values]
-    if "axis" in _parameters(statistic):
-        estimates = statistic(samples, axis=-1)
-    else:
-        estimates = [statistic(sample) for sample in samples]
-    tail = (1 - level) / 2
-    low, high = np.quantile(np.asarray(estimates, np.float64), [tail, 1 - tail])
+    samples = [g[rng.integers(0, g.size, (n, g.size))] for g in strata if g.size]
+    return percentiles(statistic(np.concatenate(samples, axis=1), axis=-1))  # of [n, values]
+
+
+def percentiles(estimates: np.ndarray) -> Interval:
+    """The middle 95% of bootstrap estimates."""
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(estimates, [tail, 1 - tail])
     return (float(low), float(high))
 
 
 def improvement(x: ArrayLike, y: ArrayLike) -> float:
     """Probability that a run of `x` beats one of `y`, ties counting half: the Mann-Whitney statistic over its most."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    return float(_wins(x[None], y[None])[0])
+    return float(wins(np.asarray(x, np.float64)[None], np.asarray(y, np.float64)[None])[0])
 
 
-def improvement_interval(
-    pairs: Sequence[tuple[ArrayLike, ArrayLike]], n: int = 2000, seed: int = 0, level: float = 0.95
-) -> Interval:
+def improvement_interval(pairs: Sequence[tuple[ArrayLike, ArrayLike]], n: int = 2000, seed: int = 0) -> Interval:
     """Percentile bootstrap interval of the mean `improvement` over tasks, a pair (x, y) each; both sides are resampled
     within their task. (nan, nan) where no side has two runs."""
     sides = [tuple(np.asarray(v, np.float64).ravel() for v in pair) for pair in pairs]
     if not any(v.size > 1 for pair in sides for v in pair):
         return (math.nan, math.nan)
     rng = np.random.default_rng(seed)
-    wins = np.zeros(n)
-    for x, y in sides:
-        wins += _wins(*(v[rng.integers(0, v.size, (n, v.size))] for v in (x, y)))
-    tail = (1 - level) / 2
-    low, high = np.quantile(wins / len(sides), [tail, 1 - tail])
-    return (float(low), float(high))
+    total = np.zeros(n)
+    for pair in sides:
+        total += wins(*(v[rng.integers(0, v.size, (n, v.size))] for v in pair))
+    return percentiles(total / len(sides))
 
 
-def _wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Share of the pairs that x wins, for samples x [n, a] and y [n, b]."""
     a, b = x[:, :, None], y[:, None, :]
     return ((a > b) + 0.5 * (a == b)).mean((1, 2))
 
 
-def _parameters(function: Callable) -> Sequence[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some builtins have no signature
-        return []
-
-
-def mean_interval(x: ArrayLike, level: float = 0.95) -> Interval:
+def mean_interval(x: ArrayLike) -> Interval:
     """Student's t interval of the mean over episodes; (nan, nan) for fewer than two."""
     x = np.asarray(x, np.float64).ravel()
     if x.size < 2:
         return (math.nan, math.nan)
-    half = t_quantile(0.5 + level / 2, x.size - 1) * float(x.std(ddof=1)) / math.sqrt(x.size)
-    mean = float(x.mean())
-    return (mean - half, mean + half)
+    half = t_quantile(0.5 + LEVEL / 2, x.size - 1) * float(x.std(ddof=1)) / math.sqrt(x.size)
+    return (float(x.mean()) - half, float(x.mean()) + half)
 
 
-def interval_from_moments(mean: float, std: float, n: int, level: float = 0.95) -> list[float] | None:
+def interval_from_moments(mean: float, std: float, n: int) -> list[float] | None:
     """`mean_interval` of n values whose mean and (population) deviation are known; None for fewer than two."""
     if n < 2:
         return None
-    half = t_quantile(0.5 + level / 2, n - 1) * std / math.sqrt(n - 1)
+    half = t_quantile(0.5 + LEVEL / 2, n - 1) * std / math.sqrt(n - 1)
     return [mean - half, mean + half]
 
 
-def sample_interval(x: ArrayLike, level: float = 0.95) -> Interval:
+def sample_interval(x: ArrayLike) -> Interval:
     """Interval of the mean over episodes: Wilson's where every value is 0 or 1, else Student's t."""
     x = np.asarray(x, np.float64).ravel()
     rate = bool(np.isin(x, (0.0, 1.0)).all())
-    return wilson(float(x.sum()), x.size, level) if rate and x.size else mean_interval(x, level)
+    return wilson(float(x.sum()), x.size) if rate and x.size else mean_interval(x)
 
 
 def t_quantile(p: float, df: int) -> float:
@@ -165,14 +151,14 @@ def t_quantile(p: float, df: int) -> float:
     return float(stdtrit(df, p))
 
 
-def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
+def wilson(successes: float, n: int) -> Interval:
     """Wilson's interval of a success rate: stays within [0, 1] and is honest at 0 and n successes.
 
     Written out because `successes` may be a fraction (a mean of rates), which `scipy.stats.binomtest` refuses.
     """
     if n <= 0:
         return (0.0, 1.0)
-    z = NormalDist().inv_cdf(0.5 + level / 2)
+    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     rate = successes / n
     centre = rate + z * z / (2 * n)
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))

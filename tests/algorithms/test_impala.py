@@ -16,6 +16,7 @@ from regimen.algorithms.impala import IMPALA, VTraceRow
 from regimen.config.layers import build_config
 from regimen.config.schema import NetworkConfig
 from regimen.engines.base import Limits
+from regimen.engines.native import swap
 from regimen.envs import probe
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError
@@ -23,7 +24,6 @@ from regimen.files.run_dir import read_metrics
 from regimen.returns import vtrace
 from regimen.runs.build import make_engine
 from regimen.schedule import Episodes, Steps
-from regimen.sources import lagged
 from regimen.sources.scan import ScanSource
 from regimen.types import Batch, Spec
 from support import TINY, assert_same_run
@@ -45,7 +45,7 @@ def learn(cls, env, updates=150, lag=0, schedule=None, num_envs=8, **kwargs):
     algo = bound(cls, env, num_envs, **kwargs)
     source = ScanSource(schedule or Steps(128), num_envs)
     state, carry = algo.init(jax.random.key(0)), source.init(env, algo, jax.random.key(1))
-    history = lagged.start(algo.actor_params(state), max(lag, 1))
+    history = jax.tree.map(lambda x: jnp.repeat(x[None], max(lag, 1), 0), algo.actor_params(state))
 
     @jax.jit
     def run(state, carry, history):
@@ -53,7 +53,7 @@ def learn(cls, env, updates=150, lag=0, schedule=None, num_envs=8, **kwargs):
             state, carry, history = x
             params, updates = algo.actor_params(state), state.clock.updates
             if lag:
-                params, history, _ = lagged.swap(history, params, updates, lag)
+                params, history, _ = swap(history, params, updates, lag)
             carry, batch, rows, _ = source.next(env, algo, carry, params, jax.random.fold_in(state.key, updates))
             state, _ = algo.update(state, batch)
             return state.replace(clock=state.clock.advance(128, rows.count)), carry, history
@@ -351,9 +351,9 @@ def test_appo_passes_several_times_over_minibatches():
 @pytest.mark.parametrize("lag", [1, 3])
 def test_the_policy_that_acts_is_as_old_as_it_says(lag):
     """Policy i is the number i."""
-    history, acted, ages = lagged.start({"policy": jnp.float32(0)}, lag), [], []
+    history, acted, ages = {"policy": jnp.zeros(lag)}, [], []
     for i in range(8):
-        old, history, age = lagged.swap(history, {"policy": jnp.float32(i)}, jnp.int32(i), lag)
+        old, history, age = swap(history, {"policy": jnp.float32(i)}, jnp.int32(i), lag)
         acted.append(int(old["policy"]))
         ages.append(int(age))
     assert acted == [max(i - lag, 0) for i in range(8)]

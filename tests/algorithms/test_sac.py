@@ -528,7 +528,7 @@ def test_host_environments_compile_once_and_give_masks_of_both_states():
     assert engine.update._cache_size() == programs and int(engine.state.aux["gradient_steps"]) == 16
     assert not engine.state.replay.truncated.any()
     resumed = engine_of("gym:Pendulum-v1", **{"env_args": {}, "device": "cpu"})
-    resumed.restore(trees.flatten(engine.snapshot(0)), "the first")
+    resumed.restore(0, trees.flatten(engine.snapshot(0)), "the first")
     resumed.advance([Limits(1)])  # its environments start anew in the middle of their episodes
     np.testing.assert_array_equal(np.flatnonzero(resumed.state.replay.truncated.all(1)), [23])
     assert resumed.state.replay.truncated.sum() == 4

@@ -178,11 +178,11 @@ def resumed(eight):
     start = arrays(eight)
     (a,) = eight.advance([Limits(2)])
     end = arrays(eight)
-    eight.restore(start, "the snapshot")
+    eight.restore(0, start, "the snapshot")
     eight.advance([Limits(1)])
     eight.advance([Limits(1)])
     two = engine_of(2)
-    two.restore(start, "the snapshot")
+    two.restore(0, start, "the snapshot")
     (b,) = two.advance([Limits(2)])
     again = arrays(eight)
     return {
@@ -209,7 +209,7 @@ def replayed():
     middle = arrays(learner)
     learner.advance([Limits(2)])
     end = arrays(learner)
-    learner.restore(middle, "the snapshot")
+    learner.restore(0, middle, "the snapshot")
     learner.advance([Limits(2)])
     copies = [np.asarray(s.data) for s in learner.state.models["actor"].params["head"]["kernel"].addressable_shards]
     return {

@@ -141,7 +141,7 @@ def test_the_host_update_is_compiled_once():
     programs = engine.update._cache_size()  # of all engines of this process
     for _ in range(2):
         assert engine.advance([Limits(1)])[0].updates == 1
-    engine.restore(arrays_of(engine), "itself")  # restored arrays must not look different to jax
+    engine.restore(0, arrays_of(engine), "itself")  # restored arrays must not look different to jax
     engine.advance([Limits(1)])
     assert engine.update._cache_size() == programs
     engine.close()

@@ -17,13 +17,15 @@ from regimen.config import layers
 from regimen.config.schema import RolloutConfig
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
-from regimen.experiments.studies import batching, bench, curves, report
+from regimen.experiments.studies import batching, bench, curves
+from regimen.experiments.studies.batching import sentences
+from regimen.experiments.studies.batching.options import PARTS, BatchingOptions, resolve_options
+from regimen.experiments.studies.batching.rows import Outliers, outlier_row
 from regimen.experiments.studies.bench import Injected, OutlierSource, Recipe
 from regimen.experiments.studies.curves import Curve, collapsed, estimate, median, ratio, reached, recovery
-from regimen.experiments.studies.frame import Lines, encoded
-from regimen.experiments.studies.gradients import Sample, groups
-from regimen.experiments.studies.options import PARTS, BatchingOptions, resolve_options
-from regimen.experiments.studies.rows import Outliers, outlier_row
+from regimen.experiments.studies.frame import Lines
+from regimen.experiments.studies.gradients import GradientNoise, groups
+from regimen.experiments.studies.report import encoded
 from regimen.runs.build import make_engine
 from regimen.statistics import Estimate
 
@@ -42,7 +44,7 @@ def vectors(rng, count, n=1):
 
 def test_noise_and_signal_are_the_unbiased_estimates():
     x = vectors(np.random.default_rng(0), 50)
-    sample = Sample.of(x, MEAN)
+    sample = GradientNoise.of(x, MEAN)
     trace = np.trace(np.cov(x.T))
     assert sample.trace == pytest.approx(trace)
     assert sample.signal == pytest.approx((x.mean(0) ** 2).sum() - trace / 50)
@@ -55,7 +57,7 @@ def test_noise_and_signal_are_the_unbiased_estimates():
 def test_intervals_hold_the_known_noise_and_signal_about_as_often_as_they_say():
     noise, signal = [], []
     for i in range(60):
-        sample = Sample.of(vectors(np.random.default_rng(i), 60), MEAN)
+        sample = GradientNoise.of(vectors(np.random.default_rng(i), 60), MEAN)
         noise.append(sample.noise().contains(TRACE))
         signal.append(sample.signal_to_noise().contains(SIGNAL / TRACE))
     assert np.mean(noise) > 0.8 and np.mean(signal) > 0.8
@@ -63,22 +65,22 @@ def test_intervals_hold_the_known_noise_and_signal_about_as_often_as_they_say():
 
 def test_noise_of_independent_episodes_falls_as_one_over_n():
     rng = np.random.default_rng(3)
-    base = Sample.of(vectors(rng, 400), MEAN)
+    base = GradientNoise.of(vectors(rng, 400), MEAN)
     values = []
     for n in (2, 5, 20):
-        e = Sample.of(vectors(rng, 400, n), MEAN).relative_noise(base)
+        e = GradientNoise.of(vectors(rng, 400, n), MEAN).relative_noise(base)
         assert e.low < 1 / n < e.high and e.high < 1, n
         values.append(e.value)
     assert values == sorted(values, reverse=True)
 
 
 def test_without_noise_there_is_no_ratio():
-    still = Sample.of(np.ones((8, 3)), np.ones(3))
-    moving = Sample.of(np.random.default_rng(0).normal(size=(8, 3)), np.ones(3))
+    still = GradientNoise.of(np.ones((8, 3)), np.ones(3))
+    moving = GradientNoise.of(np.random.default_rng(0).normal(size=(8, 3)), np.ones(3))
     assert still.trace == pytest.approx(0.0, abs=1e-12)
     assert math.isnan(moving.relative_noise(still).value)
     assert still.relative_noise(moving).value == pytest.approx(0.0, abs=1e-9)
-    np.testing.assert_array_equal(Sample.of(np.zeros((4, 3)), np.ones(3)).cosines, np.zeros(4))
+    np.testing.assert_array_equal(GradientNoise.of(np.zeros((4, 3)), np.ones(3)).cosines, np.zeros(4))
 
 
 # --- curves ----------------------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def test_words_follow_the_intervals():
         race("20 episodes", Estimate(1.5, 1.2, 1.9), Estimate(math.nan)),
         race("two seeds", Estimate(0.5), Estimate(0.5)),
     ]
-    text = report.race_sentences(rows, "475", 1000)
+    text = sentences.race_sentences(rows, "475", 1000)
     assert "0.9 times (0.7 to 1.2) the steps of 1 episode (no difference can be told)" in text[1]
     assert "0.1 times (0.05 to 0.2) the updates (fewer)" in text[1]
     assert "the steps of 1 episode (more)" in text[2]
@@ -189,10 +191,10 @@ def test_words_on_a_target_that_half_of_the_seeds_did_not_reach():
     never, there = Estimate(math.inf, 900.0, math.inf), Estimate(100.0, 90.0, 110.0)
     rows = [race("1 episode", None, None), race("late", Estimate(math.inf, 9.0, math.inf), Estimate(math.nan))]
     rows[1] |= {"steps_to_target": never, "reached": 2}
-    assert "at least 10 times the steps of 1 episode (more)" in report.race_sentences(rows, "475", 1000)[1]
+    assert "at least 10 times the steps of 1 episode (more)" in sentences.race_sentences(rows, "475", 1000)[1]
     rows = [race("late", None, None) | {"steps_to_target": never}, race("10 episodes", Estimate(0.0, 0.0, 0.2), None)]
     rows[1] |= {"steps_to_target": there, "updates_ratio": Estimate(math.nan)}
-    assert "at most 0.1 times the steps of late (fewer)" in report.race_sentences(rows, "475", 1000)[1]
+    assert "at most 0.1 times the steps of late (fewer)" in sentences.race_sentences(rows, "475", 1000)[1]
 
 
 @pytest.mark.parametrize(
@@ -206,14 +208,14 @@ def test_words_on_a_target_that_half_of_the_seeds_did_not_reach():
     ],
 )
 def test_words_on_noise(relative, words):
-    assert words in report.reduction({"relative_noise": relative, "expected": 0.1})
+    assert words in sentences.reduction({"relative_noise": relative, "expected": 0.1})
 
 
 def test_an_outlier_without_effect_is_not_called_a_loss():
     row = {"size": 1, "factor": 100.0, "seeds": 4, "fell": 0, "fell_control": 0, "never": 0, "recovery": Estimate(0.0)}
-    assert "(a loss)" in report.outlier_sentence(row | {"drop": Estimate(50.0, 20.0, 80.0)})
-    assert "(no loss can be told)" in report.outlier_sentence(row | {"drop": Estimate(5.0, -20.0, 30.0)})
-    assert "(the return rose)" in report.outlier_sentence(row | {"drop": Estimate(-5.0, -7.0, -3.0)})
+    assert "(a loss)" in sentences.outlier_sentence(row | {"drop": Estimate(50.0, 20.0, 80.0)})
+    assert "(no loss can be told)" in sentences.outlier_sentence(row | {"drop": Estimate(5.0, -20.0, 30.0)})
+    assert "(the return rose)" in sentences.outlier_sentence(row | {"drop": Estimate(-5.0, -7.0, -3.0)})
 
 
 # --- regimens and the outlier ----------------------------------------------------------------------------------------
@@ -305,7 +307,7 @@ def test_tables_and_summary_hold_the_numbers(study):
     final = study.results["parts"]["target"][1]["final"]
     assert float(cell["value"]) == final.value and cell["low"] == "" and math.isnan(final.low)
     table, summary = (study.out / "table.md").read_text(), (study.out / "summary.md").read_text()
-    assert all(f"## {heading}" in table for heading in report.HEADINGS.values())
+    assert all(f"## {heading}" in table for heading in study.texts["headings"].values())
     assert "regimen study batching" in summary and "update every 4 episodes" in summary
     assert all(sentence in summary for sentence in study.results["sentences"])
 
@@ -333,13 +335,13 @@ def test_groups_are_the_parameters_of_actor_and_critic():
 
 @pytest.mark.long
 def test_curves_begin_at_the_initial_policy_and_keep_to_the_budget(study):
-    for run in study.runs.values():
-        for c in run.curves:
+    for race in study.races.values():
+        for c in race.curves:
             assert c.steps[0] == c.updates[0] == 0 and math.isnan(c.entropy[0])
-            assert c.steps == sorted(set(c.steps)) and 64 <= c.steps[-1] < 64 + 4 * run.regimen.rollout.episodes
-            assert c.updates[-1] * run.regimen.rollout.episodes == c.episodes[-1] == c.steps[-1] / 4
+            assert c.steps == sorted(set(c.steps)) and 64 <= c.steps[-1] < 64 + 4 * race.regimen.rollout.episodes
+            assert c.updates[-1] * race.regimen.rollout.episodes == c.episodes[-1] == c.steps[-1] / 4
             assert 0 < c.entropy[-1] <= math.log(2) + 1e-6 and -1e-6 <= c.training[-1] <= 3
-    small, large = (study.runs[study.key(study.size(n))].curves[0] for n in (1, 4))
+    small, large = (study.races[study.key(study.size(n))].curves[0] for n in (1, 4))
     assert small.returns[0] == large.returns[0], "every regimen starts from the same policies"
 
 
@@ -347,15 +349,15 @@ def test_curves_begin_at_the_initial_policy_and_keep_to_the_budget(study):
 def test_a_training_started_again_is_the_same_and_another_rate_is_not(study):
     regimen = study.size(4)
     again = study.bench(regimen).train(study.lr)
-    first = study.runs[study.key(regimen)].curves
+    first = study.races[study.key(regimen)].curves
     assert [c.entropy[1:] for c in again] == [c.entropy[1:] for c in first]
-    assert [c.entropy[1:] for c in study.runs[study.key(regimen, 3.0)].curves] != [c.entropy[1:] for c in first]
+    assert [c.entropy[1:] for c in study.races[study.key(regimen, 3.0)].curves] != [c.entropy[1:] for c in first]
 
 
 @pytest.mark.long
 def test_the_control_of_an_outlier_goes_on_as_the_training_did(study):
     regimen = study.size(4)
-    bench, curve = study.bench(regimen), study.runs[study.key(regimen)].curves[0]
+    bench, curve = study.bench(regimen), study.races[study.key(regimen)].curves[0]
     control = bench.after_outlier(study.lr, 1.0, (1, 2))[0]
     at = curve.steps.index(int(bench.middle.steps[0]))
     assert control.updates == [1, 2]

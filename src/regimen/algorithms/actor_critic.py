@@ -14,8 +14,8 @@ from gymnasium import spaces as gym
 from jax.flatten_util import ravel_pytree
 
 from regimen import distributions, spaces
-from regimen.algorithms import own_loop
-from regimen.algorithms.base import Algorithm, Binding
+from regimen.algorithms.base import Binding
+from regimen.algorithms.own_loop import OwnLoop
 from regimen.algorithms.shared import next_values, optimizer, scheduled, values
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
@@ -57,7 +57,7 @@ class ActorCriticBinding(Binding):
         self.critic = make_net(network, Shape(space, ((1, heads),)), 1.0)
 
 
-class ActorCritic(Algorithm):
+class ActorCritic(OwnLoop):
     """A policy and a value network, and what is learned with them."""
 
     by_env = ()
@@ -114,17 +114,6 @@ class ActorCritic(Algorithm):
     def joint_log_prob(self, log_prob: Array) -> Array:
         """Of the whole action [...], from what `log_probs` gives."""
         return log_prob if self.bound.elements.single else log_prob.sum(-1)
-
-    def sample(
-        self, state: State, obs: PyTree, key: Array, mask: PyTree = None
-    ) -> tuple[PyTree, np.ndarray, own_loop.Value]:
-        """(action, log-probability, value) for one observation, as numpy: for a loop of your own. Store the action,
-        send `to_env(action)` to the environment. Values are by component where there are several critic heads."""
-        return own_loop.sample(self, state, obs, key, mask)
-
-    def value(self, state: State, obs: PyTree) -> own_loop.Value:
-        """V of one observation, as `sample` gives it."""
-        return own_loop.value(self, state, obs)
 
     # --- a batch under the current networks --------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from regimen import spaces
 from regimen.algorithms import balance
+from regimen.algorithms.base import Algorithm
 from regimen.errors import ConfigError, nearest
 from regimen.schedule import pack
 from regimen.types import Array, PyTree, State
 
 if TYPE_CHECKING:
-    from regimen.algorithms.actor_critic import ActorCritic
     from regimen.algorithms.ppo import PPO
     from regimen.sources.trajectory_buffer import MinibatchRows
 
@@ -24,37 +24,40 @@ BLOCK = 64  # minibatches are padded to multiples of it, so that their sizes har
 
 
 @jax.jit
-def _sample(algo: ActorCritic, state: State, obs: PyTree, key: Array, mask: Array | None):
+def _sample(algo: OwnLoop, state: State, obs: PyTree, key: Array, mask: Array | None):
     noise = algo.noise(key, ())
     action, _, extras = algo.act(algo.actor_params(state), obs, algo.initial_carry(()), noise, mask=mask)
     return action, extras["log_prob"], _values(algo, state, obs)
 
 
 @jax.jit
-def _values(algo: ActorCritic, state: State, obs: PyTree) -> Array:
+def _values(algo: OwnLoop, state: State, obs: PyTree) -> Array:
     x = algo.features(obs, state.norm.get("obs"))
     return algo.bound.critic.apply(state.models["policy"].params["critic"], x)  # [K]
 
 
-def sample(
-    algo: ActorCritic, state: State, obs: PyTree, key: Array, mask: PyTree = None
-) -> tuple[PyTree, np.ndarray, Value]:
-    spec = algo.bound.spec
-    row = None if mask is None else spaces.mask_row(spec.action_space, mask)
-    out = _sample(algo, state, spaces.cast(spec.observation_space, obs), key, row)
-    action, log_prob, values = jax.tree.map(np.asarray, out)
-    return action, log_prob, by_component(algo, values)
+class OwnLoop(Algorithm):
+    """What an actor-critic offers to a loop of somebody's own, as numpy."""
 
+    def sample(self, state: State, obs: PyTree, key: Array, mask: PyTree = None) -> tuple[PyTree, np.ndarray, Value]:
+        """(action, log-probability, value) for one observation. Store the action, send `to_env(action)` to the
+        environment. Values are by component where there are several critic heads."""
+        spec = self.bound.spec
+        row = None if mask is None else spaces.mask_row(spec.action_space, mask)
+        out = _sample(self, state, spaces.cast(spec.observation_space, obs), key, row)
+        action, log_prob, values = jax.tree.map(np.asarray, out)
+        return action, log_prob, self.by_component(values)
 
-def value(algo: ActorCritic, state: State, obs: PyTree) -> Value:
-    return by_component(algo, np.asarray(_values(algo, state, spaces.cast(algo.bound.spec.observation_space, obs))))
+    def value(self, state: State, obs: PyTree) -> Value:
+        """V of one observation, as `sample` gives it."""
+        out = _values(self, state, spaces.cast(self.bound.spec.observation_space, obs))
+        return self.by_component(np.asarray(out))
 
-
-def by_component(algo: ActorCritic, values: np.ndarray) -> Value:
-    """One number, or a dict where there are several critic heads."""
-    if algo.bound.heads == 1:
-        return values[..., 0]
-    return {name: values[..., k] for k, name in enumerate(algo.bound.spec.reward_components)}
+    def by_component(self, values: np.ndarray) -> Value:
+        """One number, or a dict where there are several critic heads."""
+        if self.bound.heads == 1:
+            return values[..., 0]
+        return {name: values[..., k] for k, name in enumerate(self.bound.spec.reward_components)}
 
 
 def update_minibatch(algo: PPO, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
@@ -65,8 +68,7 @@ def update_minibatch(algo: PPO, state: State, minibatch: MinibatchRows) -> tuple
 
 def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, PyTree]:
     """A buffer's rows as arrays that the loss reads."""
-    bound = algo.bound
-    spec = bound.spec
+    bound, spec = algo.bound, algo.bound.spec
     if minibatch.log_probs is None:
         raise ConfigError("update_minibatch: the rows have no log_probs; give them to TrajectoryBuffer.add_step")
     n, elements = len(minibatch), bound.elements
@@ -74,9 +76,9 @@ def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, PyTree]:
         ("actions", minibatch.actions, bound.dist.zeros((n,))),
         ("log_probs", minibatch.log_probs, np.zeros(n if elements.single else (n, elements.size))),
     ):
-        shapes, wanted = (jax.tree.map(np.shape, x) for x in (column, expected))
-        if shapes != wanted:
-            raise ConfigError(f"update_minibatch: {name} of shape {shapes}; as `sample` gives them it is {wanted}")
+        shapes, right = (jax.tree.map(np.shape, x) for x in (column, expected))
+        if shapes != right:
+            raise ConfigError(f"update_minibatch: {name} of shape {shapes}; as `sample` gives them it is {right}")
 
     def heads(name: str) -> np.ndarray:
         column = getattr(minibatch, name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -71,13 +71,13 @@ class PolicyMap(Algorithm):
         cls,
         algo: Algorithm,
         spec: Spec,
-        chosen: Mapping[str, tuple[str, ...]],
+        policies: Mapping[str, tuple[str, ...]],
         frozen: Mapping[str, tuple[Algorithm, PyTree]],
     ) -> PolicyMap:
-        """`algo` for every policy of `chosen` (name -> agents), except those given as `frozen` (name -> (bound
+        """`algo` for every one of the `policies` (name -> agents), except those given as `frozen` (name -> (bound
         algorithm, actor parameters))."""
         members = []
-        for name, agents in chosen.items():
+        for name, agents in policies.items():
             places = tuple(spec.agents.index(agent) for agent in agents)
             if name in frozen:
                 bound, params = frozen[name]
@@ -90,33 +90,29 @@ class PolicyMap(Algorithm):
 
     def columns(self, member: Member, tree: PyTree, axis: int) -> PyTree:
         """The columns of a member's agents; `axis` is that of all rows, environments times agents."""
-        agents = len(self.binding.spec.agents)
+        agents, places = len(self.binding.spec.agents), self.places(member, axis)
+        return jax.tree.map(lambda x: side_by_side(by_agent(x, agents, axis)[places], axis), tree)
 
-        def take(x: Array) -> Array:
-            lead, rest = x.shape[:axis], x.shape[axis + 1 :]
-            each = x.reshape(*lead, -1, agents, *rest)
-            return each[(slice(None),) * (axis + 1) + (np.array(member.agents),)].reshape(*lead, -1, *rest)
-
-        return jax.tree.map(take, tree)
+    def places(self, member: Member, axis: int) -> tuple:
+        """The index of a member's agents in an array [..., environments, agents, ...]."""
+        return (slice(None),) * (axis + 1) + (np.array(member.agents),)
 
     def join(self, pieces: list[PyTree], axis: int) -> PyTree:
         """Rows of each member as rows of all, in their order."""
         order = np.argsort(np.concatenate([m.agents for m in self.members]))
 
         def interleave(*leaves: Array) -> Array:
-            lead, rest = leaves[0].shape[:axis], leaves[0].shape[axis + 1 :]
-            each = [x.reshape(*lead, -1, len(m.agents), *rest) for x, m in zip(leaves, self.members)]
-            whole = jnp.concatenate(each, axis=axis + 1)
-            return jnp.take(whole, order, axis=axis + 1).reshape(*lead, -1, *rest)
+            each = [by_agent(x, len(m.agents), axis) for x, m in zip(leaves, self.members)]
+            return side_by_side(jnp.take(jnp.concatenate(each, axis=axis + 1), order, axis=axis + 1), axis)
 
         return jax.tree.map(interleave, *pieces)
 
     def state_of(self, member: Member, state: State) -> State:
         """A member's own, with a randomness of its own."""
 
-        def entries(named: dict[str, PyTree]) -> dict[str, PyTree]:
+        def entries(tree: dict[str, PyTree]) -> dict[str, PyTree]:
             start = f"{member.name}."
-            return {key[len(start) :]: value for key, value in named.items() if key.startswith(start)}
+            return {key.removeprefix(start): value for key, value in tree.items() if key.startswith(start)}
 
         key = jax.random.fold_in(state.key, 1 + self.members.index(member))
         replay = state.replay[member.name] if isinstance(state.replay, dict) else ()
@@ -128,21 +124,23 @@ class PolicyMap(Algorithm):
         states = {m.name: m.algo.init(jax.random.fold_in(key, i)) for i, m in enumerate(self.members) if m.learns}
         frozen = {f"{m.name}.frozen": Model(m.frozen) for m in self.members if not m.learns}
         state = next(iter(states.values())).replace(models=frozen, norm={}, aux={}, replay={})
-        for m in self.members:
-            state = self.with_state(state, m, states[m.name]) if m.learns else state
+        for m in filter(lambda m: m.learns, self.members):
+            state = self.with_state(state, m, states[m.name])
         return state.replace(replay=state.replay if any_leaves(state.replay) else ())
 
     def with_state(self, state: State, member: Member, part: State) -> State:
         """The state of all with that of one member in it."""
 
-        def named(entries: dict[str, PyTree]) -> dict[str, PyTree]:
-            return {f"{member.name}.{key}": value for key, value in entries.items()}
+        def merged(whole: dict[str, PyTree], entries: dict[str, PyTree]) -> dict[str, PyTree]:
+            return whole | {f"{member.name}.{key}": value for key, value in entries.items()}
 
         replay = state.replay | {member.name: part.replay} if isinstance(state.replay, dict) else state.replay
-        models, norm, aux = (
-            a | named(b) for a, b in ((state.models, part.models), (state.norm, part.norm), (state.aux, part.aux))
+        return state.replace(
+            models=merged(state.models, part.models),
+            norm=merged(state.norm, part.norm),
+            aux=merged(state.aux, part.aux),
+            replay=replay,
         )
-        return state.replace(models=models, norm=norm, aux=aux, replay=replay)
 
     def actor_params(self, state: State) -> PyTree:
         return {
@@ -178,12 +176,11 @@ class PolicyMap(Algorithm):
 
     def put(self, member: Member, whole: PyTree, part: PyTree, axis: int) -> PyTree:
         """`whole` with the columns of a member's agents replaced."""
-        agents, places = len(self.binding.spec.agents), np.array(member.agents)
+        agents, places = len(self.binding.spec.agents), self.places(member, axis)
 
         def write(x: Array, y: Array) -> Array:
-            lead, rest = x.shape[:axis], x.shape[axis + 1 :]
-            each, new = x.reshape(*lead, -1, agents, *rest), y.reshape(*lead, -1, len(places), *rest)
-            return each.at[(slice(None),) * (axis + 1) + (places,)].set(new).reshape(x.shape)
+            new = by_agent(y, len(member.agents), axis)
+            return side_by_side(by_agent(x, agents, axis).at[places].set(new), axis)
 
         return jax.tree.map(write, whole, part)
 
@@ -193,11 +190,10 @@ class PolicyMap(Algorithm):
         return jax.tree.map(lambda x: jnp.zeros((*x.shape[:axis], rows, *x.shape[axis + 1 :]), x.dtype), like)
 
     def to_env(self, action: PyTree) -> PyTree:
-        on_host = isinstance(jax.tree.leaves(action)[0], (np.ndarray, np.generic))
         leaf = jax.tree.leaves(action)[0]
         axis = leaf.ndim - 1 - jax.tree.leaves(self.binding.dist.zeros(()))[0].ndim
         out = self.join([m.algo.to_env(self.columns(m, action, axis)) for m in self.members], axis)
-        return jax.tree.map(np.asarray, out) if on_host else out
+        return jax.tree.map(np.asarray, out) if isinstance(leaf, (np.ndarray, np.generic)) else out
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """Each learning member on its own columns; one whose agents were all absent stays as it is. Metrics are means
@@ -205,9 +201,7 @@ class PolicyMap(Algorithm):
         reports: dict[str, dict[str, Array]] = {}
         acted: dict[str, Array] = {}
         columns = batch.replace(length=None, worker=None, lag=None)
-        for m in self.members:
-            if not m.learns:
-                continue
+        for m in filter(lambda m: m.learns, self.members):
             part = self.columns(m, columns, 1).replace(length=batch.length, worker=batch.worker)
             if batch.lag is not None:
                 part = part.replace(lag=self.columns(m, batch.lag, 0))
@@ -225,19 +219,25 @@ class PolicyMap(Algorithm):
         return state, metrics
 
 
+def by_agent(x: Array, agents: int, axis: int) -> Array:
+    """The rows of an axis as two: environments, and the agents of each."""
+    return x.reshape(*x.shape[:axis], -1, agents, *x.shape[axis + 1 :])
+
+
+def side_by_side(x: Array, axis: int) -> Array:
+    """The inverse: agents of each environment as rows beside each other."""
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
 def any_leaves(tree: PyTree) -> bool:
     return bool(jax.tree.leaves(tree))
 
 
 def _flatten(algo: PolicyMap):
-    return tuple(m.algo for m in algo.members), (
-        tuple((m.name, m.agents, m.learns) for m in algo.members),
-        algo.binding,
-    )
+    return tuple(m.algo for m in algo.members), algo.binding
 
 
-def _unflatten(static: tuple[tuple, Members], algos: tuple[Algorithm, ...]) -> PolicyMap:
-    _, binding = static
+def _unflatten(binding: Members, algos: tuple[Algorithm, ...]) -> PolicyMap:
     members = tuple(dataclasses.replace(m, algo=a) for m, a in zip(binding.members, algos))
     return PolicyMap(members, binding)
 
@@ -261,38 +261,38 @@ def parse(text: str, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         raise ConfigError(f"policy_map: '{text}' needs an environment of several agents; use 'shared'")
     if text == INDEPENDENT:
         return {agent: (agent,) for agent in agents}
-    given: dict[str, str] = {}
+    policies = {role: role for role in map(role_of, agents)}  # of an agent or a role
     if text != BY_ROLE:
-        roles = dict.fromkeys(map(role_of, agents))
-        for item in filter(None, (part.strip() for part in text.split(","))):
-            who, equals, policy = (part.strip() for part in item.partition("="))
-            if not equals or not re.fullmatch(r"[A-Za-z0-9_-]+", policy):
+        roles, policies = policies, {}
+        for item, who, policy in assignments(text):
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", policy):
                 words = f"{SHARED}, {INDEPENDENT}, {BY_ROLE}, or agent=policy,agent=policy"
                 raise ConfigError(f"policy_map: '{item}' is not an assignment; write {words}")
             if who not in agents and who not in roles:
                 hint = nearest(who, (*agents, *roles))
                 raise ConfigError(f"policy_map: '{who}' is neither an agent nor a role{hint}")
-            given[who] = policy
-        missing = [a for a in agents if a not in given and role_of(a) not in given]
-        if missing:
-            raise ConfigError(f"policy_map: the agent '{missing[0]}' has no policy; add {missing[0]}=NAME")
-
-    def named(agent: str) -> str:
-        role = role_of(agent)
-        return given.get(agent) or given.get(role) or role
-
+            policies[who] = policy
     out: dict[str, tuple[str, ...]] = {}
     for agent in agents:
-        out[named(agent)] = (*out.get(named(agent), ()), agent)
+        policy = policies.get(agent) or policies.get(role_of(agent))
+        if policy is None:
+            raise ConfigError(f"policy_map: the agent '{agent}' has no policy; add {agent}=NAME")
+        out[policy] = (*out.get(policy, ()), agent)
     return out
+
+
+def assignments(text: str) -> Iterator[tuple[str, str, str]]:
+    """(item, name, value) of every `name=value` between commas; the value is empty where there is none."""
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = item.partition("=")
+        yield item, name.strip(), value.strip()
 
 
 def parse_frozen(text: str | None, policies: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Policy -> run, of `policy=RUN,policy=RUN`."""
     out: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in (text or "").split(","))):
-        name, equals, run = item.partition("=")
-        if not equals or not run:
+    for item, name, run in assignments(text or ""):
+        if not run:
             raise ConfigError(f"frozen: '{item}' is not an assignment; write policy=RUN")
         if name not in policies:
             raise ConfigError(f"frozen: there is no policy '{name}'{nearest(name, policies)}")

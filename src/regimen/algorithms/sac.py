@@ -288,7 +288,7 @@ class SACBinding(OffPolicyBinding):
         rows = spec.rollout_rows
         self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers) if rows else None
         can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
-        options = sum(spaces.logits(s) for s in spaces.leaves(spec.action_space).values())
+        options = spaces.logits(spec.action_space)
         self.options = options if can_mask else 0
 
     def empty_replay(self) -> PyTree:

@@ -89,14 +89,9 @@ class Engine:
         """State and carry of learner k, to be saved."""
         raise NotImplementedError
 
-    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
-        """Continue from a snapshot; `what` names it in errors. Runs of a group resume one by one."""
+    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
+        """Let learner k continue from a snapshot; `what` names it in errors."""
         raise NotImplementedError
-
-    def restore_one(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
-        """The same for one learner of several."""
-        assert k == 0 and self.learners == 1, "this engine restores one learner"
-        self.restore(arrays, what)
 
     def actor_params(self, k: int) -> PyTree:
         raise NotImplementedError

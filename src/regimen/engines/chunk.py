@@ -254,18 +254,12 @@ class CompiledEngine(Engine):
     def snapshot(self, k: int) -> PyTree:
         return {"state": self.at(self.state, k), "carry": self.at(self.carry, k)}
 
-    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
-        assert self.learners == 1
-        tree = trees.unflatten(self.snapshot(0), arrays, what)
-        self.place(tree["state"], tree["carry"])
-
-    def restore_one(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
-        if self.learners == 1:
-            return self.restore(arrays, what)
+    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
         tree = trees.unflatten(self.snapshot(k), arrays, what)
-        whole = {"state": self.state, "carry": self.carry}
-        new = jax.tree.map(lambda all_of, one: all_of.at[k].set(one), whole, tree)
-        self.place(new["state"], new["carry"])
+        learner = tree["state"], tree["carry"]
+        if self.learners > 1:
+            learner = jax.tree.map(lambda group, x: group.at[k].set(x), (self.state, self.carry), learner)
+        self.place(*learner)
 
     def algo_of(self, k: int) -> Algorithm:
         return self.algo if self.variants is None else self.variants[k]

@@ -68,18 +68,18 @@ def mappings() -> int:
         return 0
 
 
-def choose(asked: int | None, num_envs: int, algo: Algorithm) -> list[Device]:
-    """The devices to train on, each with an equal share of the environments: `asked`, or all that can share them."""
+def choose(number: int | None, num_envs: int, algo: Algorithm) -> list[Device]:
+    """The devices to train on, each with an equal share of the environments: `number`, or all that can share them."""
     visible = jax.devices()
     if jax.process_count() > 1:
-        if asked not in (None, len(visible)):
-            raise ConfigError(f"devices: {asked}, but all {len(visible)} of the processes take part; leave it unset")
-        asked = len(visible)
+        if number not in (None, len(visible)):
+            raise ConfigError(f"devices: {number}, but all {len(visible)} of the processes take part; leave it unset")
+        number = len(visible)
     if algo.by_env is None:
-        if asked not in (None, 1):
+        if number not in (None, 1):
             raise ConfigError(f"devices: {type(algo).__name__} learns on one device only (it has no `by_env`); set 1")
         return visible[:1]
-    count = asked or next(d for d in range(len(visible), 0, -1) if num_envs % d == 0)
+    count = number or next(d for d in range(len(visible), 0, -1) if num_envs % d == 0)
     if count > len(visible):
         raise ConfigError(f"devices: {count} are asked for and {len(visible)} are visible")
     if num_envs % count:

@@ -56,8 +56,8 @@ class UpdateEngine(Engine):
     def snapshot(self, k: int) -> PyTree:
         return {"state": self.state}
 
-    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
-        self.state = jax.tree.map(jnp.copy, trees.unflatten(self.snapshot(0), arrays, what)["state"])
+    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
+        self.state = jax.tree.map(jnp.copy, trees.unflatten(self.snapshot(k), arrays, what)["state"])
 
     def actor_params(self, k: int) -> PyTree:
         return self.algo.actor_params(self.state)

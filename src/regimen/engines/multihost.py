@@ -111,14 +111,13 @@ class SharedEngine(NativeEngine):
             case "snapshot":
                 self.whole()
             case "restore":
-                blank = self.blank()
-                self.place(blank["state"], blank["carry"])
+                self.place(*self.blank())
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
-        chosen = self.device_limits(limits)
-        fields = [chosen.updates, chosen.steps, chosen.episodes]
+        shares = self.device_limits(limits)
+        fields = [shares.updates, shares.steps, shares.episodes]
         self.tell({"do": "advance", "limits": [np.asarray(x).tolist() for x in fields]})
-        return self.run_chunk(chosen)
+        return self.run_chunk(shares)
 
     def run_chunk(self, limits: Limits) -> list[Progress]:
         with blaming_the_lost():
@@ -141,23 +140,24 @@ class SharedEngine(NativeEngine):
         self.tell({"do": "snapshot"})
         return self.at(self.whole(), k)
 
-    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
-        tree = trees.unflatten(self.snapshot(0), arrays, what)
+    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
+        assert self.learners == 1, "several processes restore one learner"
+        tree = trees.unflatten(self.snapshot(k), arrays, what)
         self.tell({"do": "restore"})
         self.place(tree["state"], tree["carry"])
 
     def blank(self) -> PyTree:
-        """Zeros in place of a snapshot."""
-        shapes = jax.eval_shape(lambda: jax.tree.map(words, {"state": self.state, "carry": self.carry}))
+        """Zeros in place of a state and a carry."""
+        shapes = jax.eval_shape(lambda: jax.tree.map(words, (self.state, self.carry)))
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.tree.map(as_was, zeros, {"state": self.state, "carry": self.carry})
+        return jax.tree.map(as_was, zeros, (self.state, self.carry))
 
     def place(self, state: State, carry: PyTree) -> None:
         """Take up process 0's state and carry; all processes call it, at the start and to restore."""
-        given = state, carry
         with blaming_the_lost():
-            sent = multihost_utils.broadcast_one_to_all(jax.tree.map(lambda x: np.asarray(words(x)), given))
-        super().place(*jax.tree.map(as_was, sent, given))
+            plain = jax.tree.map(lambda x: np.asarray(words(x)), (state, carry))
+            sent = multihost_utils.broadcast_one_to_all(plain)
+        super().place(*jax.tree.map(as_was, sent, (state, carry)))
 
 
 def words(x: Array) -> Array:

@@ -16,7 +16,6 @@ from regimen.axes import DEVICES, all_devices, gather_over_devices
 from regimen.engines.chunk import Buffers, CompiledEngine, Stretch, Turn, one_update
 from regimen.engines.curriculum import Curriculum
 from regimen.engines.device import Device
-from regimen.sources import lagged
 from regimen.sources.scan import ScanSource
 from regimen.types import Array, PyTree, State
 
@@ -36,7 +35,7 @@ def collect_and_learn(
     key = jax.random.fold_in(state.key, state.clock.updates)
     params, played, values, new, age = algo.actor_params(state), env, {}, {}, None
     if lag:
-        params, new["history"], age = lagged.swap(carry["history"], params, state.clock.updates, lag)
+        params, new["history"], age = swap(carry["history"], params, state.clock.updates, lag)
     if curriculum is not None:
         played, values = curriculum.apply(env, state.clock, carry["curriculum"])
     plain = curriculum is None and not lag
@@ -56,6 +55,17 @@ def collect_and_learn(
         metrics=update.metrics | values,
         episodes=rows,
     )
+
+
+def swap(history: PyTree, params: PyTree, updates: Array, lag: int) -> tuple[PyTree, PyTree, Array]:
+    """The policy to act with, the history [lag, ...] that remembers the current one instead, and how old the former is.
+
+    Asynchronous workers act with a policy some updates old; this repeats it exactly: update i acts with the policy of
+    update i - lag, with the first one while there is none so old."""
+    slot = updates % lag
+    old = jax.tree.map(lambda x: x[slot], history)
+    new = jax.tree.map(lambda x, p: x.at[slot].set(p), history, params)
+    return old, new, jnp.minimum(updates, lag)
 
 
 class NativeEngine(CompiledEngine):
@@ -91,7 +101,8 @@ class NativeEngine(CompiledEngine):
             states.append(init(jax.random.fold_in(key, 0), algo))
             extra, first = {}, env
             if lag:
-                extra["history"] = lagged.start(algo.actor_params(states[-1]), lag)
+                params = algo.actor_params(states[-1])
+                extra["history"] = jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[None], lag, axis=0), params)
             if curriculum is not None:
                 extra["curriculum"] = curriculum.start()
                 first, _ = curriculum.apply(env, states[-1].clock, extra["curriculum"])

@@ -85,9 +85,9 @@ class OfflineEngine(CompiledEngine):
     def snapshot(self, k: int) -> PyTree:
         return super().snapshot(k) | {"data": self.digest}
 
-    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
+    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
         self.require_same_data(arrays, what)
-        super().restore(arrays, what)
+        super().restore(k, arrays, what)
 
     def require_same_data(self, arrays: dict[str, np.ndarray], what: str) -> None:
         if not np.array_equal(arrays.get("data", ()), self.digest):
@@ -108,14 +108,14 @@ def make_engine(
     algo = make_algorithm(config.algorithm, config.algo, config.network).bind(spec_of(handle))
     about = data.describe()
     rows = dataset.on_device(data, algo.bound.dist, algo.gamma)
-    given: Any = config.algo
+    algo_config: Any = config.algo
     engine: Any = OfflineEngine(algo, rows, regimen.n, seeds, lambda key: adopt(algo.init(key)), about["sha256"])
     notes, online = [data.summary()], config.common.online_steps
     if online:
         assert config.total_steps is not None  # validation
-        if given.lagrange is None:
-            given = dataclasses.replace(given, min_q_weight=given.online_q_weight)
-        bare = config.replace(data=None, algo=given)
+        if algo_config.lagrange is None:
+            algo_config = dataclasses.replace(algo_config, min_q_weight=algo_config.online_q_weight)
+        bare = config.replace(data=None, algo=algo_config)
         engine = FineTuneEngine(engine, partial(make_online, bare, handle, seeds), config.total_steps - online)
         notes.append(f"after {engine.switch:,} steps it goes on online for {online:,}")
     engine.notes, engine.about, engine.regimen = tuple(notes), {"data": about}, regimen
@@ -143,13 +143,13 @@ class FineTuneEngine(Engine):
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
         if self.now is self.offline:
-            left = [self.switch - done for done in self.steps]
-            if not any(n > 0 for n, limit in zip(left, limits) if limit.updates):
+            rest = [self.switch - steps for steps in self.steps]
+            if not any(n > 0 for n, limit in zip(rest, limits) if limit.updates):
                 self.go_online([self.offline.at(self.offline.state, k) for k in range(self.learners)])
             else:
-                limits = [x.replace(steps=min(x.steps, n)) for x, n in zip(limits, left)]
+                limits = [x.replace(steps=min(x.steps, n)) for x, n in zip(limits, rest)]
         progress = self.now.advance(limits)
-        self.steps = [done + int(p.steps.sum()) for done, p in zip(self.steps, progress)]
+        self.steps = [steps + int(p.steps.sum()) for steps, p in zip(self.steps, progress)]
         return progress
 
     def go_online(self, states: list[State] | None = None) -> None:
@@ -157,23 +157,26 @@ class FineTuneEngine(Engine):
         online: Any = self.make_online()
         if states is not None:
             fresh = [online.at(online.state, k) if self.learners > 1 else online.state for k in range(self.learners)]
-            made = [seeded(old, new, online.algo.bound.replay, self.offline.data) for old, new in zip(states, fresh)]
-            online.state = jax.tree.map(jnp.copy, self.offline.stack(made))
+            replay, data = online.algo.bound.replay, self.offline.data
+            states = [with_data(old, new, replay, data) for old, new in zip(states, fresh)]
+            online.state = jax.tree.map(jnp.copy, self.offline.stack(states))
         self.now = online
 
     def snapshot(self, k: int) -> PyTree:
         mark = {"data": self.offline.digest, "switch": np.int32(self.switch)}
         return self.now.snapshot(k) | mark
 
-    def restore(self, arrays: dict[str, np.ndarray], what: str) -> None:
-        own = {k: v for k, v in arrays.items() if k != "switch"}
+    def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
+        assert self.learners == 1, "learners that go on online resume one by one"
+        rest = {name: x for name, x in arrays.items() if name != "switch"}
         self.switch = int(arrays["switch"])
         if "state/aux/ring/count" not in arrays:
-            self.offline.restore(own, what)
+            self.offline.restore(k, rest, what)
         else:
-            self.offline.require_same_data(arrays, what)
+            self.offline.require_same_data(rest, what)
             self.go_online()
-            self.now.restore({k: v for k, v in own.items() if k != "data"}, what)
+            del rest["data"]
+            self.now.restore(k, rest, what)
         clock = self.now.state.clock  # type: ignore[attr-defined]
         self.steps = [(int(clock.steps_high) << 30) + int(clock.steps_low)]
 
@@ -184,7 +187,7 @@ class FineTuneEngine(Engine):
         self.now.close()
 
 
-def seeded(state: State, fresh: State, replay: Replay, data: Data) -> State:
+def with_data(state: State, fresh: State, replay: Replay, data: Data) -> State:
     """The offline state with a replay that begins with the data: as many whole rollouts as fit, the newest. A column
     ends as if it were cut, because what is written behind it is another episode."""
     columns = replay.columns

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 GRACE_SECONDS = 8.0
 INTERRUPTED = (130, 143)  # exit codes of what a signal ended: SIGINT, SIGTERM
@@ -76,17 +76,20 @@ class Signals:
             raise KeyboardInterrupt  # asked twice: leave without saving
         self.requested = number
 
-    def watch(self) -> None:
+    def arrivals(self) -> Iterator[int]:
+        """Numbers of the signals as they arrive, until the context ends."""
         with self.reader:
             while (data := self.reader.recv(1)) and not self.done.is_set():
-                number = data[0]
-                if number not in (signal.SIGINT, signal.SIGTERM):
-                    continue
-                if not self.busy() and self.done.wait(GRACE_SECONDS):
-                    return
-                with contextlib.suppress(Exception):
-                    self.last_words(number)
-                os._exit(128 + number)
+                if data[0] in (signal.SIGINT, signal.SIGTERM):
+                    yield data[0]
+
+    def watch(self) -> None:
+        for number in self.arrivals():
+            if not self.busy() and self.done.wait(GRACE_SECONDS):
+                return
+            with contextlib.suppress(Exception):
+                self.last_words(number)
+            os._exit(128 + number)
 
 
 class Leaving(Signals):
@@ -107,8 +110,7 @@ class Leaving(Signals):
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
     def watch(self) -> None:
-        with self.reader:
-            while (data := self.reader.recv(1)) and not self.done.is_set():
-                if data[0] in (signal.SIGINT, signal.SIGTERM) and not self.heard.wait(GRACE_SECONDS):
-                    print("regimen: interrupted", file=sys.stderr, flush=True)
-                    os._exit(128 + data[0])
+        for number in self.arrivals():
+            if not self.heard.wait(GRACE_SECONDS):
+                print("regimen: interrupted", file=sys.stderr, flush=True)
+                os._exit(128 + number)

@@ -238,7 +238,7 @@ class HostSource:
         if self.remembers:
             set_row(self.memory, own, self.blank)
         if "action_mask" in info and self.mask is None:
-            size = sum(spaces.logits(s) for s in spaces.leaves(self.action_space).values())
+            size = spaces.logits(self.action_space)
             self.mask = np.ones((self.columns, size), bool)
         if self.mask is not None:
             self.note_mask(i, info)

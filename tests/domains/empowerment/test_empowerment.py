@@ -539,7 +539,7 @@ def test_resume_is_exact_in_the_middle_of_every_stage():
     assert set(stages) == set(range(7))
     for number in range(7):
         middle = stages.index(number)
-        made.restore(states[middle], "a snapshot")
+        made.restore(0, states[middle], "a snapshot")
         done = 0
         while done < 13 - middle:
             done += made.advance([Limits(13 - middle - done)])[0].updates

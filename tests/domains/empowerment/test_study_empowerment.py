@@ -49,7 +49,7 @@ class Engine:
 def test_a_seed_that_diverges_stops_alone_and_is_named(monkeypatch, tmp_path):
     engine = Engine()
     monkeypatch.setattr(empowerment, "make_engine", lambda *args: engine)
-    monkeypatch.setattr(empowerment.validate, "solved", lambda *args: None)
+    monkeypatch.setattr(empowerment.validate, "solution_of", lambda *args: None)
     monkeypatch.setattr(empowerment.validate, "compare", lambda *args: None)
     monkeypatch.setattr(empowerment.validate, "measure", lambda *args: dict.fromkeys(empowerment.SCORES, 0.5))
     config = empowerment.configured("world/corr5", None, {}, 6 * 1024)

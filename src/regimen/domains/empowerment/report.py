@@ -42,17 +42,16 @@ def summary(solution: Solution, name: str = "") -> dict[str, Any]:
         }
         for h in range(world.humans)
     ]
-    assumed = dataclasses.asdict(theory)
+    assumptions = dataclasses.asdict(theory)
     if theory.prior == "heuristic":
-        assumed["beta_h"] = getattr(world, "beta_h", None)  # the world's own
-    counted = {} if solution.stationary else {"states_with_time": solution.pairs}
+        assumptions["beta_h"] = getattr(world, "beta_h", None)
     return {
         "world": name,
         "states": len(solution.table.states),
-        **counted,
+        **({} if solution.stationary else {"states_with_time": solution.pairs}),
         "horizon": solution.table.horizon,
         "joint_actions": joint_actions(world),
-        "theory": {k: "inf" if v == math.inf else v for k, v in assumed.items()},
+        "theory": {k: "inf" if v == math.inf else v for k, v in assumptions.items()},
         "v_r": point.v_r,
         "u_r": point.u_r,
         "q_r": {a: None if math.isnan(q) else float(q) for a, q in zip(actions, point.q_r)},
@@ -77,8 +76,8 @@ def lines(summary: dict[str, Any]) -> list[str]:
     out.append(f"  power in bits: aggregate {summary['aggregate_bits']:.4f}, total {summary['total_bits']:.4f}")
     out.append(f"  {'robot':<16} {'Q_r':>14} {'policy':>10}")
     for action, q in summary["q_r"].items():
-        shown = "not allowed" if q is None else f"{q:.6f}"
-        out.append(f"  {action:<16} {shown:>14} {summary['policy'][action]:>10.6f}")
+        value = "not allowed" if q is None else f"{q:.6f}"
+        out.append(f"  {action:<16} {value:>14} {summary['policy'][action]:>10.6f}")
     for h, human in enumerate(summary["humans"]):
         out.append(f"  human {h}: X_h {human['x_h']:.6f} ({human['bits']:.4f} bits); V_h^e by goal:")
         pairs = [f"{goal}: {value:.5f}" for goal, value in human["v_h_e"].items()]
@@ -108,25 +107,19 @@ def output_file(path: str) -> Path:
     return file
 
 
-def pairs_of(solution: Solution) -> list[np.ndarray]:
-    """States to write, by time."""
-    return [np.flatnonzero(solution.live(t)) for t in range(len(solution.v_r))]
-
-
 def save_npz(solution: Solution, file: Path) -> None:
-    at = pairs_of(solution)
+    state, time = solution.moments()
     names = ("q_r", "pi_r", "v_h_e", "x_h", "u_r", "v_r", *(("v_h_m",) if solution.v_h_m is not None else ()))
-    arrays = {n: np.concatenate([getattr(solution, n)[t][s] for t, s in enumerate(at)]) for n in names}
     np.savez_compressed(
         file,
         allow_pickle=False,
         states=solution.table.states,
-        state=np.concatenate(at).astype(np.int32),
-        time=np.repeat(np.arange(len(at), dtype=np.int32), [len(s) for s in at]),
+        state=state.astype(np.int32),
+        time=time.astype(np.int32),
         goal_weights=solution.world.goal_weights,
         actions=np.array(robot_actions(solution.world)),
         goals=np.array(solution.world.goal_names),
-        **arrays,
+        **{name: solution.column(name) for name in names},
     )
 
 
@@ -135,9 +128,8 @@ def save_csv(solution: Solution, file: Path) -> None:
     head = ["time", "state", "v_r", "u_r", *(f"x_h_{h}" for h in humans)]
     head += [*(f"q_r_{a}" for a in actions), *(f"pi_r_{a}" for a in actions)]
     rows = []
-    for t, states in enumerate(pairs_of(solution)):
-        for s in states:
-            p = solution.at(s, t)
-            state = " ".join(map(str, solution.table.states[s].tolist()))
-            rows.append([t, state, p.v_r, p.u_r, *p.x_h.tolist(), *p.q_r.tolist(), *p.pi_r.tolist()])
+    for s, t in zip(*solution.moments()):
+        p = solution.at(s, t)
+        state = " ".join(map(str, solution.table.states[s].tolist()))
+        rows.append([t, state, p.v_r, p.u_r, *p.x_h.tolist(), *p.q_r.tolist(), *p.pi_r.tolist()])
     file.write_text(Table(head, rows).csv(), encoding="utf-8", newline="")

@@ -18,15 +18,14 @@ from regimen.config import layers as settings
 from regimen.config import presets
 from regimen.config.regimen import resolve
 from regimen.config.schema import TrainConfig
-from regimen.domains.empowerment import exact, reach
+from regimen.domains.empowerment import reach
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.algorithm import Empowerment
+from regimen.domains.empowerment.learner.binding import solution_of
 from regimen.domains.empowerment.learner.targets import NetValues
 from regimen.domains.empowerment.pictures.draw import plot_solution
 from regimen.domains.empowerment.solution import Solution
-from regimen.domains.empowerment.worlds.world import World
 from regimen.envs import registry
-from regimen.envs.protocol import Env
 from regimen.errors import UsageError
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.storage import write_json
@@ -88,12 +87,7 @@ class Validation:
 
 def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAndExact:
     """What networks with these parameters (by network) say where the solution has values."""
-    live = [solution.live(t) for t in range(len(solution.v_r))]
-    state = np.concatenate([np.flatnonzero(x) for x in live])
-    time = np.concatenate([np.full(int(x.sum()), t) for t, x in enumerate(live)])
-
-    def right(name: str) -> np.ndarray:
-        return np.concatenate([layer[there] for layer, there in zip(getattr(solution, name), live)])
+    state, time = solution.moments()
 
     @jax.jit
     def look(algo: Empowerment, params: PyTree, states: Array, times: Array) -> NetValues:
@@ -112,7 +106,7 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAnd
         "v_r": -np.exp(values.log_v),
     }
     learned = {name: np.asarray(x, np.float64) for name, x in learned.items()}
-    return LearnedAndExact(state, time, learned, {name: right(name) for name in learned})
+    return LearnedAndExact(state, time, learned, {name: solution.column(name) for name in learned})
 
 
 def in_pieces(look: Callable[[np.ndarray], NetValues], count: int, size: int = 4096) -> NetValues:
@@ -140,27 +134,24 @@ def measure(pairs: LearnedAndExact, beta_r: float) -> dict[str, float]:
     tv = 0.5 * np.abs(learned["pi_r"] - right["pi_r"]).sum(1)
     agree, rows = agreement(learned["q_r"], right["q_r"])
     start = int(np.flatnonzero((pairs.time == 0) & (pairs.state == 0))[0])
-    v_h_e = np.abs(learned["v_h_e"] - right["v_h_e"])
-    q_error = relative("q_r")[possible]
+    errors = {
+        "v_r": relative("v_r"),
+        "q_r": relative("q_r")[possible],
+        "v_h_e": np.abs(learned["v_h_e"] - right["v_h_e"]),
+        "x_h": relative("x_h"),
+    }
     numbers = {
         "v_r_start": learned["v_r"][start],
         "v_r_start_exact": right["v_r"][start],
         "v_r_start_error": relative("v_r")[start],
-        "v_r_error_mean": relative("v_r").mean(),
-        "v_r_error_max": relative("v_r").max(),
-        "q_r_error_mean": q_error.mean(),
-        "q_r_error_max": q_error.max(),
+        **{f"{name}_error_{kind}": getattr(x, kind)() for name, x in errors.items() for kind in ("mean", "max")},
+        "u_r_error_mean": relative("u_r").mean(),
         "log_ratio_rmse": np.sqrt(np.nanmean(np.square(ratio))),
         "log_ratio_max": np.nanmax(np.abs(ratio)),
         "tv_mean": tv.mean(),
         "tv_max": tv.max(),
         "argmax_agreement": agree,
-        "argmax_rows": float(rows),
-        "v_h_e_error_mean": v_h_e.mean(),
-        "v_h_e_error_max": v_h_e.max(),
-        "x_h_error_mean": relative("x_h").mean(),
-        "x_h_error_max": relative("x_h").max(),
-        "u_r_error_mean": relative("u_r").mean(),
+        "argmax_rows": rows,
     }
     return {name: float(x) for name, x in numbers.items()}
 
@@ -173,8 +164,8 @@ def agreement(learned: np.ndarray, right: np.ndarray) -> tuple[float, int]:
     best = size <= least + 1e-6
     others = np.where(best, np.inf, size).min(1)
     gap = (others - least[:, 0] >= GAP) & np.isfinite(others)
-    chosen = np.argmin(np.where(np.isfinite(right), -learned, np.inf), 1)
-    hits = best[np.arange(len(best)), chosen]
+    choice = np.argmin(np.where(np.isfinite(right), -learned, np.inf), 1)
+    hits = best[np.arange(len(best)), choice]
     return (float(hits[gap].mean()) if gap.any() else 1.0), int(gap.sum())
 
 
@@ -192,7 +183,7 @@ def validate(
     params = load_params(algo, path, checkpoint)
     c = config.algo
     assert isinstance(algo, Empowerment) and isinstance(c, EmpowermentConfig)
-    solution = solved(handle.native, c, limit)
+    solution = solution_of(handle.native, c, limit)
     pairs = compare(algo, params, solution)
     folder = Path(out) if out is not None else path / "validation"
     validation = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder, solution.report)
@@ -232,23 +223,13 @@ def run_config(run: str | Path) -> tuple[TrainConfig, Path]:
 def load_params(algo: Algorithm, path: Path, checkpoint: str) -> PyTree:
     """Parameters of every network, from a checkpoint of a run."""
     arrays, _, where = Checkpoints(path / "checkpoints").load(checkpoint, warn=lambda text: None)
-    like = {
-        "state": {"models": {name: {"params": m.params} for name, m in algo.init(jax.random.key(0)).models.items()}}
-    }
-    prefixes = tuple(f"state/models/{name}/params/" for name in like["state"]["models"])
-    wanted = {name: x for name, x in arrays.items() if name.startswith(prefixes)}
-    models = trees.unflatten(like, wanted, f"the checkpoint {where}")["state"]["models"]
-    return {name: m["params"] for name, m in models.items()}
 
+    def params(name: str, like: PyTree) -> PyTree:
+        prefix = f"state/models/{name}/params/"
+        values = {path.removeprefix(prefix): x for path, x in arrays.items() if path.startswith(prefix)}
+        return trees.unflatten(like, values, f"the network {name} of the checkpoint {where}")
 
-def solved(world: Env | None, c: EmpowermentConfig, limit: int) -> Solution:
-    """The solution that a run aims at: of the world that ends, or the stationary one."""
-    assert isinstance(world, World)
-    if c.include_step_count:
-        return exact.solve(world, c.theory(), limit)
-    from regimen.domains.empowerment import tabular
-
-    return tabular.solve(world, c.theory(), limit=limit)
+    return {name: params(name, model.params) for name, model in algo.init(jax.random.key(0)).models.items()}
 
 
 def write_csv(path: Path, validation: Validation, solution: Solution) -> None:
@@ -278,8 +259,8 @@ def draw(path: Path, validation: Validation) -> None:
                 right, learned = (
                     view(side[name].reshape(-1)) for side in (validation.pairs.exact, validation.pairs.learned)
                 )
-                shown = np.isfinite(right) & (right > -20)  # next to the end Q_r is the same for all
-                axis.scatter(right[shown], learned[shown], s=8, alpha=0.5, label=name)
+                dots = np.isfinite(right) & (right > -20)  # next to the end Q_r is the same for all
+                axis.scatter(right[dots], learned[dots], s=8, alpha=0.5, label=name)
             low, high = axis.get_xlim()
             axis.plot([low, high], [low, high], color=GREY, linewidth=0.8)
             axis.set(title=title, xlabel="exact", ylabel="learned")

@@ -98,7 +98,7 @@ def first_bad(value: np.ndarray) -> str:
 
 def check_mask(mask: np.ndarray, handle: EnvHandle, where: str, report: Report) -> bool:
     """Shape [..., options] and something allowed in every choice."""
-    size = sum(spaces.logits(s) for s in spaces.leaves(handle.action_space).values())
+    size = spaces.logits(handle.action_space)
     if isinstance(handle.action_space, gym.Box):
         report.error("mask", f"{where} masks a continuous action space; masks are for Discrete and MultiDiscrete")
     elif mask.shape[-1:] != (size,):

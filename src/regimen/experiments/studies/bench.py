@@ -18,7 +18,7 @@ from regimen.axes import device_index
 from regimen.config import layers, presets
 from regimen.config.regimen import describe, resolve
 from regimen.config.schema import RolloutConfig, TrainConfig
-from regimen.engines.base import Engine, Progress
+from regimen.engines.base import Progress
 from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.envs.protocol import Env
@@ -28,7 +28,8 @@ from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import make_engine
 from regimen.runs.loop import Evaluator, Goal, Loop
 from regimen.sources.scan import ScanSource
-from regimen.types import ActingAlgorithm, Array, PyTree, Record, pytree_dataclass
+from regimen.types import ActingAlgorithm, Array, PyTree, Record, State, pytree_dataclass
+from regimen.words import plural
 
 LIMIT = "max_episode_steps"
 
@@ -47,8 +48,7 @@ class Recipe:
 
     @classmethod
     def episodes(cls, n: int, epochs: int, minibatch_size: int) -> Recipe:
-        name = f"{n} episode" + ("" if n == 1 else "s")
-        return cls(name, RolloutConfig(episodes=n), epochs, minibatch_size)
+        return cls(plural(n, "episode"), RolloutConfig(episodes=n), epochs, minibatch_size)
 
     @classmethod
     def preset(cls, name: str, limit: int, device: str) -> Recipe:
@@ -119,7 +119,7 @@ class OutlierSource:
 
 
 @dataclass
-class Interval:
+class Recent:
     """What a seed's training has shown since its last evaluation."""
 
     returns: list[float] = field(default_factory=list)
@@ -168,8 +168,7 @@ class Bench:
     def __post_init__(self):
         config = self.regimen.apply(self.config)
         handle = registry.resolve(config.env, config.env_args)
-        engine: Engine = make_engine(config, handle, self.seeds, lambda: False)
-        assert isinstance(engine, NativeEngine)
+        engine = native_engine(config, self.seeds)
         if self.evaluator is None:  # of the environment as the study has it, whatever the regimen makes of it
             self.evaluator = make_evaluator(registry.resolve(config.env, self.config.env_args), engine.algo)
         engine.source, engine.env = OutlierSource(engine.source), Injected(engine.env)  # type: ignore[assignment]
@@ -182,12 +181,17 @@ class Bench:
         self.engine.state, self.engine.carry = copied((state, carry))
         self.engine.algo = changed(self.engine.algo, lr=float(lr))
         self.loop.begin()
-        self.intervals = [Interval() for _ in self.seeds]
-        return [Curve.empty(seed) for seed in self.seeds]
+        self.recent = [Recent() for _ in self.seeds]
+        return [Curve(seed) for seed in self.seeds]
+
+    def policies(self) -> dict[str, State]:
+        """The first seed's initial policy, and the one that a training stopped half-way has come to."""
+        states = {"initial": self.start[0], "halfway": self.engine.state}
+        return {name: self.engine.at(state, 0) for name, state in states.items()}
 
     def absorb(self, progress: Mapping[int, Progress]) -> None:
         for k, one in progress.items():
-            self.intervals[k].add(one)
+            self.recent[k].add(one)
 
     def train(
         self,
@@ -229,10 +233,10 @@ class Bench:
             curve.updates.append(tally.updates)
             curve.episodes.append(tally.episodes)
             curve.returns.append(self.score(self.loop.evaluate(k, index)))
-            curve.training.append(mean_of(self.intervals[k].returns))
-            curve.entropy.append(mean_of(self.intervals[k].entropy))
+            curve.training.append(mean_of(self.recent[k].returns))
+            curve.entropy.append(mean_of(self.recent[k].entropy))
             curve.seconds.append(self.loop.seconds)
-            self.intervals[k] = Interval()
+            self.recent[k] = Recent()
 
     def after_outlier(
         self, lr: float, factor: float, looks: tuple[int, ...], tick: Callable[[float], None] = lambda share: None
@@ -259,6 +263,13 @@ class Bench:
             self.look(curves, i)
             tick((i + 1) / len(looks))
         return curves
+
+
+def native_engine(config: TrainConfig, seeds: list[int]) -> NativeEngine:
+    """A compiled training of all seeds, or of one where rollouts are wanted at a fixed policy."""
+    engine = make_engine(config, registry.resolve(config.env, config.env_args), seeds, lambda: False)
+    assert isinstance(engine, NativeEngine)
+    return engine
 
 
 def copied(tree: PyTree) -> PyTree:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,21 +31,18 @@ class Curve:
     """One seed's training, a value per evaluation; `training` and `entropy` are means since the one before."""
 
     seed: int
-    steps: list[int]
-    updates: list[int]
-    episodes: list[int]
-    returns: list[float]  # of the greedy policy
-    training: list[float]  # episode return
-    entropy: list[float]
-    seconds: list[float]  # of training all seeds together, without compilation and evaluation
+    steps: list[int] = field(default_factory=list)
+    updates: list[int] = field(default_factory=list)
+    episodes: list[int] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)  # of the greedy policy
+    training: list[float] = field(default_factory=list)  # episode return
+    entropy: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of all seeds, without compilation and evaluation
     diverged: bool = False
 
-    @classmethod
-    def empty(cls, seed: int) -> Curve:
-        return cls(seed, [], [], [], [], [], [], [])
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
+    def reached(self, unit: str, target: float) -> float:
+        """`steps`, `updates`, `episodes` or `seconds` at the target; inf when it was never reached."""
+        return reached(getattr(self, unit), self.returns, target)
 
 
 def reached(x: Sequence[float], returns: Sequence[float], target: float) -> float:

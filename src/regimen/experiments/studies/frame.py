@@ -1,34 +1,74 @@
-"""What every study has: options, a list of jobs by part, a folder, and results that are written after each part.
+"""The frame of every study: options, a list of jobs by part, a folder, and results that are written after each part.
 
-A study subclasses `Frame` and says which jobs it has (`jobs`), what is written (`write`), drawn (`draw`) and said in
-the end (`conclusions`). Each job has a line: what is running, i of n, about how much time is left.
+A study subclasses `Frame` and says which jobs it has (`jobs`), what came of them (`rows`, `sentences`, `raw`) and what
+is drawn (`draw`); its texts are in a YAML file. Each job has a line: what is running, i of n, and the time left.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, TextIO
+from typing import Any, ClassVar, TextIO, TypeVar
 
 import jax
 
 from regimen.config.catalogue import folder_name
-from regimen.engines import device
+from regimen.config.validation import read_field
+from regimen.engines import device as devices
 from regimen.engines.signals import code_of
+from regimen.envs import registry
 from regimen.errors import ConfigError, RegimenError, nearest
-from regimen.experiments.studies.curves import Results
+from regimen.experiments.studies.curves import Results, Row
+from regimen.experiments.studies.report import Texts, encoded, write_summary, write_tables
 from regimen.files.console import is_terminal
 from regimen.files.run_dir import git_revision, versions
-from regimen.files.storage import check_free, plain
-from regimen.statistics import Estimate
+from regimen.files.storage import check_free, write_json
+from regimen.reports.table import Table
 from regimen.words import clock
 
 PRINTED = ("study", "state", "env", "target", "budget", "seeds", "seconds", "finished", "parts", "sentences")
 Tick = Callable[[float], None]  # share of a job that is done
+Options = TypeVar("Options")
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def read_options(
+    cls: type[Options], choices: Mapping[str, object], defaults: Mapping[str, Any], derived: Sequence[str] = ()
+) -> Options:
+    """A study's options: Python keywords or flags over `defaults`. None stands for what was not given, and nobody
+    gives what is `derived`."""
+    names = [f.name for f in dataclasses.fields(cls) if f.name not in derived]  # type: ignore[arg-type]
+    for name in choices:
+        if name not in names:
+            raise ConfigError(f"unknown option '{name}'{nearest(name, names)}")
+    changes = {k: read_field(cls, k, v, flag(k)) for k, v in choices.items() if v is not None}
+    return cls(**{**defaults, **changes})
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def native_env(env: str, env_args: Mapping[str, object], device: str) -> registry.EnvHandle:
+    """The environment, on a configured device; a ConfigError where it cannot be compiled into a training."""
+    devices.configure(device, registry.is_native(env))
+    handle = registry.resolve(env, env_args)
+    if handle.native is None:
+        twin = next((n for n, e in registry.ENVS.items() if e.gym_id and f"gym:{e.gym_id}" == handle.id), None)
+        hint = f"; did you mean '{twin}'?" if twin else "; `regimen envs` lists them"
+        raise ConfigError(f"{handle.id}: the study compiles its trainings and needs a native environment{hint}")
+    return handle
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -46,7 +86,8 @@ class Lines:
 
     def __init__(self, quiet: bool = False, file: TextIO | None = None):
         self.file = file if file is not None else sys.stdout
-        self.quiet, self.live = quiet, not quiet and is_terminal(self.file)
+        self.quiet = quiet
+        self.live = not quiet and is_terminal(self.file)
 
     def line(self, text: str) -> None:
         if not self.quiet:
@@ -57,11 +98,46 @@ class Lines:
             print(f"\r\033[K{text}", end="", file=self.file, flush=True)
 
 
+def run_jobs(parts: Mapping[str, list[Job]], lines: Lines, finished: Callable[[str], None]) -> None:
+    """One after the other; `finished(part)` after the last job of each part."""
+    jobs = [job for members in parts.values() for job in members]
+    total = sum(job.weight for job in jobs)
+    numbers = itertools.count(1)
+    begun = time.monotonic()
+    past = 0.0
+
+    def remaining(weight: float) -> str:
+        """`, about 1:20 left`, once a part of the work has shown its speed."""
+        if weight <= 0 or weight >= total:
+            return ""
+        return f", about {clock((time.monotonic() - begun) * (total - weight) / weight)} left"
+
+    for part, members in parts.items():
+        for job in members:
+            head = f"[{next(numbers)}/{len(jobs)}] {part}: {job.label}"
+            start = time.monotonic()
+
+            def tick(share: float, job: Job = job, head: str = head, past: float = past) -> None:
+                lines.same_line(f"{head}, {share:.0%}{remaining(past + share * job.weight)}")
+
+            lines.same_line(head + remaining(past))
+            devices.forget_programs()
+            outcome = job.work(tick)
+            past += job.weight
+            lines.line(f"{head}: {outcome} ({time.monotonic() - start:.1f} s){remaining(past)}")
+        finished(part)
+
+
+# --- a study ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(kw_only=True)
 class Frame:
     """One study: its work, what has come of it, and the folder that it is written to."""
 
     kind: ClassVar[str]
+    texts: ClassVar[Texts]
+    absent: ClassVar[Row] = {}  # what tables show where a row has no such value
     env: str
     out: Path
     command: str = ""
@@ -79,12 +155,41 @@ class Frame:
         check_free(path)
         return path
 
+    # --- what each study fills in ------------------------------------------------------------------------------------
+
     def jobs(self) -> dict[str, list[Job]]:
         """Its measurements, by part."""
         raise NotImplementedError
 
-    def write(self) -> None:
-        """Write everything measured so far."""
+    def rows(self) -> dict[str, list[Row]]:
+        """Every part as far as it is measured: rows of plain data and Estimates."""
+        raise NotImplementedError
+
+    def sentences(self, part: str, rows: Sequence[Row]) -> list[str]:
+        """What was measured in a part, in words chosen by the numbers."""
+        raise NotImplementedError
+
+    def settings(self) -> Results:
+        """What results.json says of how it was measured."""
+        raise NotImplementedError
+
+    def raw(self) -> Results:
+        """Every number behind the estimates."""
+        raise NotImplementedError
+
+    def body(self) -> list[str]:
+        """The lines of summary.md before the definitions."""
+        raise NotImplementedError
+
+    def heading(self, part: str) -> str:
+        return self.texts["headings"][part]
+
+    def columns(self, part: str, rows: Sequence[Row]) -> Mapping[str, str]:
+        """The columns of a part's table: headings and templates for `report.fill`."""
+        return self.texts["columns"][part]
+
+    def long_table(self) -> Table:
+        """table.csv: a line for each number."""
         raise NotImplementedError
 
     def draw(self, parts: Sequence[str]) -> None:
@@ -93,6 +198,8 @@ class Frame:
     def conclusions(self) -> list[str]:
         """What is said in the end."""
         return self.results["sentences"]
+
+    # --- what is the same for all ------------------------------------------------------------------------------------
 
     def measure(self, lines: Lines, head: str = "") -> None:
         """Do all jobs. Results are written after each part; Ctrl+C ends it early and keeps what is measured."""
@@ -110,7 +217,8 @@ class Frame:
             self.state = "finished"
             self.save(lines, ())
         except KeyboardInterrupt as error:
-            self.state, self.exit_code = "interrupted", code_of(error)
+            self.state = "interrupted"
+            self.exit_code = code_of(error)
             lines.line("interrupted: keeping what is measured")
             self.save(lines, tuple(jobs))
         for text in self.conclusions():
@@ -124,6 +232,21 @@ class Frame:
             self.draw(parts)
         except RegimenError as error:
             lines.line(f"no plots: {error}")
+
+    def write(self) -> None:
+        """Write results.json, table.md, table.csv and summary.md."""
+        parts = {name: rows for name, rows in self.rows().items() if rows}
+        said = [text for part, rows in parts.items() for text in self.sentences(part, rows)]
+        self.results = self.about() | self.settings() | {"parts": parts, "sentences": said}
+        write_json(self.out / "results.json", encoded(self.results | {"raw": self.raw()}))
+        title = f"{self.texts['title']} {self.env}"
+        tables = {
+            self.heading(part): (self.columns(part, rows), [self.absent | row for row in rows])
+            for part, rows in parts.items()
+        }
+        write_tables(self.out / "table.md", title, tables, self.texts["footnote"])
+        self.long_table().write_csv(self.out / "table.csv")
+        write_summary(self.out / "summary.md", self.results, title, self.body(), self.texts)
 
     def about(self) -> Results:
         """What results.json says of the study itself."""
@@ -142,56 +265,3 @@ class Frame:
     def summary(self) -> dict[str, object]:
         """What `--json` prints: everything but the raw numbers and the settings."""
         return {"out": str(self.out)} | {k: encoded(self.results[k]) for k in PRINTED if k in self.results}
-
-
-def check_names(values: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
-    """Options of a study without those left at their default (None); one that it does not have is refused."""
-    for name in values:
-        if name not in names:
-            raise ConfigError(f"unknown option '{name}'{nearest(name, names)}")
-    return {k: v for k, v in values.items() if v is not None}
-
-
-def tuples(values: Mapping[str, object]) -> dict[str, object]:
-    """Options with their lists as tuples, as a frozen dataclass holds them."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-
-
-def encoded(value: object) -> object:
-    """Estimates as objects, the rest as JSON can hold it; what is infinite (never) or unknown becomes null."""
-    if isinstance(value, Estimate):
-        return plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {str(k): encoded(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [encoded(v) for v in value]
-    return plain(value)
-
-
-def run_jobs(parts: Mapping[str, list[Job]], lines: Lines, finished: Callable[[str], None]) -> None:
-    """One after the other; `finished(part)` after the last job of each part."""
-    jobs = [job for part in parts.values() for job in part]
-    total, done, begun, number = sum(job.weight for job in jobs), 0.0, time.monotonic(), 0
-    for part, members in parts.items():
-        for job in members:
-            number += 1
-            head = f"[{number}/{len(jobs)}] {part}: {job.label}"
-            start = time.monotonic()
-
-            def tick(share: float, job: Job = job, head: str = head, done: float = done) -> None:
-                lines.same_line(f"{head}, {share:.0%}{left(begun, done + share * job.weight, total)}")
-
-            lines.same_line(head + left(begun, done, total))
-            device.forget_programs()
-            outcome = job.work(tick)
-            done += job.weight
-            took = f" ({time.monotonic() - start:.1f} s)"
-            lines.line(f"{head}: {outcome}{took}{left(begun, done, total)}")
-        finished(part)
-
-
-def left(begun: float, done: float, total: float) -> str:
-    """`, about 1:20 left`, once a part of the work has shown its speed."""
-    if done <= 0 or done >= total:
-        return ""
-    return f", about {clock((time.monotonic() - begun) * (total - done) / done)} left"

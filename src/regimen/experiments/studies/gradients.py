@@ -37,7 +37,7 @@ CRITIC = ("critic", "value")  # how the names of the value function's parameters
 
 
 @dataclass(frozen=True)
-class Sample:
+class GradientNoise:
     """What R independent gradients have in common and how they differ; bootstrap values beside each estimate."""
 
     trace: float  # of the covariance
@@ -48,7 +48,7 @@ class Sample:
     signals: np.ndarray  # [RESAMPLES]
 
     @classmethod
-    def of(cls, vectors: np.ndarray, reference: np.ndarray, seed: int = 0) -> Sample:
+    def of(cls, vectors: np.ndarray, reference: np.ndarray, seed: int = 0) -> GradientNoise:
         """From the gradients [R, P] and a reference [P]."""
         x = np.asarray(vectors, np.float64)
         gram, count = x @ x.T, len(x)
@@ -62,7 +62,7 @@ class Sample:
     def noise(self) -> Estimate:
         return Estimate(self.trace, *interval(self.traces))
 
-    def relative_noise(self, base: Sample) -> Estimate:
+    def relative_noise(self, base: GradientNoise) -> Estimate:
         """The noise over that of another sample, drawn independently."""
         return quotient(self.trace, base.trace, self.traces, base.traces)
 

@@ -16,7 +16,9 @@ from regimen.domains.empowerment.learner.model import Imagined, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets
 from regimen.domains.empowerment.learner.schedule import Plan
 from regimen.domains.empowerment.learner.table import Enumerated
+from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.world import World
+from regimen.envs.protocol import Env
 from regimen.errors import ConfigError
 from regimen.types import Spec
 
@@ -91,18 +93,13 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
         raise ConfigError(f"goal_weights: a row for each of {world.humans} humans, at least 0, summing to 1")
 
 
-def table_limit(c: EmpowermentConfig) -> int:
-    """Most states times joint actions of a world that is enumerated for learning."""
-    return JOINT * c.table_limit
-
-
 def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
     """The world enumerated if it is small enough; what needs that says so otherwise."""
     why, fix = "it is only a sampler", ""
     if world.enumerable:
         try:
             horizon = world.max_episode_steps if c.include_step_count else None
-            table = reach.enumerate_states(world, table_limit(c), horizon, c.table_limit)
+            table = reach.enumerate_states(world, JOINT * c.table_limit, horizon, c.table_limit)
             return Enumerated(world, c, table, solved_prior(world, c, table))
         except reach.TooLargeError as error:
             why, fix = error.why, f", or raise algo.table_limit (now {c.table_limit:,})"
@@ -124,9 +121,14 @@ def solved_prior(world: World, c: EmpowermentConfig, table: reach.StateTable) ->
     """How humans act by phase 1 [T, S, H, G, A], one layer where there is no time; None for the world's own prior."""
     if c.human_prior == "heuristic":
         return None
-    solve = exact.solve if c.include_step_count else tabular.solve
-    layers = solve(world, c.theory(), limit=table_limit(c)).pi_h
+    layers = solution_of(world, c, JOINT * c.table_limit).pi_h
     out = np.zeros((len(layers), len(table.states), *layers[0].shape[1:]))
     for t, layer in enumerate(layers):
         out[t, : len(layer)] = layer
     return out
+
+
+def solution_of(world: Env | World | None, c: EmpowermentConfig, limit: int) -> Solution:
+    """The solution that a run aims at: of the world that ends, or the stationary one."""
+    assert isinstance(world, World)
+    return (exact if c.include_step_count else tabular).solve(world, c.theory(), limit)

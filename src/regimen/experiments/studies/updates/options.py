@@ -7,56 +7,27 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import yaml
 
 from regimen.config import layers
+from regimen.config.fields import Natural, Range, Whole
 from regimen.config.schema import RolloutConfig, TrainConfig
-from regimen.engines import device as devices
 from regimen.envs import registry
 from regimen.errors import ConfigError, nearest
 from regimen.experiments.studies.bench import Recipe
-from regimen.experiments.studies.frame import check_names, tuples
+from regimen.experiments.studies.frame import native_env, read_options
 
+SETTINGS = yaml.safe_load(Path(__file__).with_name("strategies.yaml").read_text(encoding="utf-8"))
+STRATEGIES: dict[str, dict[str, int]] = SETTINGS["strategies"]
+FORMS: dict[str, dict[str, object]] = SETTINGS["forms"]
+MONTE_CARLO, GAE = FORMS
+REPLAY = "replay"
 PARTS = ("race", "gradient", "overfit")  # and the metric that the environment gates, where there is one
-MONTE_CARLO, GAE, REPLAY = "Monte Carlo", "GAE", "replay"
 WHOLE = 1_000_000_000  # a minibatch larger than any batch: the full batch
-
-# strategy -> (rollout, epochs): one episode at a time with 4 passes and 20,000 steps with 6 as in published trainers
-# for this environment, 25 episodes side by side with 4, and 5 and 10 episodes with the 4 of batch training
-STRATEGIES: dict[str, tuple[RolloutConfig, int]] = {
-    "1 episode": (RolloutConfig(episodes=1), 4),
-    "5 episodes": (RolloutConfig(episodes=5), 4),
-    "10 episodes": (RolloutConfig(episodes=10), 4),
-    "25 parallel": (RolloutConfig(episodes=25, num_envs=25), 4),
-    "20,000 steps": (RolloutConfig(steps=20_000, num_envs=200), 6),
-}
-FORMS: dict[str, dict[str, object]] = {
-    MONTE_CARLO: {"returns": "monte_carlo_z", "normalize_advantage": False},
-    GAE: {"returns": "gae", "gae_lambda": 0.95, "normalize_advantage": True},
-}
-PPO = {
-    "lr": 2e-3,
-    "clip_eps": 0.2,
-    "gamma": 0.99,
-    "vf_coef": 0.5,
-    "ent_coef": 0.01,
-    "max_grad_norm": 0.5,
-    "reward.heads": False,
-    "lr_schedule": "constant",
-    "clip_schedule": "constant",
-    "ent_schedule": "constant",
-}
-SAC = {
-    "lr": 3e-4,
-    "tau": 0.005,
-    "gamma": 0.99,
-    "alpha": 0.2,
-    "learn_alpha": False,
-    "buffer_size": 100_000,
-    "batch_size": 256,
-    "update_ratio": 1.0,
-    "learning_starts": 1000,
-}
-SHARED = {"network.hidden": (64, 64), "network.activation": "tanh"}
+Share = Annotated[float, Range(0, 1, open=True)]
 
 
 @dataclass(frozen=True)
@@ -83,61 +54,48 @@ class UpdatesOptions:
     parts: tuple[str, ...] = PARTS
     strategies: tuple[str, ...] = (*STRATEGIES, REPLAY)
     targets: tuple[float, ...] = ()
-    seeds: int = 5
-    seed: int = 0
-    budget: int = 1_000_000  # env steps of each training
-    replay_share: float = 0.03  # of the budget, for the replay: it takes a gradient step for every env step
-    repeats: int = 64  # rollouts for each estimate of noise and of overfitting
-    eval_episodes: int = 100
-    checks: int = 40  # evaluations during a training
-    gate: float = 0.95  # what the lower bound of the gated metric must reach
+    seeds: Natural = 5
+    seed: Whole = 0
+    budget: Natural = 1_000_000  # env steps of each training
+    replay_share: Share = 0.03  # of the budget, for the replay: it takes a gradient step for every env step
+    repeats: Annotated[int, Range(4)] = 64  # rollouts for each estimate of noise and of overfitting
+    eval_episodes: Annotated[int, Range(2)] = 100
+    checks: Annotated[int, Range(2)] = 40  # evaluations during a training
+    gate: Share = 0.95  # what the lower bound of the gated metric must reach
     workflow: str = "critical_first"  # the task for which the gated metric is measured
     gated: str = ""  # that metric, which is also the name of its part; empty: the environment has none
     gated_args: Mapping[str, object] = field(default_factory=dict)  # arguments of the environment for that task
     arms: tuple[Arm, ...] = ()  # made from the strategies
 
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "strategies": ("1 episode", "25 parallel", REPLAY),
+        "seeds": 2,
+        "budget": 50_000,
+        "repeats": 8,
+        "checks": 8,
+    }
+    DERIVED: ClassVar = ("gated", "gated_args", "arms")
+
     def to_dict(self) -> Mapping[str, object]:
-        return {name: getattr(self, name) for name in SETTINGS} | {"arms": [arm.name for arm in self.arms]}
-
-
-SETTINGS = tuple(f.name for f in dataclasses.fields(UpdatesOptions) if f.name not in ("arms", "gated", "gated_args"))
-
-
-QUICK: dict[str, object] = {
-    "strategies": ("1 episode", "25 parallel", REPLAY),
-    "seeds": 2,
-    "budget": 50_000,
-    "repeats": 8,
-    "checks": 8,
-}
+        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in self.DERIVED}
+        return settings | {"arms": [arm.name for arm in self.arms]}
 
 
 def resolve_options(
     env: str, env_args: Mapping[str, object], device: str, choices: Mapping[str, object], quick: bool
 ) -> UpdatesOptions:
-    """Python keywords or flags over the defaults; None stands for what was not given. A ConfigError for what cannot be
-    measured."""
-    changes = check_names(choices, SETTINGS)
+    """The options of Python keywords or flags, with what follows from them and the environment. A ConfigError for what
+    cannot be measured."""
+    changes = dict(choices)
     for name in ("parts", "strategies"):
         if isinstance(text := changes.get(name), str):
             changes[name] = [x.strip() for x in re.split(r";|,(?!\d{3})", text)]  # not the comma of 20,000
-    o = dataclasses.replace(UpdatesOptions(), **((QUICK if quick else {}) | tuples(changes)))
+    o = read_options(UpdatesOptions, changes, UpdatesOptions.QUICK if quick else {}, UpdatesOptions.DERIVED)
     check_choice("strategies", o.strategies, (*STRATEGIES, REPLAY))
-    for name, low in (("seeds", 1), ("budget", 1), ("repeats", 4), ("eval_episodes", 2), ("checks", 2)):
-        if getattr(o, name) < low:
-            value = getattr(o, name)
-            raise ConfigError(f"--{name.replace('_', '-')}: {value} is out of range; it must be at least {low}")
-    for name in ("gate", "replay_share"):
-        if not 0 < getattr(o, name) <= 1:
-            value = getattr(o, name)
-            raise ConfigError(f"--{name.replace('_', '-')}: {value} is out of range; it must be above 0 and at most 1")
-    devices.configure(device, registry.is_native(env))
-    handle = registry.resolve(env, env_args)
-    if handle.native is None:
-        raise ConfigError(f"{handle.id}: the study compiles its trainings and needs a native environment")
+    handle = native_env(env, env_args, device)
     gated = getattr(handle.native, "gated_metric", "")
     every = (*PARTS, gated) if gated else PARTS
-    parts = o.parts if "parts" in changes else every
+    parts = every if changes.get("parts") is None else o.parts
     check_choice("parts", parts, every)
     o = dataclasses.replace(o, parts=tuple(p for p in every if p in parts), gated=gated)
     if gated in o.parts:
@@ -158,23 +116,24 @@ def resolve_options(
     return dataclasses.replace(o, targets=tuple(sorted(targets)), arms=arms_of(o, handle.max_episode_steps))
 
 
-def check_choice(flag: str, chosen: Sequence[str], choices: Sequence[str]) -> None:
+def check_choice(name: str, values: Sequence[str], choices: Sequence[str]) -> None:
     """Refuse an empty choice, and what is not among the choices."""
-    for x in chosen:
+    for x in values:
         if x not in choices:
-            raise ConfigError(f"--{flag}: '{x}' is not one of {'; '.join(choices)}{nearest(x, choices)}")
-    if not chosen:
-        raise ConfigError(f"--{flag}: nothing to measure; choose from {'; '.join(choices)}")
+            raise ConfigError(f"--{name}: '{x}' is not one of {'; '.join(choices)}{nearest(x, choices)}")
+    if not values:
+        raise ConfigError(f"--{name}: nothing to measure; choose from {'; '.join(choices)}")
 
 
 def arms_of(o: UpdatesOptions, limit: int) -> tuple[Arm, ...]:
     arms = []
-    for name, (rollout, epochs) in STRATEGIES.items():
+    for name, settings in STRATEGIES.items():
         for form, algo in FORMS.items():
             if name not in o.strategies:
                 continue
+            rollout = RolloutConfig(**{k: n for k, n in settings.items() if k != "epochs"})
             steps = rollout.steps or (rollout.episodes or 1) * limit
-            regimen = Recipe(f"{name}, {form}", rollout, epochs, WHOLE, algo=tuple(algo.items()))
+            regimen = Recipe(f"{name}, {form}", rollout, settings["epochs"], WHOLE, algo=tuple(algo.items()))
             arms.append(Arm(name, form, regimen, steps=steps))
     if REPLAY in o.strategies:
         regimen = Recipe(REPLAY, RolloutConfig(steps=25, num_envs=25), None, None)
@@ -182,8 +141,7 @@ def arms_of(o: UpdatesOptions, limit: int) -> tuple[Arm, ...]:
     return tuple(arms)
 
 
-def base_config(env: str, algorithm: str, env_args: dict[str, object], device: str) -> TrainConfig:
+def base_config(env: str, algorithm: str, env_args: Mapping[str, object], device: str) -> TrainConfig:
     """What all arms of an algorithm share. Schedules are constant and there is no curriculum."""
-    algo = {f"algo.{name}": value for name, value in (PPO if algorithm == "ppo" else SAC).items()}
-    settings = algo | SHARED | {"env_args": env_args, "device": device}
+    settings = SETTINGS[algorithm] | {"env_args": dict(env_args), "device": device}
     return layers.build_config(env, algo=algorithm, overrides=settings).replace(curriculum={})

@@ -1,8 +1,7 @@
-"""When to update, compared with numbers: `run("cartpole")`, or `regimen study updates`.
+"""The study of when to update: strategies that people use, side by side.
 
-Strategies that people use, side by side, each with its documented epochs and as full batches: after every episode, 5 or
-10 of them, 25 parallel ones, 20,000 steps; with Monte-Carlo returns z-scored over the batch and with GAE; and from a
-replay. Everything else is held equal. `updates_options` says what they are, `updates_report` writes what was found.
+Each has its documented epochs and full batches: after every episode, 5 or 10 of them, 25 parallel ones, 20,000 steps;
+with Monte-Carlo returns z-scored over the batch and with GAE; and from a replay. Everything else is held equal.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from jax import lax
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import TrainConfig
 from regimen.engines.native import NativeEngine
-from regimen.envs import registry
 from regimen.envs.protocol import Env
 from regimen.experiments.search.gate import lower_bound
-from regimen.experiments.studies import curves, updates_report
-from regimen.experiments.studies.bench import Bench, mean_return
-from regimen.experiments.studies.curves import Curve, Row, estimate, median
-from regimen.experiments.studies.frame import Frame, Job, Lines, Tick, encoded
-from regimen.experiments.studies.gradients import Rollouts, Sample, adopt, groups
-from regimen.experiments.studies.updates_options import GAE, Arm, UpdatesOptions, base_config, resolve_options
-from regimen.files.storage import write_json
+from regimen.experiments.studies import curves
+from regimen.experiments.studies.bench import Bench, mean_return, native_engine
+from regimen.experiments.studies.curves import Curve, Results, Row, estimate, median
+from regimen.experiments.studies.frame import Frame, Job, Lines, Tick
+from regimen.experiments.studies.gradients import GradientNoise, Rollouts, adopt, groups
+from regimen.experiments.studies.report import numbers_of, read_texts
+from regimen.experiments.studies.updates import plots
+from regimen.experiments.studies.updates.options import GAE, Arm, UpdatesOptions, base_config, resolve_options
+from regimen.experiments.studies.updates.sentences import sentences
 from regimen.policies.evaluate import Evaluation
-from regimen.runs.build import make_engine
+from regimen.reports.table import Table
 from regimen.sources.scan import EnvCarry, ScanSource
 from regimen.statistics import Estimate, iqm
 from regimen.types import Array, Batch, State
@@ -46,96 +46,88 @@ class UpdatesStudy(Frame):
     """When to update on one environment, strategy by strategy."""
 
     kind = "updates"
+    texts = read_texts(Path(__file__).with_name("texts.yaml"))
     env_args: dict[str, object]
     device: str
     options: UpdatesOptions
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by arm
     gated: dict[str, list[Curve]] = field(default_factory=dict)  # of the bound of the gated metric
     memory: dict[str, int] = field(default_factory=dict)  # bytes of a batch, and of the replay
-    updates: dict[str, float] = field(default_factory=dict)
-    samples: dict[tuple[str, str], Sample] = field(default_factory=dict)  # policy, arm
+    noises: dict[tuple[str, str], GradientNoise] = field(default_factory=dict)  # policy, arm
     gains: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self):
         self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
-        self.configs: dict[tuple, TrainConfig] = {}
-        self.policies: dict[str, dict[str, State]] = {}  # initial | halfway -> form of the returns -> state
+        self.policies: dict[str, dict[str, State]] = {}  # form of the returns -> initial | halfway -> state
 
     # --- programs ----------------------------------------------------------------------------------------------------
 
     def config(self, arm: Arm, **env_args: object) -> TrainConfig:
-        key = (arm.algorithm, *sorted(env_args.items()))
-        if key not in self.configs:
-            self.configs[key] = base_config(self.env, arm.algorithm, self.env_args | env_args, self.device)
-        return self.configs[key]
+        return base_config(self.env, arm.algorithm, self.env_args | env_args, self.device)
 
     def bench(self, arm: Arm, score: Callable[[Evaluation], float], **env_args: object) -> Bench:
-        config, o = self.config(arm, **env_args), self.options
+        o = self.options
         budget = max(1, round(o.budget * arm.share))
         checks = max(min(6, o.checks), round(o.checks * arm.share))  # the last three are the result
+        config = self.config(arm, **env_args)
         return Bench(arm.regimen, config, self.seeds, budget, checks, o.eval_episodes, score=score)
+
+    def engine(self, arm: Arm) -> NativeEngine:
+        """A program of the arm with one learner, for rollouts at a fixed policy."""
+        return native_engine(arm.regimen.apply(self.config(arm)), self.seeds[:1])
 
     # --- work --------------------------------------------------------------------------------------------------------
 
     def jobs(self) -> dict[str, list[Job]]:
+        arms, on_policy = self.options.arms, [arm for arm in self.options.arms if arm.algorithm == "ppo"]
         by_part = {
-            "race": lambda: [self.racing(arm) for arm in self.options.arms],
-            "gradient": lambda: [
-                self.noise(arm, policy) for arm in self.on_policy() for policy in ("initial", "halfway")
-            ],
-            "overfit": lambda: [self.overfitting(arm) for arm in self.on_policy()],
-            self.options.gated: lambda: [self.complying(arm) for arm in self.options.arms],
+            "race": [self.training(arm, partial(self.race, arm)) for arm in arms],
+            "gradient": [self.noise(arm, policy) for arm in on_policy for policy in ("initial", "halfway")],
+            "overfit": [self.overfitting(arm) for arm in on_policy],
+            self.options.gated: [self.training(arm, partial(self.comply, arm)) for arm in arms],
         }
-        return {part: by_part[part]() for part in self.options.parts}
+        return {part: by_part[part] for part in self.options.parts}
 
-    def on_policy(self) -> list[Arm]:
-        return [arm for arm in self.options.arms if arm.algorithm == "ppo"]
-
-    def racing(self, arm: Arm) -> Job:
-        def work(tick: Tick) -> str:
-            bench = self.bench(arm, mean_return)
-            seeds = bench.train(float(bench.config.algo.lr), tick)
-            self.curves[arm.name] = seeds
-            self.memory[arm.name] = memory_of(bench.engine)
-            self.updates[arm.name] = float(np.mean([c.updates[-1] for c in seeds]))
-            return f"final return {iqm(np.array([curves.final(c) for c in seeds])):.4g}"
-
+    def training(self, arm: Arm, work: Callable[[Tick], str]) -> Job:
         return Job(arm.name, self.options.budget * arm.share * len(self.seeds) * arm.cost + COMPILE, work)
 
-    def find_policies(self, form: str) -> None:
-        """The initial policy and a half-trained one of the reference arm, whose critic knows this form of returns."""
-        if form in self.policies.get("halfway", {}):
-            return
-        arm = next((a for a in self.on_policy() if a.form == form and a.strategy == REFERENCE), None)
-        arm = arm or next(a for a in self.on_policy() if a.form == form)
-        o = self.options
-        short = dataclasses.replace(arm, share=1.0)
-        bench = self.bench(short, mean_return)
-        bench.train(float(bench.config.algo.lr), until=lambda seeds: 2 * seeds[0].steps[-1] >= o.budget)
-        engine = bench.engine
-        for name, state in (("initial", bench.start[0]), ("halfway", engine.state)):
-            self.policies.setdefault(name, {})[form] = engine.at(state, 0)
+    def race(self, arm: Arm, tick: Tick) -> str:
+        bench = self.bench(arm, mean_return)
+        seeds = bench.train(float(bench.config.algo.lr), tick)
+        self.curves[arm.name] = seeds
+        self.memory[arm.name] = memory_of(bench.engine)
+        return f"final return {iqm(np.array([curves.final(c) for c in seeds])):.4g}"
 
-    def engine(self, arm: Arm) -> NativeEngine:
-        """A program of the arm with one learner, for rollouts at a fixed policy."""
-        config = arm.regimen.apply(self.config(arm))
-        engine = make_engine(config, registry.resolve(self.env, config.env_args), self.seeds[:1], lambda: False)
-        assert isinstance(engine, NativeEngine)
-        return engine
+    def comply(self, arm: Arm, tick: Tick) -> str:
+        o = self.options
+        bench = self.bench(arm, partial(bound_of, o.gated), **o.gated_args)
+        seeds = bench.train(float(bench.config.algo.lr), tick)
+        self.gated[arm.name] = seeds
+        there = sum(np.isfinite([c.reached("episodes", o.gate) for c in seeds]))
+        return f"{there} of {len(seeds)} seeds complied"
+
+    def policies_of(self, form: str) -> dict[str, State]:
+        """The initial policy and a half-trained one of the reference arm, whose critic knows this form of returns."""
+        if form not in self.policies:
+            arms = [arm for arm in self.options.arms if arm.form == form]
+            arm = next((arm for arm in arms if arm.strategy == REFERENCE), arms[0])
+            bench = self.bench(arm, mean_return)
+            bench.train(float(bench.config.algo.lr), until=lambda seeds: 2 * seeds[0].steps[-1] >= self.options.budget)
+            self.policies[form] = bench.policies()
+        return self.policies[form]
 
     def noise(self, arm: Arm, policy: str) -> Job:
         o = self.options
 
         def work(tick: Tick) -> str:
-            self.find_policies(arm.form)
-            state = self.policies[policy][arm.form]
-            key = jax.random.fold_in(jax.random.key(o.seed), len(self.samples))
+            state = self.policies_of(arm.form)[policy]
+            key = jax.random.fold_in(jax.random.key(o.seed), len(self.noises))
             vectors, _ = Rollouts(self.engine(arm)).gradients(state, key, o.repeats, tick)
             gradients = vectors["normalised" if arm.form == GAE else "raw"]  # as the form is documented
-            columns = groups(state, gradients.shape[1]).get("policy", slice(None))
-            sample = Sample.of(gradients[:, columns], gradients[:, columns].mean(0))
-            self.samples[policy, arm.name] = sample
-            return f"signal to noise {sample.signal_to_noise().value:.3g}"
+            gradients = gradients[:, groups(state, gradients.shape[1]).get("policy", slice(None))]
+            noise = GradientNoise.of(gradients, gradients.mean(0))
+            self.noises[policy, arm.name] = noise
+            return f"signal to noise {noise.signal_to_noise().value:.3g}"
 
         return Job(f"{policy} policy, {o.repeats} rollouts, {arm.name}", o.repeats * arm.steps + COMPILE, work)
 
@@ -143,97 +135,79 @@ class UpdatesStudy(Frame):
         o = self.options
 
         def work(tick: Tick) -> str:
-            self.find_policies(arm.form)
+            state = self.policies_of(arm.form)["halfway"]
             engine = self.engine(arm)
-            state = adopt(engine.state, self.policies["halfway"][arm.form])
             keys = jax.random.split(jax.random.fold_in(jax.random.key(o.seed), 7), o.repeats)
             program = jax.jit(partial(gains, engine.source))
-            measures = program(engine.algo, engine.env, state, engine.carry, keys)
+            measures = program(engine.algo, engine.env, adopt(engine.state, state), engine.carry, keys)
             self.gains[arm.name] = {name: np.asarray(x, np.float64) for name, x in measures.items()}
             old, new = (self.gains[arm.name][k].mean() for k in ("own", "held_out"))
             return f"gain {old:.3g} on its own batch, {new:.3g} on a new one"
 
         return Job(f"{o.repeats} updates, {arm.name}", 3 * o.repeats * arm.steps + COMPILE, work)
 
-    def complying(self, arm: Arm) -> Job:
-        o = self.options
-
-        def work(tick: Tick) -> str:
-            bench = self.bench(arm, partial(bound_of, o.gated), **o.gated_args)
-            seeds = bench.train(float(bench.config.algo.lr), tick)
-            self.gated[arm.name] = seeds
-            there = sum(np.isfinite([curves.reached(c.episodes, c.returns, o.gate) for c in seeds]))
-            return f"{there} of {len(seeds)} seeds complied"
-
-        return Job(arm.name, o.budget * arm.share * len(self.seeds) * arm.cost + COMPILE, work)
-
     # --- what came of it ---------------------------------------------------------------------------------------------
 
-    def summarise(self) -> dict[str, list[Row]]:
-        """Rows of plain data and Estimates, by part."""
-        o = self.options
-        parts = {
-            "race": [self.race_row(a) for a in o.arms if a.name in self.curves],
+    def rows(self) -> dict[str, list[Row]]:
+        arms = self.options.arms
+        return {
+            "race": [self.label(a) | self.race_row(a) for a in arms if a.name in self.curves],
             "gradient": [
-                self.noise_row(a, p) for p in ("initial", "halfway") for a in o.arms if (p, a.name) in self.samples
+                self.label(a) | self.noise_row(a, p)
+                for p in ("initial", "halfway")
+                for a in arms
+                if (p, a.name) in self.noises
             ],
-            "overfit": [self.overfit_row(a) for a in o.arms if a.name in self.gains],
-            o.gated: [self.gated_row(a) for a in o.arms if a.name in self.gated],
+            "overfit": [self.label(a) | self.overfit_row(a) for a in arms if a.name in self.gains],
+            self.options.gated: [self.label(a) | self.gated_row(a) for a in arms if a.name in self.gated],
         }
-        return {name: rows for name, rows in parts.items() if rows}
 
     def label(self, arm: Arm) -> Row:
         return {"arm": arm.name, "strategy": arm.strategy, "returns": arm.form}
 
     def race_row(self, arm: Arm) -> Row:
-        seeds, o = self.curves[arm.name], self.options
+        seeds = self.curves[arm.name]
         final = [curves.final(c) for c in seeds]
-        row = self.label(arm) | {
+        row: Row = {
             "budget": seeds[0].steps[-1],
-            "updates": self.updates[arm.name],
+            "updates": float(np.mean([c.updates[-1] for c in seeds])),
             "memory": self.memory[arm.name],
             "seconds": seeds[0].seconds[-1] / len(seeds),
             "final": estimate(final, iqm),
             "spread": estimate(final, curves.std),
             "diverged": sum(c.diverged for c in seeds),
         }
-        for target in o.targets:
-            steps = [curves.reached(c.steps, c.returns, target) for c in seeds]
-            wall = [curves.reached([s / len(seeds) for s in c.seconds], c.returns, target) for c in seeds]
-            row |= {
-                f"steps_to_{target:g}": estimate(steps, median),
-                f"seconds_to_{target:g}": estimate(wall, median),
-                f"reached_{target:g}": int(np.isfinite(steps).sum()),
-            }
+        for target in self.options.targets:
+            steps = [c.reached("steps", target) for c in seeds]
+            seconds = [c.reached("seconds", target) / len(seeds) for c in seeds]
+            row[f"steps_to_{target:g}"] = estimate(steps, median)
+            row[f"seconds_to_{target:g}"] = estimate(seconds, median)
+            row[f"reached_{target:g}"] = int(np.isfinite(steps).sum())
         return row
 
     def noise_row(self, arm: Arm, policy: str) -> Row:
-        sample = self.samples[policy, arm.name]
-        return self.label(arm) | {
+        noise = self.noises[policy, arm.name]
+        return {
             "policy": policy,
             "rollout_steps": arm.steps,
-            "noise": sample.noise(),
-            "signal_to_noise": sample.signal_to_noise(),
+            "noise": noise.noise(),
+            "signal_to_noise": noise.signal_to_noise(),
         }
 
     def overfit_row(self, arm: Arm) -> Row:
         gain = self.gains[arm.name]
-        batch, new = gain["own"], gain["held_out"]
-        picks = np.random.default_rng(0).integers(0, len(batch), (curves.RESAMPLES, len(batch)))
+        picks = np.random.default_rng(0).integers(0, len(gain["own"]), (curves.RESAMPLES, len(gain["own"])))
+        means = {name: gain[name][picks].mean(1) for name in ("own", "held_out")}
+        row = {name: Estimate(float(gain[name].mean()), *curves.interval(means[name])) for name in means}
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = 1 - new[picks].mean(1) / batch[picks].mean(1)
-            lost = Estimate(float(1 - new.mean() / batch.mean()), *curves.interval(shares))
-        return self.label(arm) | {
-            "own": Estimate(float(batch.mean()), *curves.interval(batch[picks].mean(1))),
-            "held_out": Estimate(float(new.mean()), *curves.interval(new[picks].mean(1))),
-            "lost": lost,
-            "kl": float(gain["kl"].mean()),
-        }
+            lost = float(1 - gain["held_out"].mean() / gain["own"].mean())
+            ends = curves.interval(1 - means["held_out"] / means["own"])
+        return row | {"lost": Estimate(lost, *ends), "kl": float(gain["kl"].mean())}
 
     def gated_row(self, arm: Arm) -> Row:
-        seeds, gate = self.gated[arm.name], self.options.gate
-        episodes = [curves.reached(c.episodes, c.returns, gate) for c in seeds]
-        return self.label(arm) | {
+        seeds = self.gated[arm.name]
+        episodes = [c.reached("episodes", self.options.gate) for c in seeds]
+        return {
             "reached": int(np.isfinite(episodes).sum()),
             "seeds": len(seeds),
             "episodes_to_gate": estimate(episodes, median),
@@ -243,27 +217,60 @@ class UpdatesStudy(Frame):
 
     # --- files -------------------------------------------------------------------------------------------------------
 
-    def write(self) -> None:
-        """results.json, the tables and the summary."""
-        parts = self.summarise()
-        self.results = self.about() | {
+    def sentences(self, part: str, rows: Sequence[Row]) -> list[str]:
+        return sentences(part, list(rows), self.options.targets, self.options.gate)
+
+    def settings(self) -> Results:
+        return {
             "env_args": self.env_args,
             "seeds": self.seeds,
             "budget": self.options.budget,
             "options": self.options.to_dict(),
-            "parts": parts,
-            "sentences": updates_report.sentences(parts, self.options.targets, self.options.gate),
         }
-        raw = {"curves": self.curves} | ({self.options.gated: self.gated} if self.options.gated else {})
-        dicts = {
-            name: {arm: [c.to_dict() for c in curves] for arm, curves in by_arm.items()} for name, by_arm in raw.items()
+
+    def raw(self) -> Results:
+        by_name = {"curves": self.curves} | ({self.options.gated: self.gated} if self.options.gated else {})
+        return {
+            name: {arm: [dataclasses.asdict(c) for c in seeds] for arm, seeds in by_arm.items()}
+            for name, by_arm in by_name.items()
         }
-        write_json(self.out / "results.json", encoded(self.results | {"raw": dicts}))
-        updates_report.write(self.out, self.results)
+
+    def heading(self, part: str) -> str:
+        """The heading of a part; that of a gated metric has its name."""
+        return self.texts["headings"].get(part, f"Episodes to {part}")
+
+    def columns(self, part: str, rows: Sequence[Row]) -> Mapping[str, str]:
+        fixed = self.texts["columns"].get(part, self.texts["columns"]["gated"])
+        if part == "gradient":
+            return fixed
+        columns = {"update after": "{strategy}", "returns": "{returns}"}
+        for t in plots.targets_of(rows):
+            columns[f"steps to {t}"] = f"{{steps_to_{t}}}"
+            columns[f"s to {t}"] = f"{{seconds_to_{t}:point}}"
+            columns[f"seeds at {t}"] = f"{{reached_{t}}}"
+        return columns | fixed
+
+    def body(self) -> list[str]:
+        o = self.options
+        return [
+            f"{len(self.seeds)} seeds, {o.budget:,} env steps for each training (the replay a share of "
+            f"{o.replay_share:g} of it), evaluated on {o.eval_episodes} greedy episodes.",
+            "",
+            *(f"- {line}" for line in self.results["sentences"]),
+            "",
+        ]
+
+    def long_table(self) -> Table:
+        lines = []
+        for part, rows in self.results["parts"].items():
+            for row in rows:
+                where = part + (f"/{row['policy']}" if "policy" in row else "")
+                lines += [[where, row["arm"], name, *numbers] for name, numbers in numbers_of(row).items()]
+        return Table(["part", "arm", "measure", "value", "low", "high"], lines)
 
     def draw(self, parts: Sequence[str]) -> None:
         """All pictures: each of them compares what several parts have measured."""
-        updates_report.draw(self.out, self.results, self.curves)
+        plots.draw(self)
 
 
 # --- measures --------------------------------------------------------------------------------------------------------
@@ -328,7 +335,6 @@ def run(
     ends it early and keeps what is measured."""
     args = dict(env_args or {})
     chosen = resolve_options(env, args, device, options, quick)
-    path = UpdatesStudy.folder(env, out)
-    study = UpdatesStudy(args, device, chosen, env=env, out=path, command=command)
+    study = UpdatesStudy(args, device, chosen, env=env, out=UpdatesStudy.folder(env, out), command=command)
     study.measure(console or Lines(quiet=True), f"{chosen.seeds} seeds, {chosen.budget:,} steps for each training")
     return study

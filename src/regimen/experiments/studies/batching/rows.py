@@ -1,8 +1,7 @@
-"""From measurements to rows of estimates: what tables, sentences and plots are made of."""
+"""A batching study's measurements as rows of estimates: what tables, sentences and plots are made of."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ import numpy as np
 from regimen.experiments.studies import curves
 from regimen.experiments.studies.bench import Recipe
 from regimen.experiments.studies.curves import Curve, Row, estimate, median, ratio, std
-from regimen.experiments.studies.gradients import Rollouts, Sample
-from regimen.files.storage import plain
+from regimen.experiments.studies.gradients import GradientNoise, Rollouts
 from regimen.statistics import Estimate, iqm, wilson
 
 ORDER = ("initial", "halfway", "policy", "critic", "all", *Rollouts.KINDS)
@@ -29,11 +27,7 @@ class Race:
 
     def reached(self, unit: str, target: float) -> np.ndarray:
         """Env `steps`, `updates` or `episodes` [seeds] at the target."""
-        return np.array([curves.reached(getattr(c, unit), c.returns, target) for c in self.curves])
-
-    def to_dict(self) -> dict[str, object]:
-        regimen, seeds = dataclasses.asdict(self.regimen), [c.to_dict() for c in self.curves]
-        return {"regimen": plain(regimen), "lr": self.lr, "seeds": seeds}
+        return np.array([c.reached(unit, target) for c in self.curves])
 
 
 @dataclass(frozen=True)
@@ -47,20 +41,15 @@ class Outliers:
 
 
 def gradient_rows(
-    samples: Mapping[tuple[str, str, str, int], Sample], steps: Mapping[tuple[str, int], float], smallest: int
+    noises: Mapping[tuple[str, str, str, int], GradientNoise], steps: Mapping[tuple[str, int], float], smallest: int
 ) -> list[Row]:
-    """`samples` by policy, kind of advantages, group of parameters, size; `steps` of a rollout by policy and size."""
-
-    def place(key: tuple[str, str, str, int]) -> tuple[int, ...]:
-        policy, kind, group, n = key
-        return (ORDER.index(policy), ORDER.index(group), ORDER.index(kind), n)
-
+    """`noises` by policy, kind of advantages, group of parameters, size; `steps` of a rollout by policy and size."""
+    ordered = sorted(noises, key=lambda key: (ORDER.index(key[0]), ORDER.index(key[2]), ORDER.index(key[1]), key[3]))
     rows = []
-    for policy, kind, group, n in sorted(samples, key=place):
-        sample, base = samples[policy, kind, group, n], samples.get((policy, kind, group, smallest))
-        relative = Estimate(1.0, 1.0, 1.0) if n == smallest else Estimate(math.nan)
-        if base is not None and n != smallest:
-            relative = sample.relative_noise(base)
+    for policy, kind, group, n in ordered:
+        noise = noises[policy, kind, group, n]
+        base = noises.get((policy, kind, group, smallest))
+        relative = Estimate(math.nan) if base is None else noise.relative_noise(base)
         rows.append(
             {
                 "policy": policy,
@@ -68,37 +57,37 @@ def gradient_rows(
                 "group": group,
                 "size": n,
                 "rollout_steps": steps[policy, n],
-                "repeats": len(sample.norms),
-                "noise": sample.noise(),
-                "relative_noise": relative,
+                "repeats": len(noise.norms),
+                "noise": noise.noise(),
+                "relative_noise": Estimate(1.0, 1.0, 1.0) if n == smallest else relative,
                 "expected": smallest / n,
-                "signal_to_noise": sample.signal_to_noise(),
-                "cosine": sample.cosine(),
+                "signal_to_noise": noise.signal_to_noise(),
+                "cosine": noise.cosine(),
             }
         )
     return rows
 
 
-def race_row(run: Race, base: Race | None, target: float, budget: int) -> Row:
+def race_row(race: Race, base: Race | None, target: float, budget: int) -> Row:
     """Time to the target, also in ratio to that of `base`, and what was left at the end."""
-    reached = {unit: run.reached(unit, target) for unit in ("steps", "updates", "episodes")}
+    reached = {unit: race.reached(unit, target) for unit in ("steps", "updates", "episodes")}
     row: Row = {
-        "episodes": run.regimen.rollout.episodes,
-        "epochs": run.regimen.epochs,
-        "lr": run.lr,
-        "seeds": len(run.curves),
+        "episodes": race.regimen.rollout.episodes,
+        "epochs": race.regimen.epochs,
+        "lr": race.lr,
+        "seeds": len(race.curves),
         "reached": int(np.isfinite(reached["steps"]).sum()),
-        "updates": float(np.mean([c.updates[-1] for c in run.curves])),
-        "diverged": sum(c.diverged for c in run.curves),
+        "updates": float(np.mean([c.updates[-1] for c in race.curves])),
+        "diverged": sum(c.diverged for c in race.curves),
     }
     for unit, values in reached.items():
         row[f"{unit}_to_target"] = estimate(values, median)
-        if base is not None and base is not run:
+        if base is not None and base is not race:
             other = base.reached(unit, target)
             both = np.isfinite([np.median(values), np.median(other)]).all()
             # of a median past the budget only the steps are known to be more: updates differ in size
             row[f"{unit}_ratio"] = ratio(values, other) if both or unit == "steps" else Estimate(math.nan)
-    return row | quality(run.curves, target, budget)
+    return row | quality(race.curves, target, budget)
 
 
 def quality(seeds: list[Curve], target: float, budget: int) -> Row:
