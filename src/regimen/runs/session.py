@@ -25,7 +25,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
-from regimen.files.storage import Json
+from regimen.files.storage import Json, writing
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import memory_needed, replay_needed
 from regimen.runs.learner import Learner
@@ -237,11 +237,9 @@ class Session:
         """What the evaluation just made looked like, step by step."""
         assert played.recording is not None
         path = learner.path / "trajectories" / f"step-{learner.ledger.counters.steps:09d}.csv"
-        try:
-            native: Any = self.handle.native
+        native: Any = self.handle.native
+        with writing(path):
             native.write_evaluation(path, *played.recording, self.config.log.alerts)
-        except OSError as e:
-            raise StorageError(f"cannot write {path}: {e.strerror or e}") from e
 
     def called_back(self, learner: Learner, progress: Progress, rows: list[Row], point: Row) -> bool:
         """Whether the user's callback asks to stop."""

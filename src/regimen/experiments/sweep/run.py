@@ -78,8 +78,7 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
         def train(trials: list[int]) -> int:
             code = train_together(files, trials, console, command)
             for n in trials if code == 0 else ():
-                point = files.plan.draw(n)
-                finish(files, n, point, files.plan.config(point).seed, console.event)
+                finish(files, n, files.plan.draw(n), console.event)
             return code
 
         return in_turn((missing[i : i + size] for i in range(0, len(missing), size)), train)
@@ -97,8 +96,8 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     configs: dict[str, TrainConfig] = {}
     for n in trials:
         config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
-        files.discard_torn(n, config.seed)
-        for seed, path in enumerate(files.runs(n, config.seed), config.seed):
+        files.discard_torn(n)
+        for seed, path in zip(files.seeds, files.runs(n)):
             if read_json(path / "status.json").get("state") not in ("finished", "diverged"):
                 paths.append(path)
                 configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
@@ -117,10 +116,10 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
 
 
 def finish(
-    files: SweepFiles, n: int, point: dict[str, object], seed: int, tell: Callable[[str], None], **failure: object
+    files: SweepFiles, n: int, point: dict[str, object], tell: Callable[[str], None], **failure: object
 ) -> TrialResult:
     """Write down what came of a trial, and say it."""
-    result = files.record(n, {"params": point, **files.measured(n, seed), **failure})
+    result = files.record(n, {"params": point, **files.measured(n), **failure})
     settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
     done = files.plan.trials - len(files.missing())
@@ -183,17 +182,17 @@ def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str]
     trial = study.take_up(n)
     point = study.point(trial)
     config = files.plan.config(point)
-    files.discard_torn(n, config.seed)
+    files.discard_torn(n)
     row: Row = {}
-    if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
+    if files.measured(n)["state"] not in ("finished", "diverged", "pruned"):
         callback, command = study.pruning(trial, side_by_side(config)), f"trial {n} of {files.folder.name}"
         to = config.replace(out=str(files.trial(n)))
         row = attempt(lambda: {"exit_code": train_further(to, command, callback, Console(True)).exit_code})
         if (code := row.pop("exit_code")) in INTERRUPTED:
             return code
-        if files.measured(n, config.seed)["state"] == "diverged":
+        if files.measured(n)["state"] == "diverged":
             row["state"] = "diverged"
-    study.tell(n, finish(files, n, point, config.seed, tell, **row))
+    study.tell(n, finish(files, n, point, tell, **row))
     return 0
 
 
@@ -226,8 +225,7 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
             time.sleep(0.2)
     finally:
         stop()
-    bad = [code for code in codes() if code]
-    return bad[0] if bad else 0
+    return next(filter(None, codes()), 0)
 
 
 def start_processes(folder: Path, workers: int):
@@ -239,8 +237,7 @@ def start_processes(folder: Path, workers: int):
 
     def stop() -> None:
         for process in running:
-            if process.is_alive():
-                process.terminate()
+            process.terminate()
         for process in running:
             process.join(30)
 
