@@ -88,7 +88,7 @@ class Ledger:
     def limits(self, most: int) -> Limits:
         """How far the learner may go before something is due."""
         bounds = [self.counters.until(self.every[name]) for name in ("eval", "checkpoint")]
-        if "convergence" in self.rules.rules:  # it is checked where rows are logged
+        if "convergence" in self.rules.by_name:  # it is checked where rows are logged
             bounds.append(self.counters.until(self.every["log"]))
         budget = self.rules.budget
         if budget.steps is not None:

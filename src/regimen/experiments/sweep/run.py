@@ -109,10 +109,10 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     check_rules(first.stop, handle.id, handle.metrics)
     course = curriculum.expand(first.curriculum, handle)
     configs = {label: config.replace(curriculum=course) for label, config in configs.items()}
-    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console)
+    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console, time.monotonic())
     seeds = [config.seed for config in configs.values()]
     base = first.replace(curriculum=course)
-    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, time.monotonic(), configs))
+    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, configs))
 
 
 def finish(
