@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
@@ -28,13 +27,11 @@ WEIGHT, CURRICULUM = "train/weight/", "train/curriculum/"
 Curve = tuple[np.ndarray, np.ndarray]  # x and y
 
 
-@dataclass
 class LoggedRun:
     """What the plots read of one run directory."""
 
-    path: Path
-
-    def __post_init__(self):
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
         self.config = RunFiles.open(self.path).config
         self.points = read_metrics(self.path)
         self.summary = read_json(self.path / "summary.json")
@@ -313,7 +310,7 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
 
 def plot_run(run_dir: Path) -> list[Path]:
     """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
-    run = LoggedRun(Path(run_dir))
+    run = LoggedRun(run_dir)
     folder = run.path / "plots"
     paths: list[Path] = []
     with kit.style():
@@ -370,7 +367,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     The curves are the evaluations, or the training returns where a run has none. A run that stopped early keeps its
     last value, because a converged run is finished, not failed.
     """
-    runs = [LoggedRun(Path(d)) for d in dirs]
+    runs = [LoggedRun(d) for d in dirs]
     name = "eval/return_mean" if all(len(r.series("eval/return_mean")[0]) for r in runs) else "rollout/return_mean"
     curves = [curve for r in runs if len((curve := r.series(name))[0])]
     if not curves:
