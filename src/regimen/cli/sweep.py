@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_lib
+import json
 import shlex
 import sys
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def run(argv: list[str]) -> int:
     console = Console(quiet=args.quiet, file=sys.stderr if args.json else None)
     code = run_sweep(files, shlex.join(["regimen", "sweep", *argv]), console, args.workers, args.engine, args.batch)
     if args.json:
-        print(json_lib.dumps(read_json(files.folder / "sweep.json"), indent=2))
+        print(json.dumps(read_json(files.folder / "sweep.json"), indent=2))
     return code
 
 

@@ -143,8 +143,8 @@ def checked(argv: list[str]) -> Tokens:
 
 def tokenize(argv: list[str]) -> Tokens:
     only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS}
-    asked_for = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
-    algorithms = [a for a in (*asked_for, "ppo", *ALGORITHMS) if a in ALGORITHMS]
+    choices = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
+    algorithms = [a for a in (*choices, "ppo", *ALGORITHMS) if a in ALGORITHMS]
 
     def find(key: str) -> tuple[str, object] | None:
         if key in only:
