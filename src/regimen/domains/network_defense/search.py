@@ -14,7 +14,7 @@ from regimen.domains.network_defense.verbs.search import SearchArgs
 from regimen.domains.network_defense.workflow import ALWAYS, ATTACKED, TYPES, all_workflows, classes_for
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.experiments.search import api
-from regimen.experiments.search.command import Prepared, of_factory
+from regimen.experiments.search.api import Prepared, of_factory
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options
 from regimen.experiments.search.space import Space, kendall_matrix

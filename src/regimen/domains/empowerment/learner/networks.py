@@ -57,13 +57,7 @@ class Nets:
         world = model.world
         self.model, self.humans, self.goals = model, world.humans, world.num_goals
         self.names = [name for name in NETS if c.uses(name)]
-        self.sizes = {
-            "v_h_e": self.humans * self.goals,
-            "x_h": self.humans,
-            "u_r": 1,
-            "q_r": world.robot_choices,
-            "v_r": 1,
-        }
+        self.sizes: dict[str, int] = dict(zip(NETS, (self.humans * self.goals, self.humans, 1, world.robot_choices, 1)))
         self.top = float((model.weights > 0).sum(1).max()) if c.form == "sum" else 1.0
         self.floor = FLOOR * float(model.weights[model.weights > 0].min()) * self.top
         self.drops = {name: getattr(c, f"{name}_dropout") > 0 for name in NETS}  # asked once: whether, not how much

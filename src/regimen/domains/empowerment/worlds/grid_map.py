@@ -155,12 +155,10 @@ def read_map(text: str, actions: str = "small", directions: str = "", targets: s
     names = read_actions(actions)
     cells = {cell: i for i, cell in enumerate(places_of(rows))}
     codes = codes_of(rows)
-    robots = tuple(cells[cell] for cell, code in codes if code == ROBOT)
-    humans = tuple(cells[cell] for cell, code in codes if code == HUMAN)
-    if not humans:
-        raise ConfigError(f"env.map: there is no human; put {HUMAN} on a cell")
-    if not robots:
-        raise ConfigError(f"env.map: there is no robot; put {ROBOT} on a cell")
+    humans, robots = (tuple(cells[cell] for cell, code in codes if code == agent) for agent in (HUMAN, ROBOT))
+    for places, code, what in ((humans, HUMAN, "human"), (robots, ROBOT, "robot")):
+        if not places:
+            raise ConfigError(f"env.map: there is no {what}; put {code} on a cell")
     facing = read_directions(directions, len(robots) + len(humans))
     return GridMap(rows, names, robots, humans, facing, *read_goals(targets, rows, cells))
 
