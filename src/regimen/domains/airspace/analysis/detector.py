@@ -172,9 +172,9 @@ def threats(time: Array, distance: Array, both: Array, n: int) -> tuple[Array, A
     xp = namespace(time)
     index, other = pairs_by_aircraft(n)
     rank = xp.where(both, distance + 1e-5 * time, xp.inf)[index]  # [N, N - 1, ...]
-    chosen = (rank == rank.min(1, keepdims=True, initial=xp.inf)) & xp.isfinite(rank)
-    threat_nm, threat_s = (xp.where(chosen, x[index], xp.inf).min(1, initial=xp.inf) for x in (distance, time))
-    who = xp.where(chosen, like(other, both), n).min(1, initial=n)
+    best = (rank == rank.min(1, keepdims=True, initial=xp.inf)) & xp.isfinite(rank)
+    threat_nm, threat_s = (xp.where(best, x[index], xp.inf).min(1, initial=xp.inf) for x in (distance, time))
+    who = xp.where(best, like(other, both), n).min(1, initial=n)
     return threat_nm, threat_s, xp.where(who < n, who, -1).astype(xp.int32)
 
 
