@@ -27,7 +27,7 @@ CACHE = 8  # targets of all reachable rows are computed together where they are 
 
 
 class EmpowermentBinding(Binding):
-    """The model of a world, the networks, the stages and the experience."""
+    """What a learner is bound to: the model of a world, the networks, the stages and the experience."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: EmpowermentConfig):
         world = spec.env
@@ -67,7 +67,7 @@ class EmpowermentBinding(Binding):
 
 
 def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
-    """What fits neither the world nor the run."""
+    """Refuse settings that fit neither the world nor the run."""
     steps = world.max_episode_steps
     if c.steps_per_episode is not None and c.steps_per_episode != steps:
         raise ConfigError(
@@ -94,7 +94,7 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
 
 
 def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
-    """The world enumerated if it is small enough; what needs that says so otherwise."""
+    """The model of a world, enumerated if that is small enough; settings that need it are refused otherwise."""
     why, fix = "it is only a sampler", ""
     if world.enumerable:
         try:
