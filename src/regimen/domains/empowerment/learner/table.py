@@ -23,7 +23,7 @@ DENSE = 800  # outcomes of all joint actions looked at together, for each state 
 
 
 class Enumerated(WorldModel):
-    """A world with a table of all its rows; expectations over human actions and outcomes are exact, and taken before."""
+    """A world with a table of all its rows; expectations over humans and outcomes are exact, and taken before."""
 
     exact = True
 
