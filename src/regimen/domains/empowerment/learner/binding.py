@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 
 from regimen.algorithms.base import Binding
@@ -63,7 +64,8 @@ class EmpowermentBinding(Binding):
         self.experience = Experience(spec, self.model, self.observes, share, c.buffer_size)
 
     def replay_bytes(self) -> int:
-        return self.experience.replay_bytes()
+        _, rows = jax.eval_shape(self.experience.init)
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows))
 
 
 def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
