@@ -105,7 +105,7 @@ def train(
     `runs`."""
     from regimen.experiments import many
 
-    if many.asked(env, algo):
+    if many.is_several(env, algo):
         return many.train_all(many.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
     from regimen.runs.trainer import Trainer
 
