@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces as gym
 from scipy.special import logsumexp
 
+import kit
 import regimen
 from regimen import trees
 from regimen.algorithms.branches import Branches
@@ -22,11 +23,10 @@ from regimen.distributions import for_space
 from regimen.engines import chunk as engine_module
 from regimen.engines.base import Limits
 from regimen.engines.host import HostEngine
-from regimen.envs import probe, registry
+from regimen.envs import probe
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
-from regimen.runs.build import make_engine
 from regimen.schedule import Steps
 from regimen.sources.host import HostSource
 from regimen.sources.keys import RolloutKeys
@@ -448,10 +448,7 @@ def test_resume_is_exact_with_its_replay(tmp_path):
     assert policy.act([0.1, 0.2, 0.3]).shape == (1,)
 
 
-def engine_of(env, seeds=(0,), **overrides):
-    given = {k: v for k, v in {**RUN, "rollout.steps": 32, "rollout.num_envs": 4, **overrides}.items() if v is not None}
-    config = layers.build_config(env, overrides=given)
-    return make_engine(config, registry.resolve(env, config.env_args), list(seeds), lambda: False)
+engine_of = partial(kit.engine_of, settings=RUN | {"rollout.steps": 32, "rollout.num_envs": 4})
 
 
 @pytest.mark.usefixtures("compilation_cache")
