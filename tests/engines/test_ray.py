@@ -248,7 +248,7 @@ def test_an_environment_that_cannot_be_made_is_not_tried_again(cluster):
 
 def everything_done(engine):
     """Wait until the workers have done all that they were asked for."""
-    asked = [rollout.report for member in engine.fleet.members for rollout in member.asked]
+    asked = [rollout.report for member in engine.fleet.members for rollout in member.requests]
     ray.wait(asked, num_returns=len(asked))
 
 
@@ -272,7 +272,7 @@ def test_batches_as_they_come(cluster, eager, monkeypatch):
         assert progress.metrics["dropped_batches"] == 0
         everything_done(engine)  # the learner is busy elsewhere: workers go on as far ahead as they may
         steps = [ray.get(m.actor.status.remote()).steps for m in engine.fleet.members]
-        assert [len(m.asked) for m in engine.fleet.members] == [3, 3]
+        assert [len(m.requests) for m in engine.fleet.members] == [3, 3]
         taken = sum(int(b.valid.sum()) for b in engine.batches)
         assert sum(steps) == taken + 2 * 3 * 16
         # what waited was collected with older weights than what is collected from now on

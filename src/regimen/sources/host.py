@@ -26,6 +26,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
 from regimen.sources.keys import NOISE_BLOCK, RolloutKeys
+from regimen.sources.scan import reduce
 from regimen.types import ActingAlgorithm, Array, Batch, EpisodeRows, PyTree
 
 HostAction = Any  # of an action space: a number, an array, or a dict or tuple of them
@@ -68,9 +69,7 @@ class HostSource:
         self.single = len(reward_components) == 1
         self.act: Callable[..., tuple[Array, PyTree]] | None = None
         self.like: PyTree = None  # parameters of the policy, for their shapes
-        self.shapes: dict[
-            tuple[tuple[int, ...], bool], PyTree
-        ] = {}  # of what is kept of an action: tracing the policy takes milliseconds
+        self.shapes: dict[tuple[tuple[int, ...], bool], PyTree] = {}  # of what is kept of an action
         self.memory: PyTree = ()  # [B, ...] what the policy carries from step to step
         self.blank: PyTree = ()  # and at the start of an episode
         self.remembers = False
@@ -266,7 +265,7 @@ class HostSource:
             if name not in info:
                 raise EnvError(f"metric_reductions names '{name}', which info does not have; it has {sorted(info)}")
             value, old = float(info[name]), self.metrics[i].get(name)
-            self.metrics[i][name] = value if old is None else reduce_metric(how, old, value, self.length[i])
+            self.metrics[i][name] = value if old is None else reduce(how, old, value, self.length[i], min, max)
 
     def note_mask(self, i: int, info: dict) -> None:
         mask = read_mask(info)
@@ -332,8 +331,6 @@ class HostSource:
         """Shapes of what is kept of an action: as sampled, and what the policy says of it. They are remembered, since
         tracing the policy takes milliseconds."""
         key = (lead, self.mask is None)
-        if key in self.shapes:
-            return self.shapes[key]
 
         def make() -> PyTree:
             noise = algo.noise(jax.random.key(0), lead)
@@ -342,7 +339,8 @@ class HostSource:
             action, _, extras = algo.act(self.like, obs, algo.initial_carry(lead), noise, mask=mask)
             return action, extras
 
-        self.shapes[key] = jax.eval_shape(make)
+        if key not in self.shapes:
+            self.shapes[key] = jax.eval_shape(make)
         return self.shapes[key]
 
     def finished(self, ended: list[tuple]) -> EpisodeRows:
@@ -360,19 +358,6 @@ class HostSource:
             terminated=np.asarray(terminated, bool),  # type: ignore[arg-type]
             metrics=columns,  # type: ignore[arg-type]
         )
-
-
-def reduce_metric(how: str, old: float, new: float, length: int) -> float:
-    match how:
-        case "sum":
-            return old + new
-        case "min":
-            return min(old, new)
-        case "max":
-            return max(old, new)
-        case "mean":
-            return old + (new - old) / length
-    return new
 
 
 def finite(x: np.ndarray) -> bool:

@@ -6,8 +6,10 @@ final observation), and the sums an episode is reported by. Agents of one enviro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,7 @@ from regimen.schedule import Episodes, Schedule, Steps
 from regimen.sources.keys import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
 from regimen.types import ActingAlgorithm, Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
+N = TypeVar("N", Array, float)
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
 
 
@@ -228,15 +231,15 @@ def select(mask: Array, a: Array, b: Array) -> Array:
     return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
 
 
-def reduce(how: str, old: Array, new: Array, length: Array) -> Array:
-    """One more value of a metric: the reduction over the episode so far."""
+def reduce(how: str, old: N, new: N, length: N | int, least: Callable = jnp.minimum, most: Callable = jnp.maximum) -> N:
+    """One more value of a metric: the reduction over the episode so far, of arrays or (`min`, `max`) of numbers."""
     match how:
         case "sum":
             return old + new
         case "min":
-            return jnp.minimum(old, new)
+            return least(old, new)
         case "max":
-            return jnp.maximum(old, new)
+            return most(old, new)
         case "mean":
             return old + (new - old) / length
     return new
