@@ -40,8 +40,8 @@ def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
 
 def restore(like: Array, array: np.ndarray, what: str) -> Array:
     """`array` with the type of `like`, which must have its shape."""
-    wanted = jax.random.key_data(like) if is_key(like) else like
-    if tuple(array.shape) != tuple(np.shape(wanted)):
-        raise StorageError(f"{what} has shape {tuple(array.shape)} there and {tuple(np.shape(wanted))} here")
-    restored = jnp.asarray(array, wanted.dtype)
-    return jax.random.wrap_key_data(restored) if is_key(like) else restored
+    words = jax.random.key_data(like) if is_key(like) else like
+    if tuple(array.shape) != tuple(np.shape(words)):
+        raise StorageError(f"{what} has shape {tuple(array.shape)} there and {tuple(np.shape(words))} here")
+    leaf = jnp.asarray(array, words.dtype)
+    return jax.random.wrap_key_data(leaf) if is_key(like) else leaf

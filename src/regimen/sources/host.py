@@ -104,7 +104,7 @@ class HostSource:
         if self.act is None:
             self.prepare(algo, params, block)
         flat = self.flatten(params)
-        left = np.full(self.num_envs, share)
+        remaining = np.full(self.num_envs, share)
         if episodic:
             for i in [i for i, n in enumerate(self.length) if n]:  # whole episodes only: start every share fresh
                 self.reset(i)
@@ -125,10 +125,10 @@ class HostSource:
             for i, terminated, success in done:
                 ended.append((total, self.reward[i].copy(), self.length[i], terminated, success, self.metrics[i]))
                 self.reset(i)
-                left[i] -= episodic
+                remaining[i] -= episodic
             t += 1
             if episodic:
-                active = [i for i in active if left[i]]
+                active = [i for i in active if remaining[i]]
             elif t == share:
                 break
         self.doing = ("wait", -1, monotonic())
@@ -193,10 +193,10 @@ class HostSource:
         """The same for environments of several agents, each of which has a column as long as it acts."""
         done, limit = [], self.limit or 1 << 62
         for i in active:
-            own, team = self.columns_of(i), self.envs[i]
+            columns, team = self.columns_of(i), self.envs[i]
             self.doing, acted = ("step", i, monotonic()), team.alive
             try:
-                observations, reward, terminated, truncated, info = team.step(actions[own])
+                observations, reward, terminated, truncated, info = team.step(actions[columns])
             except Exception as e:
                 raise EnvError(f"the environment's step failed: {type(e).__name__}: {e}") from e
             if not finite(reward):
@@ -204,12 +204,12 @@ class HostSource:
             length = self.length[i] = self.length[i] + 1
             if length >= limit:
                 truncated = acted & ~terminated
-            rows["reward"][t, own], rows["valid"][t, own] = reward, acted
-            rows["terminated"][t, own], rows["truncated"][t, own] = terminated, truncated
+            rows["reward"][t, columns], rows["valid"][t, columns] = reward, acted
+            rows["terminated"][t, columns], rows["truncated"][t, columns] = terminated, truncated
             self.reward[i] += reward.sum(0)
             new = self.stack(self.obs, observations, "step")
-            set_row(rows["next_obs"], (t, own), new)
-            set_row(self.obs, own, new)
+            set_row(rows["next_obs"], (t, columns), new)
+            set_row(self.obs, columns, new)
             if not (acted & ~terminated & ~truncated).any():
                 done.append((i, not truncated.any(), read_success(info)))
             if self.mask is not None or "action_mask" in info:
@@ -231,11 +231,11 @@ class HostSource:
             obs, info = self.envs[i].reset(seed=seed)
         except Exception as e:
             raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
-        own = self.columns_of(i)
-        set_row(self.obs, own, self.stack(self.obs, obs if self.agents else [obs], "reset"))
+        columns = self.columns_of(i)
+        set_row(self.obs, columns, self.stack(self.obs, obs if self.agents else [obs], "reset"))
         self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}
         if self.remembers:
-            set_row(self.memory, own, self.blank)
+            set_row(self.memory, columns, self.blank)
         if "action_mask" in info and self.mask is None:
             size = spaces.logits(self.action_space)
             self.mask = np.ones((self.columns, size), bool)

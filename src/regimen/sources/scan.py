@@ -105,26 +105,26 @@ class ScanSource:
         noise, keys = self.draw(env, algo, random, 0, block)
         first = jax.eval_shape(lambda: advance(env, algo, params, carry, row_of(noise, 0), keys[0])[0])
         buffer = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), first)
-        left = jnp.full(self.num_envs, share, jnp.int32)
+        remaining = jnp.full(self.num_envs, share, jnp.int32)
 
         def going(state):
             return sync(jnp.any(state[1] > 0))
 
         def body(state):
-            t, left, carry, buffer, noise, keys = state
+            t, remaining, carry, buffer, noise, keys = state
             noise, keys = lax.cond(
                 (t % block == 0) & (t > 0),
                 lambda: self.draw(env, algo, random, t, block),
                 lambda: (noise, keys),
             )
             row, carry = advance(env, algo, params, carry, row_of(noise, t % block), keys[t % block])
-            counts = left > 0
+            counts = remaining > 0
             valid = row.batch.valid & jnp.repeat(counts, row.batch.valid.size // counts.size)
             row = row.replace(batch=row.batch.replace(valid=valid), counts=counts, done=row.done & counts)
             buffer = jax.tree.map(lambda b, r: lax.dynamic_update_index_in_dim(b, r, t, 0), buffer, row)
-            return t + 1, left - row.done, carry, buffer, noise, keys
+            return t + 1, remaining - row.done, carry, buffer, noise, keys
 
-        t, _, carry, rollout, _, _ = lax.while_loop(going, body, (jnp.int32(0), left, carry, buffer, noise, keys))
+        t, _, carry, rollout, _, _ = lax.while_loop(going, body, (jnp.int32(0), remaining, carry, buffer, noise, keys))
         batch = rollout.batch.replace(length=t, full=False)
         return carry, batch, finished(rollout, self.schedule.n), rollout.counts.sum(dtype=jnp.int32)
 

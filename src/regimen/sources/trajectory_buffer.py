@@ -227,9 +227,9 @@ class TrajectoryBuffer:
         out |= {"return_mean": returns.mean(), "return_std": returns.std()}
         out |= {"return_min": returns.min(), "return_max": returns.max()}
         out["length_mean"] = float(np.mean([e.length for e in self._episodes]))
-        known = [e.success for e in self._episodes if e.success is not None]
-        if known:
-            out["success_rate"] = float(np.mean(known))
+        successes = [e.success for e in self._episodes if e.success is not None]
+        if successes:
+            out["success_rate"] = float(np.mean(successes))
         for name, path in reward.items() if isinstance(reward, dict) else ():
             sums = np.array([e.columns[path].sum() for e in self._episodes])
             out |= {f"reward/{name}": sums.mean(), f"reward/{name}_min": sums.min(), f"reward/{name}_max": sums.max()}
@@ -326,8 +326,8 @@ class TrajectoryBuffer:
         value = skeleton["value"]
         if terminated:
             return dict.fromkeys(paths_of(value), 0.0)
-        given: dict[str, PyTree] = {}
-        form = flatten(final_value, "final_value", given)
+        leaves: dict[str, PyTree] = {}
+        form = flatten(final_value, "final_value", leaves)
         if isinstance(value, dict) and isinstance(form, str):
             if float(self._array("final_value", final_value, 0, None)) != 0.0:
                 raise TrajectoryError(
@@ -338,7 +338,7 @@ class TrajectoryBuffer:
             raise TrajectoryError("final_value: must be a number, as the values of the steps are")
         if isinstance(value, dict):
             require_components("final_value", form, "value", value)
-        numbers = {path: float(self._array(path, x, 0, None)) for path, x in given.items()}
+        numbers = {path: float(self._array(path, x, 0, None)) for path, x in leaves.items()}
         return {value[n]: numbers[form[n]] for n in value} if isinstance(value, dict) else {value: numbers[form]}
 
     def _keep(self, skeleton: dict[str, PyTree], arrays: dict[str, np.ndarray], lead: int) -> None:

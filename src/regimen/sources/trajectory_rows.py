@@ -69,8 +69,8 @@ def check_components(reward: PyTree, value: PyTree) -> None:
         require_components("value", value, "reward", reward)
 
 
-def require_components(field: str, given: PyTree, other: str, expected: dict) -> None:
-    names = given if isinstance(given, dict) else {}
+def require_components(field: str, skeleton: PyTree, other: str, expected: dict) -> None:
+    names = skeleton if isinstance(skeleton, dict) else {}
     for name in expected:
         if not isinstance(names.get(name), str):
             raise TrajectoryError(f"{field}[{name!r}]: missing, but {other} has this component")
