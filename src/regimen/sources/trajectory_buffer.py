@@ -18,7 +18,6 @@ import numpy as np
 from regimen.errors import ConfigError
 
 PyTree = Any  # nested dicts and tuples of arrays; a list is an array
-Seed = int | np.random.Generator
 
 SCALAR = ("reward", "value", "final_value")
 FINITE = (*SCALAR, "log_prob")
@@ -208,7 +207,7 @@ class TrajectoryBuffer:
         return self.create_minibatches(max(len(self), 1), shuffle=False, as_jax=as_jax)[0]
 
     def create_minibatches(
-        self, size: int, seed: Seed | None = None, shuffle: bool = True, as_jax: bool = False
+        self, size: int, seed: int | np.random.Generator | None = None, shuffle: bool = True, as_jax: bool = False
     ) -> list[MinibatchRows]:
         """One epoch: every step exactly once, in ceil(M / size) minibatches whose sizes differ by at most one. A size
         above the number of steps means one full batch. `seed` is a number or a numpy Generator; without one the
@@ -231,10 +230,8 @@ class TrajectoryBuffer:
     def stats(self) -> dict[str, float]:
         """Of the finished episodes. What has no data is absent: everything but the counts in an empty buffer,
         `success_rate` where no episode says whether it succeeded. Components are `reward/NAME`, as in a run's rows."""
-        out: dict[str, float] = {
-            "num_episodes": self.num_episodes,
-            "total_steps": sum(e.length for e in self._episodes),
-        }
+        steps = sum(e.length for e in self._episodes)
+        out: dict[str, float] = {"num_episodes": self.num_episodes, "total_steps": steps}
         if not self._episodes or self._skeleton is None:
             return out
         reward = self._skeleton["reward"]
