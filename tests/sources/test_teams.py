@@ -11,7 +11,7 @@ import kit
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
-from regimen.envs.probe import Team as Probe
+from regimen.envs.probe import TeamProbe as Probe
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from regimen.axes import device_count, gather_over_devices
-from regimen.config.curriculum import LEVEL, PRESET, Levels, Ramp, Rule, Schedule, Stairs, read
+from regimen.config.curriculum import LEVEL, PRESET, LevelRule, Levels, Ramp, Schedule, Stairs, read
 from regimen.engines.base import Progress
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, nearest
@@ -86,7 +86,7 @@ class Curriculum:
     """
 
     schedules: dict[str, Schedule]
-    rule: Rule | None = None
+    rule: LevelRule | None = None
     threshold: float | None = None  # return of a success; None: the environment's metric
 
     def start(self) -> dict[str, Array]:

@@ -5,6 +5,8 @@ A shape is its signed distance in pixels, from which the share of each pixel tha
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from regimen.types import Array
@@ -31,6 +33,14 @@ class Canvas:
         self.x = (left + (np.arange(width) + 0.5) / self.scale).astype(np.float32)[None, :]
         self.y = (top - (np.arange(height) + 0.5) / self.scale).astype(np.float32)[:, None]
         self.pixels = np.full((height, width, 3), background, np.float32)
+
+    def part(self, low: tuple[float, float] | np.ndarray, high: tuple[float, float] | np.ndarray) -> Canvas:
+        """The canvas between two corners, so that a small shape does not touch every pixel."""
+        out = copy.copy(self)
+        columns = slice(*np.searchsorted(self.x[0], (low[0], high[0])))
+        rows = slice(*np.searchsorted(-self.y[:, 0], (-high[1], -low[1])))
+        out.x, out.y, out.pixels = self.x[:, columns], self.y[rows], self.pixels[rows, columns]
+        return out
 
     def paint(self, distance: np.ndarray, color: Color, opacity: float = 1.0) -> Canvas:
         """Fill where `distance` [H, W] (in units of the plane, negative inside) is below zero."""

@@ -182,21 +182,22 @@ def native_handle(name: str, env: Any, args: Mapping[str, object]) -> EnvHandle:
         raise EnvError(f"{name}: {type(env).__name__} has no {', '.join(missing)}; see regimen.envs.protocol.NativeEnv")
     if not isinstance(env.max_episode_steps, int) or env.max_episode_steps < 1:
         raise ConfigError(f"env.{LIMIT}: {env.max_episode_steps} is not a whole number of at least 1")
-    return EnvHandle(
-        id=name,
-        native=env,
-        make_host=None,
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        reward_components=tuple(env.reward_components),
-        metrics=metrics_of(env.metric_reductions),
-        max_episode_steps=env.max_episode_steps,
-        return_threshold=getattr(env, "return_threshold", None),
-        baselines=dict(getattr(env, "baselines", {})),
-        action_conditions=dict(getattr(env, "action_conditions", {})),
-        agents=tuple(getattr(env, "agents", ())),
-        env_args=dict(args),
-    )
+    return EnvHandle(id=name, native=env, make_host=None, env_args=dict(args), **declared_by(env))
+
+
+def declared_by(env: Any) -> dict[str, Any]:
+    """What an environment of any kind declares of itself, as the fields of a handle."""
+    return {
+        "observation_space": env.observation_space,
+        "action_space": env.action_space,
+        "reward_components": tuple(env.reward_components),
+        "metrics": metrics_of(env.metric_reductions),
+        "max_episode_steps": env.max_episode_steps,
+        "return_threshold": getattr(env, "return_threshold", None),
+        "baselines": dict(getattr(env, "baselines", {})),
+        "action_conditions": dict(getattr(env, "action_conditions", {})),
+        "agents": tuple(getattr(env, "agents", ())),
+    }
 
 
 # --- host ------------------------------------------------------------------------------------------------------------
@@ -254,19 +255,7 @@ def parallel_handle(name: str, make: Callable[..., Any], args: Arguments) -> Env
     made = guarded(make_team, name)
     team = made()
     try:
-        return EnvHandle(
-            id=name,
-            native=None,
-            make_host=made,
-            observation_space=team.observation_space,
-            action_space=team.action_space,
-            reward_components=team.reward_components,
-            metrics=metrics_of(team.metric_reductions),
-            max_episode_steps=team.max_episode_steps,
-            return_threshold=team.return_threshold,
-            action_conditions=team.action_conditions,
-            agents=team.agents,
-            env_args=dict(bound) | ({} if limit is None else {LIMIT: limit}),
-        )
+        env_args = dict(bound) | ({} if limit is None else {LIMIT: limit})
+        return EnvHandle(id=name, native=None, make_host=made, env_args=env_args, **declared_by(team))
     finally:
         team.close()

@@ -86,10 +86,10 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
     for name in envs:
         shared: dict[str, object] = {}  # one environment for all algorithms: the first's preset may set arguments of it
         for algorithm in algorithms:
-            chosen = {k: v for k, v in rest.items() if len(algorithms) == 1 or applies(k, algorithm)}
-            chosen = {k: v for k, v in chosen.items() if not (shared and is_argument(k))} | shared
-            chosen |= {} if algorithm is None else {"algorithm": algorithm}
-            config = build(name, config_file, chosen, algorithm)
+            keys = [k for k in rest if len(algorithms) == 1 or applies(k, algorithm)]
+            of_run = {k: rest[k] for k in keys if not (shared and is_argument(k))} | shared
+            of_run |= {} if algorithm is None else {"algorithm": algorithm}
+            config = build(name, config_file, of_run, algorithm)
             shared = {"env_args": config.env_args} if config.env_args else {}
             parts = [folder_name(name or config.env)] * (len(envs) > 1) + [config.algorithm] * (len(algorithms) > 1)
             learns = config.algorithm == "cql" and algo == ALL and config.data is None

@@ -296,7 +296,7 @@ class _Panel:
     def done(self) -> float:
         return float(self.point.get(_COUNTER.get(self.unit, self.unit), 0))
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         if self.total is None or not self._marks:
             return None
         since, first = self._marks[0]
@@ -325,14 +325,14 @@ class _Panel:
         ]
 
     def progress(self) -> str:
-        done, left = self.done(), self.left()
+        done, seconds = self.done(), self.seconds_left()
         text = f"{count(done)} {self.unit}"
         if self.total:
             text = f"{min(1.0, done / self.total):.0%}  {count(done)} / {count(self.total)} {self.unit}"
         text += f"  {clock(time.monotonic() - self.started)}"
         if not self.point:
             return text + "  compiling"
-        return text if left is None else f"{text}  {clock(left)} left"
+        return text if seconds is None else f"{text}  {clock(seconds)} left"
 
     def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         from rich.console import Group

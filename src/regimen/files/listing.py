@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
-from regimen.files.storage import Json, read_json
+from regimen.files.storage import Json, read_json, read_text
 from regimen.words import aligned, clock, count, score, size
 
 DEEPEST = 4  # folders below the one asked for
 SIGNS = ("status.json", "metrics.jsonl", "command.txt", "checkpoints")  # with config.yaml, one of them makes a run
-SORTS = ("started", "return", "size", "env", "name")
+SORTS = {"started": "started", "return": "episode_return", "size": "size", "env": "env", "name": "path"}
 TAIL = 1 << 16  # bytes of metrics.jsonl that are read for its last row
 
 
@@ -68,39 +69,32 @@ def locked(path: Path) -> bool:
     try:
         with open(path / ".lock", "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
     return False
 
 
 def last_row(path: Path) -> Json:
-    """The last whole line of metrics.jsonl."""
-    try:
-        with open(path / "metrics.jsonl", "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return {}
+    """The last whole line of metrics.jsonl that holds a row."""
+    lines: list[bytes] = []
+    with contextlib.suppress(OSError), open(path / "metrics.jsonl", "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+        lines = file.read().split(b"\n")
     for line in reversed(lines[:-1]):
-        try:
+        with contextlib.suppress(ValueError):
             row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            return row
+            if isinstance(row, dict):
+                return row
     return {}
 
 
 def size_of(path: Path) -> int:
+    """Bytes of all files below a folder."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
-            try:
+            with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
     return total
 
 
@@ -114,11 +108,9 @@ def describe(path: Path) -> Listed:
     state = str(status.get("state") or "unknown")
     if state == "running" and not is_running(path):
         state = "killed"
-    done = None
-    for total, name in ((config.get("total_steps"), "env_steps"), (config.get("total_episodes"), "episodes")):
-        if isinstance(total, (int, float)) and total:
-            done = max(done or 0.0, min(1.0, float(row.get(name) or 0) / total))
-    shown = (summary.get("eval_return_mean"), row.get("eval/return_mean"), row.get("rollout/return_mean"))
+    budgets = (config.get("total_steps"), "env_steps"), (config.get("total_episodes"), "episodes")
+    budgets = [(total, name) for total, name in budgets if isinstance(total, (int, float)) and total]
+    returns = (summary.get("eval_return_mean"), row.get("eval/return_mean"), row.get("rollout/return_mean"))
     seed = config.get("seed")
     return Listed(
         path=str(path),
@@ -126,9 +118,9 @@ def describe(path: Path) -> Listed:
         algo=str(config.get("algorithm") or "?"),
         seed=seed if isinstance(seed, int) else 0,
         state=state,
-        progress=done,
+        progress=max((min(1.0, float(row.get(name) or 0) / total) for total, name in budgets), default=None),
         env_steps=int(row.get("env_steps") or summary.get("env_steps") or 0),
-        episode_return=next((float(v) for v in shown if isinstance(v, (int, float))), None),
+        episode_return=next((float(v) for v in returns if isinstance(v, (int, float))), None),
         wall_seconds=float(row.get("wall_seconds") or summary.get("wall_seconds") or 0.0),
         size=size_of(path),
         started=str(status.get("started") or ""),
@@ -145,39 +137,29 @@ def listed(
     """Runs that match, newest (best, largest) first."""
     if sort not in SORTS:
         raise ConfigError(f"--sort: unknown column '{sort}'{nearest(sort, SORTS)}")
-    found = {path.resolve(): path for folder in folders for path in find_runs(Path(folder))}
-    rows = [describe(path) for path in found.values()]
+    paths = {path.resolve(): path for folder in folders for path in find_runs(Path(folder))}
     rows = [
-        r for r in rows if (state in (None, r.state)) and (env is None or env in r.env) and (algo in (None, r.algo))
+        r
+        for r in map(describe, paths.values())
+        if state in (None, r.state) and (env is None or env in r.env) and algo in (None, r.algo)
     ]
-    lowest = float("-inf")
-    keys: dict[str, Callable[[Listed], str | float | Path]] = {
-        "started": lambda r: r.started,
-        "return": lambda r: lowest if r.episode_return is None else r.episode_return,
-        "size": lambda r: r.size,
-        "env": lambda r: r.env,
-        "name": lambda r: r.path,
-    }
-    return sorted(rows, key=keys[sort], reverse=sort in ("started", "return", "size"))
+
+    def key(row: Listed) -> str | float:
+        value = getattr(row, SORTS[sort])
+        return float("-inf") if value is None else value
+
+    return sorted(rows, key=key, reverse=sort in ("started", "return", "size"))
 
 
 def table(rows: Sequence[Listed]) -> list[str]:
-    cells = [
-        [
-            r.path,
-            r.env,
-            r.algo,
-            str(r.seed),
-            r.state,
-            "" if r.progress is None else f"{r.progress:.0%}",
-            count(r.env_steps),
-            "" if r.episode_return is None else score(r.episode_return),
-            clock(r.wall_seconds),
-            size(r.size),
-        ]
-        for r in rows
-    ]
-    return aligned(["run", "env", "algo", "seed", "state", "done", "steps", "return", "time", "size"], cells)
+    head = ["run", "env", "algo", "seed", "state", "done", "steps", "return", "time", "size"]
+    cells = []
+    for r in rows:
+        share = "" if r.progress is None else f"{r.progress:.0%}"
+        end = "" if r.episode_return is None else score(r.episode_return)
+        numbers = (share, count(r.env_steps), end, clock(r.wall_seconds), size(r.size))
+        cells.append([r.path, r.env, r.algo, str(r.seed), r.state, *numbers])
+    return aligned(head, cells)
 
 
 def show(path: Path) -> list[str]:
@@ -187,24 +169,11 @@ def show(path: Path) -> list[str]:
     row, status, summary = describe(path), read_json(path / "status.json"), read_json(path / "summary.json")
     facts = asdict(row) | {"size": size(row.size), "wall_seconds": clock(row.wall_seconds)}
     facts["progress"] = None if row.progress is None else f"{row.progress:.0%}"
-    names = (
-        "updates",
-        "episodes",
-        "solved",
-        "solved_at",
-        "success_rate",
-        "best_checkpoint",
-        "stop_reason",
-        "stop_detail",
-    )
-    facts |= {name: summary.get(name, status.get(name)) for name in names}
+    names = ("updates", "episodes", "solved", "solved_at", "success_rate", "best_checkpoint")
+    facts |= {name: summary.get(name, status.get(name)) for name in (*names, "stop_reason", "stop_detail")}
     facts |= {name: status.get(name) for name in ("device", "host", "pid", "git_revision", "error")}
-    kept = [p.name for p in sorted((path / "checkpoints").glob("*")) if p.name.isdigit()]
-    facts["checkpoints"] = ", ".join(kept) or None
-    try:
-        facts["command"] = (path / "command.txt").read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:
-        facts["command"] = None
+    checkpoints = [p.name for p in sorted((path / "checkpoints").glob("*")) if p.name.isdigit()]
+    facts |= {"checkpoints": ", ".join(checkpoints) or None, "command": read_text(path / "command.txt").strip() or None}
     return [f"{name.replace('_', ' '):<16} {value}" for name, value in facts.items() if value is not None]
 
 
@@ -223,9 +192,8 @@ def removable(path: Path) -> list[Path]:
         runs = [p for p in sorted(path.glob("seed-*")) if (p / "config.yaml").is_file()]
         others = [p.name for p in path.iterdir() if p not in runs and p.name not in ("summary.json", "plots")]
         if not runs or others:
-            raise StorageError(
-                f"{path} is not a run directory (it has no config.yaml and status.json); nothing is removed"
-            )
+            reason = "it has no config.yaml and status.json"
+            raise StorageError(f"{path} is not a run directory ({reason}); nothing is removed")
     for run in runs:
         if is_running(run):
             pid = read_json(run / "status.json").get("pid", "unknown")

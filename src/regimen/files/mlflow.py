@@ -16,17 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from regimen.errors import ConfigError, StorageError, nearest
-from regimen.files.storage import plain, read_json, write_json
+from regimen.files.storage import dotted, plain, read_json, write_json
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
+T = TypeVar("T")
 CHAMPION = "champion"
 INTERVAL = 5.0  # seconds between batches
 LAST_CHANCE = 5.0  # seconds that the end of a run waits for a store that refuses
@@ -35,7 +37,7 @@ BACKLOG = 100_000  # metrics; above it every second waiting point is dropped
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED", "diverged": "FAILED"}
 _MODEL_CODE = Path(__file__).with_name("pyfunc_model.py")
 _CONNECTING = threading.Lock()  # runs of several seeds share one store; its tables are created once
-_KEPT = "; training is not affected and the run's files are complete"
+_UNAFFECTED = "; training is not affected and the run's files are complete"
 _INSTALL = "MLflow is not installed: pip install 'regimen[tracking]'"
 
 
@@ -49,17 +51,6 @@ class MirrorResult:
     model_version: str | None = None
     alias_moved: bool = False
     warning: str | None = None
-
-
-@dataclass(frozen=True)
-class _Ending:
-    """What `finish` hands to the thread."""
-
-    summary: dict[str, object]
-    artifacts: list[Path]
-    policy_dir: Path | None
-    register: str | None
-    eval_return: float | None
 
 
 def default_uri(run_dir: Path) -> str:
@@ -100,7 +91,7 @@ class Mirror:
         self._unsent: list[Metric] = []
         self._guard = threading.Lock()  # of _points
         self._wake = threading.Event()
-        self._ending: _Ending | None = None
+        self._ending: Callable[[], None] | None = None  # set by `finish`
         self._abandoned = False  # `finish` has waited long enough: try no more
         self._thread: threading.Thread | None = None
         if importlib.util.find_spec("mlflow") is None:
@@ -127,14 +118,13 @@ class Mirror:
         """Send the rest, the artifacts and the policy; register the policy as `register` when the run converged."""
         if self._thread is None:
             return self._result
-        self._ending = _Ending(
-            dict(summary), list(artifacts), policy_dir, register if converged and policy_dir else None, eval_return
-        )
+        name = register if converged else None
+        self._ending = partial(self._end, dict(summary), list(artifacts), policy_dir, name, eval_return)
         self._wake.set()
         self._thread.join(timeout)
         if self._thread.is_alive():
             self._abandoned = True
-            self._fail(f"MLflow: {self._result.uri} did not take everything within {timeout:g} s{_KEPT}")
+            self._fail(f"MLflow: {self._result.uri} did not take everything within {timeout:g} s{_UNAFFECTED}")
         return self._result
 
     def _work(self) -> None:
@@ -148,12 +138,12 @@ class Mirror:
                     self._connect()
                 self._send()
                 if ending is not None:
-                    self._end(ending)
+                    ending()
                     self._result = replace(self._result, warning=None)
                     return
                 pause = INTERVAL
             except Exception as error:  # whatever a store, a driver or a network raises must not reach training
-                self._fail(f"MLflow: {self._result.uri} cannot be used ({reason(error)}){_KEPT}")
+                self._fail(f"MLflow: {self._result.uri} cannot be used ({reason(error)}){_UNAFFECTED}")
                 pause = min(2 * pause, 60.0) if ending is None else 0.5
             if ending is not None:
                 deadline = min(deadline, time.monotonic() + LAST_CHANCE)
@@ -190,29 +180,22 @@ class Mirror:
         from mlflow.exceptions import MlflowException
 
         experiment = client.get_experiment_by_name(self.experiment)
-        if experiment is not None:
-            return experiment.experiment_id
-        location, path = None, sqlite_path(self.uri)
-        if path is not None:  # a SQLite store would put artifacts under the working directory
-            location = (path.resolve().parent / "mlartifacts" / registry_name(self.experiment)).as_uri()
-        try:
-            return client.create_experiment(self.experiment, artifact_location=location)
-        except MlflowException:  # another run created it in between
-            experiment = client.get_experiment_by_name(self.experiment)
-            if experiment is None:
-                raise
-            return experiment.experiment_id
+        if experiment is None:
+            location, path = None, sqlite_path(self.uri)
+            if path is not None:  # a SQLite store would put artifacts under the working directory
+                location = (path.resolve().parent / "mlartifacts" / registry_name(self.experiment)).as_uri()
+            try:
+                return client.create_experiment(self.experiment, artifact_location=location)
+            except MlflowException:  # another run created it in between
+                experiment = client.get_experiment_by_name(self.experiment)
+                if experiment is None:
+                    raise
+        return experiment.experiment_id
 
     def _reopen(self, client: MlflowClient, run_id: str) -> str | None:
         """The MLflow run of an earlier part of this run; None when someone deleted it."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            if client.get_run(run_id).info.lifecycle_stage != "active":
-                return None
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
+        run = stored(client.get_run, run_id)
+        if run is None or run.info.lifecycle_stage != "active":
             return None
         client.update_run(run_id, status="RUNNING")
         return run_id
@@ -222,11 +205,11 @@ class Mirror:
         from mlflow.entities import Param, RunTag
 
         logged = client.get_run(run_id).data.params
-        new = [Param(k, v) for k, v in self.params.items() if k not in logged]
-        changed = [RunTag(f"resumed.{k}"[:KEY_LENGTH], v) for k, v in self.params.items() if logged.get(k, v) != v]
-        for i in range(0, max(len(new), len(changed)), PARAMS_PER_CALL):
-            part = slice(i, i + PARAMS_PER_CALL)
-            client.log_batch(run_id, params=new[part], tags=changed[part], synchronous=True)
+        changed = {k: v for k, v in self.params.items() if logged.get(k, v) != v}
+        for part in batches([Param(k, v) for k, v in self.params.items() if k not in logged], PARAMS_PER_CALL):
+            client.log_batch(run_id, params=part, synchronous=True)
+        for part in batches([RunTag(f"resumed.{k}"[:KEY_LENGTH], v) for k, v in changed.items()], PARAMS_PER_CALL):
+            client.log_batch(run_id, tags=part, synchronous=True)
 
     def _send(self) -> None:
         from mlflow.entities import Metric
@@ -252,27 +235,34 @@ class Mirror:
             self._client.log_batch(self._result.run_id, metrics=batch, synchronous=True)
             del self._unsent[: len(batch)]
 
-    def _end(self, ending: _Ending) -> None:
+    def _end(
+        self,
+        summary: Mapping[str, object],
+        artifacts: list[Path],
+        policy_dir: Path | None,
+        register: str | None,
+        eval_return: float | None,
+    ) -> None:
         from mlflow.entities import RunTag
 
         client, run_id = self._client, self._result.run_id
         check_unlocked(self.uri)
-        texts = {k: v for k, v in plain(ending.summary).items() if v is not None}
+        texts = {k: v for k, v in plain(summary).items() if v is not None}
         tags = [RunTag(entity_key(f"summary.{k}"), str(v)[:PARAM_LENGTH]) for k, v in texts.items()]
-        for i in range(0, len(tags), PARAMS_PER_CALL):
-            client.log_batch(run_id, tags=tags[i : i + PARAMS_PER_CALL], synchronous=True)
-        for path in map(Path, ending.artifacts):
+        for part in batches(tags, PARAMS_PER_CALL):
+            client.log_batch(run_id, tags=part, synchronous=True)
+        for path in map(Path, artifacts):
             if path.is_dir():
                 client.log_artifacts(run_id, str(path), path.name)
             elif path.is_file():
                 client.log_artifact(run_id, str(path))
-        if ending.policy_dir is not None:
-            client.log_artifacts(run_id, str(ending.policy_dir), "policy")
+        if policy_dir is not None:
+            client.log_artifacts(run_id, str(policy_dir), "policy")
             if self._model_id is None:
-                self._model_id = self._log_model(ending.policy_dir)
-            if ending.register is not None and self._result.model_version is None:
-                self._register(ending.register, ending.eval_return)
-        client.set_terminated(run_id, status=_STATUS.get(str(ending.summary.get("state")), "FINISHED"))
+                self._model_id = self._log_model(policy_dir)
+            if register is not None and self._result.model_version is None:
+                self._register(register, eval_return)
+        client.set_terminated(run_id, status=_STATUS.get(str(summary.get("state")), "FINISHED"))
 
     def _log_model(self, policy_dir: Path) -> str:
         """A pyfunc model from code: a Python file and the policy folder, nothing pickled."""
@@ -295,24 +285,17 @@ class Mirror:
 
     def _register(self, name: str, eval_return: float | None) -> None:
         """A new version; the alias moves to it only from a version with a lower evaluation (or from none)."""
-        from mlflow.exceptions import MlflowException
-
         client, name = self._client, registry_name(name)
         with _CONNECTING:  # seeds of one process that end together compare one after the other
-            try:
-                client.get_registered_model(name)
-            except MlflowException:
+            if stored(client.get_registered_model, name) is None:
                 client.create_registered_model(name)
             score = eval_return if eval_return is not None and math.isfinite(eval_return) else None
             source = f"models:/{self._model_id}"
             if not self.uri.startswith("http"):  # MLflow would look that up in its global store instead of ours
                 source = client.get_logged_model(self._model_id).artifact_location
+            tags = {} if score is None else {"eval_return": repr(float(score))}
             version = client.create_model_version(
-                name,
-                source=source,
-                run_id=self._result.run_id,
-                model_id=self._model_id,
-                tags={} if score is None else {"eval_return": repr(float(score))},
+                name, source=source, run_id=self._result.run_id, model_id=self._model_id, tags=tags
             ).version
             self._result = replace(self._result, model_version=str(version))
             if score is not None and score > champion_return(client, name):
@@ -322,12 +305,24 @@ class Mirror:
 
 def champion_return(client: MlflowClient, name: str) -> float:
     """Evaluation of the version that holds the alias; -inf when there is none or it was never evaluated."""
+    champion = stored(client.get_model_version_by_alias, name, CHAMPION)
+    return -math.inf if champion is None else float(champion.tags.get("eval_return", "-inf"))
+
+
+def stored(get: Callable[..., T], *names: str) -> T | None:
+    """What MLflow has under a name; None where it has nothing."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return float(client.get_model_version_by_alias(name, CHAMPION).tags["eval_return"])
-    except (MlflowException, KeyError, ValueError):
-        return -math.inf
+        return get(*names)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
+def batches(items: list[T], size: int) -> list[list[T]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def make_client(uri: str) -> MlflowClient:
@@ -372,16 +367,9 @@ def entity_key(name: str) -> str:
     return re.sub(r"[^\w./ :-]", "_", name)[:KEY_LENGTH]
 
 
-def flatten(params: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested settings as `algo.lr: 0.0003`; lists are one value."""
-    flat: dict[str, str] = {}
-    for key, value in params.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[entity_key(name)] = str(plain(value, finite=False))[:PARAM_LENGTH]
-    return flat
+def flatten(params: Mapping[str, object]) -> dict[str, str]:
+    """Nested settings as `algo.lr: 0.0003`, as MLflow accepts them."""
+    return {entity_key(key): str(plain(value, finite=False))[:PARAM_LENGTH] for key, value in dotted(params)}
 
 
 def reason(error: BaseException) -> str:
@@ -422,18 +410,15 @@ def resolve_model_uri(uri: str, tracking_uri: str | None = None) -> Path:
 def _download_policy(client: MlflowClient, store: str, uri: str, name: str, alias: str | None, version: str) -> Path:
     import mlflow.artifacts
     import yaml
-    from mlflow.exceptions import MlflowException
 
-    try:
-        model = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, version)
-    except MlflowException as error:
-        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            raise
+    get, which = (client.get_model_version_by_alias, alias) if alias else (client.get_model_version, version)
+    model = stored(get, name, which)
+    if model is None:
         names = [m.name for m in client.search_registered_models(max_results=1000)]
         if name not in names:
-            raise ConfigError(f"{uri}: no registered model '{name}'{nearest(name, names) if names else ''}") from None
+            raise ConfigError(f"{uri}: no registered model '{name}'{nearest(name, names) if names else ''}")
         what = f"alias '{alias}'" if alias else f"version {version}"
-        raise ConfigError(f"{uri}: model '{name}' has no {what}") from None
+        raise ConfigError(f"{uri}: model '{name}' has no {what}")
     source = client.get_model_version_download_uri(name, model.version)
     if source.startswith("models:/"):
         source = client.get_logged_model(source.removeprefix("models:/")).artifact_location

@@ -30,16 +30,6 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def storage_error(path: Path, error: OSError) -> StorageError:
-    """The one line for a failed write: which file, why, and what to do when the disk is full."""
-    reason = error.strerror or str(error) or type(error).__name__
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageError(
-            f"cannot write {path}: disk full ({reason}); free some space, then `regimen resume` the run"
-        )
-    return StorageError(f"cannot write {path}: {reason}")
-
-
 def check_free(path: Path) -> None:
     """Refuse to write where something lies already, unless it is an empty folder."""
     try:
@@ -57,10 +47,14 @@ def in_use(path: Path) -> StorageError:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
+    """Say in one line which file cannot be written, why, and what to do when the disk is full."""
     try:
         yield
     except OSError as error:
-        raise storage_error(path, error) from error
+        reason = error.strerror or str(error) or type(error).__name__
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = f"disk full ({reason}); free some space, then `regimen resume` the run"
+        raise StorageError(f"cannot write {path}: {reason}") from error
 
 
 def plain(value: object, finite: bool = True) -> Any:
@@ -80,34 +74,28 @@ def plain(value: object, finite: bool = True) -> Any:
     return str(value)
 
 
-def write_atomic(path: Path, data: str | bytes, sync: bool = True) -> None:
-    """Replace `path` in one step: a reader sees the old file or the new one, never a part."""
-    path = Path(path)
-    tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with writing(path):
-        try:
-            with open(tmp, "wb") as file:
-                file.write(data.encode() if isinstance(data, str) else data)
-                if sync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(tmp, path)
-        except BaseException:  # Ctrl+C too leaves no half-written file behind
-            tmp.unlink(missing_ok=True)
-            raise
-
-
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, alike: bool = True) -> Iterator[Path]:
     """A path to write to in the place of `path`, which it becomes in one step when all is written; nothing is left of
-    it when that is interrupted or fails. It ends alike, for those who tell the format by that."""
-    tmp = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    it when that is interrupted or fails. It ends `alike` for those who tell the format by that."""
+    number = os.getpid()
+    tmp = path.with_name(f".{path.stem}.{number}.tmp{path.suffix}" if alike else f".{path.name}.{number}.tmp")
     try:
         yield tmp
         os.replace(tmp, path)
-    except BaseException:
+    except BaseException:  # Ctrl+C too leaves no half-written file behind
         tmp.unlink(missing_ok=True)
         raise
+
+
+def write_atomic(path: Path, data: str | bytes, sync: bool = True) -> None:
+    """Replace `path` in one step: a reader sees the old file or the new one, never a part."""
+    path = Path(path)
+    with writing(path), replacing(path, alike=False) as tmp, open(tmp, "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: object, sync: bool = True) -> None:
@@ -184,9 +172,9 @@ def last_line_end(file: io.FileIO, block: int = 1 << 16) -> int:
     while end > 0:
         start = max(0, end - block)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        place = file.read(end - start).rfind(b"\n")
+        if place >= 0:
+            return start + place + 1
         end = start
     return 0
 
@@ -209,25 +197,20 @@ class CsvLog:
         rows = max((len(c) for c in cells.values()), default=0)
         if not rows:
             return
-        if not self.columns:
-            self._widen([*self._first, *(name for name in cells if name not in self._first)])
-        new = [name for name in cells if name not in self.columns]
-        if new:
-            self._widen([*self.columns, *new])
-        empty = [""] * rows
-        columns = [cells.get(name, empty) for name in self.columns]
+        names = dict.fromkeys([*(self.columns or self._first), *cells])
+        if len(names) > len(self.columns):
+            self._widen(list(names))
+        columns = [cells.get(name, [""] * rows) for name in self.columns]
         self._lines.write(("\n".join(map(",".join, zip(*columns))) + "\n").encode())
 
     def _widen(self, columns: list[str]) -> None:
         pad = b"," * (len(columns) - len(self.columns)) + b"\n"
-        with writing(self.path):
-            self._lines.close()
-            if not self.columns:
-                rows = b""  # a header torn by a kill has no rows
-            else:
-                with open(self.path, "rb") as file:
-                    file.readline()
-                    rows = b"".join(line[:-1] + pad for line in file if line.endswith(b"\n"))
+        rows = b""  # a header torn by a kill has none
+        self._lines.close()
+        if self.columns:
+            with writing(self.path), open(self.path, "rb") as file:
+                file.readline()
+                rows = b"".join(line[:-1] + pad for line in file if line.endswith(b"\n"))
         write_atomic(self.path, csv_line(columns).encode() + rows)
         self.columns = columns
 
@@ -258,12 +241,11 @@ def cells_of(values: np.ndarray) -> list[str]:
         values = values.astype(np.int8)
     if np.issubdtype(values.dtype, np.integer):
         return list(map(str, values.tolist()))
-    finite = np.isfinite(values)
     if np.array_equal(values, np.rint(values)) or values.dtype == np.float64:
         text = list(map(repr, values.astype(np.float64).tolist()))
     else:
         text = values.astype(str).tolist()  # shortest digits that give the same float32 back
-    for i in np.flatnonzero(~finite).tolist():
+    for i in np.flatnonzero(~np.isfinite(values)).tolist():
         text[i] = ""
     return text
 
@@ -291,9 +273,8 @@ def json_lines(path: Path) -> Iterator[tuple[bytes, Json]]:
         for line in file:
             if not line.endswith(b"\n"):
                 return
-            try:
+            row = None
+            with contextlib.suppress(ValueError):
                 row = json.loads(line)
-            except ValueError:
-                continue
             if isinstance(row, dict):
                 yield line, row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import exploration, trees
-from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
@@ -22,7 +22,7 @@ from regimen.files.datasets import Writer
 from regimen.files.run_dir import RunFiles, read_config, read_metrics
 from regimen.policies.evaluate import baseline_evaluator, evaluate_policy
 from regimen.policies.policy import Policy, load_policy, read_policy
-from regimen.policies.target import is_run, refuse_object, stored_env
+from regimen.policies.target import environment, is_run
 from regimen.schedule import Episodes
 from regimen.sources import dataset
 from regimen.sources.dataset import Dataset, RecordedEpisode
@@ -72,8 +72,8 @@ class Behaviour:
         action, carry, _ = self.algo.act(params, obs, carry, noise.get("policy"), mask=mask, greedy=self.greedy)
         astray = noise["coin"] < self.epsilon
 
-        def either(drawn: Array, chosen: Array) -> Array:
-            return jnp.where(astray.reshape(astray.shape + (1,) * (chosen.ndim - astray.ndim)), drawn, chosen)
+        def either(drawn: Array, acted: Array) -> Array:
+            return jnp.where(astray.reshape(astray.shape + (1,) * (acted.ndim - astray.ndim)), drawn, acted)
 
         return jax.tree.map(either, drawn, self.algo.to_space(action)), carry, {}
 
@@ -93,39 +93,26 @@ def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> It
         source = ScanSource(Episodes(n), n)
         rollout = jax.jit(lambda env, params, key: source.episodes(env, who, params, key)[1])
         for i in range(2**30):
-            yield from split(jax.device_get(rollout(handle.native, who.params, jax.random.fold_in(key, i))))
+            yield from split(jax.device_get(rollout(handle.native, who.params, jax.random.fold_in(key, i))), who)
     n = min(HOST_ENVS, most)
     host = HostSource.of(handle, Episodes(n), n)
     try:
         host.init(seed)
         for i in range(2**30):
-            yield from split(host.next(who, who.params, jax.random.fold_in(key, i))[0])
+            yield from split(host.next(who, who.params, jax.random.fold_in(key, i))[0], who)
     finally:
         host.close()
 
 
-def split(batch: Batch) -> Iterator[RecordedEpisode]:
+def split(batch: Batch, who: Behaviour) -> Iterator[RecordedEpisode]:
     """The episodes of a batch in which every environment played one; of several agents, one of each that took part."""
-    for i, steps in enumerate(np.asarray(batch.valid).sum(0)):
-        if not steps:
-            continue
-
-        def column(tree: PyTree, i: int = i, steps: int = steps) -> PyTree:
-            return jax.tree.map(lambda x: np.asarray(x)[:steps, i], tree)
-
-        reward, mask = column(batch.reward).sum(-1), batch.extras.get("mask")
-        yield RecordedEpisode(
-            jax.tree.map(with_last, column(batch.obs), column(batch.next_obs)),
-            column(batch.action),
-            reward,
-            bool(column(batch.terminated)[-1]),
-            None if mask is None else with_last(column(mask), column(batch.extras["next_mask"])),
-        )
-
-
-def with_last(x: np.ndarray | Array, following: np.ndarray | Array) -> np.ndarray:
-    """Rows [T, ...] and the one after them."""
-    return np.concatenate([x, following[-1:]])
+    masks = batch.extras.get("mask"), batch.extras.get("next_mask")
+    flags = batch.terminated, batch.truncated
+    rows = ReplayRows(batch.obs, batch.action, batch.reward.sum(-1), *flags, batch.next_obs, batch.valid, *masks)
+    rows = jax.tree.map(np.asarray, rows)
+    for i, steps in enumerate(rows.valid.sum(0)):
+        if steps:
+            yield episode_of(jax.tree.map(lambda x, i=i, steps=steps: x[:steps, i], rows), who)
 
 
 # --- parts of a mix --------------------------------------------------------------------------------------------------
@@ -138,12 +125,14 @@ class Part:
     policy: str
     fraction: float = 1.0
     source: str = ""  # in words
-    episodes: int = 0
     steps: int = 0
     returns: list[float] = field(default_factory=list)
 
-    def took(self, episode: RecordedEpisode) -> None:
-        self.episodes += 1
+    @property
+    def episodes(self) -> int:
+        return len(self.returns)
+
+    def add(self, episode: RecordedEpisode) -> None:
         self.steps += episode.steps
         self.returns.append(float(episode.reward.sum(dtype=np.float64)))
 
@@ -196,74 +185,78 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Acting:
-    """How the parts of a dataset are played."""
+class Players:
+    """The policies of a run directory, or nobody where there is none, and how they act."""
 
     handle: registry.EnvHandle
-    run: Run | None
+    path: Path | None
+    report: Report
     greedy: bool
     epsilon: float
     target_return: float | None
     everything: bool  # no size was asked for: a replay buffer is written whole
 
+    @property
+    def run(self) -> Path:
+        assert self.path is not None
+        return self.path
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.run / "checkpoints")
+
     def streams(self, part: Part, seed: int) -> list[Stream]:
         if part.policy == "random":
             return [self.acted_by(None, "uniform", seed)]
-        assert self.run is not None
         if part.policy != "replay":
-            return [self.acted_by(*self.run.policy(part.policy, self.target_return), seed)]
-        seen = self.run.replayed()
-        if seen is not None:
-            order = np.arange(len(seen)) if self.everything else np.random.default_rng(seed).permutation(len(seen))
-            return [Stream("its replay buffer", lambda _: (seen[i] for i in order), everything=self.everything)]
-        steps = self.run.checkpoints.steps()
-        policies = [self.run.policy(str(step), None) for step in steps]
+            return [self.acted_by(*self.policy(part.policy), seed)]
+        stored = self.replay()
+        if stored is not None:
+            order = np.arange(len(stored)) if self.everything else np.random.default_rng(seed).permutation(len(stored))
+            return [Stream("its replay buffer", lambda _: (stored[i] for i in order), everything=self.everything)]
+        steps = self.checkpoints.steps()
+        policies = [self.policy(str(step)) for step in steps]
         return [self.acted_by(*p, seed + i, 1 / len(steps)) for i, p in enumerate(policies)]
 
     def acted_by(self, policy: Policy | None, words: str, seed: int, fraction: float = 1.0) -> Stream:
         who = Behaviour(self.handle.action_space, policy, self.greedy, self.epsilon)
         return Stream(words, lambda most: play(self.handle, who, seed, most), fraction)
 
-
-class Run:
-    """The policies of one run directory."""
-
-    def __init__(self, path: Path, handle: registry.EnvHandle, report: Report):
-        self.path, self.handle, self.report = path, handle, report
-        self.checkpoints = Checkpoints(path / "checkpoints")
-
-    def policy(self, name: str, target: float | None) -> tuple[Policy, str]:
+    def policy(self, name: str) -> tuple[Policy, str]:
         """The policy that a name stands for, and where it is from in words."""
-        if name == "expert":
-            found = load_policy(self.path, "best")
-            return found, f"best, step {found.meta.get('env_steps')}"
         if name == "medium":
-            step, score = self.nearest_checkpoint(target)
-            return load_policy(self.path, str(step)), f"step {step}, evaluated at {score:.1f}"
-        if name != "final" and not name.isdigit():
+            step, score = self.nearest_checkpoint()
+            return load_policy(self.run, str(step)), f"step {step}, evaluated at {score:.1f}"
+        if name not in ("expert", "final") and not name.isdigit():
             raise ConfigError(f"policy: '{name}' is unknown{nearest(name, POLICIES)} (or a checkpoint's step)")
-        found = load_policy(self.path, name)
-        return found, f"step {found.meta.get('env_steps')}"
+        policy = load_policy(self.run, "best" if name == "expert" else name)
+        return policy, f"{'best, ' if name == 'expert' else ''}step {policy.meta.get('env_steps')}"
 
-    def nearest_checkpoint(self, target: float | None) -> tuple[int, float]:
-        """The checkpoint whose evaluation is nearest to `target`, by default halfway between random and best."""
-        steps = self.checkpoints.steps()
+    def nearest_checkpoint(self) -> tuple[int, float]:
+        """The checkpoint whose evaluation is nearest to the target, by default halfway between random and best."""
+        steps, target = self.checkpoints.steps(), self.target_return
         if len(steps) < 2:
             raise StorageError(
-                f"policy: {self.path} has {len(steps)} checkpoints, so none is medium; train with --checkpoint.every "
+                f"policy: {self.run} has {len(steps)} checkpoints, so none is medium; train with --checkpoint.every "
                 "and --checkpoint.keep, or name a --policy"
             )
         scores = {step: self.score(step) for step in steps}
         if target is None:
-            with_random = baseline_evaluator(self.handle, "random")
-            low, high = float(with_random((), 0, LOOK).returns.mean()), max(scores.values())
-            with_random.close()
+            with contextlib.closing(baseline_evaluator(self.handle, "random")) as evaluator:
+                low, high = float(evaluator((), 0, LOOK).returns.mean()), max(scores.values())
             target = (low + high) / 2
             self.report(f"halfway between random ({low:.1f}) and best ({high:.1f}) is {target:.1f}")
         step = min(scores, key=lambda s: abs(scores[s] - target))
         return step, scores[step]
 
-    def replayed(self) -> list[RecordedEpisode] | None:
+    def score(self, step: int) -> float:
+        """The run's own evaluation at a checkpoint, else one made now."""
+        for row in read_metrics(self.run):
+            if row["env_steps"] == step and "eval/return_mean" in row:
+                return row["eval/return_mean"]
+        return float(evaluate_policy(self.handle, load_policy(self.run, str(step)), LOOK, 0).returns.mean())
+
+    def replay(self) -> list[RecordedEpisode] | None:
         """The episodes in the run's replay buffer as it was last saved; None where it has none."""
         folder = self.checkpoints.find("latest")
         arrays, _ = read(folder)
@@ -276,13 +269,6 @@ class Run:
         names, structure = trees.flatten(like), jax.tree.structure(like)
         rows = jax.tree.unflatten(structure, [arrays[f"state/replay/{name}"] for name in names])
         return episodes_of(rows, arrays["state/aux/ring/cursor"], arrays["state/aux/ring/count"], algo)
-
-    def score(self, step: int) -> float:
-        """The run's own evaluation at a checkpoint, else one made now."""
-        for row in read_metrics(self.path):
-            if row["env_steps"] == step and "eval/return_mean" in row:
-                return row["eval/return_mean"]
-        return float(evaluate_policy(self.handle, load_policy(self.path, str(step)), LOOK, 0).returns.mean())
 
 
 def episodes_of(
@@ -306,6 +292,10 @@ def episodes_of(
 
 def episode_of(rows: ReplayRows, algo: ActingAlgorithm) -> RecordedEpisode:
     """One episode from its rows [T, ...]."""
+
+    def with_last(x: Array | np.ndarray, following: Array | np.ndarray) -> np.ndarray:
+        return np.concatenate([x, following[-1:]])
+
     return RecordedEpisode(
         jax.tree.map(with_last, rows.obs, rows.next_obs),
         jax.tree.map(np.asarray, algo.to_env(rows.action)),
@@ -329,13 +319,8 @@ def collect(
     """Write a Minari dataset of a run's policies, or of random actions on an environment, and read it back. `env` is
     the environment itself, where the run was trained on an object; the other options are those of `gather`."""
     path = Path(target) if is_run(target) else None
-    origin = read_config(RunFiles.open(path).path) if path is not None else {}
-    name, args = origin.get("env", target), {**origin.get("env_args", {}), **(env_args or {})}
-    if isinstance(name, str):
-        refuse_object(name, env, f"regimen.collect('{target}', env=...)")
-    native = registry.is_native(name if env is None else env)
-    device.configure("auto" if native else "cpu", native)
-    handle = stored_env(name, args, env) if path is not None else registry.resolve(name, args)
+    origin = {} if path is None else RunFiles.open(path).config
+    handle = environment(target, origin, env, env_args or {}, "collect")
     return gather(handle, path, out, policy, **options)
 
 
@@ -362,34 +347,34 @@ def gather(
     its replay buffer, else episodes of each of its checkpoints in turn). `mix` shares the episodes out
     (`expert:0.5,random:0.5`). `steps` is reached by whole episodes.
     """
-    given = [n for n, v in (("policy", policy), ("mix", mix), ("checkpoint", checkpoint)) if v is not None]
-    if len(given) > 1:
-        raise ConfigError(f"{given[0]} and {given[1]} both say who acts; give one")
+    actors = [n for n, v in (("policy", policy), ("mix", mix), ("checkpoint", checkpoint)) if v is not None]
+    if len(actors) > 1:
+        raise ConfigError(f"{actors[0]} and {actors[1]} both say who acts; give one")
     if episodes is not None and steps is not None:
         raise ConfigError("episodes and steps both say how much; give one")
     if not 0 <= epsilon <= 1:
         raise ConfigError(f"epsilon: {epsilon} is out of range; it must be 0 to 1")
-    run = None if path is None else Run(path, handle, report)
-    named = "expert" if checkpoint == "best" else checkpoint
-    parts = parse_mix(mix) if mix is not None else [Part(policy or named or ("random" if run is None else "expert"))]
-    if run is None and any(p.policy != "random" for p in parts):
+    single = policy or ("expert" if checkpoint == "best" else checkpoint) or ("random" if path is None else "expert")
+    parts = parse_mix(mix) if mix is not None else [Part(single)]
+    if path is None and any(p.policy != "random" for p in parts):
         raise ConfigError(f"policy: {handle.id} is an environment, so only 'random' can act; give a run directory")
 
     description = ", ".join(f"{p.fraction:.0%} {p.policy}" for p in parts) + f" on {handle.id}"
     writer = Writer(out, handle, description, "random" if path is None else read_config(path)["algorithm"])
     unit, total = ("steps", steps) if steps is not None else ("episodes", episodes or DEFAULT_EPISODES)
-    acting = Acting(handle, run, greedy, epsilon, target_return, everything=episodes is None and steps is None)
+    everything = episodes is None and steps is None
+    players = Players(handle, path, report, greedy, epsilon, target_return, everything)
     try:
         for i, (part, share) in enumerate(zip(parts, shares([p.fraction for p in parts], total))):
-            for stream in acting.streams(part, seed + 1_000_003 * i):
+            for stream in players.streams(part, seed + 1_000_003 * i):
                 fill(writer, part, stream, unit, share, report)
             report(part.line())
         note = {"seed": seed, "env_steps": sum(p.steps for p in parts), "parts": [p.note() for p in parts]}
-        written = writer.finish(note | ({"run": path.name} if path is not None else {}))
+        folder = writer.finish(note | ({"run": path.name} if path is not None else {}))
     except BaseException:
         writer.discard()
         raise
-    return dataset.read(written)
+    return dataset.read(folder)
 
 
 def fill(writer: Writer, part: Part, stream: Stream, unit: str, share: int, report: Report) -> None:
@@ -398,7 +383,7 @@ def fill(writer: Writer, part: Part, stream: Stream, unit: str, share: int, repo
     part.source = stream.words if not part.source else f"{part.source}; {stream.words}"
     for episode in stream.play(max(1, goal) if unit == "episodes" else NATIVE_ENVS):
         waiting.append(episode)
-        part.took(episode)
+        part.add(episode)
         done = not stream.everything and getattr(part, unit) - begin >= goal
         if done or len(waiting) == BLOCK:
             writer.add(waiting)

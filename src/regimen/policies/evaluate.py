@@ -14,8 +14,7 @@ import jax
 import numpy as np
 from jax.stages import Compiled
 
-from regimen import spaces
-from regimen.engines import device
+from regimen import spaces, words
 from regimen.envs import registry
 from regimen.envs.protocol import Env
 from regimen.envs.registry import EnvHandle
@@ -24,7 +23,7 @@ from regimen.files.mlflow import resolve_model_uri
 from regimen.files.run_dir import read_config
 from regimen.files.storage import Json
 from regimen.policies.policy import Policy, load_policy, read_policy, require_match
-from regimen.policies.target import is_run, refuse_object
+from regimen.policies.target import environment, is_run
 from regimen.schedule import Episodes
 from regimen.sources.host import HostAction, HostSource, to_members
 from regimen.sources.play import (
@@ -58,21 +57,17 @@ class Evaluation:
     checkpoint: str | None = None
     recording: Recording | None = field(default=None, repr=False, compare=False)
 
+    def of_returns(self) -> dict[str, float]:
+        return {f"return_{name}": float(getattr(self.returns, name)()) for name in ("mean", "std", "min", "max")}
+
     def point(self) -> dict[str, float]:
         """The metrics that a run logs."""
-        out = {
-            "eval/return_mean": float(self.returns.mean()),
-            "eval/return_std": float(self.returns.std()),
-            "eval/return_min": float(self.returns.min()),
-            "eval/return_max": float(self.returns.max()),
-            "eval/length_mean": float(self.lengths.mean()),
-            "eval/episodes": len(self.returns),
-        }
+        out = self.of_returns() | {"length_mean": float(self.lengths.mean()), "episodes": len(self.returns)}
         if self.success is not None:
-            out["eval/success_rate"] = float(self.success.mean())
+            out["success_rate"] = float(self.success.mean())
         if len(self.components) > 1:
-            out |= {f"eval/reward/{name}": float(x.mean()) for name, x in self.components.items()}
-        return out | {f"eval/{name}": float(x.mean()) for name, x in self.metrics.items() if name != "success"}
+            out |= {f"reward/{name}": mean for name, mean in means(self.components).items()}
+        return {f"eval/{name}": value for name, value in (out | means(self.metrics)).items()}
 
     def to_dict(self) -> Json:
         out: Json = {
@@ -81,20 +76,15 @@ class Evaluation:
             "checkpoint": self.checkpoint,
             "seed": self.seed,
             "episodes": len(self.returns),
-            "return_mean": float(self.returns.mean()),
-            "return_std": float(self.returns.std()),
-            "return_min": float(self.returns.min()),
-            "return_max": float(self.returns.max()),
+            **self.of_returns(),
             "return_ci95": interval(mean_interval(self.returns)),
             "length_mean": float(self.lengths.mean()),
         }
         if self.success is not None:
             out["success_rate"] = float(self.success.mean())
             out["success_ci95"] = interval(wilson(float(self.success.sum()), len(self.success)))
-        out["reward_components"] = {name: float(x.mean()) for name, x in self.components.items()}
-        out["metrics"] = {name: float(x.mean()) for name, x in self.metrics.items() if name != "success"}
-        out["metrics_ci95"] = {name: interval(sample_interval(self.metrics[name])) for name in out["metrics"]}
-        return out
+        out |= {"reward_components": means(self.components), "metrics": means(self.metrics)}
+        return out | {"metrics_ci95": {name: interval(sample_interval(self.metrics[name])) for name in out["metrics"]}}
 
     def lines(self) -> list[str]:
         d = self.to_dict()
@@ -107,15 +97,18 @@ class Evaluation:
             f"length   {d['length_mean']:.1f}",
         ]
         if self.success is not None:
-            low, high = d["success_ci95"]
-            lines.append(f"success  {d['success_rate']:.3f}  (95% interval {low:.3f} to {high:.3f})")
+            lines.append(f"success  {d['success_rate']:.3f} {words.interval(d['success_ci95'], '{:.3f}'.format)}")
         if len(self.components) > 1:
             lines += [f"reward/{name}  {x:.3f}" for name, x in d["reward_components"].items()]
         for name, x in d["metrics"].items():
-            within = d["metrics_ci95"][name]
-            between = "  (95% interval {:.4g} to {:.4g})".format(*within) if within and within[0] < within[1] else ""
-            lines.append(f"{name}  {x:.4g}{between}")
+            ends = d["metrics_ci95"][name]
+            lines.append(f"{name}  {x:.4g}" + (f" {words.interval(ends)}" if ends and ends[0] < ends[1] else ""))
         return lines
+
+
+def means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The mean of each; `success` has a place of its own."""
+    return {name: float(x.mean()) for name, x in values.items() if name != "success"}
 
 
 def interval(bounds: tuple[float, float]) -> list[float] | None:
@@ -166,8 +159,7 @@ class NativeEvaluator:
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
         played = self.program(params, episodes)(self.handle.native, params, jax.random.key(seed))
         carry, terminated, recording = jax.device_get(played)
-        out = summarize(self.handle, policy, seed, carry.reward, carry.length, terminated, carry.metrics)
-        return replace(out, recording=recording)
+        return replace(summarize(self.handle, policy, seed, carry, terminated), recording=recording)
 
     def close(self) -> None: ...
 
@@ -208,7 +200,7 @@ class HostEvaluator:
                 sums = source.reward[i].copy(), source.length[i], terminated, success, source.metrics[i]
                 ended[moment.running[i]] = (0, *sums)
         rows: PyTree = source.finished(ended)
-        return summarize(self.handle, policy, seed, rows.reward, rows.length, rows.terminated, rows.metrics)
+        return summarize(self.handle, policy, seed, rows, rows.terminated)
 
     def open(self, n: int) -> HostSource:
         """The source with `n` environments, which stays open between evaluations."""
@@ -236,29 +228,13 @@ class HostEvaluator:
             self.source.close()
 
 
-def summarize(
-    handle: EnvHandle,
-    policy: str,
-    seed: int,
-    reward: np.ndarray,
-    length: np.ndarray,
-    terminated: np.ndarray,
-    metrics: dict[str, np.ndarray],
-) -> Evaluation:
-    """The evaluation of episodes with these sums [n, ...]."""
-    reward = reward.astype(np.float64)
+def summarize(handle: EnvHandle, policy: str, seed: int, sums: PyTree, ended: np.ndarray) -> Evaluation:
+    """The evaluation of episodes with these sums [n, ...], of which some `ended` with a termination [n]."""
+    reward = sums.reward.astype(np.float64)
     returns = reward.sum(-1)
-    return Evaluation(
-        env=handle.id,
-        policy=policy,
-        seed=seed,
-        returns=returns,
-        components={name: reward[:, i] for i, name in enumerate(handle.reward_components)},
-        lengths=length,
-        terminated=terminated,
-        metrics=metrics,
-        success=success_of(handle, returns, metrics),
-    )
+    components = {name: reward[:, i] for i, name in enumerate(handle.reward_components)}
+    success = success_of(handle, returns, sums.metrics)
+    return Evaluation(handle.id, policy, seed, returns, components, sums.length, ended, sums.metrics, success)
 
 
 def success_of(handle: EnvHandle, returns: np.ndarray, metrics: dict[str, np.ndarray]) -> np.ndarray | None:
@@ -313,22 +289,17 @@ def evaluate(
     """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
     environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy."""
     learned = policy if isinstance(policy, Policy) else None
-    origin: Json = {}
+    origin, which = {}, None
     if isinstance(target, str) and target.startswith("models:/"):
         registered = read_policy(resolve_model_uri(target, tracking_uri))
         learned, origin = (registered if policy is None else learned), registered.meta
     elif is_run(target):
         learned = load_policy(target, checkpoint) if policy is None else learned
-        has_config = (Path(target) / "config.yaml").exists()
-        origin = read_config(Path(target)) if has_config else read_policy(Path(target)).meta
-    stored, args = origin.get("env", target), {**origin.get("env_args", {}), **(env_args or {})}
-    if isinstance(stored, str):
-        refuse_object(stored, env, f"regimen.evaluate('{target}', env=...)")
-    native = registry.is_native(stored if env is None else env)
-    device.configure("auto" if native else "cpu", native)
-    handle = registry.resolve(stored, args) if env is None else registry.resolve(env, env_args or {})
+        of_run = (Path(target) / "config.yaml").exists()
+        origin = read_config(Path(target)) if of_run else read_policy(Path(target)).meta
+        which = checkpoint if of_run and policy is None else None
+    handle = environment(target, origin, env, env_args or {}, "evaluate")
     if learned is not None:
-        which = checkpoint if policy is None and is_run(target) and (Path(target) / "config.yaml").exists() else None
         return evaluate_policy(handle, learned, episodes, seed, which)
     if not isinstance(policy, str):
         names = ", ".join(["random", *handle.baselines])

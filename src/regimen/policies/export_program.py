@@ -22,16 +22,19 @@ from regimen.files.storage import write_atomic, write_json
 from regimen.policies.policy import Policy
 from regimen.types import Array, PyTree
 
-FORMATS = ("policy", "stablehlo", "onnx")
 PLATFORMS = ("cpu", "cuda")
 PARITY = 1e-4  # largest difference of a continuous action that an export may have
 
 
 def write_program(policy: Policy, folder: Path, kind: str) -> Path:
     """Write `policy.stablehlo` or `policy.onnx` and `signature.json`; refused where it does not act like the policy."""
-    check(policy)
-    names = input_names(policy)
-    signature = {"format": kind, "inputs": {n: described(policy, n) for n in names}, "outputs": outputs(policy)}
+    if isinstance(policy.algo, policy_map.PolicyMap):
+        raise ConfigError("--format: agents have policies of their own; only a policy folder holds several")
+    if jax.tree.leaves(policy.algo.initial_carry((1,))):
+        raise ConfigError("--format: a recurrent policy (network.memory) is written as a policy folder only")
+    parts = samples(policy, 1)
+    signature: dict[str, object] = {"format": kind, "inputs": described(input_names(policy), parts)}
+    signature["outputs"] = described(output_names(policy), jax.eval_shape(greedy(policy), *parts))
     path = folder / f"policy.{kind}"
     if kind == "stablehlo":
         write_atomic(path, stablehlo(policy))
@@ -42,33 +45,18 @@ def write_program(policy: Policy, folder: Path, kind: str) -> Path:
     return path
 
 
-def check(policy: Policy) -> None:
-    if isinstance(policy.algo, policy_map.PolicyMap):
-        raise ConfigError("--format: agents have policies of their own; only a policy folder holds several")
-    if jax.tree.leaves(policy.algo.initial_carry((1,))):
-        raise ConfigError("--format: a recurrent policy (network.memory) is written as a policy folder only")
-
-
 def input_names(policy: Policy) -> list[str]:
     """Of the parts of an observation; a plain one is `observation`."""
     return [name or "observation" for name in spaces.leaves(policy.observation_space)]
 
 
-def described(policy: Policy, name: str) -> dict[str, object]:
-    leaf = spaces.split(policy.observation_space, spaces.zeros(policy.observation_space))[
-        "" if name == "observation" else name
-    ]
-    leaf = np.asarray(leaf)
-    return {"dtype": str(leaf.dtype), "shape": ["B", *leaf.shape]}
+def output_names(policy: Policy) -> list[str]:
+    return [name or "action" for name in spaces.leaves(policy.action_space)]
 
 
-def outputs(policy: Policy) -> dict[str, object]:
-    found = jax.eval_shape(greedy(policy), *samples(policy, 1))
-    names = list(spaces.leaves(policy.action_space))
-    return {
-        name or "action": {"dtype": str(x.dtype), "shape": ["B", *x.shape[1:]]}
-        for name, x in zip(names, jax.tree.leaves(found))
-    }
+def described(names: Sequence[str], parts: Sequence[np.ndarray]) -> dict[str, object]:
+    """Type and shape of arrays [B, ...] by name."""
+    return {name: {"dtype": str(x.dtype), "shape": ["B", *x.shape[1:]]} for name, x in zip(names, parts)}
 
 
 def greedy(policy: Policy) -> Callable[..., tuple[Array, ...]]:
@@ -120,7 +108,7 @@ def onnx(policy: Policy, path: Path) -> None:
         shapes,
         model_name="policy",
         input_names=input_names(policy),
-        output_names=list(outputs(policy)),
+        output_names=output_names(policy),
         return_mode="file",
         output_path=str(path),
     )
@@ -133,13 +121,13 @@ def compare(policy: Policy, act: Callable[..., PyTree]) -> None:
     """Refuse an export whose actions are not the policy's, on observations of the space, also one at a time."""
     for n in (1, 64):
         parts = samples(policy, n, seed=n)
-        mine, theirs = (jax.tree.leaves(f(*parts)) for f in (jax.jit(greedy(policy)), act))
-        for a, b in zip(mine, theirs):
+        for a, b in zip(jax.tree.leaves(jax.jit(greedy(policy))(*parts)), jax.tree.leaves(act(*parts))):
             a, b = np.asarray(a), np.asarray(b)
-            same = a.shape == b.shape and (
-                np.allclose(a, b, atol=PARITY, rtol=PARITY)
-                if jnp.issubdtype(a.dtype, jnp.floating)
-                else float((a == b).mean()) >= 0.98  # a tie of two options may fall either way
-            )
+            if a.shape != b.shape:
+                same = False
+            elif jnp.issubdtype(a.dtype, jnp.floating):
+                same = np.allclose(a, b, atol=PARITY, rtol=PARITY)
+            else:
+                same = float((a == b).mean()) >= 0.98  # a tie of two options may fall either way
             if not same:
                 raise ConfigError("--format: the exported program does not act like the policy; nothing is exported")

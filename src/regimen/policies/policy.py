@@ -74,8 +74,7 @@ class Policy:
         batch = jax.tree.map(lambda x: np.asarray(x)[None], spaces.cast(self.observation_space, obs))
         if mask is not None:
             mask = spaces.mask_row(self.action_space, mask)[None]
-        actions = self.act_batch(batch, greedy=greedy, mask=mask)
-        return jax.tree.map(lambda x: x[0].item() if x.ndim == 1 else x[0], actions)
+        return row_of(self.act_batch(batch, greedy=greedy, mask=mask), 0)
 
     def is_by_agent(self, obs: PyTree) -> bool:
         """Whether it is a dictionary of observations, not one observation that is a dictionary itself."""
@@ -89,8 +88,8 @@ class Policy:
     def act_together(self, obs: Mapping[str, PyTree], greedy: bool, mask: Mapping[str, PyTree]) -> dict[str, PyTree]:
         """Actions by agent. Every agent has its place, whether it acts or not; one policy for all may also be asked
         for agents of other names."""
-        known = isinstance(self.algo, policy_map.PolicyMap) or set(obs) <= set(self.agents)
-        names = self.agents if known else tuple(obs)
+        fixed = isinstance(self.algo, policy_map.PolicyMap) or set(obs) <= set(self.agents)
+        names = self.agents if fixed else tuple(obs)
         for name in obs:
             if name not in names:
                 raise ConfigError(f"there is no agent '{name}'{nearest(name, names)}")
@@ -102,11 +101,7 @@ class Policy:
             free = np.ones(spaces.logits(self.action_space), bool)
             masks = np.stack([spaces.mask_row(self.action_space, mask[n]) if n in mask else free for n in names])
         actions = self.act_batch(batch, greedy=greedy, mask=masks)
-
-        def of(i: int) -> PyTree:
-            return jax.tree.map(lambda x: x[i].item() if x.ndim == 1 else x[i], actions)
-
-        return {name: of(names.index(name)) for name in obs}
+        return {name: row_of(actions, names.index(name)) for name in obs}
 
     def act_batch(self, obs: PyTree, *, greedy: bool = True, mask: PyTree = None) -> PyTree:
         """Actions [N, ...] for a batch of observations [N, ...]; of a hybrid space, a dict or tuple of them. `mask`
@@ -129,6 +124,11 @@ class Policy:
         """Write it to a folder, with what it says of its origin."""
         origin = {name: self.meta[name] for name in ORIGIN if name in self.meta}
         save_policy(path, self.meta["algorithm"], self.algo, self.params, origin)
+
+
+def row_of(actions: PyTree, i: int) -> PyTree:
+    """One of several actions, its numbers as Python's."""
+    return jax.tree.map(lambda x: x[i].item() if x.ndim == 1 else x[i], actions)
 
 
 def save_policy(path: Path, algorithm: str, algo: Algorithm, params: PyTree, meta: Json) -> None:
@@ -244,8 +244,8 @@ def read_files(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
         raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e
 
 
-def require_match(stored: Mapping[str, str], wanted: Mapping[str, str], what: str) -> None:
+def require_match(stored: Mapping[str, str], expected: Mapping[str, str], what: str) -> None:
     """Refuse a state or policy (`what`) that belongs to something else, naming both."""
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if stored.get(name) != value:
             raise StorageError(f"{what} does not fit: its {name} is {stored.get(name)}, this run's is {value}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
+from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
 
@@ -34,6 +35,22 @@ def refuse_object(stored: str, env: registry.EnvLike | None, instead: str) -> No
             f"this run was trained on the Python object '{stored.removeprefix(OBJECT)}', which cannot be made from its "
             f"name; call {instead} with it"
         )
+
+
+def environment(
+    target: object, origin: Mapping[str, Any], env: registry.EnvLike | None, args: Mapping[str, object], verb: str
+) -> registry.EnvHandle:
+    """The environment that a verb plays: that of a configuration (`origin`), or the target itself. Chooses the device
+    that suits it."""
+    stored = origin.get("env", target)
+    if isinstance(stored, str):
+        refuse_object(stored, env, f"regimen.{verb}('{target}', env=...)")
+    native = registry.is_native(stored if env is None else env)
+    device.configure("auto" if native else "cpu", native)
+    if env is None:
+        return registry.resolve(stored, {**origin.get("env_args", {}), **args})
+    handle = registry.resolve(env, args)
+    return dataclasses.replace(handle, id=stored) if isinstance(stored, str) else handle
 
 
 def stored_env(stored: str, args: Mapping[str, object], env: registry.EnvLike | None) -> registry.EnvHandle:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regimen.errors import ConfigError
-from regimen.files.storage import replacing, storage_error
+from regimen.files.storage import replacing, writing
 from regimen.words import count
 
 if TYPE_CHECKING:
@@ -49,12 +49,10 @@ def picture(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write the PNG file whole or not at all, so that a reader never sees half a picture."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as tmp:
             figure.savefig(tmp, format="png", metadata={"Software": "regimen"})
-    except OSError as error:
-        raise storage_error(path, error) from error
     return path
 
 

@@ -71,7 +71,7 @@ class LoggedRun:
         table = np.array(rows, np.float64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
 
-    def named(self, prefix: str) -> list[str]:
+    def names_below(self, prefix: str) -> list[str]:
         """What follows `prefix` in the names of the metrics, in the order in which they were first logged."""
         names = dict.fromkeys(k for p in self.points for k in p if k.startswith(prefix))
         return [name.removeprefix(prefix) for name in names]
@@ -187,7 +187,7 @@ def draw_explained_variance(ax: Axes, run: LoggedRun) -> bool:
     if not len(y):
         return False
     ax.axhline(1.0, color=GREY, linewidth=1, linestyle=":")
-    heads = run.named("train/explained_variance/")
+    heads = run.names_below("train/explained_variance/")
     for name, color in _colored(run, heads):
         at, fit = run.series(f"train/explained_variance/{name}")
         smooth = centred_average(fit, _window(fit))
@@ -223,7 +223,7 @@ def _named_lines(title: str, ylabel: str, prefix: str) -> Draw:
     """Return what draws a line for each metric of a prefix."""
 
     def draw(ax: Axes, run: LoggedRun) -> bool:
-        names = run.named(prefix)
+        names = run.names_below(prefix)
         for name, color in _colored(run, names):
             x, y = run.series(prefix + name)
             if prefix == CURRICULUM:  # a setting jumps
@@ -241,7 +241,7 @@ def _named_lines(title: str, ylabel: str, prefix: str) -> Draw:
 
 def _components(run: LoggedRun) -> list[str]:
     """Reward components with episode sums; none when there is only one."""
-    names = list(component_sums({f"rollout/reward/{name}": 0.0 for name in run.named("rollout/reward/")}))
+    names = list(component_sums({f"rollout/reward/{name}": 0.0 for name in run.names_below("rollout/reward/")}))
     return names if len(names) > 1 else []
 
 

@@ -25,6 +25,7 @@ from regimen.reports.table import Table
 from regimen.schedule import Episodes
 from regimen.sources.host import HostAction, HostSource, row_of
 from regimen.sources.play import play_host
+from regimen.trees import path_name
 from regimen.types import PyTree
 
 
@@ -50,15 +51,22 @@ def replay(
     else:
         config = RunFiles.open(path).config
         policy = load_policy(path, checkpoint)
-    args = dict(config["env_args"]) | dict(env_args or {})
-    env = drawing_env(config["env"], in_scenario(config["env"], args, scenario), gif)
+    name, args = config["env"], {**config["env_args"], **(env_args or {})}
+    if scenario is not None:
+        if not hasattr(registry.locate(name)[1], "scenario"):
+            raise ConfigError(f"scenario: {name} has none to choose from")
+        args["scenario"] = scenario
+    env = drawing_env(name, args, gif)
     folder, start = path / "replays", f"{Path(scenario).stem}-" if scenario else ""
     try:
         folder.mkdir(exist_ok=True)
         for number in range(seed, seed + episodes):
             path = folder / f"{start}seed-{number}.csv"
             rows, frames, states = film(env, policy, number)
-            if not isinstance(env, Team) or not write_states(path, getattr(env.env, "native", None), states):
+            write_states = getattr(getattr(getattr(env, "env", None), "native", None), "write_states", None)
+            if isinstance(env, Team) and write_states:  # a table of its own, in the place of what agents saw and did
+                write_states(path, jax.device_get(states))
+            else:
                 Table.of_records(rows).write_csv(path)
             if frames:
                 path = path.with_suffix(".gif")
@@ -69,15 +77,6 @@ def replay(
         raise StorageError(f"cannot write {folder}: {e.strerror or e}") from e
     finally:
         env.close()
-
-
-def in_scenario(name: str, args: dict[str, object], scenario: str | None) -> dict[str, object]:
-    """The environment's arguments, with another scenario if one is asked for."""
-    if scenario is None:
-        return args
-    if not hasattr(registry.locate(name)[1], "scenario"):
-        raise ConfigError(f"scenario: {name} has none to choose from")
-    return args | {"scenario": scenario}
 
 
 def drawing_env(name: str, args: dict[str, object], frames: bool = True) -> gymnasium.Env | Team:
@@ -97,11 +96,11 @@ def drawing_env(name: str, args: dict[str, object], frames: bool = True) -> gymn
             return env
         except Exception:  # no renderer, or what it needs is not installed: a table will do
             continue
-    made = registry.make_env(name, **args)
-    mode = "rgb_array" if frames and hasattr(made, "render") else None
-    if isinstance(made, (gymnasium.Env, Team)):
-        return made
-    return Team(ParallelNative(made, mode)) if agents_of(made) else to_gymnasium(made, render_mode=mode)
+    native = registry.make_env(name, **args)
+    if isinstance(native, (gymnasium.Env, Team)):
+        return native
+    mode = "rgb_array" if frames and hasattr(native, "render") else None
+    return Team(ParallelNative(native, mode)) if agents_of(native) else to_gymnasium(native, render_mode=mode)
 
 
 class Film(NamedTuple):
@@ -114,15 +113,14 @@ class Film(NamedTuple):
 
 def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
     """Play one greedy episode; an environment of one agent is a team of one without a name."""
-    if isinstance(env, Team):
-        source = HostSource(lambda: env, Episodes(1), 1, env.reward_components, env.max_episode_steps)
-    else:
-        source = HostSource(lambda: env, Episodes(1), 1, max_episode_steps=registry.time_limit(env))
+    team = isinstance(env, Team)
+    limits = (env.reward_components, env.max_episode_steps) if team else (("total",), registry.time_limit(env))
+    source = HostSource(lambda: env, Episodes(1), 1, *limits)
     policy.reset()
     rows, frames, states, before, hidden = [], [], [], (), {}
     for step, moment in enumerate(play_host(source, partial(decide, policy), seed, 1), -1):
         for k in np.flatnonzero(moment.row["valid"][0]):
-            row = {"step": step} | ({"agent": env.agents[k]} if isinstance(env, Team) else {})
+            row = {"step": step} | ({"agent": env.agents[k]} if team else {})
             row |= columns("obs", row_of(before, int(k))) | hidden | columns("action", moment.actions[k])
             row["reward"] = float(moment.row["reward"][0, k].sum(dtype=np.float64))
             rows.append(row | {name: int(moment.row[name][0, k]) for name in ("terminated", "truncated")})
@@ -151,20 +149,11 @@ def unseen(env: gymnasium.Env | Team) -> dict[str, float]:
     return {k: v for name, value in values.items() for k, v in columns(name, value).items()}
 
 
-def write_states(path: Path, env: Any, states: list[PyTree]) -> bool:
-    """The table of an environment that has one of its own, in the place of what agents saw and did."""
-    if not hasattr(env, "write_states"):
-        return False
-    env.write_states(path, jax.device_get(states))
-    return True
-
-
 def columns(name: str, value: PyTree) -> dict[str, float]:
-    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    """The numbers of a tree by `name/path`, and by `[i]` where there are several at one path."""
     out = {}
-    for path, leaf in leaves:
-        label = name + "".join(f"/{getattr(k, 'key', getattr(k, 'idx', k))}" for k in path)
-        flat = np.ravel(leaf)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+        label, flat = "/".join([name, path_name(path)] if path else [name]), np.ravel(leaf)
         out |= {label: flat[0].item()} if flat.size == 1 else {f"{label}[{i}]": x.item() for i, x in enumerate(flat)}
     return out
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,12 @@ from typing import Any
 import yaml
 
 from regimen.errors import StorageError
-from regimen.files.run_dir import RunFiles, read_metrics
-from regimen.files.storage import read_json, write_atomic
+from regimen.files.storage import read_json, read_text, write_atomic
 from regimen.reports import diagnose
 from regimen.reports.page import PICTURES, embed, facts, folded, literal, page, section, tiles
-from regimen.reports.plots import try_plot_run
+from regimen.reports.plots import LoggedRun, is_number, try_plot_run
 from regimen.reports.table import Table
-from regimen.words import clock, count, score
+from regimen.words import clock, count, interval, score
 
 # order of the pictures and what each shows; others in plots/ follow by name
 CAPTIONS = {
@@ -48,37 +47,33 @@ def write_report(run_dir: Path, out: str | Path | None = None, draw: bool = Fals
     if not (path / "config.yaml").is_file() and any(path.glob("seed-*/config.yaml")):
         text = group_page(path)
     else:
-        text = run_page(RunFiles.open(path))
+        text = run_page(LoggedRun(path))
     out = path / "report.html" if out is None else Path(out)
     write_atomic(out, text)
     return out
 
 
-def run_page(files: RunFiles) -> str:
-    path = files.path
-    config, status, summary = files.config, read_json(path / "status.json"), read_json(path / "summary.json")
-    points = read_metrics(path)
-    last = points[-1] if points else {}
-    title = " · ".join(
-        str(v) for v in (config.get("env"), config.get("algorithm"), f"seed {config.get('seed', 0)}") if v
-    )
+def run_page(run: LoggedRun) -> str:
+    path, config, status, summary = run.path, run.config, run.status, run.summary
+    last = run.points[-1] if run.points else {}
+    title = _joined(config.get("env"), config.get("algorithm"), f"seed {config.get('seed', 0)}")
     stop = summary.get("stop_reason") or status.get("stop_reason") or "not finished"
     stop = f"Stopped: {stop}" + (f" ({summary['stop_detail']})" if summary.get("stop_detail") else "")
     counters = {k: last[k] for k in ("env_steps", "updates", "episodes", "wall_seconds") if k in last}
-    shown = {**counters, **summary, "state": status.get("state", "unknown")}
-    shown = {k: v for k, v in shown.items() if k not in ("stop_reason", *LEFT_OUT) and not k.startswith("eval_")}
+    facts = {**counters, **summary, "state": status.get("state", "unknown")}
+    facts = {k: v for k, v in facts.items() if k not in ("stop_reason", *LEFT_OUT) and not k.startswith("eval_")}
     standard, others = _pictures(path / "plots")
     first = [p for p in standard if p.stem == "overview"]
-    charts = _figures(first, path, chart=True) or _figures(standard, path, chart=True) or _no_curves(path, points)
+    charts = _figures(first, path, chart=True) or _figures(standard, path, chart=True) or _no_curves(run)
     sections = [
         _tiles(summary, last, status),
         section("Diagnosis", _findings(path, status)),
         section("Curves", charts),
         section("Pictures", _figures([*others, *_pictures(path / "replays")[1]], path)),
-        section("Evaluation", _evaluation(summary, points)),
-        section("Summary", _table(shown)),
+        section("Evaluation", _evaluation(summary, run.points)),
+        section("Summary", _table(facts)),
         section("Each curve", _figures([p for p in standard if p not in first], path, chart=True) if first else ""),
-        section("Command", literal(_read(path / "command.txt"))),
+        section("Command", literal(read_text(path / "command.txt"))),
         section("Configuration", folded("every setting", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))),
         section("Versions", _table({**_mapping(status.get("versions")), "git revision": status.get("git_revision")})),
     ]
@@ -95,14 +90,18 @@ def group_page(path: Path) -> str:
         row |= {k: one.get(k) for k in ("env_steps", "episodes", "eval_return_mean", "success_rate", "stop_reason")}
         row["findings"] = ", ".join(f.code for f in _diagnosed(run)) or "none"
         rows.append(row)
-    title = " · ".join(str(v) for v in (summary.get("env"), summary.get("algo"), f"{len(rows)} seeds") if v)
+    title = _joined(summary.get("env"), summary.get("algo"), f"{len(rows)} seeds")
     sections = [
         section("Curves", _figures([p for kind in _pictures(path / "plots") for p in kind], path, chart=True)),
         section("Seeds", _rows(rows)),
         section("Summary", _table(summary)),
-        section("Configuration", folded("of the first seed", _read(runs[0]))),
+        section("Configuration", folded("of the first seed", read_text(runs[0]))),
     ]
-    return page(title or path.name, f"{len(rows)} seeds", sections)
+    return page(title, f"{len(rows)} seeds", sections)
+
+
+def _joined(*parts: object) -> str:
+    return " · ".join(str(part) for part in parts if part)
 
 
 def _table(values: Mapping[str, object]) -> str:
@@ -124,11 +123,10 @@ def _show(name: str, value: object) -> str:
 def _evaluation(summary: Mapping[str, object], points: Sequence[Mapping[str, float]]) -> str:
     """The final evaluation, and the best and last ones during training."""
     final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_") and not _mapping(v)}
-    between = _mapping(summary.get("eval_metrics_ci95"))
+    intervals = _mapping(summary.get("eval_metrics_ci95"))
     for name, value in _mapping(summary.get("eval_metrics")).items():
         if name != "return_mean":
-            ends = between.get(name)
-            final[name] = _show(name, value) + (f" (95% interval {ends[0]:.4g} to {ends[1]:.4g})" if ends else "")
+            final[name] = _show(name, value) + interval(intervals.get(name))
     during = [p for p in points if isinstance(p.get("eval/return_mean"), (int, float))]
     if during:
         best = max(during, key=lambda p: p["eval/return_mean"])
@@ -139,28 +137,22 @@ def _evaluation(summary: Mapping[str, object], points: Sequence[Mapping[str, flo
 
 def _tiles(summary: Mapping[str, object], last: Mapping[str, float], status: Mapping[str, object]) -> str:
     """The figures to see first."""
-    numbers: list[tuple[str, str]] = [(str(status.get("state", "unknown")), "state")]
-    mean, between = summary.get("eval_return_mean"), _mapping(summary.get("eval_metrics_ci95")).get("return_mean")
-    if isinstance(mean, (int, float)):
-        interval = f", 95% {score(between[0])} to {score(between[1])}" if between else ""
-        numbers.insert(0, (score(mean), f"evaluation return{interval}"))
-    elif isinstance(last.get("rollout/return_mean"), (int, float)):
-        numbers.insert(0, (score(last["rollout/return_mean"]), "last training return"))
-    if isinstance(success := summary.get("success_rate"), (int, float)):
-        numbers.append((f"{success:.0%}", "success"))
-    if summary.get("solved") is not None:
-        threshold = summary.get("return_threshold")
-        words = f" (threshold {threshold:g})" if isinstance(threshold, (int, float)) else ""
-        numbers.append(("yes" if summary["solved"] else "no", "solved" + words))
-    steps = summary.get("env_steps", last.get("env_steps"))
-    if isinstance(steps, (int, float)):
-        numbers.append((count(steps), "env steps"))
-    seconds = summary.get("wall_seconds", last.get("wall_seconds"))
-    if isinstance(seconds, (int, float)):
-        numbers.append((clock(seconds), "wall time"))
-    if isinstance(speed := summary.get("steps_per_second"), (int, float)):
-        numbers.append((count(round(speed)), "steps per second"))
-    return tiles(numbers)
+    ends = _mapping(summary.get("eval_metrics_ci95")).get("return_mean")
+    within = f", 95% {score(ends[0])} to {score(ends[1])}" if ends else ""
+    threshold, solved = summary.get("return_threshold"), summary.get("solved")
+    goal = f" (threshold {threshold:g})" if is_number(threshold) else ""
+    evaluated = is_number(summary.get("eval_return_mean"))
+    figures: list[tuple[object, str, Callable]] = [
+        (summary.get("eval_return_mean"), f"evaluation return{within}", score),
+        (None if evaluated else last.get("rollout/return_mean"), "last training return", score),
+        (status.get("state", "unknown"), "state", str),
+        (summary.get("success_rate"), "success", "{:.0%}".format),
+        (None if solved is None else "yes" if solved else "no", f"solved{goal}", str),
+        (summary.get("env_steps", last.get("env_steps")), "env steps", count),
+        (summary.get("wall_seconds", last.get("wall_seconds")), "wall time", clock),
+        (summary.get("steps_per_second"), "steps per second", lambda x: count(round(x))),
+    ]
+    return tiles((show(x), words) for x, words, show in figures if (show is str and x is not None) or is_number(x))
 
 
 def _diagnosed(path: Path) -> list[diagnose.Finding]:
@@ -182,19 +174,15 @@ def _findings(path: Path, status: Mapping[str, object]) -> str:
     )
 
 
-def _no_curves(path: Path, points: Sequence[Mapping[str, float]]) -> str:
+def _no_curves(run: LoggedRun) -> str:
     """Say how curves are drawn, where there is something to draw."""
-    if not points:
-        return ""
-    say = f"This run has no pictures; `regimen plot {path}` draws its curves (with matplotlib: regimen[plots])."
-    return f"<p class='stop'>{escape(say)}</p>\n"
+    say = f"This run has no pictures; `regimen plot {run.path}` draws its curves (with matplotlib: regimen[plots])."
+    return f"<p class='stop'>{escape(say)}</p>\n" if run.points else ""
 
 
 def _pictures(folder: Path) -> tuple[list[Path], list[Path]]:
     """PNG and GIF files below a folder: the curves that every run has, in their order, and the others."""
-    every = (
-        sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file()) if folder.is_dir() else []
-    )
+    every = sorted(p for p in folder.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
     place = {name: i for i, name in enumerate(CAPTIONS)}
     standard = sorted((p for p in every if p.stem in place and p.parent == folder), key=lambda p: place[p.stem])
     return standard, [p for p in every if p not in standard]
@@ -203,10 +191,10 @@ def _pictures(folder: Path) -> tuple[list[Path], list[Path]]:
 def _figures(paths: Iterable[Path], root: Path, chart: bool = False) -> str:
     """Pictures side by side, one alone at full width; what is too large for a page is named instead."""
     every = list(paths)
-    shown = [p for p in every if p.stat().st_size <= LARGEST][:MOST]
-    figures = [embed(p, CAPTIONS.get(p.stem) or _caption(p, root), chart and p.suffix == ".png") for p in shown]
-    left = [p.name for p in every if p not in shown]
-    note = f"<p class='stop'>Not in this page: {escape(', '.join(left[:10]))}</p>\n" if left else ""
+    small = [p for p in every if p.stat().st_size <= LARGEST][:MOST]
+    figures = [embed(p, CAPTIONS.get(p.stem) or _caption(p, root), chart and p.suffix == ".png") for p in small]
+    large = [p.name for p in every if p not in small]
+    note = f"<p class='stop'>Not in this page: {escape(', '.join(large[:10]))}</p>\n" if large else ""
     body = "".join(figures)
     return (f"<div class='pictures'>\n{body}</div>\n" if len(figures) > 1 else body) + note
 
@@ -219,13 +207,6 @@ def _rows(rows: Sequence[Mapping[str, object]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row if any(r.get(name) is not None for r in rows)))
     cells = [[None if r.get(n) is None else _show(n, r[n]) for n in names] for r in rows]
     return Table([name.replace("_", " ") for name in names], cells).html()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -32,22 +32,9 @@ from regimen.runs import processes
 from regimen.runs.build import make_engine
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.result import Result, announce, deliver, group_result, settle
-from regimen.runs.session import Callback, Session
+from regimen.runs.session import Call, Callback, Session
 from regimen.runs.stopping import check_rules
 from regimen.sources.host import Interrupted
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """What one call of `train` or `resume` shares between its sessions."""
-
-    handle: registry.EnvHandle
-    path: Path  # the run directory, or the group's
-    where: str  # the device, in words
-    command: str
-    callback: Callback | None
-    console: Console
-
 
 # --- train -----------------------------------------------------------------------------------------------------------
 
@@ -102,29 +89,27 @@ def train_runs(
     paths: list[Path],
     seeds: list[int],
     begun: float,
-    configs: list[TrainConfig] | None = None,
-    labels: list[str] | None = None,
+    trials: dict[str, TrainConfig] | None = None,
 ) -> list[Result]:
-    """One session. What can be refused is refused before a directory is made. `configs` and `labels` are of each run,
-    where they differ in numbers of the algorithm; a run directory that is there already is continued."""
-    each = configs or [config.replace(seed=seed, seeds=None) for seed in seeds]
+    """One session. What can be refused is refused before a directory is made. `trials` are the configurations of the
+    runs by label, where they differ in numbers of the algorithm; a run directory that is there already is continued."""
+    configs = list(trials.values()) if trials else [config.replace(seed=seed, seeds=None) for seed in seeds]
     with contextlib.ExitStack() as signalling:
         signals = signalling.enter_context(Signals())
         more: dict[str, Any] = {}
         if config.init_from:
             more["adopt"] = initial_from(Path(config.init_from), config, call.handle, call.console.event)
-        if configs is not None and len(configs) > 1:
+        if trials and len(trials) > 1:
             more["variants"] = [one.algo for one in configs]
         processes.begin(config, seeds)
         engine = make_engine(config, call.handle, seeds, signals.is_requested, **more)
         begun_before = [(path / "config.yaml").is_file() for path in paths]
         files = []
-        for path, one, old in zip(paths, each, begun_before):
+        for path, one, old in zip(paths, configs, begun_before):
             files.append(RunFiles.open(path) if old else RunFiles.create(path, layers.to_dict(one), call.command))
             files[-1].lock()
         with closing(files):
-            to = call.path, call.console, call.callback, signals
-            session = Session(config, call.handle, engine, files, seeds, *to, configs, labels)
+            session = Session(call, config, engine, files, seeds, signals, trials)
             for learner, old in zip(session.learners, begun_before):
                 learner.ledger.started = begun
                 if old:
@@ -132,15 +117,15 @@ def train_runs(
                     say_running(learner.files)
                 elif config.init_from:
                     learner.files.event(f"starts from the policy of {config.init_from}")
-            return run(session, call.where, signalling)
+            return run(session, signalling)
 
 
-def run(session: Session, where: str, signalling: contextlib.ExitStack) -> list[Result]:
+def run(session: Session, signalling: contextlib.ExitStack) -> list[Result]:
     """The loop, then evaluation, summary, plots and mirror; says where everything is. From the summary on everything is
     saved: a signal is then left to the command, in which it is an exception that cleans up after itself."""
-    console, learners = session.console, session.learners
+    console = session.console
     try:
-        session.header(where)
+        session.header()
         session.train()
         if not session.signals.requested:
             session.final_evaluation()
@@ -149,18 +134,19 @@ def run(session: Session, where: str, signalling: contextlib.ExitStack) -> list[
     finally:
         session.close()
     code = session.interrupted() if session.signals.requested else 0
-    results = [settle(learner, session.compile_seconds, code) for learner in learners]
+    results = [settle(learner, session.compile_seconds, code) for learner in session.learners]
     if code:
         return results
     signalling.close()
-    if not session.group and not learners[0].diverged:
-        announce(results[0].summary, session.handle.return_threshold, console)
-    for learner, result in zip(learners, results):
-        lines = deliver(learner, result.summary, plots=not session.group)  # a group has one picture of all its seeds
-        for line in lines if not session.group else ():
+    for learner, result in zip(session.learners, results):
+        if session.group:  # it has one picture of all its seeds
+            deliver(learner, result.summary, plots=False)
+            continue
+        if not learner.diverged:
+            announce(result.summary, session.handle.return_threshold, console)
+        for line in deliver(learner, result.summary, plots=True):
             console.event(line)
-    if not session.group:
-        console.event(f"stopped: {results[0].summary['stop_detail']}")
+        console.event(f"stopped: {result.summary['stop_detail']}")
     return results
 
 
@@ -170,12 +156,13 @@ def provide_data(
     """The configuration with a dataset to learn from, where the algorithm needs one: collected from the run that `data`
     names, or from a short run of SAC on the environment. It stays beside the run, as `<run>-data`. A signal during
     that run ends everything: its result is the second; the same command with the same `out` goes on from there."""
-    found = None if config.data is None else datasets.locate(config.data)
     if config.data is None and ALGORITHMS[config.algorithm].online:
         return config, None
-    if found is not None:
-        named = str(config.data).startswith(datasets.PREFIX)  # else the path as it is from anywhere
-        return config if named else config.replace(data=str(found.resolve())), None
+    dataset = None if config.data is None else datasets.locate(config.data)
+    if dataset is not None:
+        if not str(config.data).startswith(datasets.PREFIX):  # the path as it is from anywhere
+            config = config.replace(data=str(dataset.resolve()))
+        return config, None
     from regimen.policies.collect import gather
 
     out = path.with_name(f"{path.name}-data")
@@ -362,8 +349,7 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
             signals = signalling.enter_context(Signals())
             processes.begin(config, [config.seed])
             engine = make_engine(config, call.handle, [config.seed], signals.is_requested)
-            to = call.path, call.console, call.callback, signals
-            session = Session(config, call.handle, engine, [files], [config.seed], *to)
+            session = Session(call, config, engine, [files], [config.seed], signals)
             learner = session.learners[0]
             learner.ledger.started = begun
             take_up(session, learner, checkpoint)
@@ -376,7 +362,7 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
         say_running(files)
         if call.command:
             files.event(f"command: {call.command}")
-        return run(session, call.where, signalling)[0]
+        return run(session, signalling)[0]
 
 
 def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool = False) -> None:

@@ -42,9 +42,11 @@ def make_engine(
     state (`--init-from`). `variants` are hyper-parameters of each learner, which differ from the configuration's only
     in numbers; a native environment is then given."""
     native = handle.native is not None
-    wanted = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
-    if wanted and getattr(handle.native, "write_evaluation", None) is None:
-        raise ConfigError(f"log.{wanted}: {handle.id} does not write trajectories; its class has no `write_evaluation`")
+    recorded = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
+    if recorded and getattr(handle.native, "write_evaluation", None) is None:
+        raise ConfigError(
+            f"log.{recorded}: {handle.id} does not write trajectories; its class has no `write_evaluation`"
+        )
     regimen = resolve(config, native, len(handle.agents), handle.max_episode_steps)
     if config.data is not None:
         make_online = partial(make_engine, stop_requested=stop_requested)

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from regimen import errors
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
 from regimen.errors import ConfigError, LostProcessError, RegimenError
@@ -53,7 +52,7 @@ def work(job: Json) -> dict[str, object]:
             result = train(config, command=job["command"], console=console)
     except RegimenError as error:
         return {"error": str(error), "kind": type(error).__name__}
-    return {"run_dir": str(result.run_dir), "summary": plain(result.summary), "exit_code": result.exit_code}
+    return plain(result.message())
 
 
 def launch(job: Json, hosts: int, address: str | None, device: str) -> Result:
@@ -92,11 +91,9 @@ def launch(job: Json, hosts: int, address: str | None, device: str) -> Result:
                 ),
                 run_config=RunConfig(storage_path=folder, worker_runtime_env={"env_vars": variables}),
             )
-            told: Any = trainer.fit().return_value
+            message: Any = trainer.fit().return_value
     except TrainingFailedError as error:
         raise LostProcessError(f"--hosts: {' '.join(str(error).split())[:300]}") from error
     finally:
         ray.shutdown()
-    if "error" in told:
-        raise getattr(errors, told["kind"], RegimenError)(told["error"])
-    return Result(Path(told["run_dir"]), told["summary"], told["exit_code"])
+    return Result.of_message(message)

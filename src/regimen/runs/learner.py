@@ -77,20 +77,19 @@ class Learner:
 
     def moves(self, progress: Progress) -> list[str]:
         """What the curriculum changed in an advance that is not recorded yet, and stages that began, in words."""
-        course, begun = self.engine.curriculum, self.stages(progress)
-        if course is None:
-            return begun
-        lines, self.lesson = course.moves(self.lesson, progress, self.ledger.counters.steps)
-        return [*lines, *begun]
+        lines: list[str] = []
+        if self.engine.curriculum is not None:
+            lines, self.lesson = self.engine.curriculum.moves(self.lesson, progress, self.ledger.counters.steps)
+        return [*lines, *self.stages(progress)]
 
     def stages(self, progress: Progress) -> list[str]:
         """Stages of the algorithm that an advance came to."""
-        names, lines, steps = self.engine.algo.stages, [], self.ledger.counters.steps
-        found = progress.metrics.get("stage", np.zeros(0)) if names else ()
-        for number, taken in zip(found, np.cumsum(progress.steps)):
+        names, lines = self.engine.algo.stages, []
+        numbers = progress.metrics.get("stage", ()) if names else ()
+        for number, steps in zip(numbers, self.ledger.counters.steps + np.cumsum(progress.steps)):
             if int(number) != self.stage:
                 self.stage = int(number)
-                lines.append(f"stage {self.stage} ({names[self.stage]}) at step {steps + int(taken):,}")
+                lines.append(f"stage {self.stage} ({names[self.stage]}) at step {int(steps):,}")
         return lines
 
     def note_best(self, point: Row) -> bool:
@@ -105,27 +104,26 @@ class Learner:
     def save(self) -> None:
         """A checkpoint of this moment. `policy/` is the best by evaluation, or the newest while there is none."""
         ledger, params = self.ledger, self.actor_params()
-        new_best = ledger.best_step == ledger.counters.steps
+        steps = ledger.counters.steps
+        new_best = ledger.best_step == steps
         meta = {"wall_seconds": ledger.seconds, "identity": self.identity(), "run": ledger.state()}
-        if self.lesson is not None:
-            meta["lesson"] = self.lesson
+        meta |= {} if self.lesson is None else {"lesson": self.lesson}
+        origin = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed, "env_steps": steps}
 
         def write_policy(path: Path) -> None:
-            info = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed}
-            info["env_steps"] = ledger.counters.steps
-            save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, info)
+            save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, origin)
 
         best = ledger.best if new_best else None
         snapshot, final = self.engine.snapshot(self.k), ledger.stop is not None
-        self.checkpoints.save(ledger.counters.steps, snapshot, meta, write_policy, best=best, final=final)
+        self.checkpoints.save(steps, snapshot, meta, write_policy, best=best, final=final)
         if new_best or ledger.best is None:
             write_policy(self.path / "policy")
 
     def load(self, which: str, warn: Callable[[str], None]) -> None:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""
         arrays, meta, path = self.checkpoints.load(which, warn)
-        theirs = {"curriculum": "none"} | meta["identity"]  # older ones do not say
-        require_match(theirs, self.identity(), f"the checkpoint {path}")
+        identity = {"curriculum": "none"} | meta["identity"]  # older ones do not say
+        require_match(identity, self.identity(), f"the checkpoint {path}")
         self.engine.restore(self.k, arrays, f"the checkpoint {path}")
         finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
         self.ledger.restore(meta["run"], meta["wall_seconds"], finished)
@@ -141,12 +139,13 @@ class Learner:
 
     def restore_policy(self, steps: int) -> None:
         """`policy/` as it was: the best by evaluation, or that of this moment where the best is no longer kept."""
-        folder, wanted = self.path / "policy", self.ledger.best_step if self.ledger.best is not None else steps
-        if read_json(folder / "config.json").get("env_steps") != wanted:
-            kept = [s for s in (wanted, steps) if (self.checkpoints.path / str(s) / "policy").is_dir()]
-            if not kept:  # nothing was saved yet
+        folder, step = self.path / "policy", self.ledger.best_step if self.ledger.best is not None else steps
+        if read_json(folder / "config.json").get("env_steps") != step:
+            copies = [self.checkpoints.path / str(s) / "policy" for s in (step, steps)]
+            copy = next((path for path in copies if path.is_dir()), None)
+            if copy is None:  # nothing was saved yet
                 return
-            read_policy(self.checkpoints.path / str(kept[0]) / "policy").save(folder)
+            read_policy(copy).save(folder)
         if self.ledger.best is not None:
             self.best_params = jax.device_get(read_policy(folder).params)
 
@@ -154,8 +153,8 @@ class Learner:
         """What was seen in the update that was not finite, and where the state before it is: it was not applied."""
         bad = {name: v[-1] for name, v in progress.metrics.items() if not np.isfinite(v[-1])}
         bad.pop("explained_variance", None)  # has no value on a constant target
-        shown = sorted(bad, key=lambda name: name != "loss")[:3]
-        what = ", ".join(f"{name} {bad[name]}" for name in shown) or "the parameters are not finite"
+        first = sorted(bad, key=lambda name: name != "loss")[:3]
+        what = ", ".join(f"{name} {bad[name]}" for name in first) or "the parameters are not finite"
         c = self.ledger.counters
         return Stop(
             "diverged",
@@ -239,8 +238,8 @@ def initial_from(
     def adopt(fresh: State) -> State:
         parts = {"models": {name: {"params": m.params} for name, m in fresh.models.items()}, "norm": fresh.norm}
         prefixes = ("state/norm/", *(f"state/models/{name}/params/" for name in fresh.models))
-        wanted = {k: v for k, v in arrays.items() if k.startswith(prefixes)}
-        new = trees.unflatten({"state": parts}, wanted, what)["state"]
+        of_parts = {k: v for k, v in arrays.items() if k.startswith(prefixes)}
+        new = trees.unflatten({"state": parts}, of_parts, what)["state"]
         models = {}
         for name, m in fresh.models.items():
             params = new["models"][name]["params"]

@@ -88,7 +88,7 @@ class Ledger:
     def limits(self, most: int) -> Limits:
         """How far the learner may go before something is due."""
         bounds = [self.counters.until(self.every[name]) for name in ("eval", "checkpoint")]
-        if self.rules.convergence is not None:  # it is checked where rows are logged
+        if "convergence" in self.rules.rules:  # it is checked where rows are logged
             bounds.append(self.counters.until(self.every["log"]))
         budget = self.rules.budget
         if budget.steps is not None:
@@ -198,9 +198,9 @@ class Ledger:
         row |= self.rollout_metrics()
         for name, values in self.pending.items():
             row[name if name.startswith("time/") else f"train/{name}"] = reduced(name, values)
-        taken = seconds - self.last_row_seconds
-        if taken > 0 and c.steps > self.last_row_steps:
-            row["time/steps_per_second"] = (c.steps - self.last_row_steps) / taken
+        duration = seconds - self.last_row_seconds
+        if duration > 0 and c.steps > self.last_row_steps:
+            row["time/steps_per_second"] = (c.steps - self.last_row_steps) / duration
         if (memory := memory_mb()) is not None:
             row["time/memory_mb"] = memory
         row["time/unix_time"] = round(time.time() - (self.seconds - seconds), 3)

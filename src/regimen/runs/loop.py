@@ -78,12 +78,12 @@ class Loop:
     ) -> None:
         """Advance every learner k as far as `limits(k)` and hand what it did to `absorb`, until all limits are None."""
         while not interrupted():
-            asked = [limits(k) for k in range(len(self.seeds))]
-            if all(x is None for x in asked):
+            bounds = [limits(k) for k in range(len(self.seeds))]
+            if all(x is None for x in bounds):
                 return
             with blaming_the_env(self.handle):
-                progress = self.engine.advance([IDLE if x is None else x for x in asked])
-            absorb({k: progress[k] for k, x in enumerate(asked) if x is not None})
+                progress = self.engine.advance([IDLE if x is None else x for x in bounds])
+            absorb({k: progress[k] for k, x in enumerate(bounds) if x is not None})
 
     def reach(self, goal: Callable[[int], Goal | None], absorb: Absorb = lambda progress: None) -> None:
         """Train every learner k until it has reached `goal(k)` or diverged. `absorb` is called after each advance."""

@@ -14,12 +14,10 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any, ParamSpec
 
 import jax
 
-from regimen import errors
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
 from regimen.engines import device
@@ -65,7 +63,7 @@ def lead(run: Callable[[], Result]) -> Result:
     outcome: dict[str, object] = {"do": "end"}
     try:
         result = run()
-        outcome |= {"run_dir": str(result.run_dir), "summary": result.summary, "exit_code": result.exit_code}
+        outcome |= result.message()
         return result
     except BaseException as error:
         outcome |= {"error": str(error), "kind": type(error).__name__}
@@ -95,9 +93,7 @@ def follow(env: registry.EnvHandle | registry.EnvLike | None) -> Result:
                 engine: Any = make_engine(config, handle, message["seeds"], signals.is_requested)
             except RegimenError as error:
                 failure = error
-    if "error" in message:
-        raise getattr(errors, message["kind"], RegimenError)(f"process 0: {message['error']}")
-    return Result(Path(message["run_dir"]), message["summary"], message["exit_code"])
+    return Result.of_message(message, "process 0: ")
 
 
 def leave(code: int) -> None:

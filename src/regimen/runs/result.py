@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from regimen import errors
 from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError
 from regimen.files.console import Console
@@ -31,6 +32,17 @@ class Result:
     summary: Json
     exit_code: int = 0
     runs: list[Result] = dataclasses.field(default_factory=list)  # one per seed, with --seeds
+
+    def message(self) -> Json:
+        """What another process is told of it: see `of_message`."""
+        return {"run_dir": str(self.run_dir), "summary": self.summary, "exit_code": self.exit_code}
+
+    @classmethod
+    def of_message(cls, message: Json, process: str = "") -> Result:
+        """The result that another process tells of; an error that it had is raised here, too."""
+        if "error" in message:
+            raise getattr(errors, message["kind"], RegimenError)(process + message["error"])
+        return cls(Path(message["run_dir"]), message["summary"], message["exit_code"])
 
     @property
     def stop_reason(self) -> str | None:
@@ -130,21 +142,29 @@ def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str
 def group_result(path: Path, results: list[Result], console: Console) -> Result:
     """Mean, interquartile mean and 95% bootstrap interval over seeds, in summary.json of the group."""
     code = max(r.exit_code for r in results)
-    summary: Json = {
-        "env": results[0].summary["env"],
-        "algo": results[0].summary["algo"],
-        "seeds": [r.summary["seed"] for r in results],
-        "stop_reasons": [r.summary["stop_reason"] for r in results],
-        "env_steps": [r.summary["env_steps"] for r in results],
-    }
-    summary |= group_statistics([r for r in results if "eval_return_mean" in r.summary])
+    summary: Json = {name: results[0].summary[name] for name in ("env", "algo")}
+    for name, of_run in (("seeds", "seed"), ("stop_reasons", "stop_reason"), ("env_steps", "env_steps")):
+        summary[name] = [r.summary[of_run] for r in results]
+    evaluated = [r.summary for r in results if "eval_return_mean" in r.summary]
+    if evaluated:
+        scores = np.array([s["eval_return_mean"] for s in evaluated])
+        solved = [s["solved"] for s in evaluated]
+        summary |= {
+            "eval_return_means": scores.tolist(),
+            "eval_return_mean": float(scores.mean()),
+            "eval_return_mean_ci95": interval(bootstrap_interval(scores, np.mean)),
+            "eval_return_std": float(scores.std()),
+            "eval_return_iqm": float(iqm(scores)),
+            "eval_return_iqm_ci95": interval(bootstrap_interval(scores, iqm)),
+            "solved": None if solved[0] is None else sum(map(bool, solved)),
+        }
     write_json(path / "summary.json", summary)
-    if "eval_return_iqm" in summary:
+    if evaluated:
         between = summary["eval_return_iqm_ci95"]
-        shown = f" (95% interval {between[0]:.1f} to {between[1]:.1f})" if between else ""
+        within = f" (95% interval {between[0]:.1f} to {between[1]:.1f})" if between else ""
         console.event(
-            f"{len(summary['eval_return_means'])} seeds: evaluation return mean {summary['eval_return_mean']:.1f}, "
-            f"IQM {summary['eval_return_iqm']:.1f}{shown}"
+            f"{len(evaluated)} seeds: evaluation return mean {summary['eval_return_mean']:.1f}, "
+            f"IQM {summary['eval_return_iqm']:.1f}{within}"
             + ("" if summary["solved"] is None else f"; {summary['solved']} solved")
         )
         try:
@@ -160,19 +180,3 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
         reasons = Counter(map(str, summary["stop_reasons"])).most_common()
         console.event("stopped: " + ", ".join(f"{reason} ({count} seeds)" for reason, count in reasons))
     return Result(path, summary, code, results)
-
-
-def group_statistics(results: list[Result]) -> Json:
-    if not results:
-        return {}
-    scores = np.array([r.summary["eval_return_mean"] for r in results])
-    solved = [r.summary["solved"] for r in results]
-    return {
-        "eval_return_means": scores.tolist(),
-        "eval_return_mean": float(scores.mean()),
-        "eval_return_mean_ci95": interval(bootstrap_interval(scores, np.mean)),
-        "eval_return_std": float(scores.std()),
-        "eval_return_iqm": float(iqm(scores)),
-        "eval_return_iqm_ci95": interval(bootstrap_interval(scores, iqm)),
-        "solved": None if solved[0] is None else sum(map(bool, solved)),
-    }

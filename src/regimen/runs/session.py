@@ -10,6 +10,7 @@ import contextlib
 import math
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
-from regimen.files.storage import Json
+from regimen.files.storage import Json, writing
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import memory_needed, replay_needed
 from regimen.runs.learner import Learner
@@ -40,30 +41,39 @@ FINAL = 2**20  # index of the evaluations at the end: no update has it
 NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
 
 
+@dataclass(frozen=True)
+class Call:
+    """What one call of `train` or `resume` shares between its sessions."""
+
+    handle: EnvHandle
+    path: Path  # the run directory, or the group's
+    where: str  # the device, in words
+    command: str
+    callback: Callback | None
+    console: Console
+
+
 class Session:
     """One engine and its learners, from the first update to the last evaluation."""
 
     def __init__(
         self,
+        call: Call,
         config: TrainConfig,
-        handle: EnvHandle,
         engine: Engine,
         files: list[RunFiles],
         seeds: list[int],
-        path: Path,
-        console: Console,
-        callback: Callback | None,
         signals: Signals,
-        configs: list[TrainConfig] | None = None,
-        labels: list[str] | None = None,
+        trials: Mapping[str, TrainConfig] | None = None,
     ):
-        """`configs` and `labels` are of each learner, where they differ in more than the seed."""
-        self.config, self.handle, self.engine, self.path = config, handle, engine, path
-        self.console, self.callback, self.signals = console, callback, signals
-        each = configs or [config] * len(seeds)
-        self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(each, seeds, files))]
-        self.labels = labels or [f"seed {seed}" for seed in seeds]
-        self.varied = labels is not None
+        """`trials` are the learners' configurations by label, where they differ in more than the seed."""
+        handle = call.handle
+        self.call, self.config, self.handle, self.engine, self.signals = call, config, handle, engine, signals
+        self.path, self.console, self.callback = call.path, call.console, call.callback
+        configs = list(trials.values()) if trials else [config] * len(seeds)
+        self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(configs, seeds, files))]
+        self.labels = list(trials) if trials else [f"seed {seed}" for seed in seeds]
+        self.varied = trials is not None
         self.recorded = config.log.trajectories or config.log.alerts
         self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
         self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
@@ -98,8 +108,8 @@ class Session:
             self.workers_written = ledger.seconds, restarts
             self.learners[0].files.workers(ledger.counters.updates, ledger.seconds, rows)
 
-    def header(self, where: str) -> None:
-        c, h = self.config, self.handle
+    def header(self) -> None:
+        c, h, where = self.config, self.handle, self.call.where
         regimen = self.engine.regimen
         world = "native" if regimen.native else "Gymnasium"
         first, count = self.learners[0].seed, len(self.learners)
@@ -111,18 +121,16 @@ class Session:
         envs, shared = regimen.num_envs, regimen.devices
         envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs
+        course = self.engine.curriculum
         lines = [
             f"{h.id} ({world}) with {c.algorithm}, {seeds}, {envs}: " + describe(c, regimen),
+            *filter(None, [self.engine.words(), course.words() if course is not None else ""]),
             *self.engine.notes,
             *self.engine.algo.bound.notes,
             f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
             f"{size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
         ]
-        if self.engine.curriculum is not None:
-            lines.insert(1, self.engine.curriculum.words())
-        if words := self.engine.words():
-            lines.insert(1, words)
         if self.group:
             lines.append(f"the figures below are means over the {'runs' if self.varied else 'seeds'} still training")
         self.console.header(lines)
@@ -229,11 +237,9 @@ class Session:
         """What the evaluation just made looked like, step by step."""
         assert played.recording is not None
         path = learner.path / "trajectories" / f"step-{learner.ledger.counters.steps:09d}.csv"
-        try:
-            native: Any = self.handle.native
+        native: Any = self.handle.native
+        with writing(path):
             native.write_evaluation(path, *played.recording, self.config.log.alerts)
-        except OSError as e:
-            raise StorageError(f"cannot write {path}: {e.strerror or e}") from e
 
     def called_back(self, learner: Learner, progress: Progress, rows: list[Row], point: Row) -> bool:
         """Whether the user's callback asks to stop."""

@@ -16,6 +16,7 @@ from regimen.files.storage import Json
 
 Point = Mapping[str, float]  # a logged row
 Saved = Json  # what JSON can hold
+LOGGED = ("zero_conflict", "perfect", "bands")  # rules with columns, in the order of these
 SUCCESS = "eval/success_rate"  # share of the evaluation episodes
 
 
@@ -28,11 +29,15 @@ class Stop:
     converged: bool = False
 
 
-class Rule:
-    """A rule that may end a run: it reads evaluations, remembers why it fired, and is saved by its `counters`."""
+class StoppingRule:
+    """A rule that may end a run: it reads episodes or evaluations, remembers why it fired, and is saved by its
+    `counters`."""
 
     counters: ClassVar[tuple[str, ...]] = ()  # attributes that a checkpoint keeps
     fired: Stop | None = None
+
+    def episode(self, value: float) -> None:
+        """Read the return of a training episode."""
 
     def evaluation(self, point: Point) -> None:
         """Read a row that has an evaluation."""
@@ -49,7 +54,7 @@ class Rule:
             setattr(self, name, saved[name])
 
 
-class Convergence(Rule):
+class Convergence(StoppingRule):
     """The mean of the last `window` training episodes is at least `target`, and there has been no new best mean for
     `patience` further episodes. Falling below the target starts the wait anew."""
 
@@ -112,7 +117,7 @@ class Condition:
         return f"{self.metric} {point[self.metric]:.4g} is {side}"
 
 
-class Streak(Rule):
+class Streak(StoppingRule):
     """Every condition holds for `streak` evaluations in a row. Without `streak` it counts and never fires. With a
     `column` the count is logged. `text` is the reason in words, by default what the conditions say."""
 
@@ -140,7 +145,7 @@ class Streak(Rule):
         return {} if self.column is None else {self.column: self.run}
 
 
-class Bands(Rule):
+class Bands(StoppingRule):
     """Training is cut into bands of `size` env steps. A band is good if at least `share` of the evaluation episodes in
     it had no conflict, by the metric `conflict`; `needed` good bands in a row end the run, once at least `least` bands
     have been judged.
@@ -187,7 +192,7 @@ class Bands(Rule):
         return {"band": self.band, "good_bands": self.good}
 
 
-class NoImprovement(Rule):
+class NoImprovement(StoppingRule):
     """So many evaluations without a new best evaluation return."""
 
     counters = ("best", "waited")
@@ -227,15 +232,10 @@ class Budget:
 
 @dataclass
 class Rules:
-    """The rules of one run."""
+    """The budget of one run and its rules by name, in the order in which they are asked."""
 
     budget: Budget
-    convergence: Convergence | None = None
-    metric: Streak | None = None
-    perfect: Streak | None = None
-    zero_conflict: Streak | None = None
-    bands: Bands | None = None
-    no_improvement: NoImprovement | None = None
+    rules: dict[str, StoppingRule]
 
     @classmethod
     def of(
@@ -247,58 +247,53 @@ class Rules:
     ) -> Rules:
         """The rules of a configuration on an environment with these metrics. Where one of them is a violation, streaks
         without it are counted and logged whether or not they may end the run."""
-        rules = cls(Budget(total_steps, total_episodes, stop.max_seconds))
+        rules: dict[str, StoppingRule] = {}
         if stop.target_return is not None:
-            rules.convergence = Convergence(stop.target_return, stop.convergence_window, stop.patience)
+            rules["convergence"] = Convergence(stop.target_return, stop.convergence_window, stop.patience)
         if stop.metric is not None:
-            rules.metric = Streak([Condition(stop.metric, stop.above, stop.below)], stop.streak)
+            rules["metric"] = Streak([Condition(stop.metric, stop.above, stop.below)], stop.streak)
         violation = violation_of(metrics)
         if violation is not None:
             conflict = f"eval/{violation}"
             none, all_reach = Condition(conflict, below=0.0), Condition(SUCCESS, above=1.0)
-            n, text = stop.zero_conflict_streak, "no evaluation episode had a conflict"
-            rules.zero_conflict = Streak([none], n, "zero_conflict", "zero_conflict_streak", text)
             if "success" in metrics:
                 n, text = stop.perfect_streak, "every evaluation episode succeeded without conflict"
-                rules.perfect = Streak([none, all_reach], n, "perfect", "perfect_streak", text)
+                rules["perfect"] = Streak([none, all_reach], n, "perfect", "perfect_streak", text)
+            n, text = stop.zero_conflict_streak, "no evaluation episode had a conflict"
+            rules["zero_conflict"] = Streak([none], n, "zero_conflict", "zero_conflict_streak", text)
             if stop.band_steps is not None:
-                rules.bands = Bands(conflict, stop.band_steps, stop.band_share, stop.bands, stop.min_bands)
+                rules["bands"] = Bands(conflict, stop.band_steps, stop.band_share, stop.bands, stop.min_bands)
         if stop.no_improvement is not None:
-            rules.no_improvement = NoImprovement(stop.no_improvement)
-        return rules
-
-    def named(self) -> dict[str, Rule]:
-        """Those there are, in the order in which they are asked."""
-        rules = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "budget"}
-        return {name: rule for name, rule in rules.items() if rule is not None}
+            rules["no_improvement"] = NoImprovement(stop.no_improvement)
+        return cls(Budget(total_steps, total_episodes, stop.max_seconds), rules)
 
     def episodes(self, returns: list[float]) -> None:
-        if self.convergence is not None:
+        for rule in self.rules.values():
             for value in returns:
-                self.convergence.episode(value)
+                rule.episode(value)
 
     def evaluation(self, point: Point) -> dict[str, int]:
         """Read a row that has an evaluation, and return what the rules add to it."""
-        for rule in self.named().values():
+        for rule in self.rules.values():
             rule.evaluation(point)
         return self.columns()
 
     def columns(self) -> dict[str, int]:
         """Streaks and bands as they stand."""
-        counted = [rule for rule in (self.zero_conflict, self.perfect, self.bands) if rule is not None]
+        counted = [self.rules[name] for name in LOGGED if name in self.rules]
         return {name: value for rule in counted for name, value in rule.columns().items()}
 
     def fired(self) -> Stop | None:
         """The first rule that says stop."""
-        return next((rule.fired for rule in self.named().values() if rule.fired is not None), None)
+        return next((rule.fired for rule in self.rules.values() if rule.fired is not None), None)
 
     def state(self) -> dict[str, Saved]:
-        rules = self.named().items()
+        rules = self.rules.items()
         return {name: r.state() | {"fired": r.fired and dataclasses.asdict(r.fired)} for name, r in rules}
 
     def restore(self, saved: Mapping[str, Saved], stopped: bool) -> None:
         """Continue the waits; but where the run had `stopped`, a rule that fired begins anew."""
-        for name, rule in self.named().items():
+        for name, rule in self.rules.items():
             state = saved.get(name)
             if state is None or (stopped and state["fired"]):
                 continue

@@ -42,8 +42,8 @@ class Trainer:
         self, env: registry.EnvLike = "cartpole", algo: str | Algorithm = "ppo", *, quiet: bool = True, **overrides: Any
     ):
         if not isinstance(algo, str):
-            algo, given = settings_of(algo)
-            overrides = layers.flatten(given, algo) | layers.flatten(overrides, algo)
+            algo, settings = settings_of(algo)
+            overrides = layers.flatten(settings, algo) | layers.flatten(overrides, algo)
         self.handle: registry.EnvHandle | None = None
         if not isinstance(env, str):
             handle = registry.resolve(env, overrides.pop("env_args", {}))
@@ -54,7 +54,7 @@ class Trainer:
         self.config = layers.build_config(env, algo=algo, overrides=overrides)
         self.result: Result | None = None
         self._policy: Policy | None = None
-        self._own: tuple[Any, State] | None = None  # algorithm and state of a loop of one's own
+        self._learner: tuple[Any, State] | None = None  # algorithm and state of a loop of one's own
         self._draws = 0
 
     def train(self, callback: Callback | None = None) -> Result:
@@ -68,17 +68,13 @@ class Trainer:
 
     def begin(self) -> tuple[Any, State]:
         """The algorithm bound to the environment's spaces, and its first state: for `sample`, `value` and `update`."""
-        if self._own is None:
+        if self._learner is None:
             handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
-            spec = Spec(
-                handle.observation_space,
-                handle.action_space,
-                handle.reward_components,
-                action_conditions=handle.action_conditions,
-            )
+            spaces = handle.observation_space, handle.action_space
+            spec = Spec(*spaces, handle.reward_components, action_conditions=handle.action_conditions)
             algo = make_algorithm(self.config.algorithm, self.config.algo, self.config.network).bind(spec)
-            self._own = algo, algo.init(jax.random.key(self.config.seed))
-        return self._own
+            self._learner = algo, algo.init(jax.random.key(self.config.seed))
+        return self._learner
 
     def sample(self, obs: PyTree, mask: PyTree = None) -> tuple[PyTree, np.ndarray, Value]:
         """(action to store, its log-probability, value) for one observation; `to_env(action)` is what to send."""
@@ -101,9 +97,9 @@ class Trainer:
         buffer.compute_returns_and_advantages(c.gamma, c.gae_lambda, normalize_advantage=c.normalize_advantage)
         for _ in range(c.epochs):
             for minibatch in buffer.create_minibatches(c.minibatch_size):
-                state, found = algo.update_minibatch(state, minibatch)
-                losses.append(found)
-        self._own = algo, state
+                state, of_minibatch = algo.update_minibatch(state, minibatch)
+                losses.append(of_minibatch)
+        self._learner = algo, state
         origin = {"algorithm": self.config.algorithm, "env": self.config.env, "env_args": self.config.env_args}
         self._policy = Policy(algo, algo.actor_params(state), origin | {"seed": self.config.seed})
         return {name: sum(x[name] for x in losses) / len(losses) for name in losses[0]}
@@ -125,13 +121,9 @@ class Trainer:
             device.configure(self.config.device, registry.is_native(self.config.env))
         handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
         played = evaluate_policy(handle, self.policy, num_episodes, seed)
-        return {
-            "avg_reward": float(played.returns.mean()),
-            "std_reward": float(played.returns.std()),
-            "min_reward": float(played.returns.min()),
-            "max_reward": float(played.returns.max()),
-            "avg_length": float(played.lengths.mean()),
-        }
+        of_returns = {"avg": np.mean, "std": np.std, "min": np.min, "max": np.max}
+        figures = {f"{name}_reward": float(of(played.returns)) for name, of in of_returns.items()}
+        return figures | {"avg_length": float(played.lengths.mean())}
 
     def save(self, path: str | Path) -> Path:
         """Write the policy folder (safetensors and JSON)."""
@@ -160,8 +152,8 @@ def name_of(env: Any, handle: registry.EnvHandle) -> str:
     without further wrappers can be made again from an id.
     """
     if isinstance(env, gymnasium.Env):
-        known = env.spec is not None and env.spec.id in gymnasium.registry and not env.spec.additional_wrappers
-        return handle.id if known else f"{OBJECT}{type(env.unwrapped).__name__}"
+        registered = env.spec is not None and env.spec.id in gymnasium.registry and not env.spec.additional_wrappers
+        return handle.id if registered else f"{OBJECT}{type(env.unwrapped).__name__}"
     direct = inspect.isclass(env) or inspect.isfunction(env)
     what = env if direct else type(env)
     importable = what.__module__ != "__main__" and "<" not in what.__qualname__

@@ -71,7 +71,7 @@ def test_equals_a_plain_implementation(red, policy, mode):
             assert reward == pytest.approx(float(out["reward"][e, t].sum()), abs=1e-5)
             assert oracle.observation() == out["obs"][e, t].astype(int).tolist()
             held = bit(*[h for h in HOSTS if oracle.sessions[h]])
-            assert held == int(after.root | after.seen | after.unseen)
+            assert held == int(after.root | after.visible | after.hidden)
             assert [int(d).bit_count() for d in after.decoys] == [len(set(oracle.decoys[h])) for h in HOSTS]
             assert oracle.running == bool(after.service)
 
@@ -115,7 +115,7 @@ def test_decoys_need_their_port():
 def test_restore_clears_a_host():
     held = bit("Enterprise1", "User0")
     decoys = {"Enterprise1": 2, "Enterprise2": 2}
-    state = at(0, root=held, seen=held, unseen=held, files=held, unsure=held, believed=held, decoys=decoys)
+    state = at(0, root=held, visible=held, hidden=held, files=held, unsure=held, believed=held, decoys=decoys)
     state, ts = STEP(ENV, KEY, state, action("Restore", "Enterprise1"))
     left = bit("User0")
     for name in ("root", "seen", "unseen", "files", "unsure", "believed"):
@@ -124,7 +124,7 @@ def test_restore_clears_a_host():
     assert ts.reward.tolist() == [0, 0, -1, 0]
     state, _ = STEP(ENV, KEY, state, action("Restore", "User0"))
     assert int(state.root) == left  # Red's own session stays
-    assert int(state.seen | state.files | state.believed) == 0
+    assert int(state.visible | state.files | state.believed) == 0
 
 
 def test_remove_ends_only_reported_user_sessions():
@@ -157,10 +157,10 @@ def test_analyse_has_the_last_word():
 
 
 def test_sleep_and_monitor_do_nothing():
-    state = at(0, seen=bit("User1"), believed=bit("User1"), decoys={"User1": 1})
+    state = at(0, visible=bit("User1"), believed=bit("User1"), decoys={"User1": 1})
     sleep, monitor = (STEP(ENV, KEY, state, a)[0].replace(blue_action=jnp.int32(0)) for a in (0, 1))
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), sleep, monitor)))
-    assert (int(sleep.seen), int(sleep.believed)) == (bit("User1"), bit("User1"))
+    assert (int(sleep.visible), int(sleep.believed)) == (bit("User1"), bit("User1"))
 
 
 # --- Red -------------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_exploit_choice():
     state = at(9, ports={"Enterprise2": int(net.OPEN[3])})
     after = MANY(ENV, jax.random.split(KEY, n), state, jnp.int32(0))
     here = bit("Enterprise2")
-    root, seen, unseen = (int(((np.asarray(x) & here) > 0).sum()) for x in (after.root, after.seen, after.unseen))
+    root, seen, unseen = (int(((np.asarray(x) & here) > 0).sum()) for x in (after.root, after.visible, after.hidden))
     shares = {"root": 1 / 16, "seen": 0.95 * 13 / 16, "unseen": 0.05 * 13 / 16 + 1 / 16, "failed": 1 / 16}
     counts = {"root": root, "seen": seen, "unseen": unseen, "failed": n - root - seen - unseen}
     for name, p in shares.items():
@@ -248,7 +248,7 @@ def test_a_fresh_decoy_hides_an_unreported_callback():
     unseen = NetworkDefense(detection=0.0)
     for verb, expected in (("Svchost", (1, 0, 0, 0)), ("Femitter", (0, 0, 0, 0))):  # refused, accepted
         state, _ = STEP(unseen, KEY, at(9, ports={"Enterprise2": net.ports(443)}), action(verb, "Enterprise2"))
-        assert int(state.unseen) == bit("Enterprise2")
+        assert int(state.hidden) == bit("Enterprise2")
         assert bits_of(state, "Enterprise2") == expected
     told, _ = STEP(NetworkDefense(detection=1.0), KEY, at(9, ports={"Enterprise2": net.ports(443)}), 43 + 1)
     assert bits_of(told, "Enterprise2") == (1, 1, 0, 1)
@@ -271,7 +271,7 @@ def test_escalation_drops_a_file_once():
 
 def test_the_defender_has_three_open_ports():
     """A scan of it is never hidden."""
-    red = START.red.replace(known=jnp.int32(bit("Defender")), scanned=jnp.int32(bit("User0")), swept=jnp.int32(7))
+    red = START.red.replace(addresses=jnp.int32(bit("Defender")), scanned=jnp.int32(bit("User0")), swept=jnp.int32(7))
     state, _ = STEP(MEANDER, KEY, at(0).replace(red=red), action("Apache", "Defender"))
     assert bits_of(state, "Defender") == (1, 0, 0, 0)
     assert net.options(int(state.ports[0])) == 1 << net.EXPLOITS.index("HTTP RFI") | 1 << net.SSH
@@ -280,7 +280,7 @@ def test_the_defender_has_three_open_ports():
 def test_ssh_is_always_noticed():
     """Also where it fails, as it does on the Defender; Remove cannot end what it gains."""
     red = START.red.replace(
-        known=jnp.int32(bit("Defender")), scanned=jnp.int32(bit("Defender", "User0")), swept=jnp.int32(7)
+        addresses=jnp.int32(bit("Defender")), scanned=jnp.int32(bit("Defender", "User0")), swept=jnp.int32(7)
     )
     red = red.replace(escalated=jnp.int32(bit("User0")))
     state = at(0, ports={"Defender": net.ports(22)}).replace(red=red)
@@ -288,7 +288,7 @@ def test_ssh_is_always_noticed():
     assert not bool(after.red_success)
     assert bits_of(after, "Defender") == (1, 1, 0, 1)
     gained, _ = STEP(ENV, KEY, at(5, foothold=2, ports={"Enterprise0": net.ports(22)}), 0)
-    assert int(gained.unseen) == bit("Enterprise0")
+    assert int(gained.hidden) == bit("Enterprise0")
     assert int(gained.files) == 0
 
 
@@ -344,7 +344,7 @@ def test_impact_and_the_service(mode):
 
 def test_reward_table():
     for h, tenths in enumerate([1, 10, 10, 10, 1, 1, 1, 10, 0, 1, 1, 1, 1]):
-        _, ts = STEP(ENV, KEY, at(0, root=1 << h, seen=net.ALL), 0)  # user sessions cost nothing
+        _, ts = STEP(ENV, KEY, at(0, root=1 << h, visible=net.ALL), 0)  # user sessions cost nothing
         assert float(ts.reward[0]) == pytest.approx(-tenths / 10)
 
 
@@ -356,9 +356,9 @@ def test_rewards_are_tenths():
 
 @pytest.mark.parametrize("wrong", [-1, 145, 10_000])
 def test_an_action_that_is_none(wrong):
-    state, ts = STEP(ENV, KEY, at(0, seen=bit("User1")), wrong)
+    state, ts = STEP(ENV, KEY, at(0, visible=bit("User1")), wrong)
     assert ts.reward.tolist() == pytest.approx([0, 0, 0, -0.1])
-    assert int(state.seen) == bit("User1")
+    assert int(state.visible) == bit("User1")
 
 
 @pytest.mark.parametrize("limit", [30, 50, 100])

@@ -55,7 +55,7 @@ def test_the_quirk(red, mean):
 
 def first_sessions(out):
     """By host: which episodes have one, when it came (steps before it), and whether it was root at once."""
-    held, root = out["after"].root | out["after"].seen | out["after"].unseen, out["after"].root
+    held, root = out["after"].root | out["after"].visible | out["after"].hidden, out["after"].root
     for host in range(net.N):
         has = ((held >> host) & 1) > 0
         some, when = has.any(1), has.argmax(1)
@@ -121,9 +121,9 @@ def test_remove_against_random():
     before, after, action = out["before"], out["after"], out["action"]
     found = {}
     for host in (1, 2, 3, 7):
-        user = (((before.seen | before.unseen) & ~before.root) >> host) & 1
+        user = (((before.visible | before.hidden) & ~before.root) >> host) & 1
         tried = (action == 15 + host) & (user > 0)
-        still = ((after.root | after.seen | after.unseen) >> host) & 1
+        still = ((after.root | after.visible | after.hidden) >> host) & 1
         reached = (after.red_kind == 2) & (after.red_target == host) & after.red_success  # Red came back at once
         found[net.HOSTS[host]] = (int((tried & ~reached).sum()), int((tried & ~reached & (still == 0)).sum()))
     assert found["Enterprise0"][1] == found["Op_Server0"][1] == 0
@@ -138,7 +138,7 @@ def test_remove_against_random():
 def test_new_compromises_are_noticed():
     """Reference: 132 of 134 as an exploit with belief User, the others as a scan."""
     out = rollout("sleep", red="b_line", mode="faithful")
-    before, after = (x.root | x.seen | x.unseen for x in (out["before"], out["after"]))
+    before, after = (x.root | x.visible | x.hidden for x in (out["before"], out["after"]))
     new = (after & ~before)[..., None] >> np.arange(net.N) & 1
     obs = out["obs"].reshape(*new.shape, 4)[new > 0]
     seen = (obs == [1, 1, 0, 1]).all(-1)

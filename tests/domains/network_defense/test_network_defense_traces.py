@@ -78,7 +78,7 @@ def retrace(state, row):
     is the flag that Impact lowers also after a Restore, when the process runs on."""
     draws, offered = words(state, row)
     after, steps = jax.vmap(lambda key: ENV.step(key, state, row["action"]))(draws)
-    held = ((after.seen | after.unseen)[:, None] >> np.arange(net.N)) & 1
+    held = ((after.visible | after.hidden)[:, None] >> np.arange(net.N)) & 1
     root = (after.root[:, None] >> np.arange(net.N)) & 1
     agrees = [
         (after.red_kind == row["kind"]) & (after.red_target == row["target"]),

@@ -10,7 +10,7 @@ from network_defense_rollouts import rollout
 
 from regimen.cli import main as cli
 from regimen.domains.network_defense import compliance, network
-from regimen.domains.network_defense.compliance import Tally
+from regimen.domains.network_defense.compliance import Fixes
 from regimen.domains.network_defense.env import NetworkDefense
 from regimen.domains.network_defense.workflow import Workflow, all_workflows, classes_for
 from regimen.envs.registry import resolve
@@ -61,7 +61,7 @@ def test_what_complies():
 def test_against_the_definitions():
     """Every combination on states that occur, from sets of names."""
     out = rollout("some", red="meander", mode="fixed")
-    sessions = np.unique(out["before"].root | out["before"].seen | out["before"].unseen)[::40]
+    sessions = np.unique(out["before"].root | out["before"].visible | out["before"].hidden)[::40]
     orders = all_workflows()[::17]
     for order, held, host in itertools.product(orders, sessions.tolist(), network.HOSTS):
         hosts = {h for i, h in enumerate(network.HOSTS) if held >> i & 1}
@@ -76,7 +76,7 @@ def test_against_the_definitions():
 def test_classes_by_brute_force(red, published, repaired):
     """Which of the 120 orders judge any fix differently in any state that occurred in a thousand episodes."""
     out = rollout("some", red=red, mode="fixed")
-    held = np.unique(out["before"].root | out["before"].seen | out["before"].unseen)
+    held = np.unique(out["before"].root | out["before"].visible | out["before"].hidden)
     every = jax.vmap(jax.vmap(jax.vmap(compliance.judge, (None, None, 0)), (None, 0, None)), (0, None, None))
     verdicts = every(jnp.arange(120), jnp.asarray(held), jnp.arange(network.N))  # [120, states, 13]
     for definition, expected, values in zip(compliance.DEFINITIONS, (published, repaired), verdicts):
@@ -138,7 +138,7 @@ def test_alignment_leaves_the_task_alone():
 
 
 def test_a_share_without_fixes():
-    none = Tally.zero()
+    none = Fixes.zero()
     one = none.replace(fixes=jnp.int32(3), repaired=jnp.int32(1))
     assert (float(none.share("published")), float(none.share("published", 0.0))) == (0.5, 0.0)
     assert float(one.share("repaired")) == pytest.approx(1 / 3)

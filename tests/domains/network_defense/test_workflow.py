@@ -45,7 +45,6 @@ def test_one_order_in_many_spellings(text):
 def test_every_order_survives_its_name_letters_index_and_text():
     for index, workflow in enumerate(all_workflows()):
         assert workflow.index == index
-        assert Workflow.from_index(index) == workflow
         for text in (workflow.name, workflow.letters, ",".join(workflow.letters), str(workflow)):
             assert Workflow.parse(text) == workflow
     assert len({w.name for w in all_workflows()}) == 120
@@ -73,11 +72,9 @@ def test_what_is_no_order(text, says):
     assert says in str(caught.value)
 
 
-def test_direct_construction_and_indices_are_checked_too():
+def test_direct_construction_is_checked_too():
     with pytest.raises(ConfigError, match="did you mean 'user'"):
         Workflow(("defender", "enterprise", "op_server", "op_host", "users"))
-    with pytest.raises(ConfigError, match="index 120 is not in"):
-        Workflow.from_index(120)
 
 
 def test_encodings():

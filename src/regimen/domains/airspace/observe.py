@@ -11,45 +11,15 @@ import jax.numpy as jnp
 from regimen.domains.airspace import dynamics, pairs
 from regimen.domains.airspace.aircraft import KT
 from regimen.domains.airspace.files import SEPARATION
-from regimen.domains.airspace.pairs import Pairs
+from regimen.domains.airspace.pairs import PairTable
 from regimen.domains.airspace.state import AirspaceState
 from regimen.types import Array
 
 NM = 1.852  # km
-HOUR = 3600.0
-OWN = (
-    "cos_waypoint",
-    "sin_waypoint",
-    "waypoint_near",
-    "waypoint_far",
-    "speed",
-    "speed_range",
-    "drift",
-    "time_left",
-    "slack",
-    "rank",
-    "danger",
-    "finished",
-)
-NEIGHBOUR = (
-    "present",
-    "cos_bearing",
-    "sin_bearing",
-    "range_near",
-    "range_far",
-    "v_ahead",
-    "v_right",
-    "closing",
-    "tcpa",
-    "dcpa",
-    "miss",
-    "danger",
-    "priority",
-    "finished",
-    "nearer",
-    "cos_intent",
-    "sin_intent",
-)
+OWN = ("cos_waypoint", "sin_waypoint", "waypoint_near", "waypoint_far", "speed", "speed_range", "drift", "time_left")
+OWN += ("slack", "rank", "danger", "finished")
+NEIGHBOUR = ("present", "cos_bearing", "sin_bearing", "range_near", "range_far", "v_ahead", "v_right", "closing")
+NEIGHBOUR += ("tcpa", "dcpa", "miss", "danger", "priority", "finished", "nearer", "cos_intent", "sin_intent")
 BOUND = 2.0
 COMPAT_LIMITS = (10.0, 1.0, 1.0, 1.0, 1.0)  # of the first five; then K * vx, K * vy, distance, K * x, K * y
 
@@ -68,7 +38,7 @@ def soft(x: Array, scale: float) -> Array:
     return x / (jnp.abs(x) + scale)
 
 
-def clean(state: AirspaceState, all_pairs: Pairs, time_left: Array, step_s: float, k: int) -> Array:
+def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: float, k: int) -> Array:
     """[N, clean_size(k)] in the frame of the own heading: OWN, then each of NEIGHBOUR for the K others.
 
     Neighbours are sorted by threat: the predicted miss plus a share of the range. `priority` and `rank` (by index) let
@@ -95,7 +65,7 @@ def clean(state: AirspaceState, all_pairs: Pairs, time_left: Array, step_s: floa
         2 * (state.cas - slowest) / (fastest - slowest) - 1,
         5.0 * (ve * c - vn * s) / speed,
         jnp.broadcast_to(time_left * step_s / 1500.0, distance.shape),
-        1 - 2 * HOUR * distance / (speed * seconds),
+        1 - 2 * dynamics.HOUR * distance / (speed * seconds),
         2.0 * index / max(n - 1, 1) - 1,
         jnp.sum(all_pairs.danger, axis=-1),
         finished,
@@ -150,7 +120,7 @@ def compat(state: AirspaceState, present: Array, progress: Array, safety: Array,
         return jnp.where(shown, pairs.pick(chosen, values) - values[:, None], 0.0)
 
     dn, de = offset(state.north), offset(state.east)
-    h, v = state.heading * dynamics.DEGREE, state.tas / HOUR  # NM/s
+    h, v = state.heading * dynamics.DEGREE, state.tas / dynamics.HOUR  # NM/s
     vn, ve = v * jnp.cos(h), v * jnp.sin(h)
     angle = scenario.convergence * dynamics.DEGREE * state.east[:, None]  # offsets along the true axes at the own place
     north, east = dn * jnp.cos(angle) - de * jnp.sin(angle), de * jnp.cos(angle) + dn * jnp.sin(angle)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regimen.domains.airspace import aircraft, dynamics
-from regimen.domains.airspace.files import Layer, ScenarioFile
+from regimen.domains.airspace.files import ScenarioFile, WindLayer
 from regimen.domains.airspace.geodesy import convergence, from_latlon
 from regimen.types import Array, Record, pytree_dataclass
 
@@ -105,7 +105,7 @@ def from_file(file: ScenarioFile, n: int | None = None) -> Scenario:
     return Scenario(**arrays)
 
 
-def wind_at(layers: tuple[Layer, ...], alt_ft: float) -> tuple[float, float]:
+def wind_at(layers: tuple[WindLayer, ...], alt_ft: float) -> tuple[float, float]:
     """Motion of the air (north, east) in kt: between layers by interpolation, beyond them as the nearest."""
     if not layers:
         return 0.0, 0.0

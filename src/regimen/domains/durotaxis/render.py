@@ -8,7 +8,6 @@ draws the heuristic's colony after so many steps of an episode (it needs matplot
 from __future__ import annotations
 
 import argparse
-import copy
 from typing import TYPE_CHECKING
 
 import jax
@@ -43,10 +42,11 @@ def draw(env: Durotaxis, state: State) -> np.ndarray:
     graph = state.graph
     at = np.stack([graph.x, graph.y], axis=-1)
     for i, j in np.argwhere(np.asarray(graphs.unpack(graph.edges))):
-        near(canvas, at[i], at[j], 3 * unit).line(at[i], at[j], LINK, 1.4 * unit)
+        low, high = np.minimum(at[i], at[j]), np.maximum(at[i], at[j])
+        canvas.part(low - 3 * unit, high + 3 * unit).line(at[i], at[j], LINK, 1.4 * unit)
     slots = np.flatnonzero(graph.alive)
     for i in slots[np.argsort(-graph.age[slots], kind="stable")]:  # the youngest on top
-        spot = near(canvas, at[i], at[i], 10 * unit)
+        spot = canvas.part(at[i] - 10 * unit, at[i] + 10 * unit)
         spot.disc(at[i], 6 * unit, PAPER).disc(at[i], 4.8 * unit, shade(int(graph.age[i])))
 
     count, thick = int(graph.alive.sum()), 0.6 * rim
@@ -62,16 +62,6 @@ def shade(age: int) -> tuple[int, int, int]:
     share = min((age - 1) / OLD_AGE, 1.0)
     r, g, b = ((1 - share) * YOUNG + share * OLD).astype(int).tolist()
     return r, g, b
-
-
-def near(canvas: Canvas, start: np.ndarray, end: np.ndarray, margin: float) -> Canvas:
-    """The part of a canvas around two points, so that a small shape does not touch every pixel."""
-    part = copy.copy(canvas)
-    low, high = np.minimum(start, end) - margin, np.maximum(start, end) + margin
-    columns = slice(*np.searchsorted(canvas.x[0], (low[0], high[0])))
-    rows = slice(*np.searchsorted(-canvas.y[:, 0], (-high[1], -low[1])))
-    part.x, part.y, part.pixels = canvas.x[:, columns], canvas.y[rows], canvas.pixels[rows, columns]
-    return part
 
 
 def main() -> None:

@@ -27,7 +27,6 @@ from regimen.types import Array
 
 CHUNK_BYTES = 8_000_000  # of successors' values looked at together
 FLOATS = 4  # of the solution, allowed for each unit of the limit
-NUMBERS = ("beta_h", "gamma_h", "gamma_r", "nu_h", "zeta", "xi", "eta", "beta_r", "terminal_v_r")
 
 
 class StateValues(NamedTuple, Generic[X]):
@@ -89,7 +88,7 @@ class Backward:
     def __init__(self, table: StateTable, theory: Theory, weigh_duration: bool = False):
         world = table.world
         self.table, self.theory, self.world = table, theory, world
-        self.numbers = {name: float(getattr(theory, name)) for name in NUMBERS}
+        self.numbers = {name: x for name, x in dataclasses.asdict(theory).items() if isinstance(x, float)}
         self.numbers["weight"] = equations.duration_weight(theory.gamma_r) if weigh_duration else 1.0
         self.forms = Forms(
             *(world.num_actions, world.robots, world.humans, int(world.still)),
@@ -156,15 +155,13 @@ class Backward:
     def masked(self, layer: SolvedChunk[np.ndarray]) -> SolvedChunk[np.ndarray]:
         """Without values where the world has ended, and of actions that are not allowed."""
         n = len(layer.v_r)
-        ended, allowed = self.table.ended[:n], self.table.allowed
+        allowed = self.table.allowed
         if allowed is not None:
             layer = layer._replace(q_r=np.where(allowed[:n], layer.q_r, np.nan))
-        if not ended.any():
-            return layer
         fill = dict.fromkeys(("q_r", "pi_r", "x_h", "u_r"), np.nan)
         fill |= {"v_h_e": 0.0, "v_h_m": 0.0, "v_r": self.theory.terminal_v_r}
         for name, value in fill.items():
-            getattr(layer, name)[ended] = value
+            getattr(layer, name)[self.table.ended[:n]] = value
         return layer
 
     def check_power(self, layer: SolvedChunk[np.ndarray], time: int | None) -> None:
@@ -176,11 +173,10 @@ class Backward:
         if time is not None:
             there &= table.reachable_at[time, :n]
         bad = np.argwhere(there[:, None] & ~(layer.x_h > 0))
-        if not len(bad):
-            return
-        s, h = bad[-1]
-        when = "" if time is None else f" at time {time} of {self.table.horizon}"
-        raise powerless(h, table.states[s], when)
+        if len(bad):
+            s, h = bad[-1]
+            when = "" if time is None else f" at time {time} of {table.horizon}"
+            raise powerless(h, table.states[s], when)
 
     def solution(self, layers: list[SolvedChunk[np.ndarray]], report: dict[str, Any] | None = None) -> Solution:
         names = [f.name for f in dataclasses.fields(Solution) if f.name in SolvedChunk._fields]

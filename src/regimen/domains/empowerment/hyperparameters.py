@@ -226,7 +226,7 @@ class EmpowermentConfig(Equations):
 
     def uses(self, name: str) -> bool:
         """Whether a network is learned."""
-        return {"x_h": self.x_h_use_network, "u_r": self.u_r_use_network, "v_r": self.v_r_use_network}.get(name, True)
+        return getattr(self, f"{name}_use_network", True)
 
     @property
     def update_ratio(self) -> float:
@@ -262,13 +262,11 @@ class EmpowermentConfig(Equations):
         if self.use_encoders and self.use_lookup_tables:
             raise ConfigError("algo.use_encoders: lookup tables have no layers to share; turn one of the two off")
         self.check_kind()
-        for field in ("u_r_sample_humans", "x_h_sample_humans"):
+        for field in ("u_r_sample_humans", "x_h_sample_humans", "x_h_batch_size"):
             if getattr(self, field) is not None and not self.uses(field[:3]):
                 raise ConfigError(
                     f"algo.{field}: {field[:3]} is computed, not learned; set algo.{field[:3]}_use_network"
                 )
-        if self.x_h_batch_size is not None and not self.x_h_use_network:
-            raise ConfigError("algo.x_h_batch_size: x_h is computed, not learned; set algo.x_h_use_network")
         self.named_networks()
 
     def check_kind(self) -> None:

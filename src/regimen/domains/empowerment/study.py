@@ -177,13 +177,13 @@ def run(
     command: str = "",
 ) -> EmpowermentStudy:
     """Train every choice and write what came of it; after each part, so that an interrupt keeps what is measured."""
-    chosen = chosen_parts(parts)
+    names = chosen_parts(parts)
     path = EmpowermentStudy.folder(env, out)
     device.configure("cpu", native=True)
     study = EmpowermentStudy(
         budget or (QUICK["budget"] if quick else 32_768),
         range(seed, seed + (seeds or (QUICK["seeds"] if quick else 5))),
-        chosen,
+        names,
         env_args,
         env=env,
         out=path,
@@ -194,11 +194,11 @@ def run(
 
 
 def chosen_parts(parts: str | None) -> list[str]:
-    wanted = list(CHOICES) if parts is None else [p.strip() for p in parts.split(",") if p.strip()]
-    for part in wanted:
+    names = list(CHOICES) if parts is None else [p.strip() for p in parts.split(",") if p.strip()]
+    for part in names:
         if part not in CHOICES:
             raise UsageError(f"--parts: unknown part '{part}'{nearest(part, CHOICES)}")
-    return wanted
+    return names
 
 
 def from_replay(budget: int) -> dict[str, object]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.network_defense import network as net
-from regimen.domains.network_defense.workflow import all_workflows
+from regimen.domains.network_defense.workflow import TYPES, all_workflows
 from regimen.types import Array, Record, pytree_dataclass
 
 DEFINITIONS = ("published", "repaired")
@@ -23,16 +23,15 @@ ALIGNMENTS = ("none", "published", "potential")
 NO_FIX = 0.5  # compliance of an episode without a fix
 NO_FIX_PENALTY = 0.2  # of the weight, at the end of such an episode (published alignment)
 
-NO_TYPE = len(net.TYPES)
+NO_TYPE = len(TYPES)
 ONE_HOT = np.stack([w.one_hot() for w in all_workflows()])  # [120, 25]
-FIRST = np.full((len(all_workflows()), 1 << len(net.TYPES)), NO_TYPE, np.int32)  # [120, 2^5] first type of a set
-for _w in all_workflows():
-    for _s in range(1, FIRST.shape[1]):
-        FIRST[_w.index, _s] = next(t for t in map(net.TYPES.index, _w.order) if (_s >> t) & 1)
+SETS = [[unit for t, unit in enumerate(TYPES) if (s >> t) & 1] for s in range(1 << NO_TYPE)]
+# [120, 2^5] the first type of a set
+FIRST = np.array([[(*TYPES, None).index(w.first(units)) for units in SETS] for w in all_workflows()], np.int32)
 
 
 @pytree_dataclass
-class Tally(Record):
+class Fixes(Record):
     """Fixes of an episode so far."""
 
     fixes: Array  # int32
@@ -41,13 +40,13 @@ class Tally(Record):
     repaired: Array  # int32
 
     @classmethod
-    def zero(cls) -> Tally:
+    def zero(cls) -> Fixes:
         return cls(*(jnp.zeros((), jnp.int32) for _ in range(4)))
 
     def share(self, definition: str, without: float = NO_FIX) -> Array:
         """Compliant fixes over fixes; `without` where there was none."""
-        number = getattr(self, definition)
-        return jnp.where(self.fixes > 0, number / jnp.maximum(self.fixes, 1), without).astype(jnp.float32)
+        share = getattr(self, definition) / jnp.maximum(self.fixes, 1)
+        return jnp.where(self.fixes > 0, share, without).astype(jnp.float32)
 
 
 def types_in(hosts: Array) -> Array:
@@ -58,15 +57,15 @@ def types_in(hosts: Array) -> Array:
 def judge(workflow: Array, compromised: Array, host: Array) -> tuple[Array, Array, Array]:
     """A fix of `host` while a set of hosts is compromised: compliant as published, as repaired, and of use at all."""
     first, kind = jnp.asarray(FIRST)[workflow], jnp.asarray(net.TYPE_OF)[host]
-    wanted = first[types_in(compromised)]
+    due = first[types_in(compromised)]
     others = compromised & ~(1 << net.USER0)
     useful = ((others >> host) & 1) > 0
-    return (wanted == kind) | (wanted == NO_TYPE), useful & (first[types_in(others)] == kind), useful
+    return (due == kind) | (due == NO_TYPE), useful & (first[types_in(others)] == kind), useful
 
 
-def count(tally: Tally, workflow: Array, compromised: Array, host: Array, is_fix: Array) -> Tally:
+def count(tally: Fixes, workflow: Array, compromised: Array, host: Array, is_fix: Array) -> Fixes:
     published, repaired, useful = judge(workflow, compromised, host)
-    return Tally(
+    return Fixes(
         fixes=tally.fixes + is_fix,
         useful=tally.useful + (is_fix & useful),
         published=tally.published + (is_fix & published),
@@ -74,7 +73,7 @@ def count(tally: Tally, workflow: Array, compromised: Array, host: Array, is_fix
     )
 
 
-def alignment(form: str, definition: str, weight: Array, gamma: Array, old: Tally, new: Tally, last: Array) -> Array:
+def alignment(form: str, definition: str, weight: Array, gamma: Array, old: Fixes, new: Fixes, last: Array) -> Array:
     """The reward for complying.
 
     published: the change of weight * compliance so far, which sums to weight * final compliance; an episode that ends

@@ -19,29 +19,27 @@ from regimen.domains.network_defense import compliance as fixing
 from regimen.domains.network_defense import network as net
 from regimen.domains.network_defense import policies
 from regimen.domains.network_defense import red as reds
-from regimen.domains.network_defense.compliance import Tally
+from regimen.domains.network_defense.compliance import Fixes
 from regimen.domains.network_defense.red import Red
 from regimen.domains.network_defense.workflow import Workflow, all_workflows, classes_for
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
-from regimen.types import Array, Record, TimeStep, pytree_dataclass
+from regimen.types import Array, Record, T, TimeStep, pytree_dataclass
 
 REDS = (*reds.AGENTS, "mixed")
 MODES = ("faithful", "fixed")
-ACTIONS = [(0, "", "Sleep"), (1, "", "Monitor")]  # id of the first host's, and the name
-ACTIONS += [(2 + net.N * g, "+host", name) for g, name in enumerate(("Analyse", "Remove", *net.DECOYS, "Restore"))]
 USER0 = 1 << net.USER0
 OP_SERVER = 1 << net.OP_SERVER
 
 
 @pytree_dataclass
-class State(Record):
+class NetworkState(Record):
     """Sets of hosts are integers with a bit for each host."""
 
     root: Array  # int32, hosts on which Red is root or SYSTEM
-    seen: Array  # int32, hosts with a user session whose process Blue has been told of: Remove ends it
-    unseen: Array  # int32, hosts with a user session of which Blue knows no process (SSH, or not detected)
+    visible: Array  # int32, hosts with a user session whose process Blue has been told of: Remove ends it
+    hidden: Array  # int32, hosts with a user session of which Blue knows no process (SSH, or not detected)
     files: Array  # int32, hosts with a dropped file that Analyse finds
     decoys: Array  # [13] int32, set of DECOYS
     ports: Array  # [13] int32, set of PORTS that Red found open at its last scan
@@ -54,7 +52,7 @@ class State(Record):
     believed: Array  # int32, second bit of the belief: User 01, Privileged 11
     time: Array  # int32
     workflow: Array  # int32, index of the order
-    tally: Tally
+    tally: Fixes
     blue_action: Array  # int32, the last; -1 at the start
     red_kind: Array  # int32, Red's last action; -1 at the start
     red_target: Array  # int32
@@ -63,7 +61,7 @@ class State(Record):
     @property
     def sessions(self) -> Array:
         """Hosts on which Red has any session."""
-        return self.root | self.seen | self.unseen
+        return self.root | self.visible | self.hidden
 
 
 @native_env
@@ -149,7 +147,8 @@ class NetworkDefense(NativeEnv):
 
     def notes(self) -> list[str]:
         """Which of the 120 orders ask for the same repairs, against this red agent and by both definitions."""
-        out = [f"blue actions        {', '.join(f'{i}{more} {name}' for i, more, name in ACTIONS)}"]
+        groups = ", ".join(f"{2 + net.N * i}+host {name}" for i, name in enumerate(net.GROUPS))
+        out = [f"blue actions        0 Sleep, 1 Monitor, {groups}"]
         for definition in fixing.DEFINITIONS:
             classes = classes_for(self.red, definition)
             names = ", ".join(f"{c.name} ({len(c.members)})" for c in classes)
@@ -158,39 +157,29 @@ class NetworkDefense(NativeEnv):
 
     # --- an episode --------------------------------------------------------------------------------------------------
 
-    def reset(self, key: Array) -> tuple[State, Array]:
+    def reset(self, key: Array) -> tuple[NetworkState, Array]:
         chance = jax.random.bits(key, (2,), jnp.uint32)
-        zero, none = jnp.zeros((), jnp.int32), jnp.full((), -1, jnp.int32)
         meander = (chance[0] >> 2) & 1 if self.red == "mixed" else self.red == "meander"
         if self.workflow == "all":
             workflow = (chance[1] % len(all_workflows())).astype(jnp.int32)
         else:
-            workflow = zero if self.workflow == "none" else jnp.int32(Workflow.parse(self.workflow).index)
-        state = State(
+            workflow = jnp.int32(0 if self.workflow == "none" else Workflow.parse(self.workflow).index)
+        zeros = ("visible", "hidden", "files", "scans", "exploits", "unsure", "believed", "time")
+        state = NetworkState(
+            **dict.fromkeys(zeros, jnp.zeros((), jnp.int32)),
+            **dict.fromkeys(("decoys", "ports"), jnp.zeros(net.N, jnp.int32)),
+            **dict.fromkeys(("blue_action", "red_kind", "red_target"), jnp.full((), -1, jnp.int32)),
             root=jnp.int32(USER0),
-            seen=zero,
-            unseen=zero,
-            files=zero,
-            decoys=jnp.zeros(net.N, jnp.int32),
-            ports=jnp.zeros(net.N, jnp.int32),
             service=jnp.bool_(True),
             stoppable=jnp.bool_(True),
             red=reds.start(jnp.asarray(meander, bool), (chance[0] & 3).astype(jnp.int32)),
-            scans=zero,
-            exploits=zero,
-            unsure=zero,
-            believed=zero,
-            time=zero,
             workflow=workflow,
-            tally=Tally.zero(),
-            blue_action=none,
-            red_kind=none,
-            red_target=none,
+            tally=Fixes.zero(),
             red_success=jnp.bool_(False),
         )
         return state, self.observe(state)
 
-    def step(self, key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
+    def step(self, key: Array, state: NetworkState, action: Array) -> tuple[NetworkState, TimeStep]:
         action = jnp.asarray(action, jnp.int32)
         valid = (action >= 0) & (action < net.BLUE_ACTIONS)
         action = jnp.where(valid, action, net.SLEEP)
@@ -206,7 +195,7 @@ class NetworkDefense(NativeEnv):
 
     # --- Blue --------------------------------------------------------------------------------------------------------
 
-    def blue(self, state: State, action: Array) -> tuple[State, Array, Array]:
+    def blue(self, state: NetworkState, action: Array) -> tuple[NetworkState, Array, Array]:
         """The action's effect, and the sets of hosts on which it found a dropped file and started a decoy."""
         group, host = lax.div(action - 2, net.N), lax.rem(action - 2, net.N)
         targeted = action >= 2
@@ -222,8 +211,8 @@ class NetworkDefense(NativeEnv):
         rebuilt = (restore & OP_SERVER) > 0
         state = state.replace(
             root=state.root & ~(restore & ~USER0),
-            seen=state.seen & ~(restore | remove),
-            unseen=state.unseen & ~restore,
+            visible=state.visible & ~(restore | remove),
+            hidden=state.hidden & ~restore,
             files=state.files & ~restore,
             decoys=decoys,
             service=state.service | rebuilt,
@@ -236,7 +225,7 @@ class NetworkDefense(NativeEnv):
 
     # --- Red ---------------------------------------------------------------------------------------------------------
 
-    def red_acts(self, key: Array, state: State, deployed: Array) -> State:
+    def red_acts(self, key: Array, state: NetworkState, deployed: Array) -> NetworkState:
         """Red's turn, and what monitoring makes of it. A decoy that Blue started on the same host in this step
         (`deployed`) is one more process in Blue's table: it turns two connections to a decoy into an exploit, and hides
         a scan of fewer than three ports and an exploit whose callback is not reported."""
@@ -244,14 +233,7 @@ class NetworkDefense(NativeEnv):
         chance = (words[0] >> 8).astype(jnp.float32) * 2.0**-24
         pick, detect = (words[1] >> 16).astype(jnp.int32), (words[1] & 0xFFFF).astype(jnp.float32) * 2.0**-16
         red = state.red
-        if self.red == "b_line":
-            kind, target = reds.b_line(red)
-        elif self.red == "meander":
-            kind, target = reds.meander(red, pick)
-        else:
-            straight, winding = reds.b_line(red), reds.meander(red, pick)
-            kind, target = (jnp.where(red.meander, w, s) for s, w in zip(straight, winding))
-
+        kind, target = self.either(red, lambda: reds.b_line(red), lambda: reds.meander(red, pick))
         at = jnp.where(kind == reds.SWEEP, 0, jnp.left_shift(1, target))
         subnet = jnp.where(kind == reds.SWEEP, target, jnp.asarray(net.SUBNET_OF)[target])
         routed = (subnet != net.OPERATIONAL_NET) | ((state.sessions & net.ENTERPRISE_SESSIONS) > 0)
@@ -288,23 +270,16 @@ class NetworkDefense(NativeEnv):
         def where(condition: Array) -> Array:
             return jnp.where(condition, at, 0)
 
-        if self.red != "b_line":
-            learnt = jnp.where(sweep, jnp.asarray(net.SUBNET_HOSTS)[subnet], 0)
-            learnt = learnt | jnp.where(escalate, jnp.asarray(net.KNOWS)[host], 0)
-            subnets = jnp.where(escalate, jnp.left_shift(1, subnet), 0)
-            winding_red = reds.meander_after(red, kind, target, success, learnt, subnets)
         nothing = scan & ~informed & (stored == 0)  # every host has open ports
-        if self.red == "b_line":
-            red = reds.b_line_after(red, success, nothing)
-        elif self.red == "meander":
-            red = winding_red
-        else:
-            straight_red = reds.b_line_after(red, success, nothing)
-            red = jax.tree.map(lambda w, s: jnp.where(red.meander, w, s), winding_red, straight_red)
+        red = self.either(
+            red,
+            lambda: reds.b_line_after(state.red, success, nothing),
+            lambda: reds.meander_after(state.red, kind, target, success),
+        )
         return state.replace(
             root=state.root | where((level == net.ROOT) | escalate),
-            seen=(state.seen | where((level == net.USER) & reported)) & ~where(escalate),
-            unseen=(state.unseen | where((level == net.USER) & ~reported)) & ~where(escalate),
+            visible=(state.visible | where((level == net.USER) & reported)) & ~where(escalate),
+            hidden=(state.hidden | where((level == net.USER) & ~reported)) & ~where(escalate),
             files=state.files | where(shell | (escalate & ((state.root & at) == 0))),
             ports=ports,
             service=state.service & ~(impact & state.stoppable),
@@ -316,9 +291,15 @@ class NetworkDefense(NativeEnv):
             red_success=success,
         )
 
+    def either(self, red: Red, straight: Callable[[], T], winding: Callable[[], T]) -> T:
+        """What comes of `b_line` or of `meander`, whichever of the two Red is."""
+        if self.red == "mixed":
+            return jax.tree.map(lambda w, s: jnp.where(red.meander, w, s), winding(), straight())
+        return straight() if self.red == "b_line" else winding()
+
     # --- what comes of it --------------------------------------------------------------------------------------------
 
-    def count_fix(self, state: State, action: Array) -> Tally:
+    def count_fix(self, state: NetworkState, action: Array) -> Fixes:
         """Judged by the state before the action."""
         group, host = lax.div(action - 2, net.N), lax.rem(jnp.maximum(action - 2, 0), net.N)
         is_fix = (group == net.REMOVE) | (group == net.RESTORE)
@@ -326,7 +307,7 @@ class NetworkDefense(NativeEnv):
             return state.tally.replace(fixes=state.tally.fixes + is_fix)
         return fixing.count(state.tally, state.workflow, state.sessions, host, is_fix)
 
-    def report(self, before: Tally, state: State, action: Array, valid: Array) -> TimeStep:
+    def report(self, before: Fixes, state: NetworkState, action: Array, valid: Array) -> TimeStep:
         tally = state.tally
         tenths = {
             "confidentiality": sum(int(c) * ((state.root >> h) & 1) for h, c in enumerate(net.CONFIDENTIALITY) if c),
@@ -357,7 +338,7 @@ class NetworkDefense(NativeEnv):
             reward.append(fixing.alignment(self.alignment, self.compliance, *scale, before, tally, last))
         return TimeStep(self.observe(state), jnp.stack(reward), jnp.bool_(False), metrics=metrics)
 
-    def observe(self, state: State) -> Array:
+    def observe(self, state: NetworkState) -> Array:
         """Four bits for each host (activity 00 none, 10 scan, 11 exploit; belief 00 No, 10 Unknown, 01 User, 11
         Privileged), then the workflow."""
         sets = jnp.stack([state.scans, state.exploits, state.unsure, state.believed])
@@ -370,13 +351,13 @@ class NetworkDefense(NativeEnv):
         """The arguments with which a policy is paid for repairing in the order `task`."""
         return {"workflow": task, "alignment": "published"}
 
-    def replay_columns(self, state: State) -> dict[str, np.ndarray]:
+    def replay_columns(self, state: NetworkState) -> dict[str, np.ndarray]:
         """What a replay's table has that Blue does not see: the level of Red's session on each host, 0 to 2."""
-        sessions, root = int(state.seen) | int(state.unseen), int(state.root)
+        sessions, root = int(state.visible) | int(state.hidden), int(state.root)
         user, full = (np.array([hosts >> host & 1 for host in range(net.N)]) for hosts in (sessions, root))
         return {"level": np.where(full > 0, 2, user)}
 
-    def render(self, state: State) -> np.ndarray:
+    def render(self, state: NetworkState) -> np.ndarray:
         """[H, W, 3] uint8."""
         from regimen.domains.network_defense.render import draw
 

@@ -14,23 +14,23 @@ from regimen.domains.network_defense.workflow import Workflow
 from regimen.types import Array
 
 if TYPE_CHECKING:
-    from regimen.domains.network_defense.env import NetworkDefense, State
+    from regimen.domains.network_defense.env import NetworkDefense, NetworkState
 
 REMOVE_AT = 2 + net.N * net.REMOVE
 RESTORE_AT = 2 + net.N * net.RESTORE
 DEFAULT = Workflow.parse("critical_first").index  # the order where the environment has none
 
 
-def sleep(env: NetworkDefense, key: Array, state: State, obs: Array) -> Array:
+def sleep(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> Array:
     return jnp.int32(net.SLEEP)
 
 
-def random(env: NetworkDefense, key: Array, state: State, obs: Array) -> Array:
+def random(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> Array:
     """Uniform: one draw, where the general random policy makes one for each of the 145 actions."""
     return jax.random.randint(key, (), 0, net.BLUE_ACTIONS)
 
 
-def greedy(env: NetworkDefense, key: Array, state: State, obs: Array) -> Array:
+def greedy(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> Array:
     """By order, from Blue's beliefs: fixes the first host not believed clean of the first such type. Restore where it
     is believed privileged, or Unknown (Remove was tried, and Blue is not told whether it helped); else Remove."""
     suspect = state.believed | state.unsure
@@ -39,13 +39,13 @@ def greedy(env: NetworkDefense, key: Array, state: State, obs: Array) -> Array:
     return jnp.where(suspect > 0, jnp.where(restore, RESTORE_AT, REMOVE_AT) + host, net.SLEEP)
 
 
-def oracle(env: NetworkDefense, key: Array, state: State, obs: Array) -> Array:
+def oracle(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> Array:
     """By order, from the true state: restores the first host that is compromised."""
     compromised = state.sessions & ~(1 << net.USER0)
     return jnp.where(compromised > 0, RESTORE_AT + first_host(env, state, compromised), net.SLEEP)
 
 
-def first_host(env: NetworkDefense, state: State, hosts: Array) -> Array:
+def first_host(env: NetworkDefense, state: NetworkState, hosts: Array) -> Array:
     """The first host of the first type, by the workflow, of a set."""
     workflow = state.workflow if env.workflow != "none" else DEFAULT
     kind = jnp.asarray(fixing.FIRST)[workflow, fixing.types_in(hosts)]

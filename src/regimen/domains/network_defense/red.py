@@ -36,7 +36,7 @@ class Red(Record):
     meander: Array  # bool, which of the two it is
     stage: Array  # int32, b_line's
     foothold: Array  # int32, index into FOOTHOLDS
-    known: Array  # int32, hosts whose address is known
+    addresses: Array  # int32, hosts whose address it has
     scanned: Array  # int32
     exploited: Array  # int32, believed to hold a session
     escalated: Array  # int32, believed to hold root
@@ -69,9 +69,9 @@ def meander(red: Red, chance: Array) -> tuple[Array, Array]:
     """(kind, target): the first of impact, sweep, scan, escalate, exploit for which there is a target, drawn among
     all of them. User0 needs no exploit before it is escalated: Red is there from the start."""
     subnets = red.subnets & ~red.swept
-    scan = red.known & ~red.scanned
+    scan = red.addresses & ~red.scanned
     escalate = (red.exploited | (1 << net.USER0)) & ~red.escalated
-    exploit = red.known & ~red.exploited
+    exploit = red.addresses & ~red.exploited
     impact = (red.escalated >> net.OP_SERVER) & 1
     kind = jnp.where(scan > 0, SCAN, jnp.where(escalate > 0, ESCALATE, EXPLOIT))
     among = jnp.where(scan > 0, scan, jnp.where(escalate > 0, escalate, exploit))
@@ -88,10 +88,14 @@ def b_line_after(red: Red, success: Array, nothing: Array) -> Red:
     return red.replace(stage=jnp.where(success, ahead, jnp.asarray(ON_FAILURE)[red.stage]))
 
 
-def meander_after(red: Red, kind: Array, target: Array, success: Array, learnt: Array, subnets: Array) -> Red:
-    """`learnt` and `subnets` are the hosts and subnets that the action told of. A failed exploit is blamed on a lost
-    way in: all escalated operational hosts are forgotten, or else all escalated enterprise ones."""
+def meander_after(red: Red, kind: Array, target: Array, success: Array) -> Red:
+    """A sweep and an escalation tell it addresses. A failed exploit is blamed on a lost way in: all escalated
+    operational hosts are forgotten, or else all escalated enterprise ones."""
     at = jnp.left_shift(1, target)
+    sweep, escalate = ((kind == which) & success for which in (SWEEP, ESCALATE))
+    news = jnp.where(escalate, jnp.asarray(net.KNOWS)[target], 0)
+    news = jnp.where(sweep, jnp.asarray(net.SUBNET_HOSTS)[target], news)
+    subnet = jnp.left_shift(1, jnp.asarray(net.SUBNET_OF)[target])
 
     def when(which: int) -> Array:
         return jnp.where(kind == which, at, 0)
@@ -104,10 +108,10 @@ def meander_after(red: Red, kind: Array, target: Array, success: Array, learnt: 
     lost = jnp.where(success, 0, lost)
     unmark = jnp.where(success | (kind != EXPLOIT), 0, at)
     return red.replace(
-        known=red.known | learnt,
+        addresses=red.addresses | news,
         scanned=red.scanned | when(SCAN),
         exploited=exploited & ~(lost | unmark),
         escalated=escalated & ~lost,
-        subnets=red.subnets | subnets,
+        subnets=red.subnets | jnp.where(escalate, subnet, 0),
         swept=red.swept | when(SWEEP),
     )

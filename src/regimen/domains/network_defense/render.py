@@ -8,13 +8,12 @@ draws the network after so many steps of the greedy policy (it needs matplotlib,
 from __future__ import annotations
 
 import argparse
-import copy
 
 import jax
 import numpy as np
 
 from regimen.domains.network_defense import network as net
-from regimen.domains.network_defense.env import NetworkDefense, State
+from regimen.domains.network_defense.env import NetworkDefense, NetworkState
 from regimen.domains.network_defense.red import KINDS, SWEEP
 from regimen.domains.network_defense.workflow import all_workflows
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, RED, Canvas, Color
@@ -26,7 +25,6 @@ COLUMN = {net.USER_NET: 108, net.ENTERPRISE_NET: 320, net.OPERATIONAL_NET: 532}
 TOP, ROW = 344, 58
 TRUE = (GREEN, AMBER, RED)  # no session, user, root
 BELIEF = {0: GREEN, 1: VIOLET, 2: AMBER, 3: RED}  # No, Unknown, User, Privileged: unsure + 2 believed
-GROUPS = ("Analyse", "Remove", *(f"Decoy {name}" for name in net.DECOYS), "Restore")
 
 # Glyphs of 3 x 5 pixels: a character and its rows from the top, as octal digits.
 GLYPHS = (
@@ -44,7 +42,7 @@ def place(host: int) -> tuple[float, float]:
     return COLUMN[subnet], TOP - ROW * order.index(host)
 
 
-def draw(env: NetworkDefense, state: State) -> np.ndarray:
+def draw(env: NetworkDefense, state: NetworkState) -> np.ndarray:
     """One card for each host, subnets as columns. The left half of a disc is the true state (green: no session, amber:
     user, red: root), the right half what Blue believes (violet: Unknown). Bars below it are decoys, marks to its right
     this step's alerts (hollow: scan, full: exploit). Blue's last action frames a card in blue, Red's in red, dashed
@@ -54,7 +52,7 @@ def draw(env: NetworkDefense, state: State) -> np.ndarray:
     for subnet, x in COLUMN.items():
         canvas.rectangle((x - 98, 60), (x + 98, HEIGHT - 8), PANEL)
         text(canvas, net.SUBNETS[subnet], (x - 88, HEIGHT - 22), GREY)
-    way_in = (int(s.root) | int(s.seen) | int(s.unseen)) & net.ENTERPRISE_SESSIONS
+    way_in = (int(s.root) | int(s.visible) | int(s.hidden)) & net.ENTERPRISE_SESSIONS
     for left, right, is_open in ((206, 222, True), (418, 434, bool(way_in))):  # Red's way from subnet to subnet
         canvas.line((left, 226), (right, 226), RED if is_open else PALE, 3.0)
     for host in range(net.N):
@@ -66,13 +64,13 @@ def draw(env: NetworkDefense, state: State) -> np.ndarray:
     return canvas.image()
 
 
-def card(canvas: Canvas, s: State, host: int) -> None:
+def card(canvas: Canvas, s: NetworkState, host: int) -> None:
     x, y = place(host)
-    level = 2 * has(s.root, host) or has(s.seen, host) | has(s.unseen, host)
+    level = 2 * has(s.root, host) or has(s.visible, host) | has(s.hidden, host)
     belief = has(s.unsure, host) + 2 * has(s.believed, host)
-    spot = near(canvas, (x - 92, y - 25), (x + 92, y + 25))
+    spot = canvas.part((x - 92, y - 25), (x + 92, y + 25))
     spot.rectangle((x - 90, y - 22), (x + 90, y + 22), WHITE)
-    left, right = near(canvas, (x - 86, y - 22), (x - 66, y + 22)), near(canvas, (x - 66, y - 22), (x - 46, y + 22))
+    left, right = canvas.part((x - 86, y - 22), (x - 66, y + 22)), canvas.part((x - 66, y - 22), (x - 46, y + 22))
     left.disc((x - 66, y), 15, TRUE[level])
     right.disc((x - 66, y), 15, BELIEF[belief])
     spot.line((x - 66, y - 16), (x - 66, y + 16), WHITE, 2.0)
@@ -92,14 +90,14 @@ def legend(canvas: Canvas) -> None:
     x, y = COLUMN[net.ENTERPRISE_NET] - 84, TOP - 4 * ROW
     for k, (words, color) in enumerate((("clean", GREEN), ("user", AMBER), ("root", RED), ("unknown", VIOLET))):
         dot = (x + 100 * (k % 2), y + 8 - 22 * (k // 2))
-        near(canvas, (dot[0] - 8, dot[1] - 8), (dot[0] + 8, dot[1] + 8)).disc(dot, 6, color)
+        canvas.part((dot[0] - 8, dot[1] - 8), (dot[0] + 8, dot[1] + 8)).disc(dot, 6, color)
         text(canvas, words, (dot[0] + 14, dot[1] - 5), GREY)
     x = COLUMN[net.OPERATIONAL_NET] - 84
     text(canvas, "left half: true", (x, y + 4), GREY)
     text(canvas, "right half: believed", (x, y - 18), GREY)
 
 
-def frames(canvas: Canvas, s: State) -> None:
+def frames(canvas: Canvas, s: NetworkState) -> None:
     if s.blue_action >= 2:
         frame(canvas, place((int(s.blue_action) - 2) % net.N), 22.0, BLUE, True)
     if s.red_kind > SWEEP:
@@ -108,7 +106,7 @@ def frames(canvas: Canvas, s: State) -> None:
 
 def frame(canvas: Canvas, at: tuple[float, float], half: float, color: Color, solid: bool) -> None:
     (x, y), wide = at, half + 68
-    spot = near(canvas, (x - wide - 3, y - half - 3), (x + wide + 3, y + half + 3))
+    spot = canvas.part((x - wide - 3, y - half - 3), (x + wide + 3, y + half + 3))
     corners = [(x - wide, y - half), (x + wide, y - half), (x + wide, y + half), (x - wide, y + half)]
     for start, end in zip(corners, corners[1:] + corners[:1]):
         start, end = np.array(start), np.array(end)
@@ -118,12 +116,10 @@ def frame(canvas: Canvas, at: tuple[float, float], half: float, color: Color, so
             spot.line(a, b, color, 2.0)
 
 
-def caption(canvas: Canvas, env: NetworkDefense, s: State) -> None:
+def caption(canvas: Canvas, env: NetworkDefense, s: NetworkState) -> None:
     text(canvas, f"step {int(s.time)}", (12, 34), INK)
-    blue = int(s.blue_action)
-    did = "-" if blue < 0 else ("Sleep", "Monitor")[blue] if blue < 2 else GROUPS[(blue - 2) // net.N]
-    at = f" {net.HOSTS[(blue - 2) % net.N]}" if blue >= 2 else ""
-    text(canvas, f"blue: {did}{at}", (86, 34), BLUE)
+    blue = "-" if s.blue_action < 0 else net.action_name(int(s.blue_action))
+    text(canvas, f"blue: {blue}", (86, 34), BLUE)
     if s.red_kind >= 0:
         target = net.SUBNETS[int(s.red_target)] if s.red_kind == SWEEP else net.HOSTS[int(s.red_target)]
         failed = "" if s.red_success else " failed"
@@ -137,26 +133,17 @@ def has(hosts: Array, host: int) -> int:
     return (int(hosts) >> host) & 1
 
 
-def text(canvas: Canvas, words: str, at: tuple[float, float], color: Color, size: int = 2) -> None:
-    """Small capitals whose lower left corner is `at`, 3 x 5 squares of `size` pixels each."""
+def text(canvas: Canvas, words: str, at: tuple[float, float], color: Color) -> None:
+    """Small capitals whose lower left corner is `at`, 3 x 5 squares of two pixels each."""
     rows = np.zeros((5, 4 * len(words)), bool)
     for i, letter in enumerate(words.upper()):
         for y, digit in enumerate(FONT.get(letter, "00000")):
             rows[y, 4 * i : 4 * i + 3] = [(int(digit) >> bit) & 1 for bit in (2, 1, 0)]
-    pixels = np.kron(rows, np.ones((size, size), bool))
+    pixels = np.kron(rows, np.ones((2, 2), bool))
     left = int(np.searchsorted(canvas.x[0], at[0]))
     top = int(np.searchsorted(-canvas.y[:, 0], -at[1])) - pixels.shape[0]
     part = canvas.pixels[top : top + pixels.shape[0], left : left + pixels.shape[1]]
     part[pixels[: part.shape[0], : part.shape[1]]] = color
-
-
-def near(canvas: Canvas, low: tuple[float, float], high: tuple[float, float]) -> Canvas:
-    """The part of a canvas between two corners, so that a small shape does not touch every pixel."""
-    part = copy.copy(canvas)
-    columns = slice(*np.searchsorted(canvas.x[0], (low[0], high[0])))
-    rows = slice(*np.searchsorted(-canvas.y[:, 0], (-high[1], -low[1])))
-    part.x, part.y, part.pixels = canvas.x[:, columns], canvas.y[rows], canvas.pixels[rows, columns]
-    return part
 
 
 def main() -> None:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from regimen.domains.network_defense.verbs.search import SearchArgs
-from regimen.domains.network_defense.workflow import (
-    ALWAYS,
-    ATTACKED,
-    TYPES,
-    EquivalenceClass,
-    all_workflows,
-    classes_for,
-)
+from regimen.domains.network_defense.workflow import ALWAYS, ATTACKED, TYPES, all_workflows, classes_for
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.experiments.search import api
-from regimen.experiments.search.command import Prepared, of_factory
+from regimen.experiments.search.api import Prepared, of_factory
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options
 from regimen.experiments.search.space import Space, kendall_matrix
+from regimen.words import aligned
 
 ENV = "network_defense"
 ADAPTING = 0.25  # of the learning rate, where orders begin from a common policy that is good already
@@ -41,25 +35,15 @@ SEARCH_LABELS = LABELS | {"value": "reward", "value_se": "reward_se"}
 SEARCH_LABELS |= {"rate_se": "compliance_se", "rate_bound": "compliance_bound"}
 WORKFLOW_NAMES = api.Names("return", "compliance", TRAINING_LABELS, SEARCH_LABELS)
 
-PRESETS: dict[str, dict[str, int]] = {
-    "standard": {
-        "budget": 60_000,
-        "max_episodes": 3000,
-        "check_every": 500,
-        "patience": 4,
-        "eval_episodes": 400,
-        "unit": 100,
-        "warm_up": 20_000,
-    },
-    "quick": {
-        "budget": 1000,
-        "max_episodes": 50,
-        "check_every": 25,
-        "patience": 2,
-        "eval_episodes": 100,
-        "unit": 25,
-        "warm_up": 0,
-    },
+PRESETS = ("standard", "quick")
+NUMBERS = {  # of the standard and of the quick preset
+    "budget": (60_000, 1000),
+    "max_episodes": (3000, 50),
+    "check_every": (500, 25),
+    "patience": (4, 2),
+    "eval_episodes": (400, 100),
+    "unit": (100, 25),
+    "warm_up": (20_000, 0),
 }
 
 
@@ -115,26 +99,19 @@ def adapting(options: Options) -> float:
     return ADAPTING if options.inherit == "start" else 1.0
 
 
-def classes(args: SearchArgs) -> tuple[dict[str, Any], list[str]]:
-    """Which orders are equal: as data, and in words."""
-    report = equal_orders(*setting(args))
-    return report, lines(report)
-
-
 def defence_options(preset: str, gate: float, choices: Mapping[str, Any], based: bool) -> tuple[Options, int]:
     """The options of a search over workflows, and the episodes of one update. `based`: there is a policy to start
     from, so no warm-up is needed."""
     if preset not in PRESETS:
         raise ConfigError(f"--preset: unknown '{preset}'{nearest(preset, PRESETS)}")
     threshold = Gate(gate)
-    values: dict[str, Any] = PRESETS[preset] | {k: v for k, v in choices.items() if v is not None}
-    if based and choices.get("warm_up") is None:
-        values["warm_up"] = 0
-    unit, needed = int(values.pop("unit")), threshold.episodes_needed()
-    if choices.get("eval_episodes") is None:
-        values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * needed))
-    if choices.get("check_episodes") is None:
-        values["check_episodes"] = math.ceil((2.5 if preset == "standard" else 1.2) * needed)
+    needed = threshold.episodes_needed()
+    values: dict[str, Any] = {name: pair[PRESETS.index(preset)] for name, pair in NUMBERS.items()}
+    values["warm_up"] *= not based
+    values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * needed))
+    values["check_episodes"] = math.ceil((2.5 if preset == "standard" else 1.2) * needed)
+    values |= {name: value for name, value in choices.items() if value is not None}
+    unit = int(values.pop("unit"))
     if values["max_episodes"]:
         values["check_every"] = min(values["check_every"], values["max_episodes"])
     if values.get("inherit") is None:
@@ -147,30 +124,26 @@ def defence_options(preset: str, gate: float, choices: Mapping[str, Any], based:
 
 def workflows(red: str = "meander", compliance: str = "published", orders: str = "classes") -> Space:
     """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows."""
-    every = all_workflows()
-    ranks = np.array([w.ranks() for w in every])
-    kendall = kendall_matrix(ranks, ranks)[None]
-    classes = classes_for(red, compliance)
-    details = {"red": red, "compliance": compliance, "orders": orders}
-    if orders == "all":
-        return Space("workflows", tuple(w.name for w in every), kendall, every, ("kendall",), details=details)
-    if orders != "classes":
+    classes, every = classes_for(red, compliance), all_workflows()
+    if orders not in ("classes", "all"):
         raise ConfigError(f"orders: unknown '{orders}'{nearest(orders, ('classes', 'all'))}")
-    return of_classes(classes, kendall, details)
-
-
-def of_classes(classes: Sequence[EquivalenceClass], kendall: np.ndarray, details: Mapping[str, object]) -> Space:
-    """A candidate for each class: its representative, with the class's mean kernel."""
-    values = tuple(c.representative for c in classes)
-    members = tuple(tuple(w.index for w in c.members) for c in classes)
-    return Space("workflows", tuple(w.name for w in values), kendall, values, ("kendall",), members, details)
+    if orders == "all":
+        values, members = every, ()
+    else:  # a candidate for each class: its representative, with the class's mean kernel
+        values = tuple(c.representative for c in classes)
+        members = tuple(tuple(w.index for w in c.members) for c in classes)
+    ranks = np.array([w.ranks() for w in every])
+    distances = kendall_matrix(ranks, ranks)[None]
+    details = {"red": red, "compliance": compliance, "orders": orders}
+    return Space("workflows", tuple(w.name for w in values), distances, values, ("kendall",), members, details)
 
 
 # --- equal orders ----------------------------------------------------------------------------------------------------
 
 
-def equal_orders(red: str, compliance: str) -> dict[str, Any]:
+def equal_orders(args: SearchArgs) -> dict[str, Any]:
     """The equivalence classes and why there are so few."""
+    red, compliance = setting(args)
     classes = classes_for(red, compliance)
     return {
         "red": red,
@@ -192,6 +165,7 @@ def equal_orders(red: str, compliance: str) -> dict[str, Any]:
 
 
 def lines(report: dict[str, Any]) -> list[str]:
+    """The equivalence classes in words."""
     never, always = report["never_compromised"], report["always_compromised"]
     out = [
         f"network_defense, red {report['red']}, compliance {report['compliance']}: "
@@ -201,10 +175,9 @@ def lines(report: dict[str, Any]) -> list[str]:
         out.append(f"never compromised, so their place does not matter: {', '.join(never)}")
     if always:
         out.append(f"always compromised, so nothing behind it matters: {', '.join(always)}")
-    width = max(len(" > ".join(m["priority"])) for m in report["members"])
-    out += ["", f"{'what matters of the order':<{width}}  orders  for example"]
+    rows = []
     for m in sorted(report["members"], key=lambda m: (len(m["priority"]), m["priority"])):
         names = [m["representative"], *(name for name in m["orders"] if name != m["representative"])]
-        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-        out.append(f"{' > '.join(m['priority']):<{width}}  {m['size']:>6}  {shown}")
-    return out
+        examples = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        rows.append([" > ".join(m["priority"]), f"{m['size']:>6}", examples])
+    return [*out, "", *aligned(["what matters of the order", "orders", "for example"], rows)]

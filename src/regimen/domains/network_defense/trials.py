@@ -11,7 +11,7 @@ import numpy as np
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.domains.network_defense.env import NetworkDefense, State
+from regimen.domains.network_defense.env import NetworkDefense, NetworkState
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.experiments.search.engine_trial import EngineTrial, Program, TrialEpisodes
@@ -19,9 +19,9 @@ from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays
 from regimen.experiments.studies.gradients import changed
 from regimen.files.run_dir import read_config
+from regimen.files.storage import dotted
 from regimen.runs.learner import initial_from
-from regimen.types import Array, Record, TimeStep, pytree_dataclass
-from regimen.types import State as LearnerState
+from regimen.types import Array, Record, State, TimeStep, pytree_dataclass
 
 ENV = "network_defense"
 CONDITIONED = f"{ENV}/workflow"  # the same environment: its fields have other defaults
@@ -41,12 +41,12 @@ class Ordered(Record):
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def reset(self, key: Array) -> tuple[State, Array]:
+    def reset(self, key: Array) -> tuple[NetworkState, Array]:
         state, _ = self.env.reset(key)
         state = state.replace(workflow=jnp.where(self.order == DRAWN, state.workflow, self.order).astype(jnp.int32))
         return state, self.env.observe(state)
 
-    def step(self, key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
+    def step(self, key: Array, state: NetworkState, action: Array) -> tuple[NetworkState, TimeStep]:
         return self.env.step(key, state, action)
 
 
@@ -92,7 +92,7 @@ class DefenceTrial(EngineTrial):
         alignment = played.components.get("alignment", np.zeros(len(played)))
         return {"alignment": float(alignment.mean()), "fixes": float(played.metrics["fixes"].mean())}
 
-    def adopt(self, program: Program) -> LearnerState:
+    def adopt(self, program: Program) -> State:
         state = program.engine.state
         if self.source is None:
             return state
@@ -142,16 +142,7 @@ def make_config(
         "rollout.num_envs": unit,
         "device": device,
         "seed": seed,
-        "algo.lr_schedule": "constant",
-        "algo.clip_schedule": "constant",
-        "algo.ent_schedule": "constant",
+        **{f"algo.{name}_schedule": "constant" for name in ("lr", "clip", "ent")},
     }
-    built = layers.build_config(ENV, algo="ppo", overrides=flat(base) | settings | dict(overrides))
+    built = layers.build_config(ENV, algo="ppo", overrides=dict(dotted(base)) | settings | dict(overrides))
     return built.replace(curriculum={})
-
-
-def flat(sections: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    out: dict[str, object] = {}
-    for name, value in sections.items():
-        out |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return out

@@ -30,15 +30,11 @@ def draw_table(
     bits = [head.index(f"obs[{i}]") for i in range(4 * net.N)]
     truth = [head.index(f"level[{i}]") for i in range(net.N)] if "level[0]" in head else []
     does, earns = head.index("action"), head.index("reward")
-    groups = ("Analyse", "Remove", *(f"Decoy {decoy} on" for decoy in net.DECOYS), "Restore")
     frames, total = [], 0.0
     for row in table:
         if len(row) != len(head):
             continue
         flags = np.array([float(row[i]) for i in bits]).reshape(net.N, 4) > 0.5
-        action = int(float(row[does]))
-        group, host = divmod(action - 2, net.N)
-        did = ("Sleep", "Monitor")[action] if action < 2 else f"{groups[group]} {net.HOSTS[host]}"
         alerts = [
             f"{'exploit' if hit else 'scan'} at {net.HOSTS[h]}" for h, (scan, hit) in enumerate(flags[:, :2]) if scan
         ]
@@ -47,7 +43,7 @@ def draw_table(
         frames.append(
             {
                 "title": f"step {row[head.index('step')]}: {', '.join(alerts) or 'no alert'}",
-                "note": f"Blue: {did}; return so far {total:.4g}",
+                "note": f"Blue: {net.action_name(int(float(row[does])), ' on')}; return so far {total:.4g}",
                 "state": levels or believed,
                 "believed": believed if levels else None,
             }

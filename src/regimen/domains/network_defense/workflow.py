@@ -56,12 +56,12 @@ class Workflow:
                 raise ConfigError(f"workflow: unknown unit type '{unit}'{nearest(unit, TYPES)}")
         twice = sorted({unit for unit in self.order if self.order.count(unit) > 1})
         missing = [unit for unit in TYPES if unit not in self.order]
-        if twice or missing:
-            parts = ((twice, "given twice"), (missing, "missing"))
-            wrong = [f"{', '.join(units)} {what}" for units, what in parts if units]
+        faults = ((twice, "given twice"), (missing, "missing"))
+        wrong = "; ".join(f"{', '.join(units)} {what}" for units, what in faults if units)
+        if wrong:
             raise ConfigError(
-                f"workflow: '{'>'.join(self.order)}' is not an order of the {len(TYPES)} unit types "
-                f"({'; '.join(wrong)}); name each of {', '.join(TYPES)} once"
+                f"workflow: '{self}' is not an order of the {len(TYPES)} unit types ({wrong}); "
+                f"name each of {', '.join(TYPES)} once"
             )
 
     @classmethod
@@ -75,20 +75,10 @@ class Workflow:
         if len(words) == 1:
             word = words[0]
             name = word.lower().replace("-", "_")
-            if name in CANONICAL:
-                return cls(tuple(LETTERS[letter] for letter in CANONICAL[name]))
-            if not word.isalpha() or len(word) > len(TYPES) + 1:
+            if name not in CANONICAL and (not word.isalpha() or len(word) > len(TYPES) + 1):
                 raise ConfigError(f"workflow: unknown order '{word}'{nearest(name, CANONICAL)}")
-            words = list(word)
-        return cls(tuple(_unit(word) for word in words))
-
-    @classmethod
-    def from_index(cls, index: int) -> Workflow:
-        """The order of that number, in lexicographic order of TYPES."""
-        workflows = all_workflows()
-        if not 0 <= index < len(workflows):
-            raise ConfigError(f"workflow: index {index} is not in 0..{len(workflows) - 1}")
-        return workflows[index]
+            words = list(CANONICAL.get(name, word))
+        return cls(tuple(map(_unit, words)))
 
     @property
     def letters(self) -> str:
@@ -102,13 +92,11 @@ class Workflow:
     @property
     def index(self) -> int:
         """0..119, lexicographic in TYPES."""
-        return _INDEX[self.order]
+        return all_workflows().index(self)
 
     def one_hot(self) -> np.ndarray:
         """Which type is at which position: entry 5 * position + type.  # [25] float32"""
-        encoding = np.zeros((len(TYPES), len(TYPES)), np.float32)
-        encoding[np.arange(len(TYPES)), [TYPES.index(unit) for unit in self.order]] = 1
-        return encoding.ravel()
+        return np.eye(len(TYPES), dtype=np.float32)[[TYPES.index(unit) for unit in self.order]].ravel()
 
     def ranks(self) -> np.ndarray:
         """The position of each type, in the order of TYPES.  # [5] int32"""
@@ -198,6 +186,3 @@ def _unit(word: str) -> str:
         choices = TYPES if len(word) > 1 else [f"{letter} ({unit})" for letter, unit in LETTERS.items()]
         raise ConfigError(f"workflow: unknown unit type '{word}'{nearest(name, choices)}")
     return name
-
-
-_INDEX: dict[tuple[str, ...], int] = {order: i for i, order in enumerate(itertools.permutations(TYPES))}

@@ -19,9 +19,10 @@ import numpy as np
 from regimen.experiments.search.space import Space
 
 JITTER = 1e-10
-# log-normal priors (median, width in e-folds): distances are 0..1, targets have deviation 1
-THETA, SIGNAL, NOISE = (2.0, 1.0), (1.0, 0.7), (0.01, 1.5)
-BOUNDS = {"theta": (1e-2, 50.0), "signal": (1e-2, 25.0), "noise": (1e-6, 4.0)}
+# log-normal priors (median, width in e-folds) and bounds: distances are 0..1, targets have deviation 1
+THETA = 2.0, 1.0, 1e-2, 50.0
+SIGNAL = 1.0, 0.7, 1e-2, 25.0
+NOISE = 0.01, 1.5, 1e-6, 4.0
 RESTARTS = (0.5, 2.0, 8.0)  # values of theta to start from
 SMALLEST_STEP = 0.02  # of a logarithm
 
@@ -33,9 +34,6 @@ class Hyper:
     theta: np.ndarray  # [F]
     signal: float
     noise: float
-
-    def log(self) -> np.ndarray:
-        return np.log(np.array([*self.theta, self.signal, self.noise]))
 
     @classmethod
     def of_log(cls, x: np.ndarray) -> Hyper:
@@ -99,7 +97,8 @@ class GP:
         if scale is None:  # a spread that is all noise, or none, says nothing of the scale
             scale = max(spread, float(se.mean()) if len(y) else 0.0, 1e-6 * abs(shift)) or 1.0
         targets, variance = (y - shift) / scale, (se / scale) ** 2
-        blank = cls(space, index, targets, variance, shift, float(scale), hyper or default(space))
+        start = hyper or Hyper(np.full(len(space.factors), THETA[0]), SIGNAL[0], NOISE[0])
+        blank = cls(space, index, targets, variance, shift, float(scale), start)
         return blank if hyper is not None or not len(y) else blank.optimised()
 
     def gram(self, hyper: Hyper) -> np.ndarray:
@@ -118,9 +117,7 @@ class GP:
         factors = len(self.space.factors)
         priors = [THETA] * factors + [SIGNAL, NOISE]
         centre, width = np.log([p[0] for p in priors]), np.array([p[1] for p in priors])
-        bounds = [np.log(BOUNDS["theta"])] * factors + [np.log(BOUNDS["signal"]), np.log(BOUNDS["noise"])]
-
-        low, high = np.array(bounds).T
+        low, high = np.log([p[2:] for p in priors]).T
 
         def score(x: np.ndarray) -> float:
             try:
@@ -161,15 +158,11 @@ def climb(score: Callable[[np.ndarray], float], x: np.ndarray, low: np.ndarray, 
         helped = False
         for i in range(len(x)):
             for step in (size, -size):
-                tried = x.copy()
-                tried[i] = min(max(x[i] + step, low[i]), high[i])
-                found = score(tried)
-                if found > top + 1e-9:
-                    x, top, helped = tried, found, True
+                point = x.copy()
+                point[i] = min(max(x[i] + step, low[i]), high[i])
+                height = score(point)
+                if height > top + 1e-9:
+                    x, top, helped = point, height, True
                     break
         size = size if helped else size / 2
     return x
-
-
-def default(space: Space) -> Hyper:
-    return Hyper(np.full(len(space.factors), THETA[0]), SIGNAL[0], NOISE[0])

@@ -42,32 +42,33 @@ class Space:
         object.__setattr__(self, "members", tuple(self.members) or tuple((i,) for i in range(n)))
         object.__setattr__(self, "factors", tuple(self.factors) or tuple(f"d{f}" for f in range(len(d))))
         if n < 2:
-            raise ConfigError(f"space '{self.name}': {plural(n, 'candidate')}; there is nothing to search")
+            raise refused(self.name, f"{plural(n, 'candidate')}; there is nothing to search")
         if n > MOST:
-            raise ConfigError(f"space '{self.name}': {n:,} candidates are too many; search at most {MOST:,} of them")
-        twice = next((key for key in self.keys if self.keys.count(key) > 1), None) if len(set(self.keys)) < n else None
-        if twice is not None:
-            raise ConfigError(f"space '{self.name}': the name '{twice}' is given to several candidates")
+            raise refused(self.name, f"{n:,} candidates are too many; search at most {MOST:,} of them")
+        if len(set(self.keys)) < n:
+            twice = next(key for key in self.keys if self.keys.count(key) > 1)
+            raise refused(self.name, f"the name '{twice}' is given to several candidates")
         points = 1 + max(max(m) for m in self.members)
         if d.ndim != 3 or d.shape[1:] != (points, points) or not len(d):
-            raise ConfigError(
-                f"space '{self.name}': distances must have the shape [factors, {points}, {points}], not {d.shape}"
-            )
+            raise refused(self.name, f"distances must have the shape [factors, {points}, {points}], not {d.shape}")
         if len(self.values) != n or len(self.members) != n or len(self.factors) != len(d):
-            raise ConfigError(f"space '{self.name}': values, members and factors must fit keys and distances")
+            raise refused(self.name, "values, members and factors must fit keys and distances")
         if not np.isfinite(d).all() or (d < 0).any() or not np.allclose(d, d.transpose(0, 2, 1)):
-            raise ConfigError(f"space '{self.name}': distances must be finite, not negative and symmetric")
+            raise refused(self.name, "distances must be finite, not negative and symmetric")
         if np.abs(np.diagonal(d, axis1=1, axis2=2)).max() > 0:
-            raise ConfigError(f"space '{self.name}': a candidate must have distance 0 to itself")
+            raise refused(self.name, "a candidate must have distance 0 to itself")
         smallest = np.linalg.eigvalsh(self.kernel(np.ones(len(d))))[0]
         if smallest < -1e-8 * n:
-            raise ConfigError(
-                f"space '{self.name}': exp(-distance) is not positive definite (smallest eigenvalue {smallest:.2g}); "
-                "use distances of negative type, such as Kendall's, Hamming's or |i - j|"
+            raise refused(
+                self.name,
+                f"exp(-distance) is not positive definite (smallest eigenvalue {smallest:.2g}); "
+                "use distances of negative type, such as Kendall's, Hamming's or |i - j|",
             )
-        object.__setattr__(self, "distance", self.over_members(d.mean(0)))
 
-    distance: np.ndarray = field(init=False)  # [N, N] the mean over factors: from whom to inherit
+    @cached_property
+    def distance(self) -> np.ndarray:
+        """The mean over factors: from whom to inherit.  # [N, N]"""
+        return self.over_members(self.distances.mean(0))
 
     @cached_property
     def single(self) -> bool:
@@ -106,9 +107,8 @@ class Space:
         if self.levels is not None:
             values, shares = self.levels
             raw = np.einsum("v,vij->ij", np.exp(-theta[0] * values), shares)
-            scale = np.sqrt(np.diag(raw))
-            return raw / np.outer(scale, scale)
-        raw = self.over_members(np.exp(-np.einsum("f,fij->ij", theta, self.distances)))
+        else:
+            raw = self.over_members(np.exp(-np.einsum("f,fij->ij", theta, self.distances)))
         scale = np.sqrt(np.diag(raw))
         return raw / np.outer(scale, scale)
 
@@ -120,7 +120,7 @@ class Space:
     def index(self, key: str) -> int:
         """The candidate of that name."""
         if key not in self.keys:
-            raise ConfigError(f"space '{self.name}': no candidate '{key}'{nearest(key, self.keys)}")
+            raise refused(self.name, f"no candidate '{key}'{nearest(key, self.keys)}")
         return self.keys.index(key)
 
     def nearest(self, candidate: int, among: Sequence[int]) -> int | None:
@@ -131,6 +131,11 @@ class Space:
         """What a directory must have been begun with to be continued."""
         candidates = {"candidates": list(self.keys), "factors": list(self.factors)}
         return {"space": self.name, **self.details, **candidates}  # the details say why the candidates are others
+
+
+def refused(name: str, text: str) -> ConfigError:
+    """The error of a space that cannot be searched."""
+    return ConfigError(f"space '{name}': {text}")
 
 
 def kendall_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -148,13 +153,11 @@ def permutations(
 ) -> Space:
     """Every order of some items, or `sample` of them drawn at random where they are too many; values are tuples."""
     if len(set(items)) < len(items):
-        raise ConfigError(f"space '{name}': items are given twice: {', '.join(map(str, items))}")
+        raise refused(name, f"items are given twice: {', '.join(map(str, items))}")
     total = math.factorial(len(items))
     if sample is None or sample >= total:
         if total > MOST:
-            raise ConfigError(
-                f"space '{name}': {len(items)} items have {total:,} orders, more than {MOST:,}; give `sample`"
-            )
+            raise refused(name, f"{len(items)} items have {total:,} orders, more than {MOST:,}; give `sample`")
         orders = list(itertools.permutations(range(len(items))))
     else:
         rng, drawn = np.random.default_rng(seed), {}
@@ -171,10 +174,10 @@ def grid(choices: Mapping[str, Sequence[object]], name: str = "grid", ordered: S
     """Every combination of some choices; values are dicts. `ordered` names those whose neighbours are alike."""
     for choice in ordered:
         if choice not in choices:
-            raise ConfigError(f"space '{name}': ordered: no choice '{choice}'{nearest(choice, choices)}")
+            raise refused(name, f"ordered: no choice '{choice}'{nearest(choice, choices)}")
     for choice, options in choices.items():
         if not options or len(set(map(str, options))) < len(options):
-            raise ConfigError(f"space '{name}': '{choice}' needs options that differ, not {list(options)}")
+            raise refused(name, f"'{choice}' needs options that differ, not {list(options)}")
     places = list(itertools.product(*(range(len(options)) for options in choices.values())))
     where = np.array(places)  # [N, F]
     gaps = np.abs(where[:, None, :] - where[None, :, :]).transpose(2, 0, 1).astype(np.float64)

@@ -70,12 +70,9 @@ class OptunaStudy:
 
     def point(self, trial: Trial) -> dict[str, object]:
         """Its settings; those of a trial taken up are the ones it had."""
-        out: dict[str, object] = {}
-        for key, values in self.plan.grid.items():
-            out[key] = values[trial.suggest_categorical(key, list(range(len(values))))]
-        for key, draw in self.plan.random.items():
-            out[key] = suggest(trial, key, draw)
-        return out
+        grid = self.plan.grid.items()
+        point = {key: values[trial.suggest_categorical(key, list(range(len(values))))] for key, values in grid}
+        return point | {key: suggest(trial, key, draw) for key, draw in self.plan.random.items()}
 
     def tell(self, n: int, result: TrialResult) -> None:
         """The result of a trial, once."""
@@ -100,7 +97,7 @@ class Pruning:
 
     def __init__(self, trial: Trial, metric: str, together: int):
         self.trial, self.metric, self.together = trial, metric, together
-        self.seen: dict[int, dict[int, float]] = {}  # update -> seed -> value
+        self.values: dict[int, dict[int, float]] = {}  # update -> seed -> value
         self.first: int | None = None
         self.pruned = False
 
@@ -109,7 +106,7 @@ class Pruning:
         self.first = info["seed"] if self.first is None else self.first
         if self.pruned or value is None or (self.together == 1 and info["seed"] != self.first):
             return self.pruned
-        values = self.seen.setdefault(info["update"], {})
+        values = self.values.setdefault(info["update"], {})
         values[info["seed"]] = value
         if len(values) == self.together:
             self.trial.report(sum(values.values()) / len(values), info["update"])
@@ -121,32 +118,14 @@ def make_sampler(plan: SweepPlan) -> BaseSampler:
     """Points of the plan by the trial's number; with `tpe`, what is drawn is chosen by the results so far."""
     import optuna
 
-    class Planned(optuna.samplers.BaseSampler):
-        def infer_relative_search_space(self, study, trial):
-            return {}
-
-        def sample_relative(self, study, trial, search_space):
-            return {}
-
+    class PlanSampler(optuna.samplers.TPESampler):
         def sample_independent(self, study, trial, param_name, param_distribution):
-            return planned(plan, trial.number, param_name)
+            if plan.sampler == "tpe" and param_name not in plan.grid:
+                return super().sample_independent(study, trial, param_name, param_distribution)
+            value = plan.draw(trial.number)[param_name]
+            return plan.grid[param_name].index(value) if param_name in plan.grid else value
 
-    class Chosen(optuna.samplers.TPESampler):
-        def infer_relative_search_space(self, study, trial):
-            space = super().infer_relative_search_space(study, trial)
-            return {k: v for k, v in space.items() if k not in plan.grid}
-
-        def sample_independent(self, study, trial, param_name, param_distribution):
-            if param_name in plan.grid:
-                return planned(plan, trial.number, param_name)
-            return super().sample_independent(study, trial, param_name, param_distribution)
-
-    return Chosen(seed=plan.draw_seed) if plan.sampler == "tpe" else Planned()
-
-
-def planned(plan: SweepPlan, n: int, key: str) -> object:
-    value = plan.draw(n)[key]
-    return plan.grid[key].index(value) if key in plan.grid else value
+    return PlanSampler(seed=plan.draw_seed)
 
 
 def suggest(trial: Trial, key: str, draw: Draw) -> Scalar:

@@ -9,7 +9,6 @@ correlation, says which way a number points.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -69,13 +68,18 @@ def groups_of(values: Sequence[object]) -> np.ndarray:
     return np.array([names.index(str(v)) for v in values])
 
 
+def squares(y: np.ndarray) -> float:
+    """The sum of squared deviations from the mean."""
+    return float(((y - y.mean()) ** 2).sum())
+
+
 def explained(groups: np.ndarray, y: np.ndarray) -> float:
     """Epsilon squared of `y` by group; 0 where that cannot be told."""
     n, k = len(y), len(np.unique(groups))
-    total = float(((y - y.mean()) ** 2).sum())
+    total = squares(y)
     if k < 2 or n <= k or total <= 1e-24 * max(1.0, float((y**2).sum())):
         return 0.0
-    within = sum(float(((y[groups == g] - y[groups == g].mean()) ** 2).sum()) for g in np.unique(groups))
+    within = sum(squares(y[groups == g]) for g in np.unique(groups))
     return float(np.clip(1.0 - (within / (n - k)) / (total / (n - 1)), 0.0, 1.0))
 
 
@@ -95,11 +99,8 @@ def importance(results: Rows, keys: Sequence[str]) -> dict[str, Share]:
     if len(rows) < LEAST:
         return {}
     y = np.array([r["value"] for r in rows], float)
-    out = {}
-    for key in keys:
-        values = [r["params"].get(key) for r in rows]
-        out[key] = {"explained": explained(groups_of(values), y), "rho": rank_correlation(values, y)}
-    return out
+    columns = {key: [r["params"].get(key) for r in rows] for key in keys}
+    return {k: {"explained": explained(groups_of(x), y), "rho": rank_correlation(x, y)} for k, x in columns.items()}
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -127,12 +128,10 @@ def write_all(files: SweepFiles) -> list[str]:
     write_json(files.folder / "sweep.json", summary)
     trials = table(files, [*order, *(r for r in results if r not in order)])
     write_atomic(files.folder / "sweep.md", markdown(files, trials, shares))
-    lines = ["", *trials.first(SHOWN).lines()]
-    lines += [f"and {len(results) - SHOWN} more in {files.folder / 'sweep.csv'}"] if len(results) > SHOWN else []
-    lines += importance_lines(shares)
+    more = [f"and {len(results) - SHOWN} more in {files.folder / 'sweep.csv'}"] if len(results) > SHOWN else []
+    lines = ["", *trials.first(SHOWN).lines(), *more, *importance_lines(shares)]
     try:
-        pictures = draw(files, results, shares)
-        lines += [f"plots    {pictures[0].parent}"] if pictures else []
+        lines += draw(files, results, shares)
     except ConfigError as error:  # no matplotlib
         lines.append(f"plots    none: {error}")
     if order:
@@ -144,11 +143,9 @@ def write_all(files: SweepFiles) -> list[str]:
 def importance_lines(shares: Mapping[str, Share]) -> list[str]:
     if not shares:
         return [f"importance: told from {LEAST} trials on"]
-    parts = []
-    for key, one in sorted(shares.items(), key=lambda item: -item[1]["explained"]):
-        rho = "" if one["rho"] is None else f" (rho {signed(one['rho'])})"
-        parts.append(f"{key} {one['explained']:.0%}{rho}")
-    return ["variance explained: " + ", ".join(parts)]
+    order = sorted(shares, key=lambda key: -shares[key]["explained"])
+    rho = {key: "" if shares[key]["rho"] is None else f" (rho {signed(shares[key]['rho'])})" for key in order}
+    return ["variance explained: " + ", ".join(f"{key} {shares[key]['explained']:.0%}{rho[key]}" for key in order)]
 
 
 def signed(rho: float | None) -> str:
@@ -156,20 +153,13 @@ def signed(rho: float | None) -> str:
 
 
 def table(files: SweepFiles, results: Rows) -> Table:
-    keys = files.plan.keys
-    head = ["trial", *keys, files.plan.metric, "state", "steps", "time"]
-    rows = [
-        [
-            str(r["trial"]),
-            *(brief(r["params"].get(k)) for k in keys),
-            score(r["value"]) if r.get("value") is not None else "",
-            r["state"],
-            f"{r.get('env_steps') or 0:,}",
-            clock(r.get("wall_seconds") or 0.0),
-        ]
-        for r in results
-    ]
-    return Table(head, rows)
+    """The table of the console and of `sweep.md`."""
+    keys, rows = files.plan.keys, []
+    for r in results:
+        value = score(r["value"]) if r.get("value") is not None else None
+        row = [r["trial"], *(brief(r["params"].get(k)) for k in keys), value, r["state"]]
+        rows.append([*row, f"{r.get('env_steps') or 0:,}", clock(r.get("wall_seconds") or 0.0)])
+    return Table(["trial", *keys, files.plan.metric, "state", "steps", "time"], rows)
 
 
 def brief(value: object) -> str:
@@ -205,25 +195,21 @@ def markdown(files: SweepFiles, trials: Table, shares: Mapping[str, Share]) -> s
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def draw(files: SweepFiles, results: Rows, shares: Mapping[str, Share]) -> list[Path]:
-    """trials.png, and from enough trials importance.png and parallel.png."""
+def draw(files: SweepFiles, results: Rows, shares: Mapping[str, Share]) -> list[str]:
+    """Draw trials.png, and from enough trials importance.png and parallel.png; returns a line that says where."""
     folder, plan = files.folder / "plots", files.plan
     rows = comparable(results)
-    if not rows:
-        return []
-    paths = [folder / "trials.png"]
-    with picture(paths[-1], 8, 3.8) as figure:
-        draw_trials(figure.subplots(), rows, plan.metric, plan.lower)
+    if rows:
+        with picture(folder / "trials.png", 8, 3.8) as figure:
+            draw_trials(figure.subplots(), rows, plan.metric, plan.lower)
     if shares:
-        paths.append(folder / "importance.png")
-        with picture(paths[-1], 8, 0.45 * len(shares) + 1.3) as figure:
+        with picture(folder / "importance.png", 8, 0.45 * len(shares) + 1.3) as figure:
             draw_importance(figure.subplots(), shares, len(rows))
     if len(rows) > 1:
-        paths.append(folder / "parallel.png")
         logarithmic = {key for key, draws in plan.random.items() if draws.logarithmic}
-        with picture(paths[-1], max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6) as figure:
+        with picture(folder / "parallel.png", max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6) as figure:
             draw_parallel(figure.subplots(), rows, plan.keys, plan.metric, plan.lower, logarithmic)
-    return paths
+    return [f"plots    {folder}"] if rows else []
 
 
 def draw_trials(ax: Axes, rows: Rows, metric: str, lower: bool) -> None:
@@ -234,9 +220,7 @@ def draw_trials(ax: Axes, rows: Rows, metric: str, lower: bool) -> None:
             ax.plot([r["trial"]] * 2, [min(r["values"]), max(r["values"])], color=BLUE, alpha=0.35, linewidth=2)
     ax.scatter(x, y, s=22, color=BLUE, zorder=3, label="trial")
     ax.step(x, best, where="post", color=ORANGE, linewidth=2, label="best so far")
-    ax.set_title("Trials")
-    ax.set_xlabel("trial")
-    ax.set_ylabel(metric)
+    ax.set(title="Trials", xlabel="trial", ylabel=metric)
     ax.legend()
 
 
@@ -247,24 +231,19 @@ def draw_importance(ax: Axes, shares: Mapping[str, Share], n: int) -> None:
         rho = shares[key]["rho"]
         text = f" {shares[key]['explained']:.0%}" + ("" if rho is None else f", rho {signed(rho)}")
         ax.text(shares[key]["explained"], i, text, va="center", fontsize=9, color="#4a5568")
-    ax.set_xlim(0, 1.18)
     ax.grid(axis="y", visible=False)
-    ax.set_title("What matters")
-    ax.set_xlabel(f"share of the variance of {n} trials that a setting explains")
+    label = f"share of the variance of {n} trials that a setting explains"
+    ax.set(xlim=(0, 1.18), title="What matters", xlabel=label)
 
 
 def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]) -> None:
     """One line per trial across its settings to its value; darker is better."""
     from matplotlib import colormaps
 
-    names = [*keys, metric]
-    columns, ticks = [], []
-    for name in names:
-        values = [r["value"] if name == metric else r["params"].get(name) for r in rows]
-        position, marks = scaled(values, name in logarithmic)
-        columns.append(position)
-        ticks.append(marks)
-    y = np.array(columns)  # [axes, trials]
+    columns = {key: [r["params"].get(key) for r in rows] for key in keys} | {metric: [r["value"] for r in rows]}
+    names = list(columns)
+    positions, ticks = zip(*(scaled(values, name in logarithmic) for name, values in columns.items()))
+    y = np.array(positions)  # [axes, trials]
     goodness = 1 - y[-1] if lower else y[-1]
     for i in np.argsort(goodness):
         colour = colormaps["viridis_r"](0.05 + 0.9 * goodness[i])
@@ -275,11 +254,9 @@ def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower:
         for at, text in marks:
             ax.text(i + 0.02, at, text, fontsize=8, color=INK, va="center", bbox=box)
     ax.set_xticks(range(len(names)), names)
-    ax.set_yticks([])
     ax.grid(visible=False)
     ax.spines["left"].set_visible(False)
-    ax.set_xlim(-0.1, len(names) - 0.65)
-    ax.set_title("Trials across settings (dark: better)")
+    ax.set(yticks=[], xlim=(-0.1, len(names) - 0.65), title="Trials across settings (dark: better)")
 
 
 def scaled(values: Sequence[object], logarithmic: bool) -> tuple[np.ndarray, list[tuple[float, str]]]:

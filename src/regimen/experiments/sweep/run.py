@@ -78,8 +78,7 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
         def train(trials: list[int]) -> int:
             code = train_together(files, trials, console, command)
             for n in trials if code == 0 else ():
-                point = files.plan.draw(n)
-                finish(files, n, point, files.plan.config(point).seed, console.event)
+                finish(files, n, files.plan.draw(n), console.event)
             return code
 
         return in_turn((missing[i : i + size] for i in range(0, len(missing), size)), train)
@@ -90,35 +89,37 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     from regimen.engines import curriculum, device
     from regimen.envs import registry
     from regimen.runs import api
+    from regimen.runs.session import Call
     from regimen.runs.stopping import check_rules
 
-    runs: dict[str, tuple[Path, TrainConfig]] = {}
+    paths: list[Path] = []
+    configs: dict[str, TrainConfig] = {}
     for n in trials:
         config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
-        files.discard_torn(n, config.seed)
-        for seed, path in enumerate(files.runs(n, config.seed), config.seed):
+        files.discard_torn(n)
+        for seed, path in zip(files.seeds, files.runs(n)):
             if read_json(path / "status.json").get("state") not in ("finished", "diverged"):
-                runs[f"trial {n}, seed {seed}"] = path, config.replace(seed=seed, seeds=None)
-    if not runs:
+                paths.append(path)
+                configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
+    if not paths:
         return 0
-    paths = [path for path, _ in runs.values()]
-    first = next(config for _, config in runs.values())
+    first = next(iter(configs.values()))
     where = device.configure(first.device, True)
     handle = registry.resolve(first.env, first.env_args)
     check_rules(first.stop, handle.id, handle.metrics)
     course = curriculum.expand(first.curriculum, handle)
-    configs = [config.replace(curriculum=course) for _, config in runs.values()]
-    call = api.Call(handle, files.folder if len(runs) > 1 else paths[0], where, command, None, console)
-    seeds = [config.seed for config in configs]
-    results = api.train_runs(call, configs[0], paths, seeds, time.monotonic(), configs, list(runs))
-    return max(result.exit_code for result in results)
+    configs = {label: config.replace(curriculum=course) for label, config in configs.items()}
+    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console)
+    seeds = [config.seed for config in configs.values()]
+    base = first.replace(curriculum=course)
+    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, time.monotonic(), configs))
 
 
 def finish(
-    files: SweepFiles, n: int, point: dict[str, object], seed: int, tell: Callable[[str], None], **failure: object
+    files: SweepFiles, n: int, point: dict[str, object], tell: Callable[[str], None], **failure: object
 ) -> TrialResult:
     """Write down what came of a trial, and say it."""
-    result = files.record(n, {"params": point, **files.measured(n, seed), **failure})
+    result = files.record(n, {"params": point, **files.measured(n), **failure})
     settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
     done = files.plan.trials - len(files.missing())
@@ -181,17 +182,17 @@ def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str]
     trial = study.take_up(n)
     point = study.point(trial)
     config = files.plan.config(point)
-    files.discard_torn(n, config.seed)
+    files.discard_torn(n)
     row: Row = {}
-    if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
+    if files.measured(n)["state"] not in ("finished", "diverged", "pruned"):
         callback, command = study.pruning(trial, side_by_side(config)), f"trial {n} of {files.folder.name}"
         to = config.replace(out=str(files.trial(n)))
         row = attempt(lambda: {"exit_code": train_further(to, command, callback, Console(True)).exit_code})
         if (code := row.pop("exit_code")) in INTERRUPTED:
             return code
-        if files.measured(n, config.seed)["state"] == "diverged":
+        if files.measured(n)["state"] == "diverged":
             row["state"] = "diverged"
-    study.tell(n, finish(files, n, point, config.seed, tell, **row))
+    study.tell(n, finish(files, n, point, tell, **row))
     return 0
 
 
@@ -224,8 +225,7 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
             time.sleep(0.2)
     finally:
         stop()
-    bad = [code for code in codes() if code]
-    return bad[0] if bad else 0
+    return next(filter(None, codes()), 0)
 
 
 def start_processes(folder: Path, workers: int):
@@ -237,8 +237,7 @@ def start_processes(folder: Path, workers: int):
 
     def stop() -> None:
         for process in running:
-            if process.is_alive():
-                process.terminate()
+            process.terminate()
         for process in running:
             process.join(30)
 

@@ -1,6 +1,6 @@
 """What a sweep tries: points of a grid and random draws, numbered, so that trial n is always the same.
 
-Jax-free. `SweepPlan` is written to the sweep's folder; how its trials are trained is in `sweep_run`.
+Jax-free. `SweepPlan` is written to the sweep's folder; how its trials are trained is in `run.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -134,8 +135,7 @@ class SweepPlan:
         if self.sampler != "random":
             return f"--sampler {self.sampler} learns from one trial what to try next"
         first = self.config(self.draw(0))
-        native = first.env in ENVS or first.env.startswith("gymnax:")
-        if not native:
+        if first.env not in ENVS and not first.env.startswith("gymnax:"):
             return f"{first.env} is not a native environment"
         algorithm = ALGORITHMS[first.algorithm].load()
         if first.data is not None or not algorithm.varies_together:
@@ -150,9 +150,8 @@ class SweepPlan:
             if name in algorithm.counting:
                 return f"{key} changes how many gradient steps there are"
             values = [v for n in range(self.trials) if isinstance(v := self.draw(n)[key], (int, float))]
-            if len(values) < self.trials:
-                return f"{key} is switched off in some trials"
-            if name in algorithm.shaping and len({v == 0 for v in values}) > 1:
+            sometimes_zero = name in algorithm.shaping and len({v == 0 for v in values}) > 1
+            if len(values) < self.trials or sometimes_zero:
                 return f"{key} is switched off in some trials"
             ends = [self.config({**self.draw(0), key: value}) for value in (min(values), max(values))]
             if ends[0].env_args != ends[1].env_args:  # where shaping has the learner's discount
@@ -161,11 +160,8 @@ class SweepPlan:
 
     # --- files ---------------------------------------------------------------------------------------------------
 
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
     def save(self, folder: Path) -> None:
-        write_json(folder / PLAN, self.to_dict())
+        write_json(folder / PLAN, asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> SweepPlan:
@@ -188,19 +184,15 @@ def make_plan(
     lower: bool | None = None,
     *,
     seeds: int | None = None,
-    config_file: str | None = None,
     metric: str = "return_mean",
-    sampler: str = "random",
-    prune: bool = True,
-    together: bool = True,
-    draw_seed: int = 0,
+    **more: Any,
 ) -> SweepPlan:
-    """A plan from texts such as `algo.lr=1e-4,3e-4`; every trial that is known now is checked."""
+    """A plan from texts such as `algo.lr=1e-4,3e-4`; every trial that is known now is checked. `more` are other fields
+    of the plan."""
     shared = {k: v for k, v in (overrides or {}).items() if k != "out"}
     algorithm = str(shared.get("algorithm") or "ppo")
-    lists = {
-        k: tuple(parse_scalar(v) for v in split(text)) for k, text in read_pairs(grid, "--grid", algorithm).items()
-    }
+    texts = read_pairs(grid, "--grid", algorithm)
+    lists = {k: tuple(parse_scalar(v) for v in split(text)) for k, text in texts.items()}
     draws = {k: Draw.parse(k, text) for k, text in read_pairs(random, "--random", algorithm).items()}
     if not lists and not draws:
         raise ConfigError("nothing to try: give --grid KEY=A,B,... or --random KEY=log:LOW:HIGH")
@@ -210,15 +202,15 @@ def make_plan(
         if len(set(map(str, lists[key]))) < len(lists[key]):
             raise ConfigError(f"--grid {key}: a value is named twice")
     points = math.prod(len(v) for v in lists.values())
-    wanted = trials if trials is not None else (points if not draws else max(points, DRAWS))
-    if wanted < points:
-        raise ConfigError(f"--trials: the grid has {points} points; {wanted} trials would leave some of them out")
-    if wanted > points and not draws:
+    if trials is None:
+        trials = max(points, DRAWS) if draws else points
+    if trials < points:
+        raise ConfigError(f"--trials: the grid has {points} points; {trials} trials would leave some of them out")
+    if trials > points and not draws:
         raise ConfigError(f"--trials: the grid has {points} points, and nothing else differs; use --seeds for repeats")
     metric = metric.removeprefix("eval/")
-    judged = (metric, bool(lower), sampler, prune, together, draw_seed)
-    plan = SweepPlan(env, shared, lists, draws, wanted, int(seeds or 1), config_file, *judged)
-    for n in range(wanted):
+    plan = SweepPlan(env, shared, lists, draws, trials, seeds or 1, metric=metric, lower=bool(lower), **more)
+    for n in range(trials):
         config = plan.config(plan.draw(n))
         resolve(config, native=True)
     if lower is None and metric not in OF_EVERY_ENV:

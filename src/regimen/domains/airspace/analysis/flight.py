@@ -25,7 +25,6 @@ BATCH = 1024  # episodes in the air at once: their states fit the processor's ca
 class Pilot(NamedTuple):
     """Who flies: an actor whose functions are shared by all pilots of its kind, and what is its own in `params`."""
 
-    name: str
     actor: Actor
     params: PyTree = ()
 

@@ -73,9 +73,9 @@ class Empowerment(Algorithm):
         """Length of training in the unit of the schedules."""
         return schedule.total(self.config, self.horizon, self.bound.spec, self.bound.model.horizon)
 
-    def time(self, state: State, done: Array) -> Array:
+    def time(self, state: State, training_steps: Array) -> Array:
         """The step that schedules read."""
-        return done if self.config.schedule_unit == "training_steps" else state.clock.read("steps")
+        return training_steps if self.config.schedule_unit == "training_steps" else state.clock.read("steps")
 
     # --- acting ------------------------------------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class Empowerment(Algorithm):
 
     def update(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         """Keep the batch where rows are drawn from it, then take the training steps that are due."""
-        c, bound, done = self.config, self.bound, state.aux["training_steps"]
+        c, bound, past = self.config, self.bound, state.aux["training_steps"]
         env_steps = batch.valid.size * device_count()
-        t = self.time(state, done)
+        t = self.time(state, past)
         stage = bound.plan.stage(t)
         enters = (stage > state.aux["stage"]) & (stage >= schedule.RAMP) if c.buffer_clearing == "hard" else None
         marks, rows = bound.experience.insert(state.aux, state.replay, batch, t, enters)
@@ -178,31 +178,31 @@ class Empowerment(Algorithm):
         models, totals = self.learn(state, due)
         metrics = mean_over_devices({name: x / due for name, x in totals.items()})
         metrics |= self.report(state, due, env_steps)
-        aux = state.aux | {"owed": owed - due, "training_steps": done + due, "stage": stage}
+        aux = state.aux | {"owed": owed - due, "training_steps": past + due, "stage": stage}
         return state.replace(models=models, aux=aux), metrics
 
     def learn(self, state: State, due: Array) -> tuple[Models, Metrics]:
         """The models after `due` training steps, and sums of their metrics."""
-        bound, done = self.bound, state.aux["training_steps"]
+        bound, past = self.bound, state.aux["training_steps"]
         root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
 
         def block(carry: tuple[Array, Models, PyTree, Metrics]) -> tuple[Array, Models, PyTree, Metrics]:
             """Training steps up to the next that may begin with a copy: between, targets are not touched."""
             i, models, cache, totals = carry
-            models, cache = self.copy_targets(models, cache, done + i, self.time(state, done + i))
+            models, cache = self.copy_targets(models, cache, past + i, self.time(state, past + i))
             targets = {name: m.target for name, m in models.items()}
-            stop = jnp.minimum(due, i + bound.interval - (done + i) % bound.interval)
+            stop = jnp.minimum(due, i + bound.interval - (past + i) % bound.interval)
             stop = -sync(-jnp.where(i < due, stop, NEVER_AN_INDEX))  # the first of any seed that is not through
 
             def step(n: Array, models: Models) -> tuple[Models, Metrics]:
                 models, key = with_targets(models, targets), own_key(jax.random.fold_in(root, n))
-                models, metrics = self.training_step(models, cache, state, key, self.time(state, done + n))
+                models, metrics = self.training_step(models, cache, state, key, self.time(state, past + n))
                 return with_targets(models, dict.fromkeys(models, ())), metrics
 
             models, totals = learn(step, with_targets(models, dict.fromkeys(models, ())), stop, i, totals)
             return stop, with_targets(models, targets), cache, totals
 
-        t = self.time(state, done)
+        t = self.time(state, past)
         cache = self.aim(state.models, t) if bound.cached else ()
         shapes = jax.eval_shape(lambda: self.training_step(state.models, cache, state, root, t)[1])
         zeros = {name: jnp.zeros(()) for name in shapes}
@@ -213,14 +213,14 @@ class Empowerment(Algorithm):
     def report(self, state: State, due: Array, env_steps: int) -> Metrics:
         """What schedules say at the end of an update, and how much was learned from how much."""
         c, bound = self.config, self.bound
-        done = state.aux["training_steps"] + due
-        t, total = self.time(state, done), self.total()
+        training_steps = state.aux["training_steps"] + due
+        t, total = self.time(state, training_steps), self.total()
         acting = self.actor_params(state)
         out = {name: acting[name] for name in ("epsilon_r", "epsilon_h")}
         factor = schedule.rate(c, bound.plan, t, total)
         out |= {f"lr_{name}": getattr(c, f"lr_{name}") * factor for name in self.nets.names}
         out |= {"stage": bound.plan.stage(t), "beta_r": schedule.effective_beta(c, bound.plan, t)}
-        out |= {"training_steps": done, "gradient_steps": due}
+        out |= {"training_steps": training_steps, "gradient_steps": due}
         out["env_steps_per_training_step"] = jnp.where(due > 0, env_steps / due, jnp.nan)
         if bound.experience.replay is not None:
             out["replay_size"] = bound.experience.size(state.aux)

@@ -57,13 +57,7 @@ class Nets:
         world = model.world
         self.model, self.humans, self.goals = model, world.humans, world.num_goals
         self.names = [name for name in NETS if c.uses(name)]
-        self.sizes = {
-            "v_h_e": self.humans * self.goals,
-            "x_h": self.humans,
-            "u_r": 1,
-            "q_r": world.robot_choices,
-            "v_r": 1,
-        }
+        self.sizes: dict[str, int] = dict(zip(NETS, (self.humans * self.goals, self.humans, 1, world.robot_choices, 1)))
         self.top = float((model.weights > 0).sum(1).max()) if c.form == "sum" else 1.0
         self.floor = FLOOR * float(model.weights[model.weights > 0].min()) * self.top
         self.drops = {name: getattr(c, f"{name}_dropout") > 0 for name in NETS}  # asked once: whether, not how much
@@ -77,7 +71,7 @@ class Nets:
             network = dataclasses.replace(network, hidden=(c.hidden_dim, c.hidden_dim))
         if network.memory != "none":
             raise ConfigError("network.memory: empowerment's networks see whole states and remember nothing")
-        named, reads = c.named_networks(), self.model.inputs
+        others, reads = c.named_networks(), self.model.inputs
         width = network.hidden[0] if network.hidden else reads
         if self.shared:
             front = dataclasses.replace(network, hidden=network.hidden[:1])
@@ -85,7 +79,7 @@ class Nets:
         self.nets = {}
         for name in self.names:
             size = reads if not self.shared else width if name == "v_h_e" else reads + width
-            config = dataclasses.replace(network, name=network_name(named[name])) if name in named else network
+            config = dataclasses.replace(network, name=network_name(others[name])) if name in others else network
             self.nets[name] = make_net(config, Shape(box(size), ((1, self.sizes[name]),)), 0.01)
             if self.drops[name] and config.name not in ("mlp", "mlp_norm"):
                 raise ConfigError(f"algo.{name}_dropout: only the networks mlp and mlp_norm can drop units")

@@ -103,8 +103,8 @@ def rate(c: EmpowermentConfig, plan: Plan, t: Array, total: Array) -> Array:
         return jnp.where(t < plan.full, 1.0, 1 / jnp.sqrt(jnp.maximum(t - plan.full, 0.0) + 1))
     t0 = jnp.maximum(decay_start(c, plan, total), 1.0)
     if c.lr_decay == "cosine":
-        done = jnp.clip((t - t0) / jnp.maximum(total - t0, 1.0), 0.0, 1.0)
-        return 0.5 * (1 + jnp.cos(jnp.pi * done))
+        share = jnp.clip((t - t0) / jnp.maximum(total - t0, 1.0), 0.0, 1.0)
+        return 0.5 * (1 + jnp.cos(jnp.pi * share))
     factor = t0 / jnp.maximum(t, t0)
     return jnp.sqrt(factor) if c.lr_decay == "sqrt" else factor
 

@@ -31,8 +31,8 @@ class Enumerated(WorldModel):
         """`table` of `reach.enumerate_states`; `priors` [T, S, H, G, A] where the prior was solved for."""
         super().__init__(world, c)
         states, choices, humans = table.states, world.robot_choices, world.joint_actions(world.humans)
-        ended, attained = table.ended, table.attained
-        self.state_of, self.time_of, place_of = places(table, self.timed)
+        self.ended, self.attained = table.ended, table.attained
+        self.state_of, self.time_of, self.place_of = places(table, self.timed)  # place_of [T + 1, S]; [1, S]: no time
         self.places = len(self.state_of)
         check_dense(len(table.successor) if priors is None else self.places, table.successor.shape, c.table_limit)
         shape = (len(table.successor), len(humans), choices, -1)  # robots are the fast digits of a joint action
@@ -51,13 +51,11 @@ class Enumerated(WorldModel):
         whole, by_goal = joint_weights(prior, marginal, humans)  # [L, M], [L, M, H, G]
         self.next_state, p_q, p_v = distinct(successors[source], p[source], whole, by_goal)
 
-        self.ended, self.attained = ended, attained
         self.p_q, self.p_v = p_q.astype(np.float32), p_v.astype(np.float32)
         self.prior_of = prior.astype(np.float32)  # [L, H, G, A]
-        self.place_of = place_of  # [T + 1, S], or [1, S] without time
         features = np.asarray(jax.jit(jax.vmap(world.features))(states), np.float32)
         self.inputs_of = np.asarray(self.with_time(jnp.asarray(features[self.state_of]), jnp.asarray(self.time_of)))
-        self.ends = (p_q * ended[self.next_state]).sum(-1) > 1 - 1e-12  # [L, AR]
+        self.ends = (p_q * table.ended[self.next_state]).sum(-1) > 1 - 1e-12  # [L, AR]
         self.allowed_of = table.allowed
         self.hash, self.order, self.factors = hashes(states)
         self.check_power(states)
@@ -75,8 +73,7 @@ class Enumerated(WorldModel):
             able[rows] = now[line] | (onward[line] & later).any((1, 2))
 
         if self.timed:
-            able[self.time_of == self.horizon - 1] = now[self.line_of[self.time_of == self.horizon - 1]]
-            for t in range(self.horizon - 2, -1, -1):
+            for t in range(self.horizon - 1, -1, -1):  # nothing is able yet after the last step
                 sweep(t + 1, np.flatnonzero(self.time_of == t))
         else:
             count = -1

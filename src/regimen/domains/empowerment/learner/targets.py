@@ -128,20 +128,20 @@ def observed(
     others = jnp.stack([jnp.delete(alone, h, axis=1, assume_unique_indices=True).prod(1) for h in range(humans)], 1)
     value = new.v_h_e[at, who, sample.goal]  # [N, H]
     worth = equations.attain_target(sample.attained, value, sample.over[:, None], c.gamma_h)
-    chosen = sample.goal[..., None] == jnp.arange(model.weights.shape[1])  # [N, H, G]
-    v_weight = chosen * (by_goal * others * robot[:, None])[..., None]
+    aim = sample.goal[..., None] == jnp.arange(model.weights.shape[1])  # [N, H, G]
+    v_weight = aim * (by_goal * others * robot[:, None])[..., None]
     q = equations.q_robot(-jnp.exp(new.log_v), sample.over, c.gamma_r, c.terminal_v_r)
-    taken = sample.robot[:, None] == jnp.arange(here.log_q.shape[1])
-    q_weight = taken * alone.prod(1)[:, None] * ~model.certain_end(sample.rows)
+    choice = sample.robot[:, None] == jnp.arange(here.log_q.shape[1])
+    q_weight = choice * alone.prod(1)[:, None] * ~model.certain_end(sample.rows)
     _, log_y, log_v = same_state(model, c, here)
     fresh = jax.random.categorical(key, jnp.log(jnp.asarray(model.weights)), shape=(n, humans))
     power = here.v_h_e[at, who, fresh] ** c.zeta
     if c.form == "sum":
         power = power * (model.weights > 0).sum(-1)
     return Targets(
-        jnp.broadcast_to(worth[..., None], chosen.shape),
+        jnp.broadcast_to(worth[..., None], aim.shape),
         v_weight,
-        jnp.broadcast_to(jnp.log(-q)[:, None], taken.shape),
+        jnp.broadcast_to(jnp.log(-q)[:, None], choice.shape),
         q_weight,
         power,
         log_y,

@@ -118,8 +118,8 @@ def extent(scene: AgentMap) -> np.ndarray:
     points = np.concatenate([scene.cells, np.array(list(scene.labels)).reshape(-1, 2)])
     rim = np.array([(-0.7, -0.7), (0.7, 0.7)])
     whole = np.array([(-0.5, -0.5), (scene.width - 0.5, scene.height - 0.5)])
-    wanted = np.stack([points.min(0), points.max(0)]) + rim
-    return np.stack([np.maximum(wanted[0], whole[0]), np.minimum(wanted[1], whole[1])])
+    corners = np.stack([points.min(0), points.max(0)]) + rim
+    return np.clip(corners, whole[0], whole[1])
 
 
 def square(ax: Axes, x: float, y: float, color: str | tuple[float, ...]) -> None:

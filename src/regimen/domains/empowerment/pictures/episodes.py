@@ -21,21 +21,15 @@ class SolvedEpisode:
     goals: np.ndarray  # [T' + 1, H]
     actions: np.ndarray  # [T', N] of each agent, robots first
 
-    def moments(self) -> list[WorldState]:
-        """What a world renders, one for each time."""
-        vectors = self.solution.table.states[self.states]
-        return [
-            WorldState(world=s, time=np.int32(t), goal=g)  # type: ignore[arg-type]
-            for t, (s, g) in enumerate(zip(vectors, self.goals))
-        ]
-
     def frames(self) -> list[np.ndarray]:
         """A picture of each moment."""
-        return [self.solution.world.render(moment) for moment in self.moments()]  # type: ignore[attr-defined]
+        vectors, world = self.solution.table.states[self.states], self.solution.world
+        moments = (WorldState(s, np.int32(t), g) for t, (s, g) in enumerate(zip(vectors, self.goals)))  # type: ignore[arg-type]
+        return [world.render(moment) for moment in moments]  # type: ignore[attr-defined]
 
 
-def play(solution: Solution, seed: int = 0, greedy: bool = True) -> SolvedEpisode:
-    """One episode; `greedy`: robots do what is most likely, the first of equals. Humans always draw."""
+def play(solution: Solution, seed: int = 0) -> SolvedEpisode:
+    """An episode in which robots do what is most likely, the first of equals; humans draw."""
     world, table, rng = solution.world, solution.table, np.random.default_rng(seed)
     weights, actions, robots = world.goal_weights, world.num_actions, world.robots
 
@@ -43,20 +37,20 @@ def play(solution: Solution, seed: int = 0, greedy: bool = True) -> SolvedEpisod
         return np.array([rng.choice(len(w), p=w) for w in weights])
 
     state, goal = 0, goals()
-    states, aims, done = [state], [goal], []
-    while len(done) < world.max_episode_steps and not table.ended[state]:
-        now = solution.at(state, len(done))
-        robot = int(np.argmax(now.pi_r.round(9))) if greedy else int(rng.choice(len(now.pi_r), p=now.pi_r))
+    states, aims, path = [state], [goal], []
+    while len(path) < world.max_episode_steps and not table.ended[state]:
+        now = solution.at(state, len(path))
+        robot = int(np.argmax(now.pi_r.round(9)))
         human = [int(rng.choice(actions, p=now.pi_h[h, g])) for h, g in enumerate(goal)]
-        acted = [robot // actions**i % actions for i in range(robots)] + human
-        joint = sum(a * actions**i for i, a in enumerate(acted))
+        acts = [robot // actions**i % actions for i in range(robots)] + human
+        joint = sum(a * actions**i for i, a in enumerate(acts))
         state = int(rng.choice(table.successor[state, joint], p=table.probability(np.array(state))[joint]))
         attained = table.attained[state][np.arange(world.humans), goal]
         goal = np.where(attained, goals(), goal)
         states.append(state)
         aims.append(goal)
-        done.append(acted)
-    return SolvedEpisode(solution, np.array(states), np.array(aims), np.array(done, int))
+        path.append(acts)
+    return SolvedEpisode(solution, np.array(states), np.array(aims), np.array(path, int))
 
 
 def bits(solution: Solution) -> dict[str, list[np.ndarray]]:

@@ -31,21 +31,15 @@ import numpy as np
 from regimen.domains.empowerment.worlds import goals
 from regimen.domains.empowerment.worlds.grid_map import (
     ACTIONS,
-    BLOCK,
     CLOSED,
     DROP,
-    FLOOR,
     FORWARD,
-    HUMAN,
-    KINDS,
     LAVA,
     LEFT,
     LOCKED,
     OPEN,
     PICKUP,
     RIGHT,
-    ROBOT,
-    ROCK,
     TOGGLE,
     UNSTEADY,
     GridMap,
@@ -155,9 +149,7 @@ class GridWorld(World):
 
     def attained(self, state: Array) -> Array:
         m = self.grid
-        inside = np.zeros((len(m.cells), len(m.goals)), bool)
-        for g, goal in enumerate(m.goals):
-            inside[list(goal), g] = True
+        inside = np.array([[place in goal for goal in m.goals] for place in range(len(m.cells))])
         return jnp.asarray(inside)[state[self.robots : self.num_agents]]
 
     def prior(self, state: Array) -> Array:
@@ -186,8 +178,8 @@ class GridWorld(World):
         stumbles = (action == FORWARD) & active & jnp.asarray(m.ground(UNSTEADY))[now.at]
         wants = jnp.take_along_axis(reach.able, action[:, None], 1)[:, 0] & active & ~stumbles
         p, wins = self.conflicts(reach, action == FORWARD, wants)  # [K], [K, N]
-        turned = (now.facing + jnp.where(active, (action == RIGHT) * 1 - (action == LEFT) * 1, 0)) & 3
-        after = self.effects(now._replace(facing=turned), reach, action, wins)
+        facing = (now.facing + jnp.where(active, (action == RIGHT) * 1 - (action == LEFT) * 1, 0)) & 3
+        after = self.effects(now._replace(facing=facing), reach, action, wins)
         if layout.stumblers:
             p, after = self.stumble(p, after, stumbles)
         lava = m.places(LAVA)
@@ -226,7 +218,7 @@ class GridWorld(World):
                 cell = front[cell, now.facing]
         doors = np.array([place for place, _, _ in m.doors], np.int32)
         door_ahead = ahead[:, None] == doors  # [N, D]
-        level = jnp.asarray(m.ground(FLOOR, UNSTEADY, ROBOT, HUMAN, BLOCK, ROCK) | keys_ground(m))
+        level = jnp.asarray(m.level)
         clear = ~agent_at(end) & ~key_at(end).any(1) & ~things_at(end).any(1)
         strong = ~(pushes & layout.rocks).any(1) | robot
         enters = clear & (ahead < places) & ~(door_ahead & shut).any(1)
@@ -246,10 +238,9 @@ class GridWorld(World):
         turns = door_ahead & moves & handy[:, None]
 
         # buttons
-        kind = np.array([[False] * 4] * (places + 1) + [[k == name for name in KINDS] for _, k in m.buttons])
         usable = jnp.stack([now.switches[1] == 0, now.switches[2] == 0])
         may = jnp.where(robot[:, None], np.array([False, False, True, True]), jnp.append(usable, np.zeros(2, bool)))
-        presses = jnp.asarray(kind)[ahead] & may
+        presses = jnp.asarray(m.kinds)[ahead] & may
         nothing = jnp.zeros(n, bool)
         able = [nothing, nothing, nothing, walks, takes.any(1), drops.any(1), turns.any(1) | presses.any(1)]
         return Reach(ahead, jnp.stack(way, 1), pushes, takes, drops, turns, presses, jnp.stack(able, 1))
@@ -292,13 +283,13 @@ class GridWorld(World):
                 put = (wins[:, i] & (action[i] == DROP))[:, None] & reach.drops[i]
                 keys = jnp.where(took, len(m.cells) + i, jnp.where(put, reach.ahead[i], keys))
             if m.doors:
-                turned = (wins[:, i] & (action[i] == TOGGLE))[:, None] & reach.turns[i]
-                doors = jnp.where(turned, jnp.where(now.doors == OPEN, CLOSED, OPEN), doors)
-        pressed = (wins & (action == TOGGLE))[:, :, None] & reach.presses  # [K, N, 4]
-        killed = pressed[:, :, 0].any(1)[:, None] & (np.arange(n) < self.robots)
-        switches = (now.switches + pressed[:, :, 1:].sum(1)) & 1
+                turns = (wins[:, i] & (action[i] == TOGGLE))[:, None] & reach.turns[i]
+                doors = jnp.where(turns, jnp.where(now.doors == OPEN, CLOSED, OPEN), doors)
+        presses = (wins & (action == TOGGLE))[:, :, None] & reach.presses  # [K, N, 4]
+        ends = presses[:, :, 0].any(1)[:, None] & (np.arange(n) < self.robots)
+        switches = (now.switches + presses[:, :, 1:].sum(1)) & 1
         facing = jnp.broadcast_to(now.facing, (k, n))
-        return GridState(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | killed, switches)
+        return GridState(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | ends, switches)
 
     def stumble(self, p: Array, after: GridState[Array], stumbles: Array) -> tuple[Array, GridState[Array]]:
         """The states [K] times every way in which those on unsteady ground may go."""
@@ -314,28 +305,20 @@ class GridWorld(World):
         facing = (after.facing[:, None] + jnp.where(way == 1, -1, jnp.where(way == 2, 1, 0))) & 3  # [K, W, N]
         target = jnp.asarray(m.front)[after.at[:, None], facing]
         where = jnp.concatenate([after.at, after.things, jnp.where(after.keys < places, after.keys, -1)], 1)
-        taken = (target[..., None] == where[:, None, None]).any(-1)
+        full = (target[..., None] == where[:, None, None]).any(-1)
         for d, (place, _, _) in enumerate(m.doors):
-            taken |= (target == place) & (after.doors[:, d] != OPEN)[:, None, None]
+            full |= (target == place) & (after.doors[:, d] != OPEN)[:, None, None]
         same = (target[..., :, None] == target[..., None, :]) & stumbles & ~np.eye(n, dtype=bool)
-        goes = stumbles & (target < places) & ~taken & ~same.any(-1)
+        goes = stumbles & (target < places) & ~full & ~same.any(-1)
         at = jnp.where(goes, target, after.at[:, None])
         rest = {f: jnp.repeat(getattr(after, f), w, axis=0) for f in ("things", "keys", "doors", "gone", "switches")}
-        moved = GridState(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
-        return (p[:, None] * share).reshape(-1), moved
+        new = GridState(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
+        return (p[:, None] * share).reshape(-1), new
 
     def render(self, state: WorldState) -> np.ndarray:
         from regimen.domains.empowerment.worlds.grid_drawing import draw
 
         return draw(self, state.world, state.goal, float(state.time))
-
-
-@lru_cache(maxsize=64)
-def keys_ground(grid: GridMap) -> np.ndarray:
-    """Places on which a key lay: floor."""
-    flags = np.zeros(len(grid.front), bool)
-    flags[[place for place, _ in grid.keys]] = True
-    return flags
 
 
 @lru_cache(maxsize=64)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regimen.domains.empowerment.worlds.grid_map import BUTTONS, LAVA, OPEN, STEPS, UNSTEADY, WALL, GridMap
+from regimen.domains.empowerment.worlds.grid_map import BUTTONS, LAVA, OPEN, STEPS, UNSTEADY, WALL, GridMap, codes_of
 from regimen.domains.empowerment.worlds.grid_state import layout_of
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, PAPER, RED, Canvas, Color
 from regimen.types import Array
@@ -20,13 +21,7 @@ WOOD: Color = (176, 128, 84)
 DARK: Color = (92, 98, 110)
 EMBER: Color = (226, 110, 60)
 SAND: Color = (226, 214, 180)
-HUES: dict[str, Color] = {
-    "r": RED,
-    "g": GREEN,
-    "p": (140, 80, 180),
-    "y": (225, 195, 50),
-    "e": (130, 135, 145),
-}
+HUES: dict[str, Color] = {"r": RED, "g": GREEN, "p": (140, 80, 180), "y": (225, 195, 50), "e": (130, 135, 145)}
 SWITCH: dict[str, Color] = {"kill": RED, "pause": AMBER, "disable_kill": RED, "disable_pause": AMBER}
 PIXELS = 64  # a cell
 
@@ -34,7 +29,7 @@ PIXELS = 64  # a cell
 def draw(world: GridWorld, state: Array, goal: Array, time: float) -> np.ndarray:
     """The state, a line from each human to its goal, and the time that is left along the lower edge."""
     m, parts = world.grid, layout_of(world.grid).unpack(np.asarray(state))
-    canvas = background(m)
+    canvas = copy.deepcopy(painted(m))
     at = [middle(m, int(place)) for place in parts.at]
     for (place, colour, _), shut in zip(m.doors, np.asarray(parts.doors)):
         door(canvas, middle(m, place), HUES[colour], int(shut))
@@ -62,37 +57,26 @@ def middle(m: GridMap, place: int) -> tuple[float, float]:
     return x + 0.5, m.shape[1] - y - 0.5
 
 
-def background(m: GridMap) -> Canvas:
-    """What never changes, painted once for each map."""
-    canvas = Canvas(*frame(m))
-    canvas.pixels = painted(m).copy()
-    return canvas
-
-
-def frame(m: GridMap) -> tuple[int, tuple[float, float, float, float]]:
-    width, height = m.shape
-    return min(PIXELS * width, 704), (0.0, float(width), -0.14, float(height))
-
-
 @lru_cache(maxsize=8)
-def painted(m: GridMap) -> np.ndarray:
-    canvas = Canvas(*frame(m), PALE)
-    for y, row in enumerate(m.rows):
-        for x, code in enumerate(row):
-            cx, cy = x + 0.5, m.shape[1] - y - 0.5
-            solid = code == WALL or code in BUTTONS
-            color = DARK if solid else EMBER if code == LAVA else SAND if code == UNSTEADY else PAPER
-            edge = 0.5 if solid else 0.485
-            canvas.rectangle((cx - edge, cy - edge), (cx + edge, cy + edge), color)
-            if code == LAVA:
-                for dy in (-0.18, 0.0, 0.18):
-                    canvas.line((cx - 0.28, cy + dy), (cx + 0.28, cy + dy), (250, 190, 90), 0.05)
-            elif code == UNSTEADY:
-                for dx, dy in ((-0.22, -0.2), (0.2, -0.24), (0.0, 0.02), (-0.24, 0.22), (0.22, 0.2)):
-                    canvas.disc((cx + dx, cy + dy), 0.05, (190, 170, 120))
-            elif code in BUTTONS:
-                button(canvas, (cx, cy), BUTTONS[code])
-    return canvas.pixels
+def painted(m: GridMap) -> Canvas:
+    """What never changes of a map, painted once."""
+    width, height = m.shape
+    canvas = Canvas(min(PIXELS * width, 704), (0.0, float(width), -0.14, float(height)), PALE)
+    for (x, y), code in codes_of(m.rows):
+        cx, cy = x + 0.5, height - y - 0.5
+        solid = code == WALL or code in BUTTONS
+        color = DARK if solid else EMBER if code == LAVA else SAND if code == UNSTEADY else PAPER
+        edge = 0.5 if solid else 0.485
+        canvas.rectangle((cx - edge, cy - edge), (cx + edge, cy + edge), color)
+        if code == LAVA:
+            for dy in (-0.18, 0.0, 0.18):
+                canvas.line((cx - 0.28, cy + dy), (cx + 0.28, cy + dy), (250, 190, 90), 0.05)
+        elif code == UNSTEADY:
+            for dx, dy in ((-0.22, -0.2), (0.2, -0.24), (0.0, 0.02), (-0.24, 0.22), (0.22, 0.2)):
+                canvas.disc((cx + dx, cy + dy), 0.05, (190, 170, 120))
+        elif code in BUTTONS:
+            button(canvas, (cx, cy), BUTTONS[code])
+    return canvas
 
 
 def button(canvas: Canvas, center: tuple[float, float], kind: str) -> None:

@@ -78,9 +78,20 @@ class GridMap:
 
     def ground(self, *codes: str) -> np.ndarray:
         """Whether each place, wall and button is of one of these codes [P + 1 + B]."""
-        flags = np.zeros(len(self.front), bool)
-        flags[list(self.places(*codes))] = True
-        return flags
+        return np.isin(np.arange(len(self.front)), self.places(*codes))
+
+    @cached_property
+    def level(self) -> np.ndarray:
+        """Whether things can lie on each place, wall and button [P + 1 + B]: not in lava and in doors."""
+        number = np.arange(len(self.front))
+        uneven = (*self.places(LAVA), *(place for place, _, _ in self.doors))
+        return (number < len(self.cells)) & ~np.isin(number, uneven)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """Which of `KINDS` each place, wall and button is [P + 1 + B, 4]."""
+        buttons = [None] * (len(self.cells) + 1) + [kind for _, kind in self.buttons]
+        return np.array([[button == kind for kind in KINDS] for button in buttons])
 
     @cached_property
     def doors(self) -> tuple[tuple[int, str, int], ...]:
@@ -144,12 +155,10 @@ def read_map(text: str, actions: str = "small", directions: str = "", targets: s
     names = read_actions(actions)
     cells = {cell: i for i, cell in enumerate(places_of(rows))}
     codes = codes_of(rows)
-    robots = tuple(cells[cell] for cell, code in codes if code == ROBOT)
-    humans = tuple(cells[cell] for cell, code in codes if code == HUMAN)
-    if not humans:
-        raise ConfigError(f"env.map: there is no human; put {HUMAN} on a cell")
-    if not robots:
-        raise ConfigError(f"env.map: there is no robot; put {ROBOT} on a cell")
+    humans, robots = (tuple(cells[cell] for cell, code in codes if code == agent) for agent in (HUMAN, ROBOT))
+    for places, code, what in ((humans, HUMAN, "human"), (robots, ROBOT, "robot")):
+        if not places:
+            raise ConfigError(f"env.map: there is no {what}; put {code} on a cell")
     facing = read_directions(directions, len(robots) + len(humans))
     return GridMap(rows, names, robots, humans, facing, *read_goals(targets, rows, cells))
 

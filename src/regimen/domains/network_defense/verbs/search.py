@@ -86,12 +86,12 @@ def run(argv: list[str]) -> int:
         "--init-from" + token[6:] if token == "--from" or token.startswith("--from=") else token for token in argv
     ]
     args = parse(SearchArgs, renamed, "search")
-    from regimen.domains.network_defense.search import classes, prepare
-    from regimen.experiments.search.command import start
+    from regimen.domains.network_defense.search import equal_orders, lines, prepare
+    from regimen.experiments.search.api import start
 
     if args.classes:
-        report, lines = classes(args)
-        print(json_lib.dumps(report, indent=2) if args.json else "\n".join(lines))
+        report = equal_orders(args)
+        print(json_lib.dumps(report, indent=2) if args.json else "\n".join(lines(report)))
         return 0
 
     from regimen.experiments.studies.frame import Lines
