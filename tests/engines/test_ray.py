@@ -27,9 +27,9 @@ from support import TINY, final_state, tiny
 ray = pytest.importorskip("ray")
 
 from ray_envs import Eager, EagerConfig  # noqa: E402
-from regimen.engines.ray import fleet as fleet_module  # noqa: E402
 from regimen.engines.ray.cluster import Cluster  # noqa: E402
-from regimen.engines.ray.worker import Native, join, join_rows, native_key, share_key  # noqa: E402
+from regimen.engines.ray.engine import RayEngine  # noqa: E402
+from regimen.engines.ray.worker import NativeSource, join, join_rows, native_key, share_key  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("without_plots", "compilation_cache"), pytest.mark.timeout(180)]
 FRAGILE = "ray_envs:Fragile"
@@ -93,7 +93,7 @@ class Shares:
         for w in range(workers):
             if handle.native is not None:
                 post = type("Post", (), {"worker": w, "start": (0, 0)})
-                self.parts.append(Native(handle.native, schedule, share, algo, native_key(config.seed, post)))
+                self.parts.append(NativeSource(handle.native, schedule, share, algo, native_key(config.seed, post)))
                 continue
             source = HostSource(handle.make_host, schedule, share, max_episode_steps=handle.max_episode_steps)
             source.init(host_seed(config.seed, 0) + w * share)
@@ -255,8 +255,8 @@ def everything_done(engine):
 def test_batches_as_they_come(cluster, eager, monkeypatch):
     """Lag and worker of each batch, one broadcast per version, and no more rollouts ahead than allowed."""
     puts = []
-    put = fleet_module.put
-    monkeypatch.setattr("regimen.engines.ray.engine.put", lambda weights: puts.append(1) or put(weights))
+    broadcast = RayEngine.broadcast
+    monkeypatch.setattr(RayEngine, "broadcast", lambda engine: puts.append(1) or broadcast(engine))
     engine = engine_for(FRAGILE, eager, **{"engine.queue": 3})
     try:
         updates = 0
