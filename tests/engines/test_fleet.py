@@ -95,7 +95,9 @@ class InProcess:
 def engine(request, monkeypatch):
     """One asynchronous worker that may be three rollouts ahead."""
     configuration.register_algorithm("eager", Eager, EagerConfig)
-    monkeypatch.setattr(fleet_module, "ray", InProcess(request.param == "ahead"))
+    in_process = InProcess(request.param == "ahead")
+    monkeypatch.setattr(fleet_module, "ray", in_process)
+    monkeypatch.setattr("regimen.engines.ray.engine.ray", in_process)
     monkeypatch.setattr("regimen.engines.ray.cluster.Cluster.start", lambda self: "this process")
     monkeypatch.setattr("regimen.engines.ray.cluster.Cluster.stop", lambda self: None)
     given = TINY | {"engine": "ray", "workers": 1, "engine.queue": 3, "total_steps": 10_000, "algo.max_lag": 2}
