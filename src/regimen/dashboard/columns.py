@@ -6,6 +6,7 @@ blocks (least, greatest, mean), which are made once, so that its cost depends on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -121,19 +122,15 @@ class Columns:
     def parse(self, whole: bytes) -> list[dict[str, object]]:
         """Rows of some lines; all in one call where every line is sound, else line by line."""
         lines = [line for line in whole.split(b"\n") if line.strip() and len(line) <= LINE]
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             rows = json.loads(b"[" + b",".join(lines) + b"]")
             if len(rows) == len(lines) and all(type(row) is dict for row in rows):
                 return rows
-        except (ValueError, RecursionError):
-            pass
         rows = []
         for line in lines:
-            try:
+            row = None
+            with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-            except (ValueError, RecursionError):
-                self.bad_lines += 1
-                continue
             if isinstance(row, dict):
                 rows.append(row)
             else:
