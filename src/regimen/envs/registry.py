@@ -122,13 +122,13 @@ def resolve(env: EnvLike, env_args: Mapping[str, object] | None = None) -> EnvHa
 
     factory: Callable[..., Any] = target
     bound, rest = bind(factory, args, name)
-    made = guarded(lambda: factory(**bound), name)
-    first = made()
+    maker = guarded(lambda: factory(**bound), name)
+    first = maker()
     if looks_parallel(first):
         return parallel_handle(name, target, args)
     if isinstance(first, gymnasium.Env):
         first.close()
-        return host_handle(name, limited(made, rest, name, parameters_of(target)), bound | rest)
+        return host_handle(name, limited(maker, rest, name, parameters_of(target)), bound | rest)
     return native_handle(name, set_fields(first, rest, name, parameters_of(target)), bound | rest)
 
 
@@ -174,9 +174,9 @@ def looks_native(env: object) -> bool:
 
 
 def native_handle(name: str, env: Any, args: Mapping[str, object]) -> EnvHandle:
-    wanted = ("observation_space", "action_space", "reset", "step", LIMIT, "reward_components", "metric_reductions")
-    missing = [n for n in wanted if not hasattr(env, n)]
-    if missing == list(wanted):
+    needs = ("observation_space", "action_space", "reset", "step", LIMIT, "reward_components", "metric_reductions")
+    missing = [n for n in needs if not hasattr(env, n)]
+    if missing == list(needs):
         raise EnvError(f"{name}: {type(env).__name__} is neither a gymnasium.Env nor a native environment (NativeEnv)")
     if missing:
         raise EnvError(f"{name}: {type(env).__name__} has no {', '.join(missing)}; see regimen.envs.protocol.NativeEnv")
@@ -252,10 +252,10 @@ def parallel_handle(name: str, make: Callable[..., Any], args: Arguments) -> Env
             raise EnvError(f"{name}: {type(env).__name__} is not a pettingzoo.ParallelEnv; use its parallel_env()")
         return Team(env, limit)
 
-    made = guarded(make_team, name)
-    team = made()
+    maker = guarded(make_team, name)
+    team = maker()
     try:
         env_args = dict(bound) | ({} if limit is None else {LIMIT: limit})
-        return EnvHandle(id=name, native=None, make_host=made, env_args=env_args, **declared_by(team))
+        return EnvHandle(id=name, native=None, make_host=maker, env_args=env_args, **declared_by(team))
     finally:
         team.close()

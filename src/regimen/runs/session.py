@@ -51,6 +51,7 @@ class Call:
     command: str
     callback: Callback | None
     console: Console
+    begun: float  # by the monotonic clock
 
 
 class Session:
@@ -72,6 +73,8 @@ class Session:
         self.path, self.console, self.callback = call.path, call.console, call.callback
         configs = list(trials.values()) if trials else [config] * len(seeds)
         self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(configs, seeds, files))]
+        for learner in self.learners:
+            learner.ledger.started = call.begun
         self.labels = list(trials) if trials else [f"seed {seed}" for seed in seeds]
         self.varied = trials is not None
         self.recorded = config.log.trajectories or config.log.alerts

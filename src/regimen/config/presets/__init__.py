@@ -92,9 +92,11 @@ def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     return low | high | both
 
 
-def folders() -> list[Path]:
-    """Where presets are: this folder, and those of domains."""
-    return [FOLDER, *(Path(domain.presets) for domain in domains().values() if domain.presets is not None)]
+def files_below(folder: str) -> dict[str, Path]:
+    """The YAML files of a folder beside this file and in those of domains, by their name without `.yaml`."""
+    roots = [FOLDER, *(Path(domain.presets) for domain in domains().values() if domain.presets is not None)]
+    files = {path.stem: path for root in roots for path in (root / folder).glob("*.yaml")}
+    return {name: files[name] for name in sorted(files)}
 
 
 def list_presets() -> dict[str, Preset]:
@@ -104,15 +106,12 @@ def list_presets() -> dict[str, Preset]:
 
 def preset_files() -> dict[str, Path]:
     """The files of the presets that fit any environment, by name."""
-    files = {p.stem: p for folder in folders() for p in folder.glob("*.yaml")}
-    return {name: files[name] for name in sorted(files)}
+    return files_below("")
 
 
 def tuned_files(algorithm: str) -> dict[str, Path]:
     """The files of an algorithm's tuned presets by their name without `.yaml`."""
-    below = "envs" if algorithm == "ppo" else f"envs/{algorithm}"
-    files = {p.stem: p for folder in folders() for p in (folder / below).glob("*.yaml")}
-    return {name: files[name] for name in sorted(files)}
+    return files_below("envs" if algorithm == "ppo" else f"envs/{algorithm}")
 
 
 def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:

@@ -12,21 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
+from regimen.envs import registry
 from regimen.errors import RegimenError
 from regimen.experiments.many import Row, attempt, in_turn
+from regimen.experiments.sweep.optuna_trials import OptunaStudy, Pruning, require_optuna
 from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
 from regimen.files.storage import read_json
 from regimen.words import plural, score
-
-if TYPE_CHECKING:
-    from regimen.experiments.sweep.optuna_trials import OptunaStudy
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
 
@@ -44,11 +43,11 @@ def run_sweep(
     plan, reason = files.plan, files.plan.in_one_program()
     if workers > 1 or engine == "ray":
         reason = reason or "workers train one trial each"
-    done = plan.trials - len(files.missing())
+    finished = plan.trials - len(files.missing())
     way = "in one compiled program" if reason is None else f"one by one ({reason})"
     console.event(f"{plan.trials} trials, {plural(plan.seeds, 'seed')} each, {way}: {files.folder}")
-    if done:
-        console.event(f"{done} trials were done before")
+    if finished:
+        console.event(f"{finished} trials were done before")
     try:
         if reason is None:
             code = in_batches(files, console, command, batch or max(1, BATCH // plan.seeds))
@@ -87,7 +86,6 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
 def train_together(files: SweepFiles, trials: Sequence[int], console: Console, command: str = "") -> int:
     """Train what is left of these trials; returns an exit code."""
     from regimen.engines import curriculum, device
-    from regimen.envs import registry
     from regimen.runs import api
     from regimen.runs.session import Call
     from regimen.runs.stopping import check_rules
@@ -109,10 +107,10 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     check_rules(first.stop, handle.id, handle.metrics)
     course = curriculum.expand(first.curriculum, handle)
     configs = {label: config.replace(curriculum=course) for label, config in configs.items()}
-    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console)
+    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console, time.monotonic())
     seeds = [config.seed for config in configs.values()]
     base = first.replace(curriculum=course)
-    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, time.monotonic(), configs))
+    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, configs))
 
 
 def finish(
@@ -122,19 +120,19 @@ def finish(
     result = files.record(n, {"params": point, **files.measured(n), **failure})
     settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
-    done = files.plan.trials - len(files.missing())
-    text = standing(files, n, result, done, f"{settings}: {files.plan.metric} ", pruned)
+    finished = files.plan.trials - len(files.missing())
+    text = standing(files, n, result, finished, f"{settings}: {files.plan.metric} ", pruned)
     files.event(text)
     tell(text)
     return result
 
 
-def standing(files: SweepFiles, n: int, result: TrialResult, done: int, before: str = "", after: str = "") -> str:
+def standing(files: SweepFiles, n: int, result: TrialResult, finished: int, before: str = "", after: str = "") -> str:
     """The line of a trial that is done: how many are, its value or state, and the best so far."""
     best = best_of(files.results(), files.plan.lower)
     value = score(result["value"]) if "value" in result else result.get("state")
     top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
-    return f"[{done}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
+    return f"[{finished}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
 
 
 # --- one by one ------------------------------------------------------------------------------------------------------
@@ -142,8 +140,6 @@ def standing(files: SweepFiles, n: int, result: TrialResult, done: int, before: 
 
 def work(folder: Path | str, tell: Callable[[str], None] = lambda text: None) -> int:
     """Take trials until none is left. Any number of processes may do this at once."""
-    from regimen.experiments.sweep.optuna_trials import OptunaStudy
-
     folder = Path(folder)
     files = SweepFiles(folder, SweepPlan.load(folder))
     with files.claim("study", wait=True):
@@ -185,7 +181,8 @@ def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str]
     files.discard_torn(n)
     row: Row = {}
     if files.measured(n)["state"] not in ("finished", "diverged", "pruned"):
-        callback, command = study.pruning(trial, side_by_side(config)), f"trial {n} of {files.folder.name}"
+        callback = Pruning(trial, files.plan.metric, side_by_side(config)) if files.plan.prune else None
+        command = f"trial {n} of {files.folder.name}"
         to = config.replace(out=str(files.trial(n)))
         row = attempt(lambda: {"exit_code": train_further(to, command, callback, Console(True)).exit_code})
         if (code := row.pop("exit_code")) in INTERRUPTED:
@@ -198,8 +195,6 @@ def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str]
 
 def side_by_side(config: TrainConfig) -> int:
     """How many seeds of a trial train at the same time."""
-    from regimen.envs import registry
-
     native = registry.is_native(config.env) and not config.engine.distributed
     return (config.seeds or 1) if native else 1
 
@@ -209,8 +204,6 @@ def side_by_side(config: TrainConfig) -> int:
 
 def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -> int:
     """Workers that each take trials; this process only tells what they have done."""
-    from regimen.experiments.sweep.optuna_trials import require_optuna
-
     require_optuna()
     alive, codes, stop = (start_ray if engine == "ray" else start_processes)(files.folder, workers)
     open_trials = set(files.missing())
