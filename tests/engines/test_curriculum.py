@@ -12,6 +12,7 @@ import pytest
 import yaml
 from gymnasium import spaces
 
+import kit
 import regimen
 from regimen import trees
 from regimen.cli.main import main
@@ -25,7 +26,6 @@ from regimen.envs import registry
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_episodes, read_metrics
-from regimen.runs.build import make_engine
 from regimen.runs.learner import initial_from
 from regimen.types import Clock, EpisodeRows, TimeStep
 from support import BROKEN, TINY, UPDATE, assert_same_run, command_line, final_state, tiny
@@ -400,9 +400,7 @@ def test_every_seed_moves_on_its_own(tmp_path):
     assert logged(runs[1], "level") == levels_of(successes_of(runs[1], UPDATES + 10), RULE)
 
 
-def engine_of(env=DIAL, seeds=(0,), **overrides):
-    config = layers.build_config(env, overrides={**TINY, "total_steps": 10**6, **overrides})
-    return make_engine(config, registry.resolve(env), list(seeds), lambda: False)
+engine_of = partial(kit.engine_of, DIAL)
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
