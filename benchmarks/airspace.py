@@ -99,11 +99,12 @@ def baselines(names: list[str], episodes: int) -> list[list]:
     import numpy as np
 
     from regimen.domains.airspace.analysis.detector import Detector
+    from regimen.domains.airspace.analysis.flight import Pilot
     from regimen.domains.airspace.analysis.measure import fly_and_measure
-    from regimen.domains.airspace.analysis.pilots import baseline_pilot
     from regimen.domains.airspace.env import Airspace
     from regimen.domains.airspace.files import load
     from regimen.domains.airspace.generator import jitter
+    from regimen.sources.play import baseline_actor
 
     env, key = Airspace(scenario="mixed"), jax.random.key(0)
     shake = jax.jit(jax.vmap(lambda key, start: jitter(key, start, *PERTURBED.values()), (0, None)))
@@ -111,7 +112,7 @@ def baselines(names: list[str], episodes: int) -> list[list]:
     starts = jax.tree.map(lambda *x: np.concatenate(x), *drawn)
     found = {}
     for who in ("no_op", "waypoint", "mvp"):
-        pilot = baseline_pilot(who, env.baselines[who])
+        pilot = Pilot(baseline_actor(env.baselines[who]))
         found[who] = fly_and_measure(env, pilot, starts, key, Detector())
     rows = []
     for k, name in enumerate(names):

@@ -430,9 +430,17 @@ def test_the_architecture_names_files_that_exist():
     )
     places = [ROOT, ROOT / "src" / "regimen"]
     assert [name for name in sorted(named) if not any((place / name).is_file() for place in places)] == []
-    walk = text.partition("## One transition")[2].partition("A Gymnasium environment differs")[0]
-    files = re.findall(r"`([a-z_/]+\.py)", walk)
-    assert 6 <= len(files) <= 12 and len(re.findall(r"^\d\.", walk, re.M)) == 6
+
+
+def test_one_transition_passes_through_eight_files():
+    """Each step names a file that is there and a function in it, and no file is opened twice."""
+    walk = ARCHITECTURE.read_text().partition("## One transition")[2].partition("The nouns are in")[0]
+    steps = re.findall(r"^(\d)\. `([a-z_/]+\.py)`: `(\w+)`", walk, re.M)
+    assert [int(number) for number, _, _ in steps] == list(range(1, len(re.findall(r"^\d\.", walk, re.M)) + 1))
+    files = [file for _, file, _ in steps]
+    assert len(set(files)) == len(files) <= 8 and set(re.findall(r"`([a-z_/]+\.py)`", walk)) == set(files)
+    for _, file, function in steps:
+        assert f"def {function}(" in (ROOT / "src" / "regimen" / file).read_text(), f"{file}: {function}"
 
 
 def test_the_rooms_are_those_of_the_contract():

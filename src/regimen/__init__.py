@@ -67,33 +67,10 @@ if TYPE_CHECKING:
     from regimen.sources.trajectory_buffer import TrajectoryBuffer
     from regimen.types import Spec, TimeStep
 
-__all__ = [
-    "APPO",
-    "BC",
-    "CQL",
-    "IMPALA",
-    "PPO",
-    "SAC",
-    "NativeEnv",
-    "Policy",
-    "Result",
-    "Spec",
-    "TimeStep",
-    "Trainer",
-    "TrajectoryBuffer",
-    "check_env",
-    "collect",
-    "compare",
-    "evaluate",
-    "load_policy",
-    "make_env",
-    "native_env",
-    "register_algorithm",
-    "register_env",
-    "register_network",
-    "resume",
-    "train",
-]
+__all__ = ["APPO", "BC", "CQL", "IMPALA", "PPO", "SAC"]
+__all__ += ["NativeEnv", "Policy", "Result", "Spec", "TimeStep", "Trainer", "TrajectoryBuffer"]
+__all__ += ["check_env", "collect", "compare", "evaluate", "load_policy", "make_env", "native_env"]
+__all__ += ["register_algorithm", "register_env", "register_network", "resume", "train"]
 
 
 def train(
@@ -111,7 +88,7 @@ def train(
     from regimen.experiments import many
 
     with trusting(trust):
-        if many.asked(env, algo):
+        if many.is_several(env, algo):
             return many.train_all(many.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
         from regimen.runs.trainer import Trainer
 

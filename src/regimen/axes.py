@@ -57,8 +57,8 @@ def device_index() -> Array | int:
 
 def env_numbers(num_envs: int) -> Array:
     """Numbers [E] of this device's environments among those of all devices."""
-    own = jnp.arange(num_envs)
-    return own if device_count() == 1 else own + device_index() * num_envs
+    numbers = jnp.arange(num_envs)
+    return numbers if device_count() == 1 else numbers + device_index() * num_envs
 
 
 def own_key(key: Array) -> Array:

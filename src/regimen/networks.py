@@ -175,20 +175,20 @@ def on_rows(layer: Callable[[Array], Array], x: Array) -> Array:
 
 def graph_parts(space: gym.Space) -> dict[str, tuple[int, int, tuple[int, ...]]]:
     """Where each part of a graph observation lies in its vector: (start, stop, shape)."""
-    found = dict(space.spaces) if isinstance(space, gym.Dict) else {}
+    observed = dict(space.spaces) if isinstance(space, gym.Dict) else {}
     # Boxes, whose numbers arrive as they are: integers would be one-hot, bytes divided by 255
-    shapes = {k: s.shape for k, s in found.items() if isinstance(s, gym.Box) and not spaces.is_image_like(s)}
+    shapes = {k: s.shape for k, s in observed.items() if isinstance(s, gym.Box) and not spaces.is_image_like(s)}
     n, features = shapes["nodes"] if len(shapes.get("nodes", ())) == 2 else (0, 0)
-    wanted = {"nodes": (n, features), "mask": (n,), "edges": (n, n // 16)}
-    if not n or n % 16 or any(shapes.get(k) != v for k, v in wanted.items()) or len(shapes.get("graph", ())) != 1:
+    required = {"nodes": (n, features), "mask": (n,), "edges": (n, n // 16)}
+    if not n or n % 16 or any(shapes.get(k) != v for k, v in required.items()) or len(shapes.get("graph", ())) != 1:
         raise ConfigError(
             "network.name: 'graph' needs observations of the form Dict(nodes [N, F], mask [N], edges [N, N / 16], "
             f"graph [G]) with N a multiple of 16; these are {spaces.describe(space)}"
         )
     parts, start = {}, 0
-    for name, part in found.items():
+    for name, part in observed.items():
         stop = start + spaces.flat_size(part)
-        if name in (*wanted, "graph"):
+        if name in (*required, "graph"):
             parts[name] = (start, stop, shapes[name])
         start = stop
     return parts

@@ -34,20 +34,20 @@ META_ROWS = 1024  # of a batch, at most, that learned weights' gradient is estim
 
 def parse_weights(text: str, components: tuple[str, ...], where: str = "algo.reward.weights") -> tuple[float, ...]:
     """`goal=1 effort=0.2` as one number per component; those not named weigh 1."""
-    found = dict.fromkeys(components, 1.0)
+    weights = dict.fromkeys(components, 1.0)
     for item in text.replace(",", " ").split():
         name, equals, value = item.partition("=")
-        if name not in found:
+        if name not in weights:
             raise ConfigError(f"{where}: the reward has no component '{name}'{nearest(name, components)}")
         try:
-            found[name] = float(value)
+            weights[name] = float(value)
         except ValueError:
             equals = ""
-        if not equals or not 0 <= found[name] < float("inf"):
+        if not equals or not 0 <= weights[name] < float("inf"):
             raise ConfigError(f"{where}: '{item}' is not name=weight with a weight of at least 0")
-    if not any(found.values()):
+    if not any(weights.values()):
         raise ConfigError(f"{where}: every component has weight 0; at least one must be positive")
-    return tuple(found.values())
+    return tuple(weights.values())
 
 
 def parse_task(text: str, components: tuple[str, ...]) -> tuple[float, ...]:

@@ -136,17 +136,17 @@ def mask_row(space: gym.Space, mask: PyTree, lead: tuple[int, ...] = ()) -> Any:
     def rows(space: gym.Space, mask: PyTree) -> list[np.ndarray | Array]:
         match space:
             case gym.Dict() if not hasattr(mask, "shape"):
-                given = {} if mask is None else mask
-                if not isinstance(given, Mapping):
+                parts = {} if mask is None else mask
+                if not isinstance(parts, Mapping):
                     raise ConfigError(f"action mask: {describe(space)} needs a dict of masks by part")
-                if unknown := set(given) - set(space.spaces):
+                if unknown := set(parts) - set(space.spaces):
                     raise ConfigError(f"action mask: the action has no part '{min(unknown)}'")
-                return [r for k, s in space.spaces.items() for r in rows(s, given.get(k))]
+                return [r for k, s in space.spaces.items() for r in rows(s, parts.get(k))]
             case gym.Tuple() if not hasattr(mask, "shape"):
-                given = (None,) * len(space.spaces) if mask is None else mask
-                if not isinstance(given, (tuple, list)) or len(given) != len(space.spaces):
+                parts = (None,) * len(space.spaces) if mask is None else mask
+                if not isinstance(parts, (tuple, list)) or len(parts) != len(space.spaces):
                     raise ConfigError(f"action mask: {describe(space)} needs a tuple of masks, one for each part")
-                return [r for s, m in zip(space.spaces, given) for r in rows(s, m)]
+                return [r for s, m in zip(space.spaces, parts) for r in rows(s, m)]
         size = logits(space)
         if mask is None or not size:
             return [np_or_jnp.ones((*lead, size), bool)]

@@ -14,6 +14,16 @@ def is_key(x: object) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def plain(x: Array) -> Array:
+    """A random key as its words; anything else as it is."""
+    return jax.random.key_data(x) if is_key(x) else x
+
+
+def as_leaf(x: Array | np.ndarray, like: Array) -> Array:
+    """What `plain` made of a leaf as the leaf again: a key where `like` is one."""
+    return jax.random.wrap_key_data(jnp.asarray(x)) if is_key(like) else jnp.asarray(x)
+
+
 def path_name(path: jax.tree_util.KeyPath) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
@@ -21,7 +31,7 @@ def path_name(path: jax.tree_util.KeyPath) -> str:
 def flatten(tree: PyTree) -> dict[str, np.ndarray]:
     """{path: host array}; random keys as their words. Rows are contiguous: safetensors writes the bytes as they lie."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {path_name(p): np.asarray(jax.random.key_data(x) if is_key(x) else x, order="C") for p, x in leaves}
+    return {path_name(p): np.asarray(plain(x), order="C") for p, x in leaves}
 
 
 def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
@@ -40,8 +50,7 @@ def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
 
 def restore(like: Array, array: np.ndarray, what: str) -> Array:
     """`array` with the type of `like`, which must have its shape."""
-    wanted = jax.random.key_data(like) if is_key(like) else like
-    if tuple(array.shape) != tuple(np.shape(wanted)):
-        raise StorageError(f"{what} has shape {tuple(array.shape)} there and {tuple(np.shape(wanted))} here")
-    restored = jnp.asarray(array, wanted.dtype)
-    return jax.random.wrap_key_data(restored) if is_key(like) else restored
+    words = plain(like)
+    if tuple(array.shape) != tuple(np.shape(words)):
+        raise StorageError(f"{what} has shape {tuple(array.shape)} there and {tuple(np.shape(words))} here")
+    return as_leaf(np.asarray(array, words.dtype), like)

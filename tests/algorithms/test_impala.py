@@ -1,6 +1,7 @@
 """IMPALA and APPO: V-trace on probes, learning from batches of an older policy, exact resume."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from jax.flatten_util import ravel_pytree
 
+import kit
 import regimen
 import vtrace_oracle
+from kit import WIDE, greedy, value
 from regimen.algorithms.appo import APPO
 from regimen.algorithms.impala import IMPALA, VTraceRow
 from regimen.config.layers import build_config
@@ -33,46 +36,8 @@ BOTH = pytest.mark.parametrize("cls", [IMPALA, APPO], ids=["impala", "appo"])
 DEFAULTS = {"lr": 1e-2, "gamma": GAMMA, "minibatch_size": 64, "ent_coef": 0.0}
 
 
-def bound(cls, env, num_envs=8, network=None, **kwargs):
-    network = network or NetworkConfig(hidden=(16,))
-    spaces = env.observation_space, env.action_space, env.reward_components
-    spec = Spec(*spaces, num_envs=num_envs, action_conditions=getattr(env, "action_conditions", None))
-    return cls(network=network, **(DEFAULTS | kwargs)).bind(spec)
-
-
-def learn(cls, env, updates=150, lag=0, schedule=None, num_envs=8, **kwargs):
-    """The algorithm and its state after some updates on `env`, acting with a policy `lag` updates old."""
-    algo = bound(cls, env, num_envs, **kwargs)
-    source = ScanSource(schedule or Steps(128), num_envs)
-    state, carry = algo.init(jax.random.key(0)), source.init(env, algo, jax.random.key(1))
-    history = jax.tree.map(lambda x: jnp.repeat(x[None], max(lag, 1), 0), algo.actor_params(state))
-
-    @jax.jit
-    def run(state, carry, history):
-        def body(_, x):
-            state, carry, history = x
-            params, updates = algo.actor_params(state), state.clock.updates
-            if lag:
-                params, history, _ = swap(history, params, updates, lag)
-            carry, batch, rows, _ = source.next(env, algo, carry, params, jax.random.fold_in(state.key, updates))
-            state, _ = algo.update(state, batch)
-            return state.replace(clock=state.clock.advance(128, rows.count)), carry, history
-
-        return jax.lax.fori_loop(0, updates, body, (state, carry, history))
-
-    return algo, run(state, carry, history)[0]
-
-
-def greedy(algo, state, obs, mask=None):
-    mask = None if mask is None else jnp.asarray(mask)[None]
-    params, obs = algo.actor_params(state), jnp.asarray(obs, jnp.float32)[None]
-    action = algo.act(params, obs, algo.initial_carry((1,)), None, mask=mask, greedy=True)[0]
-    return np.asarray(algo.to_env(action))[0]
-
-
-def value(algo, state, obs):
-    x = algo.features(jnp.asarray(obs, jnp.float32)[None], state.norm.get("obs"))
-    return float(algo.bound.critic.apply(state.models["policy"].params["critic"], x)[0, 0])
+bound = partial(kit.bound, num_envs=8, network=WIDE, **DEFAULTS)
+learn = partial(kit.learn, num_envs=8, network=WIDE, **DEFAULTS)
 
 
 EITHER = pytest.mark.parametrize(
@@ -82,13 +47,13 @@ EITHER = pytest.mark.parametrize(
 
 @EITHER
 def test_credit_reaches_the_first_of_two_steps(cls, schedule):
-    algo, state = learn(cls, probe.Credit(), schedule=schedule)
+    algo, state = learn(cls, probe.Credit(), 150, schedule=schedule)
     assert greedy(algo, state, [0.0, 0.0]) == 1
 
 
 @EITHER
 def test_values_across_time(cls, schedule):
-    algo, state = learn(cls, probe.TwoStep(), schedule=schedule)
+    algo, state = learn(cls, probe.TwoStep(), 150, schedule=schedule)
     assert value(algo, state, [0.0]) == pytest.approx(GAMMA, abs=0.1)
     assert value(algo, state, [1.0]) == pytest.approx(1.0, abs=0.1)
 
@@ -100,7 +65,7 @@ def test_truncation_bootstraps():
 
 @EITHER
 def test_the_action_that_fits(cls, schedule):
-    algo, state = learn(cls, probe.Match(), schedule=schedule)
+    algo, state = learn(cls, probe.Match(), 150, schedule=schedule)
     assert (greedy(algo, state, [1.0]), greedy(algo, state, [-1.0])) == (1, 0)
 
 
@@ -161,10 +126,10 @@ def test_the_critic_learns_the_value_that_the_clipped_weights_define():
 def test_correction_beats_none_when_batches_are_old():
     """All batches are of the first, uniform policy while the learner moves away from it. What the critic should say of
     the first step is gamma times the probability of the action that pays; uncorrected it says half of gamma."""
-    env, lag = probe.Credit(), 64
+    env = probe.Credit()
     errors = {}
     for correction in ("vtrace", "none"):
-        algo, state = learn(IMPALA, env, updates=lag, lag=lag, correction=correction, rho_clip=4.0, pg_rho_clip=4.0)
+        algo, state = learn(IMPALA, env, updates=64, first=True, correction=correction, rho_clip=4.0, pg_rho_clip=4.0)
         out = algo.policy(state.models["policy"].params, jnp.zeros((1, 2)), None)
         errors[correction] = abs(value(algo, state, [0.0, 0.0]) - GAMMA * float(jnp.exp(out[0, 1])))
     assert errors["vtrace"] < 0.1 and errors["none"] > 0.25, errors

@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces as gym
 from jax.flatten_util import ravel_pytree
 
+import kit
 from regimen.algorithms.ppo import PPO, Knobs
 from regimen.algorithms.shared import Horizon, adapt, optimizer, scheduled
 from regimen.config.schema import NetworkConfig
@@ -24,12 +25,8 @@ TINY = NetworkConfig(hidden=(8,))
 def setup(env=None, schedule=None, num_envs=4, **kwargs):
     """A bound PPO, its state, and one real batch."""
     env = env or CartPole(max_episode_steps=20)
-    schedule = schedule or Steps(128)
-    algo = PPO(network=TINY, **kwargs).bind(Spec(env.observation_space, env.action_space, num_envs=num_envs))
-    state = algo.init(jax.random.key(0))
-    source = ScanSource(schedule, num_envs)
-    carry = source.init(env, algo, jax.random.key(1))
-    _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
+    algo = kit.bound(PPO, env, num_envs=num_envs, **kwargs)
+    state, _, batch, *_ = kit.rollout(algo, env, schedule or Steps(128))
     return algo, state, batch
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+import kit
 import regimen
 from regimen import rewards
 from regimen.algorithms.ppo import PPO
@@ -22,7 +23,7 @@ from regimen.policies.policy import save_policy
 from regimen.returns import gae
 from regimen.schedule import Episodes, Steps
 from regimen.sources.scan import ScanSource
-from regimen.types import Spec, TimeStep
+from regimen.types import TimeStep
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 
@@ -77,11 +78,7 @@ class HybridParts(probe.Hybrid):
         return state, ts.replace(reward=jnp.stack([ts.reward, jax.random.normal(key) * action["amount_0"][0]]))
 
 
-@cache
-def bound(env, reward=None, **options):
-    algo = PPO(network=TINY, reward=reward or RewardConfig(), gamma=GAMMA, gae_lambda=LAMBDA, **options)
-    spaces, conditions = (env.observation_space, env.action_space), getattr(env, "action_conditions", None)
-    return algo.bind(Spec(*spaces, env.reward_components, num_envs=4, action_conditions=conditions))
+bound = cache(partial(kit.bound, PPO, gamma=GAMMA, gae_lambda=LAMBDA))
 
 
 collect = jax.jit(
@@ -393,8 +390,7 @@ def learn(env, reward, updates=150, seeds=3):
     """(weights of the first component, share of action 1 in the rollouts) of every update [seeds, updates]; all seeds
     in one program, as `--seeds` trains them."""
     defaults = {"lr": 1e-2, "minibatch_size": 64, "epochs": 4, "gamma": 0.9}
-    algo = PPO(network=NetworkConfig(hidden=(16,)), reward=reward, **defaults)
-    algo = algo.bind(Spec(env.observation_space, env.action_space, env.reward_components, num_envs=8))
+    algo = kit.bound(PPO, env, num_envs=8, network=kit.WIDE, reward=reward, **defaults)
     source = ScanSource(Steps(128), 8)
     keys = jax.random.split(jax.random.key(3), seeds)
     state = jax.tree.map(lambda *x: jnp.stack(x), *[algo.init(key) for key in keys])

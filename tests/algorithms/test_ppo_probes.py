@@ -7,50 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kit
 from regimen.algorithms.ppo import PPO
-from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.schedule import Episodes, Steps
-from regimen.sources.scan import ScanSource
-from regimen.types import Spec
 
 GAMMA = 0.9
 
 
-def learn(env, updates=150, schedule=None, num_envs=8, **kwargs):
+def learn(env, updates=150, **settings):
     """A PPO trained on `env`: functions for its greedy action and its value."""
     defaults = {"lr": 1e-2, "gamma": GAMMA, "gae_lambda": 0.9, "minibatch_size": 64, "ent_coef": 0.0, "epochs": 4}
-    algo = PPO(network=NetworkConfig(hidden=(16,)), **(defaults | kwargs))
-    algo = algo.bind(Spec(env.observation_space, env.action_space, env.reward_components, num_envs=num_envs))
-    source = ScanSource(schedule or Steps(128), num_envs)
-    state, carry = algo.init(jax.random.key(0)), source.init(env, algo, jax.random.key(1))
-
-    @jax.jit
-    def run(state, carry):
-        def body(_, x):
-            state, carry = x
-            key = jax.random.fold_in(state.key, state.clock.updates)
-            carry, batch, rows, _ = source.next(env, algo, carry, algo.actor_params(state), key)
-            state, _ = algo.update(state, batch)
-            return state.replace(clock=state.clock.advance(128, rows.count)), carry
-
-        return jax.lax.fori_loop(0, updates, body, (state, carry))
-
-    state, _ = run(state, carry)
-    params = state.models["policy"].params
-
-    def act(obs, mask=None):
-        obs = np.asarray(obs, np.float32) if isinstance(obs, list) else obs
-        obs = jax.tree.map(lambda x: np.asarray(x)[None], obs)
-        mask = None if mask is None else np.asarray(mask)[None]
-        action = algo.act(algo.actor_params(state), obs, (), None, mask=mask, greedy=True)[0]
-        return np.asarray(algo.to_env(action))[0]
-
-    def value(obs):
-        x = algo.features(jnp.asarray(obs, jnp.float32)[None], state.norm.get("obs"))
-        return float(algo.bound.critic.apply(params["critic"], x)[0, 0])
-
-    return act, value
+    trained = kit.learn(PPO, env, updates, num_envs=8, network=kit.WIDE, **(defaults | settings))
+    return partial(kit.greedy, *trained), partial(kit.value, *trained)
 
 
 @pytest.mark.parametrize("schedule", [Steps(128), Episodes(64)], ids=["steps", "episodes"])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kit
 import regimen
 from regimen.algorithms.impala import IMPALA
 from regimen.algorithms.ppo import PPO
@@ -20,12 +21,9 @@ from support import TINY, assert_same_run
 GRU = NetworkConfig(memory="gru", memory_size=8, hidden=(8,))
 
 
-def rollout(env, schedule, num_envs=4, cls=PPO, **kwargs):
-    algo = cls(network=GRU, **kwargs).bind(Spec(env.observation_space, env.action_space, num_envs=num_envs))
-    state, source = algo.init(jax.random.key(0)), ScanSource(schedule, num_envs)
-    carry = source.init(env, algo, jax.random.key(1))
-    carry, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
-    return algo, state, carry, batch
+def rollout(env, schedule, cls=PPO, **settings):
+    algo = kit.bound(cls, env, network=GRU, **settings)
+    return algo, *kit.rollout(algo, env, schedule)[:3]
 
 
 @pytest.fixture(scope="module")
@@ -100,30 +98,19 @@ def test_gradients_reach_back_through_the_sequence():
     assert float(jnp.abs(jax.grad(log_prob)(obs)[0]).max()) > 0
 
 
-def train_recall(cls, network, updates=120, **kwargs):
-    env, num_envs = probe.Recall(), 32
-    algo = cls(network=network, lr=1e-2, ent_coef=0.01, minibatch_size=256, sequence_length=4, **kwargs)
-    algo = algo.bind(Spec(env.observation_space, env.action_space, num_envs=num_envs))
-    source, state = ScanSource(Episodes(64), num_envs), algo.init(jax.random.key(0))
-
-    @jax.jit
-    def run(state):
-        def body(_, x):
-            state, _ = x
-            key = jax.random.fold_in(state.key, state.clock.updates)
-            _, batch, rows, _ = source.next(env, algo, None, algo.actor_params(state), key)
-            state, _ = algo.update(state, batch)
-            return state.replace(clock=state.clock.advance(256, rows.count)), rows.reward.mean()
-
-        return jax.lax.fori_loop(0, updates, body, (state, jnp.float32(0.0)))
-
-    return float(run(state)[1])
+def recall(cls, network, updates=120, **settings):
+    """The mean return of an algorithm that was trained on a task of memory."""
+    settings = {"lr": 1e-2, "ent_coef": 0.01, "minibatch_size": 256, "sequence_length": 4, **settings}
+    env, schedule = probe.Recall(), Episodes(64)
+    algo, state = kit.learn(cls, env, updates, schedule=schedule, num_envs=32, network=network, **settings)
+    source = ScanSource(schedule, 32)
+    return float(jax.jit(source.next)(env, algo, None, algo.actor_params(state), jax.random.key(2))[2].reward.mean())
 
 
 def test_only_memory_recalls():
     feed_forward = NetworkConfig(hidden=(16,))
-    assert train_recall(IMPALA, GRU) > 0.8
-    assert abs(train_recall(PPO, feed_forward, updates=60)) < 0.5
+    assert recall(IMPALA, GRU) > 0.8
+    assert abs(recall(PPO, feed_forward, updates=60)) < 0.5
 
 
 RUN = TINY | {"network.memory": "gru", "network.memory_size": 8, "algo.sequence_length": 4, "algo.normalize_obs": True}

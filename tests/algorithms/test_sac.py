@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces as gym
 from scipy.special import logsumexp
 
+import kit
 import regimen
 from regimen import trees
 from regimen.algorithms.branches import Branches
@@ -22,11 +23,10 @@ from regimen.distributions import for_space
 from regimen.engines import chunk as engine_module
 from regimen.engines.base import Limits
 from regimen.engines.host import HostEngine
-from regimen.envs import probe, registry
+from regimen.envs import probe
 from regimen.envs.classic.pendulum import Pendulum
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError, OutOfMemoryError
-from regimen.runs.build import make_engine
 from regimen.schedule import Steps
 from regimen.sources.host import HostSource
 from regimen.sources.keys import RolloutKeys
@@ -113,7 +113,7 @@ def test_continuous_losses_match_numpy():
     taken = np.hstack([sample.obs, np.tanh(sample.action)])
     q = np.array([mlp(member(models["critic"].params, i), taken)[:, 0] for i in range(2)])
     loss, _ = jax.jit(algo.critic_loss)(models["critic"].params, sample, sample.obs, target)
-    both = algo.taken(models["critic"].params, sample.obs, sample.action)
+    both = algo.q_of(models["critic"].params, sample.obs, sample.action)
     np.testing.assert_allclose(both, q, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(loss, 0.5 * (((q - target) ** 2).sum(0) * weight).sum(), rtol=1e-4)
 
@@ -153,7 +153,7 @@ def test_discrete_expectations_are_exact():
     weight = sample.weight / sample.weight.sum()
     expected = -(value(models["critic"].params, sample.obs, sample.mask) * weight).sum()
     np.testing.assert_allclose(loss, expected, rtol=1e-3, atol=1e-4)
-    q = algo.taken(models["critic"].params, sample.obs, sample.action)
+    q = algo.q_of(models["critic"].params, sample.obs, sample.action)
     by_hand = mlp(member(models["critic"].params, 1), sample.obs)[np.arange(16), sample.action]
     np.testing.assert_allclose(q[1], by_hand, rtol=1e-4, atol=1e-4)
     entropy, target = algo.entropies(out)
@@ -247,7 +247,7 @@ def test_choices_that_do_not_matter_are_one_branch():
     assert branches.number == 6 and branches.head.tolist() == [0, 0, 0, 3, 4, 5]
     assert branches.matters[:3, 1].sum() == 0 and branches.matters[3:, 1].all() and branches.matters[:, 2].all()
     action = {"a": np.array([0, 1]), "b": np.array([2, 2]), "x": np.zeros((2, 1), np.float32)}
-    _, output = branches.taken(action)
+    _, output = branches.critic_inputs(action)
     assert np.argmax(output, -1).tolist() == [0, 5]
 
 
@@ -273,7 +273,7 @@ def test_many_choices_are_sampled():
     loss = jax.jit(jax.grad(lambda p: algo.policy_loss(p, models, sample, sample.obs, jax.random.key(1))[0]))
     grads = loss(models["actor"].params)
     assert (np.abs(np.asarray(grads["head"]["kernel"])[:, 6:]) > 0).any()  # the choice's logits
-    inputs, output = algo.bound.branches.taken(sample.action)
+    inputs, output = algo.bound.branches.critic_inputs(sample.action)
     assert output is None and inputs.shape == (16, 6)
     assert (np.asarray(inputs)[sample.action["choice"] != 0, 3] == 0).all()
 
@@ -448,10 +448,7 @@ def test_resume_is_exact_with_its_replay(tmp_path):
     assert policy.act([0.1, 0.2, 0.3]).shape == (1,)
 
 
-def engine_of(env, seeds=(0,), **overrides):
-    given = {k: v for k, v in {**RUN, "rollout.steps": 32, "rollout.num_envs": 4, **overrides}.items() if v is not None}
-    config = layers.build_config(env, overrides=given)
-    return make_engine(config, registry.resolve(env, config.env_args), list(seeds), lambda: False)
+engine_of = partial(kit.engine_of, settings=RUN | {"rollout.steps": 32, "rollout.num_envs": 4})
 
 
 @pytest.mark.usefixtures("compilation_cache")

@@ -1,57 +1,28 @@
 """SAC on probe environments, where the right value and the right action are known."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kit
 from regimen.algorithms.sac import SAC
 from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.schedule import Steps
-from regimen.sources.scan import ScanSource
-from regimen.types import Spec
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 GAMMA, E, T = 0.9, 8, 4
 
 
-def learn(env, updates=120, **kwargs):
+def learn(env, updates=120, **settings):
     """A SAC trained on `env`: functions for its greedy action and for Q of the smaller critic."""
     defaults = {"lr": 1e-2, "gamma": GAMMA, "tau": 0.05, "batch_size": 64, "buffer_size": 4000, "learning_starts": 128}
-    fixed = {"alpha": 1e-3, "learn_alpha": False, "update_ratio": 0.25}
-    algo = SAC(network=NetworkConfig(hidden=(16,), activation="tanh"), **(defaults | fixed | kwargs))
-    spec = Spec(
-        env.observation_space,
-        env.action_space,
-        env.reward_components,
-        num_envs=E,
-        rollout_rows=T,
-        env=env,
-        action_conditions=env.action_conditions,
-    )
-    algo = algo.bind(spec)
-    source = ScanSource(Steps(T * E), E)
-    state, carry = algo.init(jax.random.key(0)), source.init(env, algo, jax.random.key(1))
-
-    @jax.jit
-    def run(state, carry):
-        def body(_, x):
-            state, carry = x
-            key = jax.random.fold_in(state.key, state.clock.updates)
-            carry, batch, rows, _ = source.next(env, algo, carry, algo.actor_params(state), key)
-            state, _ = algo.update(state, batch)
-            return state.replace(clock=state.clock.advance(jnp.int32(T * E), rows.count)), carry
-
-        return jax.lax.fori_loop(0, updates, body, (state, carry))
-
-    state, _ = run(state, carry)
-
-    def act(obs, mask=None):
-        mask = None if mask is None else np.asarray(mask)[None]
-        obs = np.asarray(obs, np.float32)[None]
-        action = algo.act(algo.actor_params(state), obs, (), None, mask=mask, greedy=True)[0]
-        return jax.tree.map(lambda x: np.asarray(x)[0], algo.to_env(action))
+    fixed = {"alpha": 1e-3, "learn_alpha": False, "update_ratio": 0.25, "network": NetworkConfig(hidden=(16,))}
+    settings = defaults | fixed | settings
+    algo, state = kit.learn(SAC, env, updates, schedule=Steps(T * E), num_envs=E, rows=T, **settings)
 
     def value(obs):
         """The greedy branch's Q, with the policy's numbers."""
@@ -59,7 +30,7 @@ def learn(env, updates=120, **kwargs):
         policy = algo.policy(state.models["actor"].params, x, jax.random.key(0), None)
         return float((policy.weight * algo.values(state.models["critic"].params, x, policy)).sum())
 
-    return act, value, algo, state
+    return partial(kit.greedy, algo, state), value, algo, state
 
 
 def test_a_time_limit_is_not_the_end():
@@ -86,7 +57,7 @@ def test_a_box_action_follows_the_observation():
 def test_masks_of_both_states():
     act, *_ = learn(probe.Masked())
     for barred in range(3):
-        obs = np.eye(3)[barred]
+        obs = np.eye(3, dtype=np.float32)[barred]
         assert act(obs, obs == 0) == (barred + 1) % 3
 
 

@@ -176,7 +176,9 @@ def test_lists(capsys):
         assert yaml.safe_load(capsys.readouterr().out)["settings"]
     assert main(["algorithms"]) == 0
     assert main(["algorithms", "ppo"]) == 0
-    assert "--algo.clip-eps" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--algo.reward.norm-over" in out and "MISSING" not in out  # sections are opened
+    assert "--algo.clip-eps" in out
     assert main(["envs"]) == 0
     assert "cartpole" in capsys.readouterr().out
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import regimen
+from kit import refused
 from regimen.cli.main import main
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_metrics
@@ -48,13 +49,6 @@ def command(capsys, *argv) -> str:
     capsys.readouterr()
     assert main([str(a) for a in argv]) == 0
     return capsys.readouterr().out
-
-
-def refused(capsys, argv: list, code: int, message: str) -> None:
-    capsys.readouterr()
-    assert main([str(a) for a in argv]) == code
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and re.search(message, error), error
 
 
 def test_mixes_are_shared_by_episodes(data):

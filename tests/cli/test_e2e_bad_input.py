@@ -1,27 +1,17 @@
 """Bad input through the command line: one clear line, the right exit code, no traceback, nothing lost."""
 
 import json
-import re
 import shutil
 
 import pytest
 import yaml
 
+from kit import refused
 from regimen.cli.main import main
 from regimen.files.checkpoint import Checkpoints
 from support import BROKEN, UPDATE, command_line, digest_of, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
-
-
-def refused(capsys, argv: list, code: int, message: str) -> str:
-    """Run a command that must fail with this exit code and one line that matches; the line."""
-    capsys.readouterr()
-    assert main([str(a) for a in argv]) == code
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.startswith("regimen: error: "), error
-    assert re.search(message, error), error
-    return error
 
 
 # name: (environment and flags, exit code, what the line says)

@@ -16,11 +16,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
 LEAVES = {algo: layers.leaf_types(algo) for algo in ALGORITHMS}
 
 
-@pytest.mark.parametrize("name", list(names.names().values()), ids=lambda n: n.theirs)
+@pytest.mark.parametrize("name", list(names.names().values()), ids=lambda n: n.other)
 def test_every_entry_leads_to_a_setting_and_from_a_name_that_is_none(name):
     for ours in name.ours:
         assert any(ours in leaves for leaves in LEAVES.values()), ours
-    assert layers.resolve_key(name.theirs, "ppo") is None, "it is a setting already"
+    assert layers.resolve_key(name.other, "ppo") is None, "it is a setting already"
 
 
 def test_names_are_listed_once():
@@ -76,4 +76,4 @@ def test_other_unknown_names_still_get_the_nearest():
 def test_the_page_has_the_tables_of_the_code():
     text = PAGE.read_text()
     assert names.page(text) == text, "run `python -m regimen.config.names docs/migrating.md`"
-    assert all(f"`{name.theirs}`" in text for name in names.names().values())
+    assert all(f"`{name.other}`" in text for name in names.names().values())

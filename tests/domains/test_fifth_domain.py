@@ -18,9 +18,9 @@ PACKAGE = Path(__file__).parent / "fifth"
 PAGE = """
 from pathlib import Path
 from regimen.dashboard import derived
-from regimen.dashboard.index import Run
+from regimen.dashboard.index import WatchedRun
 
-run = Run(Path.cwd(), ("run",), True)
+run = WatchedRun(Path.cwd(), ("run",), True)
 run.look()
 pictures = derived.listing(run)
 view = derived.load(run, *pictures.values())
@@ -30,7 +30,7 @@ print(run.labels, list(pictures), view["title"], len(view["lines"][0]["y"]))
 
 @pytest.fixture
 def shell(tmp_path):
-    """Run `regimen` where the package is installed, as pip would leave it: on the path, with an entry point."""
+    """WatchedRun `regimen` where the package is installed, as pip would leave it: on the path, with an entry point."""
     installed = tmp_path / "site" / "forest-1.0.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: forest\nVersion: 1.0\n")

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import kit
 from regimen import rewards, trees
 from regimen.axes import DEVICES, sum_over_devices
 from regimen.cli.main import main
@@ -28,7 +29,7 @@ from regimen.runs import api, build, processes
 from regimen.runs.build import make_engine
 from regimen.schedule import for_minibatches, pack, shuffle
 from regimen.types import EpisodeRows
-from support import EPISODIC, TINY, command_line, tiny
+from support import EPISODIC, command_line, tiny
 
 FULL = {"algo.minibatch_size": 10**6, "algo.epochs": 2, "algo.lr": 1e-2, "rollout.num_envs": 16, "rollout.steps": 512}
 PAIR = FULL | {"eval.every": "2", "checkpoint.every": "2"}  # settings of the run that two processes share
@@ -134,9 +135,7 @@ def ordered():
 
 
 def engine_of(devices, env="cartpole", seeds=(0,), **overrides):
-    given = {**TINY, "total_steps": 10**6, "devices": devices, **FULL, **NORMALISED, **overrides}
-    config = layers.build_config(env, overrides={k: v for k, v in given.items() if v is not None})
-    engine = make_engine(config, registry.resolve(env, config.env_args), list(seeds), lambda: False)
+    engine = kit.engine_of(env, seeds, **{"devices": devices, **FULL, **NORMALISED, **overrides})
     engine.speed = 1e9
     return engine
 

@@ -12,11 +12,12 @@ import pytest
 import yaml
 from gymnasium import spaces
 
+import kit
 import regimen
 from regimen import trees
 from regimen.cli.main import main
 from regimen.config import layers
-from regimen.config.curriculum import Levels, Ramp, Rule, Stairs, parse
+from regimen.config.curriculum import LevelRule, Levels, Ramp, Stairs, parse
 from regimen.engines import curriculum
 from regimen.engines.base import Limits
 from regimen.engines.curriculum import Curriculum
@@ -25,7 +26,6 @@ from regimen.envs import registry
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_episodes, read_metrics
-from regimen.runs.build import make_engine
 from regimen.runs.learner import initial_from
 from regimen.types import Clock, EpisodeRows, TimeStep
 from support import BROKEN, TINY, UPDATE, assert_same_run, command_line, final_state, tiny
@@ -37,7 +37,7 @@ COURSE = {
     "chance": "1 @ 0, 0 @ 300 steps, 0.6 @ 500 steps",
     "drift": "-1 .. 3 over 400 steps",
 }
-RULE = Rule(3, 0.75, 0.5, 12)
+RULE = LevelRule(3, 0.75, 0.5, 12)
 UPDATES = 40
 
 
@@ -118,7 +118,7 @@ def test_bad_texts_are_refused_where_settings_are_read(text):
 
 def test_fields_moved_by_success_share_one_level():
     _, rule = curriculum.read({"a": "1, 2, 3 up 0.6", "b": "9, 8, 7 window 20", "c": "1 @ 0"})
-    assert rule == Rule(3, up=0.6, down=None, window=20)
+    assert rule == LevelRule(3, up=0.6, down=None, window=20)
     with pytest.raises(ConfigError, match=r"curriculum\.b: 2 levels, but 3 for a; .* share one level"):
         curriculum.read({"a": "1, 2, 3", "b": "1, 2"})
     with pytest.raises(ConfigError, match=r"curriculum\.b: up 0\.7, but up 0\.6 for another field"):
@@ -187,7 +187,7 @@ def test_refused_in_one_line(case, capsys, tmp_path):
 # --- the level -------------------------------------------------------------------------------------------------------
 
 
-def levels_of(successes: list[list[bool]], rule: Rule) -> list[int]:
+def levels_of(successes: list[list[bool]], rule: LevelRule) -> list[int]:
     """The level of each update, from the successes of the episodes that ended in each."""
     level, seen, path = 1, [], []
     for ended in successes:
@@ -215,7 +215,7 @@ def rows_of(successes: list[bool], capacity: int, threshold: float | None = None
 @pytest.mark.parametrize("threshold", [None, 3.0])  # by the metric, by a return at the threshold
 @pytest.mark.parametrize("rule", [(3, 0.6, 0.3, 4), (4, 0.7, 0.69, 25), (2, 1.0, 1e-3, 1), (5, 0.5, None, 7)])
 def test_the_level_moves_as_the_rule_says(rule, threshold):
-    rule = Rule(*rule)
+    rule = LevelRule(*rule)
     rng = np.random.default_rng(0)
     course = Curriculum({}, rule, threshold)
     after = jax.jit(course.after)
@@ -231,9 +231,9 @@ def test_the_level_moves_as_the_rule_says(rule, threshold):
 
 
 def test_rates_are_compared_exactly():
-    assert Rule(2, 0.07, 0.06, 100).enough() == 7 and 0.07 * 100 > 7
-    assert Rule(2, 0.29, 0.28, 100).enough() == 29 and Rule(2, 0.9, 0.55, 20).too_few() == 11
-    assert Rule(2, 0.5).too_few() == 0
+    assert LevelRule(2, 0.07, 0.06, 100).enough() == 7 and 0.07 * 100 > 7
+    assert LevelRule(2, 0.29, 0.28, 100).enough() == 29 and LevelRule(2, 0.9, 0.55, 20).too_few() == 11
+    assert LevelRule(2, 0.5).too_few() == 0
 
 
 def clock_at(steps: int) -> Clock:
@@ -400,9 +400,7 @@ def test_every_seed_moves_on_its_own(tmp_path):
     assert logged(runs[1], "level") == levels_of(successes_of(runs[1], UPDATES + 10), RULE)
 
 
-def engine_of(env=DIAL, seeds=(0,), **overrides):
-    config = layers.build_config(env, overrides={**TINY, "total_steps": 10**6, **overrides})
-    return make_engine(config, registry.resolve(env), list(seeds), lambda: False)
+engine_of = partial(kit.engine_of, DIAL)
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])

@@ -1,30 +1,26 @@
 """The compiled chunk: once per run, the same whatever its size, seeds that do not disturb each other."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kit
 from regimen import trees
-from regimen.config import layers
 from regimen.engines import chunk as engine_module
 from regimen.engines.base import IDLE, Limits
 from regimen.engines.chunk import append, empty_rows
-from regimen.envs import registry
-from regimen.runs.build import make_engine
 from regimen.types import EpisodeRows
-from support import BROKEN, TINY
+from support import BROKEN
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 LUCK = f"{BROKEN}:Luck"  # episodes of 4 steps, so 8 in an update of 32
 
 
-def engine_of(env=LUCK, seeds=(0,), **overrides):
-    given = {**TINY, "total_steps": 10**6, **overrides}
-    config = layers.build_config(env, overrides={k: v for k, v in given.items() if v is not None})
-    return make_engine(config, registry.resolve(env), list(seeds), lambda: False)
+engine_of = partial(kit.engine_of, LUCK)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +132,7 @@ def test_a_run_compiles_its_chunk_once():
 
 
 def test_the_host_update_is_compiled_once():
-    engine = engine_of("gym:CartPole-v1")
+    engine = kit.engine_of("gym:CartPole-v1")
     engine.advance([Limits(1)])
     programs = engine.update._cache_size()  # of all engines of this process
     for _ in range(2):

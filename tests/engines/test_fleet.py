@@ -95,7 +95,9 @@ class InProcess:
 def engine(request, monkeypatch):
     """One asynchronous worker that may be three rollouts ahead."""
     configuration.register_algorithm("eager", Eager, EagerConfig)
-    monkeypatch.setattr(fleet_module, "ray", InProcess(request.param == "ahead"))
+    in_process = InProcess(request.param == "ahead")
+    monkeypatch.setattr(fleet_module, "ray", in_process)
+    monkeypatch.setattr("regimen.engines.ray.engine.ray", in_process)
     monkeypatch.setattr("regimen.engines.ray.cluster.Cluster.start", lambda self: "this process")
     monkeypatch.setattr("regimen.engines.ray.cluster.Cluster.stop", lambda self: None)
     given = TINY | {"engine": "ray", "workers": 1, "engine.queue": 3, "total_steps": 10_000, "algo.max_lag": 2}
@@ -125,7 +127,7 @@ def test_the_lag_of_every_batch(engine):
     assert dropped == ([0, 0, 0, 1, 1, 1, 2] if engine.ahead else [0] * 7)
     assert offered == [1, 2, 3, 4, 5, 6, 7], "after every update"
     assert engine.summary()["dropped_batches"] == dropped[-1]
-    assert len(engine.fleet.members[0].asked) == 3
+    assert len(engine.fleet.members[0].requests) == 3
 
 
 # --- a worker --------------------------------------------------------------------------------------------------------
@@ -232,7 +234,7 @@ def test_a_hanging_environment_is_replaced_when_its_time_is_over(monkeypatch):
     fleet.members = [member]
     for what, seconds in (("step", 1.9), ("act", 60.0), ("start", 60.0), ("wait", 60.0)):
         member.status = member.status._replace(what=what, env=3, seconds=seconds)
-        member.question, member.asked_at = None, float("inf")  # no new question
+        member.question, member.question_time = None, float("inf")  # no new question
         fleet.look()
     assert told == []
     for what in ("step", "reset"):

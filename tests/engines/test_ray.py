@@ -27,9 +27,9 @@ from support import TINY, final_state, tiny
 ray = pytest.importorskip("ray")
 
 from ray_envs import Eager, EagerConfig  # noqa: E402
-from regimen.engines.ray import fleet as fleet_module  # noqa: E402
 from regimen.engines.ray.cluster import Cluster  # noqa: E402
-from regimen.engines.ray.worker import Native, join, join_rows, native_key, share_key  # noqa: E402
+from regimen.engines.ray.engine import RayEngine  # noqa: E402
+from regimen.engines.ray.worker import NativeSource, join, join_rows, native_key, share_key  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("without_plots", "compilation_cache"), pytest.mark.timeout(180)]
 FRAGILE = "ray_envs:Fragile"
@@ -93,7 +93,7 @@ class Shares:
         for w in range(workers):
             if handle.native is not None:
                 post = type("Post", (), {"worker": w, "start": (0, 0)})
-                self.parts.append(Native(handle.native, schedule, share, algo, native_key(config.seed, post)))
+                self.parts.append(NativeSource(handle.native, schedule, share, algo, native_key(config.seed, post)))
                 continue
             source = HostSource(handle.make_host, schedule, share, max_episode_steps=handle.max_episode_steps)
             source.init(host_seed(config.seed, 0) + w * share)
@@ -248,15 +248,15 @@ def test_an_environment_that_cannot_be_made_is_not_tried_again(cluster):
 
 def everything_done(engine):
     """Wait until the workers have done all that they were asked for."""
-    asked = [rollout.report for member in engine.fleet.members for rollout in member.asked]
+    asked = [rollout.report for member in engine.fleet.members for rollout in member.requests]
     ray.wait(asked, num_returns=len(asked))
 
 
 def test_batches_as_they_come(cluster, eager, monkeypatch):
     """Lag and worker of each batch, one broadcast per version, and no more rollouts ahead than allowed."""
     puts = []
-    put = fleet_module.put
-    monkeypatch.setattr("regimen.engines.ray.engine.put", lambda weights: puts.append(1) or put(weights))
+    broadcast = RayEngine.broadcast
+    monkeypatch.setattr(RayEngine, "broadcast", lambda engine: puts.append(1) or broadcast(engine))
     engine = engine_for(FRAGILE, eager, **{"engine.queue": 3})
     try:
         updates = 0
@@ -272,7 +272,7 @@ def test_batches_as_they_come(cluster, eager, monkeypatch):
         assert progress.metrics["dropped_batches"] == 0
         everything_done(engine)  # the learner is busy elsewhere: workers go on as far ahead as they may
         steps = [ray.get(m.actor.status.remote()).steps for m in engine.fleet.members]
-        assert [len(m.asked) for m in engine.fleet.members] == [3, 3]
+        assert [len(m.requests) for m in engine.fleet.members] == [3, 3]
         taken = sum(int(b.valid.sum()) for b in engine.batches)
         assert sum(steps) == taken + 2 * 3 * 16
         # what waited was collected with older weights than what is collected from now on

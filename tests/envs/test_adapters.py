@@ -47,7 +47,7 @@ def test_gymnasiums_own_checker_passes(name):
 
 
 def test_several_agents_are_not_gymnasiums():
-    with pytest.raises(EnvError, match="Team has several agents; use to_pettingzoo"):
+    with pytest.raises(EnvError, match="TeamProbe has several agents; use to_pettingzoo"):
         to_gymnasium(resolve("probe/team").native)
 
 

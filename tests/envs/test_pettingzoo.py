@@ -14,7 +14,7 @@ from regimen.domains.airspace.env import Airspace
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
 from regimen.envs.check import check_env
 from regimen.envs.probe import Match
-from regimen.envs.probe import Team as Probe
+from regimen.envs.probe import TeamProbe as Probe
 from regimen.envs.protocol import native_env
 from regimen.envs.registry import resolve
 from regimen.errors import EnvError

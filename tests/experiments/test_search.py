@@ -200,7 +200,7 @@ def test_the_page_is_told_what_is_believed_after_every_trial(tmp_path):
 
 
 def test_the_page_is_told_only_of_the_last_trials_of_a_large_space(tmp_path, monkeypatch):
-    monkeypatch.setattr("regimen.experiments.search.live_view.MOST", 60)
+    monkeypatch.setattr("regimen.experiments.search.store.MOST", 60)
     whole = search(tmp_path / "s")
     whole.run()
     assert len(whole.verdicts) > 60 // len(whole.space) > 0

@@ -255,11 +255,11 @@ def test_a_dumb_terminal_gets_plain_lines():
 
 def test_time_left():
     panel = _Panel(1000, "steps")
-    assert panel.left() is None and "compiling" in panel.progress()
+    assert panel.seconds_left() is None and "compiling" in panel.progress()
     panel.update({"env_steps": 100}, None, None)
     panel._marks[0] = (panel._marks[0][0] - 10.0, 0.0)  # the first point was 10 s ago, at step 0
-    assert panel.left() == pytest.approx(90, rel=0.05)
-    assert _Panel(None, "updates").left() is None
+    assert panel.seconds_left() == pytest.approx(90, rel=0.05)
+    assert _Panel(None, "updates").seconds_left() is None
 
 
 @pytest.mark.parametrize(

@@ -179,15 +179,15 @@ def test_a_stop_is_kept_unless_a_budget_lifts_it(code, kept):
     stop = StopConfig(target_return=5.0, convergence_window=1, patience=0)
     ledger = make_ledger(stop=stop)
     ledger.record(progress([(10, [6.0])]))
-    assert ledger.rules.rules["convergence"].fired is not None
+    assert ledger.rules.by_name["convergence"].fired is not None
     ledger.stop = Stop(code, "why", converged=code == "converged")
     saved = json.loads(json.dumps(ledger.state()))
     killed, finished = make_ledger(stop=stop), make_ledger(stop=stop)
     killed.restore(saved, seconds=1.0)
     assert killed.stop == (ledger.stop if kept else None)
-    assert (killed.rules.rules["convergence"].fired is not None) == kept
+    assert (killed.rules.by_name["convergence"].fired is not None) == kept
     finished.restore(saved, seconds=1.0, finished=True)
-    assert finished.stop is None and finished.rules.rules["convergence"].fired is None
+    assert finished.stop is None and finished.rules.by_name["convergence"].fired is None
 
 
 def test_an_equal_evaluation_is_no_new_best():

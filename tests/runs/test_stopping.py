@@ -206,9 +206,9 @@ def test_rules_continue_where_they_were_saved():
         rules.episodes(returns[7:])
         rules.evaluation(points[4])
     assert whole.state() == second.state()
-    bands = whole.rules["bands"]
-    assert (whole.rules["zero_conflict"].run, bands.judged, bands.good) == (3, 3, 3)
-    assert whole.rules["metric"].fired is not None and whole.fired() == second.fired()
+    bands = whole.by_name["bands"]
+    assert (whole.by_name["zero_conflict"].run, bands.judged, bands.good) == (3, 3, 3)
+    assert whole.by_name["metric"].fired is not None and whole.fired() == second.fired()
 
 
 def test_a_rule_that_fired_but_was_not_yet_asked_is_saved():
@@ -225,7 +225,7 @@ def test_a_run_that_a_rule_ended_goes_on_until_the_rule_holds_anew():
     rules.evaluation({"eval/return_mean": 3.0, "env_steps": 10, "eval/los": 1.0, "eval/episodes": 10})
     again.restore(rules.state(), stopped=True)
     assert again.fired() is None
-    assert again.rules["no_improvement"].best == 3.0, "the others keep their waits"
+    assert again.by_name["no_improvement"].best == 3.0, "the others keep their waits"
     again.episodes([2.0] * 4)
     assert again.fired() is None
     again.episodes([2.0])

@@ -5,17 +5,15 @@ import jax
 import numpy as np
 import pytest
 
+import kit
 from regimen.algorithms.ppo import PPO
-from regimen.config.schema import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.schedule import Episodes, Steps
 from regimen.sources.scan import ScanSource
-from regimen.types import Spec
 
 
 def rollouts(schedule, num_envs, env, n=3):
-    spec = Spec(env.observation_space, env.action_space, num_envs=num_envs)
-    algo = PPO(network=NetworkConfig(hidden=(8,))).bind(spec)
+    algo = kit.bound(PPO, env, num_envs=num_envs)
     params = algo.actor_params(algo.init(jax.random.key(0)))
     source = ScanSource(schedule, num_envs)
     carry = source.init(env, algo, jax.random.key(1))

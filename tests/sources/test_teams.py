@@ -7,10 +7,11 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
+import kit
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
 from regimen.envs.adapters.pettingzoo import Team, to_pettingzoo
-from regimen.envs.probe import Team as Probe
+from regimen.envs.probe import TeamProbe as Probe
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
@@ -22,20 +23,13 @@ KEY, START, ENVS = jax.random.key(3), jax.random.key(4), 4
 NETWORK = NetworkConfig(hidden=(8,))
 
 
-def bound(env, **settings):
-    spec = Spec(env.observation_space, env.action_space, agents=env.agents, num_envs=ENVS)
-    return PPO(network=NETWORK, **settings).bind(spec)
-
-
 @pytest.fixture(scope="module", params=["steps", "episodes"])
 def rollout(request):
     env = Probe(absent=0.5)
     schedule = Steps(48) if request.param == "steps" else Episodes(12)
-    algo, source = bound(env), ScanSource(schedule, ENVS)
-    params = algo.actor_params(algo.init(jax.random.key(0)))
-    carry = source.init(env, algo, START)
-    out = jax.jit(source.next)(env, algo, carry, params, KEY)
-    return env, algo, params, schedule, *jax.device_get(out[1:])
+    algo = kit.bound(PPO, env, num_envs=ENVS)
+    state, _, *out = kit.rollout(algo, env, schedule, start=4, key=3)
+    return env, algo, algo.actor_params(state), schedule, *jax.device_get(out)
 
 
 def test_rows_count_only_while_their_agent_acts(rollout):

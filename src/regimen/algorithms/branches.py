@@ -71,31 +71,31 @@ class Branches:
         """The action with these choices [..., R] and numbers [..., X]."""
         out, r, x = {}, 0, 0
         for name, d in self.discrete.items():
-            own = choices[..., r : r + d.size]
-            out[name], r = own if d.event_ndim else own[..., 0], r + d.size
+            leaves = choices[..., r : r + d.size]
+            out[name], r = leaves if d.event_ndim else leaves[..., 0], r + d.size
         for name, d in self.continuous.items():
             out[name], x = numbers[..., x : x + d.size], x + d.size
         return out if self.elements.hybrid else next(iter(out.values()))
 
     def relevance(self, action: PyTree) -> np.ndarray | Array:
         """Which elements matter [..., M], or [M] where all always do; numpy from numpy."""
-        found = self.elements.relevance(action, None)
-        if found is None:
+        relevant = self.elements.relevance(action, None)
+        if relevant is None:
             return np.ones(len(self.owner), bool)
-        by_leaf = self.elements.split(found)
-        found = jnp.concatenate([by_leaf[n] for n in self.names], axis=-1)
-        return np.asarray(found) if isinstance(jax.tree.leaves(action)[0], np.ndarray) else found
+        by_leaf = self.elements.split(relevant)
+        relevant = jnp.concatenate([by_leaf[n] for n in self.names], axis=-1)
+        return np.asarray(relevant) if isinstance(jax.tree.leaves(action)[0], np.ndarray) else relevant
 
     def index(self, choices: np.ndarray | Array) -> np.ndarray | Array:
         """The branch of choices [..., R]."""
         strides = np.cumprod([1, *self.row_sizes[:0:-1]])[::-1][: self.rows]
         return (choices * strides.astype(np.int32)).sum(-1)
 
-    def chosen(self, action: PyTree) -> tuple[Array, Array]:
+    def choices_and_numbers(self, action: PyTree) -> tuple[Array, Array]:
         """Choices [..., R] and numbers [..., X] of an action as sampled."""
-        own = self.elements.by_leaf(action)
-        rows = [own[n] if d.event_ndim else own[n][..., None] for n, d in self.discrete.items()]
-        numbers = [own[n] for n in self.continuous]
+        leaves = self.elements.by_leaf(action)
+        rows = [leaves[n] if d.event_ndim else leaves[n][..., None] for n, d in self.discrete.items()]
+        numbers = [leaves[n] for n in self.continuous]
         lead = (rows or numbers)[0].shape[:-1]
         choices = jnp.concatenate(rows, axis=-1) if rows else jnp.zeros((*lead, 0), jnp.int32)
         return choices, jnp.concatenate(numbers, axis=-1) if numbers else jnp.zeros((*lead, 0))
@@ -187,9 +187,9 @@ class Branches:
     def trivial(self) -> bool:
         return bool((self.head == np.arange(self.number)).all())
 
-    def taken(self, action: PyTree) -> tuple[Array, Array | None]:
+    def critic_inputs(self, action: PyTree) -> tuple[Array, Array | None]:
         """Of an action that was taken: what the critic reads beside the observation, and its output, one-hot."""
-        choices, raw = self.chosen(action)
+        choices, raw = self.choices_and_numbers(action)
         starts = np.cumsum([0, *(d.size for d in self.continuous.values())])
         parts = [squash(d, raw[..., a : a + d.size]) for d, a in zip(self.continuous.values(), starts)]
         numbers = jnp.concatenate(parts, axis=-1) if parts else raw

@@ -134,5 +134,5 @@ class Components:
         """Metrics of the weights, as shares."""
         if self.heads == 1:
             return {}
-        own = weights if self.weighting is not None else self.fixed_weights(1.0)
-        return {f"weight/{name}": w for name, w in zip(self.names, own / own.sum())}
+        shares = weights if self.weighting is not None else self.fixed_weights(1.0)
+        return {f"weight/{name}": w for name, w in zip(self.names, shares / shares.sum())}

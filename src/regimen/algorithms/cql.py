@@ -119,7 +119,7 @@ class CQL(SAC):
         """The critics' loss and alpha (log int exp Q - Q), summed over both (eq. 4)."""
         loss, metrics = super().critic_loss(params, sample, x, target)
         assert sample.proposals is not None and sample.weight_q is not None
-        gap = self.log_integral(params, x, sample.proposals) - self.taken(params, x, sample.action)  # [2, B]
+        gap = self.log_integral(params, x, sample.proposals) - self.q_of(params, x, sample.action)  # [2, B]
         threshold = 0.0 if self.config.lagrange is None else self.config.lagrange
         conservative = sample.weight_q * (mean(gap.T, sample.weight) - threshold).sum()
         metrics |= {"cql_loss": conservative, "cql_gap": mean(gap.mean(0), sample.weight)}
@@ -157,19 +157,19 @@ class CQL(SAC):
         """SAC's, on transitions that carry the actions to be conservative about; then the multiplier."""
         c = self.config
         x, next_x = self.features(sample.obs, norm), self.features(sample.next_obs, norm)
-        drawn = self.proposals(models["actor"].params, sample, x, next_x, jax.random.fold_in(keys[0], 1))
+        proposals = self.proposals(models["actor"].params, sample, x, next_x, jax.random.fold_in(keys[0], 1))
         weight = jnp.asarray(c.min_q_weight, jnp.float32)
         if c.lagrange is not None:
             weight = jnp.exp(models["lagrange"].params["log"][0])
         fields = {f.name: getattr(sample, f.name) for f in dataclasses.fields(sample)}
         fields["reward"] = sample.reward * self.reward_scale
-        rich = CQLTransitions(**fields, proposals=drawn, weight_q=weight, cloning=number < c.bc_steps)
-        models, metrics = super().gradient_step(models, rich, norm, keys, number)
+        sample = CQLTransitions(**fields, proposals=proposals, weight_q=weight, cloning=number < c.bc_steps)
+        models, metrics = super().gradient_step(models, sample, norm, keys, number)
         metrics["min_q_weight"] = weight
         if c.lagrange is not None:  # up where the critics are less conservative than the threshold, down where more
             slope = -weight * (metrics["cql_gap"] - c.lagrange)
             lr = c.lr if c.critic_lr is None else c.critic_lr
-            moved = move(models["lagrange"], self.optimizer(), {"log": slope[None]}, lr)
-            capped = {"log": jnp.minimum(moved.params["log"], math.log(LARGEST))}
-            models = models | {"lagrange": moved.replace(params=capped)}
+            multiplier = move(models["lagrange"], self.optimizer(), {"log": slope[None]}, lr)
+            capped = {"log": jnp.minimum(multiplier.params["log"], math.log(LARGEST))}
+            models = models | {"lagrange": multiplier.replace(params=capped)}
         return models, metrics

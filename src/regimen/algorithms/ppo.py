@@ -24,7 +24,7 @@ from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
 from regimen.schedule import Minibatch, RowMatrix, draw_words
-from regimen.sources.trajectory_rows import MinibatchRows
+from regimen.sources.trajectory_buffer import MinibatchRows
 from regimen.types import Array, Batch, PyTree, Record, Scalar, Spec, State, pytree_dataclass
 
 

@@ -131,15 +131,15 @@ class SAC(OffPolicy):
         q = self.values(models["critic"].target, x, policy)
         return sample.reward + sample.discount * self.soft(models["alpha"].params["log"], policy, q)
 
-    def taken(self, params: PyTree, x: Array, action: PyTree) -> Array:
+    def q_of(self, params: PyTree, x: Array, action: PyTree) -> Array:
         """Both critics' Q of actions that were taken [2, B]."""
-        inputs, output = self.bound.branches.taken(action)
+        inputs, output = self.bound.branches.critic_inputs(action)
         q = self.critics(params, jnp.concatenate([x, inputs], axis=-1))
         return q[..., 0] if output is None else (q * output).sum(-1)
 
     def critic_loss(self, params: PyTree, sample: NStepTransitions, x: Array, target: Array) -> tuple[Array, Metrics]:
         """1/2 (Q_i(s, a) - target)^2, summed over the two critics and a mean over rows; and what it says of Q."""
-        q = self.taken(params, x, sample.action)
+        q = self.q_of(params, x, sample.action)
         loss = 0.5 * mean(jnp.square(q - target).sum(0), sample.weight)
         return loss, {"value_loss": loss, "q_mean": mean(q.mean(0), sample.weight)}
 
@@ -213,7 +213,7 @@ class SAC(OffPolicy):
         """Q of the data's own actions on evenly spaced rows, in the rewards' own units, beside the discounted return
         that followed them (`Dataset.monte_carlo`); a gap above 0 is over-estimation."""
         x = self.features(data.probe.obs, state.norm.get("obs"))
-        q = self.taken(state.models["critic"].params, x, data.probe.action).mean() / self.reward_scale
+        q = self.q_of(state.models["critic"].params, x, data.probe.action).mean() / self.reward_scale
         happened = data.mc_return.mean()
         return {"q_data_mean": q, "mc_return_mean": happened, "q_gap": q - happened}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from regimen.config import layers, presets
 from regimen.config.catalogue import ENVS, FILES
 from regimen.config.fields import Positive
-from regimen.config.flags import field_docs, positional
+from regimen.config.flags import Row, field_docs, positional, rows_of
 from regimen.config.regimen import describe, describe_budget, resolve
 from regimen.config.schema import ALGORITHMS
 from regimen.errors import ConfigError, EnvError, UsageError, nearest
@@ -81,9 +83,17 @@ class AlgorithmsArgs:
             return
         entry = ALGORITHMS[layers.check_algorithm(self.name)]
         print(f"{self.name}: {entry.description}\n{entry.when}\n")
-        docs = field_docs(entry.config)
-        for f in dataclasses.fields(entry.config):
-            print(f"  --algo.{f.name.replace('_', '-'):<22} {f.default!s:<10} {docs.get(f.name, '')}")
+        for row in settings_of(entry.config(), "algo."):
+            print(f"  --{row.name:<27} {row.default!s:<10} {row.help}")
+
+
+def settings_of(section: Any, prefix: str) -> Iterator[Row]:
+    """The settings of a section and of the sections in it."""
+    for row in rows_of(type(section), section, prefix):
+        if dataclasses.is_dataclass(row.default):
+            yield from settings_of(row.default, f"{row.name}.")
+        else:
+            yield row
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ class CollectArgs:
                 print(text, file=sys.stderr if self.json else sys.stdout, flush=True)
 
         names = ("policy", "episodes", "steps", "mix", "checkpoint", "target_return", "epsilon", "greedy", "seed")
-        chosen = {name: getattr(self, name) for name in (*names, "env_args")}
-        data = collect(self.target, self.out, **chosen, report=report)
+        options = {name: getattr(self, name) for name in (*names, "env_args")}
+        data = collect(self.target, self.out, **options, report=report)
         print(json.dumps(data.describe(), indent=2) if self.json else f"{data.summary()} in {data.path}")
 
 

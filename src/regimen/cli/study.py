@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json as json_lib
+import json
 import shlex
 import sys
 from dataclasses import dataclass
@@ -115,5 +115,5 @@ def run(argv: list[str]) -> int:
         **{f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.name not in ("env", "json", "quiet")},
     )
     if args.json:
-        print(json_lib.dumps(study.summary(), indent=2))
+        print(json.dumps(study.summary(), indent=2))
     return study.exit_code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_lib
+import json
 import shlex
 import sys
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from regimen.config.fields import Natural, Whole
 from regimen.config.flags import positional, print_help, rows_of, wants_help
 from regimen.config.validation import field_types, read_field
-from regimen.errors import UsageError, nearest
+from regimen.errors import UsageError
 
 if TYPE_CHECKING:
     from regimen.experiments.sweep.space import SweepPlan
@@ -71,10 +71,6 @@ class SweepArgs:
     """Print no progress."""
 
 
-REPEATED = ("grid", "random")
-SWITCHES = ("lower", "prune", "one_by_one", "json", "quiet")
-
-
 def run(argv: list[str]) -> int:
     if wants_help(argv):
         print_help("regimen sweep", DESCRIPTION, rows_of(SweepArgs))
@@ -88,7 +84,7 @@ def run(argv: list[str]) -> int:
     console = Console(quiet=args.quiet, file=sys.stderr if args.json else None)
     code = run_sweep(files, shlex.join(["regimen", "sweep", *argv]), console, args.workers, args.engine, args.batch)
     if args.json:
-        print(json_lib.dumps(read_json(files.folder / "sweep.json"), indent=2))
+        print(json.dumps(read_json(files.folder / "sweep.json"), indent=2))
     return code
 
 
@@ -119,12 +115,14 @@ def read(argv: list[str]) -> tuple[SweepArgs, SweepPlan | None]:
     from regimen.cli import train
     from regimen.experiments.sweep.space import make_plan
 
-    flags, lists, rest = split_flags(argv)
-    values = {name: read_field(SweepArgs, name, value, "--" + name.replace("_", "-")) for name, value in flags.items()}
-    args = SweepArgs(**values)
-    if not rest and not lists["grid"] and not lists["random"] and args.out:
+    lists, rest = split_lists(argv)
+    types = {name: hint for name, hint in field_types(SweepArgs).items() if name not in ("env", *lists)}
+    tokens = train.tokenize(rest, types)
+    values = {name: tokens.values.pop(name) for name in types if name in tokens.values}
+    args = SweepArgs(**{n: read_field(SweepArgs, n, v, "--" + n.replace("_", "-")) for n, v in values.items()})
+    if args.out and not (tokens.positionals or tokens.values or tokens.env_args or any(lists.values())):
         return args, None
-    tokens = train.checked(rest)
+    train.check_named(tokens)
     env = tokens.positionals[0] if tokens.positionals else tokens.values.get("env")
     if tokens.values.get("algorithm") == "all" or str(env).endswith("/all"):
         raise UsageError("a sweep has one environment and, unless --grid algo=A,B names several, one algorithm")
@@ -150,33 +148,21 @@ def read(argv: list[str]) -> tuple[SweepArgs, SweepPlan | None]:
     return args, plan
 
 
-def split_flags(argv: list[str]) -> tuple[dict[str, str | bool], dict[str, list[str]], list[str]]:
-    """The sweep's own flags, its lists, and what belongs to `regimen train`."""
-    flags: dict[str, str | bool] = {}
-    lists: dict[str, list[str]] = {name: [] for name in REPEATED}
+def split_lists(argv: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """The KEY=VALUES of `--grid` and `--random`, which may come several times, and the other arguments."""
+    lists: dict[str, list[str]] = {"grid": [], "random": []}
     rest, tokens = [], list(argv)
-    names = [n for n in field_types(SweepArgs) if n != "env"]
     while tokens:
         token = tokens.pop(0)
         name, equals, value = token.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
-        if not token.startswith("--") or (name not in names and name.removeprefix("no_") not in SWITCHES):
+        if not token.startswith("--") or name not in lists:
             rest.append(token)
-        elif name in REPEATED:
-            pairs = [value] if equals else []
-            while tokens and "=" in tokens[0] and not tokens[0].startswith("--"):
-                pairs.append(tokens.pop(0))
-            if not pairs:
-                raise UsageError(f"--{name} needs KEY=VALUES, as in --{name} " + example(name))
-            lists[name] += pairs
-        elif name.removeprefix("no_") in SWITCHES:
-            flags[name.removeprefix("no_")] = not name.startswith("no_") if not equals else value
-        elif equals or (tokens and not tokens[0].startswith("--")):
-            flags[name] = value if equals else tokens.pop(0)
-        else:
-            raise UsageError(f"{token} needs a value{nearest(name, names) if name not in names else ''}")
-    return flags, lists, rest
-
-
-def example(name: str) -> str:
-    return "algo.lr=1e-4,3e-4" if name == "grid" else "algo.lr=log:1e-4:1e-2"
+            continue
+        pairs = [value] if equals else []
+        while tokens and "=" in tokens[0] and not tokens[0].startswith("--"):
+            pairs.append(tokens.pop(0))
+        if not pairs:
+            example = "algo.lr=1e-4,3e-4" if name == "grid" else "algo.lr=log:1e-4:1e-2"
+            raise UsageError(f"--{name} needs KEY=VALUES, as in --{name} {example}")
+        lists[name] += pairs
+    return lists, rest

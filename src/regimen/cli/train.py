@@ -6,9 +6,10 @@ import dataclasses
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from regimen.config import layers
 from regimen.config.flags import (
@@ -136,15 +137,21 @@ def read(argv: list[str]) -> tuple[TrainConfig, TrainFlags]:
 
 def checked(argv: list[str]) -> Tokens:
     tokens = tokenize(argv)
-    if not tokens.positionals and "config" not in tokens.values and "env" not in tokens.values:
-        raise UsageError("regimen train needs an environment: `regimen train ENV`; `regimen envs` lists them")
+    check_named(tokens)
     return tokens
 
 
-def tokenize(argv: list[str]) -> Tokens:
-    only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS}
-    asked_for = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
-    algorithms = [a for a in (*asked_for, "ppo", *ALGORITHMS) if a in ALGORITHMS]
+def check_named(tokens: Tokens) -> None:
+    """Refuse a command line that names no environment, nor a file that does."""
+    if not tokens.positionals and "config" not in tokens.values and "env" not in tokens.values:
+        raise UsageError("regimen train needs an environment: `regimen train ENV`; `regimen envs` lists them")
+
+
+def tokenize(argv: list[str], others: Mapping[str, Any] | None = None) -> Tokens:
+    """The command line sorted; `others` are the types of flags of another verb, which come first."""
+    only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS} | dict(others or {})
+    choices = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
+    algorithms = [a for a in (*choices, "ppo", *ALGORITHMS) if a in ALGORITHMS]
 
     def find(key: str) -> tuple[str, object] | None:
         if key in only:

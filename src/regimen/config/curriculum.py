@@ -69,7 +69,7 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Rule:
+class LevelRule:
     """When the level moves: after at least `window` episodes at it, by the success rate of the last `window`."""
 
     levels: int
@@ -131,7 +131,7 @@ def whole_steps(text: str, unit: str, where: str, least: int = 0) -> int:
     return round(n)
 
 
-def read(texts: Mapping[str, object]) -> tuple[dict[str, Schedule], Rule | None]:
+def read(texts: Mapping[str, object]) -> tuple[dict[str, Schedule], LevelRule | None]:
     """The schedule of each field, and the rule that all fields with levels share."""
     schedules = {field: parse(text, field) for field, text in texts.items() if field != PRESET}
     moved = {field: s for field, s in schedules.items() if isinstance(s, Levels)}
@@ -158,11 +158,11 @@ def read(texts: Mapping[str, object]) -> tuple[dict[str, Schedule], Rule | None]
             f"curriculum.{LEVEL}: no field of this name beside levels by success: train/curriculum/{LEVEL} is theirs"
         )
     window = {"window": int(terms["window"])} if "window" in terms else {}
-    return schedules, Rule(len(moved[first].values), **terms | window)  # type: ignore[arg-type]
+    return schedules, LevelRule(len(moved[first].values), **terms | window)  # type: ignore[arg-type]
 
 
 def check_terms(terms: dict[str, float], where: str) -> None:
-    up, down, window = terms.get("up", Rule.up), terms.get("down"), terms.get("window", Rule.window)
+    up, down, window = terms.get("up", LevelRule.up), terms.get("down"), terms.get("window", LevelRule.window)
     if not 0 < up <= 1:
         raise ConfigError(f"{where}up {up:g} is out of range; it must be greater than 0 and at most 1")
     if down is not None and down < 0:

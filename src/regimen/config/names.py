@@ -13,7 +13,7 @@ from pathlib import Path
 class Name:
     """A name elsewhere, and what it is here."""
 
-    theirs: str
+    other: str
     ours: tuple[str, ...]
     trainers: tuple[str, ...] = ("other",)
     note: str = ""
@@ -29,8 +29,8 @@ def names() -> dict[str, Name]:
 
     table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     return {
-        theirs: Name(theirs, listed(row["ours"]), listed(row.get("of", "other")), row.get("note", ""))
-        for theirs, row in table.items()
+        other: Name(other, listed(row["ours"]), listed(row.get("of", "other")), row.get("note", ""))
+        for other, row in table.items()
     }
 
 
@@ -63,7 +63,7 @@ def table(trainer: str) -> list[str]:
     for name in names().values():
         if trainer in name.trainers:
             ours = " or ".join(f"`{n}`" for n in name.ours)
-            lines.append(f"| `{name.theirs}` | {ours} | {name.note} |")
+            lines.append(f"| `{name.other}` | {ours} | {name.note} |")
     return lines
 
 

@@ -200,7 +200,8 @@ def validate(config: TrainConfig) -> TrainConfig:
         raise ConfigError(f"unknown algorithm '{config.algorithm}'{nearest(config.algorithm, ALGORITHMS)}")
     for key, owner, name, value in _walk(config):
         read_field(owner, name, value, key)
-    _validate_rules(config)
+    for message in contradictions(config):
+        raise ConfigError(message)
     for section in (config.algo, config.network):
         check = getattr(section, "validate", None)
         if callable(check):
@@ -208,49 +209,42 @@ def validate(config: TrainConfig) -> TrainConfig:
     return config
 
 
-def _validate_rules(config: TrainConfig) -> None:
-    stop, rollout = config.stop, config.rollout
-    _validate_data(config)
+def contradictions(config: TrainConfig) -> Iterator[str]:
+    """What is wrong with settings that are each right for themselves, in the order in which it is reported."""
+    stop, rollout, common = config.stop, config.rollout, config.common
+    if config.data is not None:
+        yield from contradictions_of_data(config)
     curriculum.read(config.curriculum)
     if rollout.steps is not None and rollout.episodes is not None:
-        raise ConfigError(
-            f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"
-        )
-    most = config.common.max_lag
-    if most is not None and rollout.lag > most:
-        raise ConfigError(f"rollout.lag: {rollout.lag} is more than algo.max_lag {most}: every batch would be dropped")
-    if config.common.buffer_size is not None and rollout.steps is None:
-        raise ConfigError(
-            f"rollout.episodes: {config.algorithm} learns from a replay of steps, not from whole episodes; set "
-            "rollout.steps instead"
-        )
+        yield f"rollout.steps ({rollout.steps}) and rollout.episodes ({rollout.episodes}) are both set; choose one"
+    if common.max_lag is not None and rollout.lag > common.max_lag:
+        yield f"rollout.lag: {rollout.lag} is more than algo.max_lag {common.max_lag}: every batch would be dropped"
+    if common.buffer_size is not None and rollout.steps is None:
+        learns = f"{config.algorithm} learns from a replay of steps, not from whole episodes"
+        yield f"rollout.episodes: {learns}; set rollout.steps instead"
     if config.total_steps is None and config.total_episodes is None and stop.max_seconds is None:
-        raise ConfigError("no budget: set total_steps, total_episodes or stop.max_seconds")
+        yield "no budget: set total_steps, total_episodes or stop.max_seconds"
     if Count.parse(config.log.every, "log.every") is None:
-        raise ConfigError(
-            f"log.every: '{config.log.every}' would never check a stopping rule; write '1' or '5000 steps'"
-        )
+        yield f"log.every: '{config.log.every}' would never check a stopping rule; write '1' or '5000 steps'"
     thresholds = [n for n in ("above", "below") if getattr(stop, n) is not None]
     if stop.metric is None and thresholds:
-        raise ConfigError(f"stop.{thresholds[0]}: {getattr(stop, thresholds[0])} needs stop.metric, a logged metric")
+        yield f"stop.{thresholds[0]}: {getattr(stop, thresholds[0])} needs stop.metric, a logged metric"
     if stop.metric is not None and len(thresholds) != 1:
         what = "both are" if thresholds else "neither is"
-        raise ConfigError(f"stop.metric: '{stop.metric}' needs exactly one of stop.above and stop.below; {what} set")
+        yield f"stop.metric: '{stop.metric}' needs exactly one of stop.above and stop.below; {what} set"
 
 
-def _validate_data(config: TrainConfig) -> None:
+def contradictions_of_data(config: TrainConfig) -> Iterator[str]:
     """What learning from a dataset cannot do."""
-    if config.data is None:
-        return
     if not ALGORITHMS[config.algorithm].offline:
         able = ", ".join(name for name, entry in ALGORITHMS.items() if entry.offline)
-        raise ConfigError(f"data: {config.algorithm} learns from its own rollouts; these learn from a dataset: {able}")
+        yield f"data: {config.algorithm} learns from its own rollouts; these learn from a dataset: {able}"
     if config.curriculum:
-        raise ConfigError("curriculum: there is no environment to change while learning from a dataset")
+        yield "curriculum: there is no environment to change while learning from a dataset"
     online = config.common.online_steps
     if online and (config.total_steps is None or config.total_steps <= online):
-        raise ConfigError(f"algo.online_steps: {online} are the last of total_steps, which must be more")
+        yield f"algo.online_steps: {online} are the last of total_steps, which must be more"
     if config.total_episodes is not None:
-        raise ConfigError("total_episodes: a dataset has no new episodes; give total_steps, in gradient steps")
+        yield "total_episodes: a dataset has no new episodes; give total_steps, in gradient steps"
     if config.rollout.episodes is not None:
-        raise ConfigError("rollout.episodes: a dataset has no new episodes; give rollout.steps, in gradient steps")
+        yield "rollout.episodes: a dataset has no new episodes; give rollout.steps, in gradient steps"

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regimen.dashboard import derived
 from regimen.dashboard.columns import X_AXES
-from regimen.dashboard.index import Index, Run, files_below, key_of, stamp_of
+from regimen.dashboard.index import Index, WatchedRun, files_below, key_of, stamp_of
 from regimen.dashboard.reading import UnreadableError, read_bytes, read_tail
 from regimen.files.views import IMAGES, ViewError
 
@@ -58,7 +58,7 @@ class Dashboard:
         self.index = Index(root)
         self.interval = interval
         self.clients = 0
-        self.asked = -math.inf
+        self.last_request = -math.inf
         self.events: list[tuple[int, bytes]] = []
         self.number = 0
         self.news = asyncio.Event()
@@ -70,7 +70,7 @@ class Dashboard:
     async def watch(self) -> None:
         """Keep the index up to date while a page is open."""
         while not self.closing:
-            idle = not self.clients and asyncio.get_running_loop().time() - self.asked > IDLE
+            idle = not self.clients and asyncio.get_running_loop().time() - self.last_request > IDLE
             more = False
             if not idle or not self.first.is_set():
                 changed, gone, more = await asyncio.to_thread(self.index.poll)
@@ -81,7 +81,7 @@ class Dashboard:
 
     def publish(self, changed: list[str], gone: list[str]) -> None:
         """One event for all pages; written once."""
-        runs = [run.shown | indexing(run) for key in changed if (run := self.index.runs.get(key)) is not None]
+        runs = [run.entry | indexing(run) for key in changed if (run := self.index.runs.get(key)) is not None]
         self.number += 1
         data = json.dumps({"runs": runs, "gone": gone}, separators=(",", ":"))
         self.events.append((self.number, f"id: {self.number}\nevent: runs\ndata: {data}\n\n".encode()))
@@ -101,14 +101,14 @@ class Dashboard:
         """A page's events, from the whole list on."""
         self.clients += 1
         try:
-            seen = self.number
+            sent = self.number
             yield b"retry: 1000\nevent: hello\ndata: " + json.dumps(self.listing()).encode() + b"\n\n"
             while not self.closing:
                 news = self.news
-                fresh = [data for number, data in self.events if number > seen]
-                if self.number - seen > len(fresh):  # it slept through some: start over
+                fresh = [data for number, data in self.events if number > sent]
+                if self.number - sent > len(fresh):  # it slept through some: start over
                     fresh = [b"event: hello\ndata: " + json.dumps(self.listing()).encode() + b"\n\n"]
-                seen = self.number
+                sent = self.number
                 if fresh:
                     yield b"".join(fresh)
                     continue
@@ -120,43 +120,40 @@ class Dashboard:
             self.clients -= 1
 
     def listing(self) -> dict[str, object]:
-        runs = [run.shown | indexing(run) for run in list(self.index.runs.values()) if run.shown]
+        runs = [run.entry | indexing(run) for run in list(self.index.runs.values()) if run.entry]
         return {"folder": self.index.root.name, "runs": runs}
 
-    def run(self, key: str) -> Run:
+    def run(self, key: str) -> WatchedRun:
         run = self.index.runs.get(key)
         if run is None:
             raise HTTPException(404, "no such run")
         return run
 
-    async def measured(self, run: Run) -> None:
+    async def measured(self, run: WatchedRun) -> None:
         """The run's metrics, at least the beginning of them."""
         run.used = asyncio.get_running_loop().time()
         if run.columns is None:
             await asyncio.to_thread(run.read_metrics, FIRST_READ)
 
     def line(
-        self, run: Run, metric: str, axis: str, width: int, low: float | None, high: float | None
+        self, run: WatchedRun, metric: str, axis: str, width: int, low: float | None, high: float | None
     ) -> tuple[bytes, bytes]:
         """One line as JSON, x and the rest apart; made once for every page that shows it."""
         columns = run.columns
         assert columns is not None
         key = (run.id, columns.generation, columns.version, metric, axis, width, low, high)
-        found = self.lines.get(key)
-        if found is None:
-            made = columns.line(metric, axis, width, low, high)
-            rest = [
-                b'"%s":%s' % (name.encode(), packed(made[name], "<f4")) for name in ("y", "low", "high") if name in made
-            ]
-            found = self.lines[key] = packed(made["x"], "<f8"), b",".join([*rest, b'"n":%d' % int(made["n"])])
-            while len(self.lines) > CACHED:
-                self.lines.popitem(last=False)
-        else:
+        if key in self.lines:
             self.lines.move_to_end(key)
-        return found
+            return self.lines[key]
+        line = columns.line(metric, axis, width, low, high)
+        rest = [b'"%s":%s' % (n.encode(), packed(line[n], "<f4")) for n in ("y", "low", "high") if n in line]
+        self.lines[key] = packed(line["x"], "<f8"), b",".join([*rest, b'"n":%d' % int(line["n"])])
+        while len(self.lines) > CACHED:
+            self.lines.popitem(last=False)
+        return self.lines[key]
 
     def lines_of(
-        self, run: Run, metrics: list[str], axis: str, width: int, low: float | None, high: float | None
+        self, run: WatchedRun, metrics: list[str], axis: str, width: int, low: float | None, high: float | None
     ) -> bytes:
         """Some lines of a run as JSON: `x` of a line is a number into `axes`, which lines share (float64); `y`, and
         where points stand for several `low` and `high`, are float32."""
@@ -179,14 +176,14 @@ def packed(values: np.ndarray, kind: str) -> bytes:
     return b'"%s"' % base64.b64encode(np.ascontiguousarray(values, kind).tobytes())
 
 
-def indexing(run: Run) -> dict[str, float | None]:
+def indexing(run: WatchedRun) -> dict[str, float | None]:
     """How much of a long metrics file is read, where it is not all."""
     columns = run.columns
     done = columns is None or columns.complete
     return {"indexing": None if done or columns is None else round(columns.offset / max(columns.size, 1), 3)}
 
 
-def artefacts(run: Run) -> list[tuple[str, ...]]:
+def artefacts(run: WatchedRun) -> list[tuple[str, ...]]:
     """Pages and pictures of a run that may be opened, by their place in it."""
     out: list[tuple[str, ...]] = []
     for folder, endings in (
@@ -243,7 +240,7 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         tag = f'"{hashlib.blake2s(body, digest_size=12).hexdigest()}"'
 
         async def send(request: Request) -> Response:
-            board.asked = asyncio.get_running_loop().time()
+            board.last_request = asyncio.get_running_loop().time()
             headers = {"ETag": tag, "Cache-Control": "no-cache"}
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=304, headers=headers)
@@ -263,22 +260,22 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
 
     @app.get("/api/runs")
     async def runs() -> Response:
-        board.asked = asyncio.get_running_loop().time()
+        board.last_request = asyncio.get_running_loop().time()
         await board.first.wait()
         return answer(board.listing())
 
     async def series(request: Request) -> Response:
         """Lines of metrics: `run` and `metric` may be repeated; `x`, `width`, and the range `from`, `to` of x."""
         query = request.query_params
-        board.asked = asyncio.get_running_loop().time()
+        board.last_request = asyncio.get_running_loop().time()
         axis = query.get("x", X_AXES[0])
         keys, metrics = query.getlist("run"), query.getlist("metric")
         if axis not in X_AXES:
             raise HTTPException(400, "x: no such axis")
         if len(keys) > MOST_RUNS or len(metrics) > MOST_METRICS:
             raise HTTPException(400, f"more than {MOST_RUNS} runs or {MOST_METRICS} metrics")
-        wanted = finite(request, "width") or 480
-        width = next((w for w in WIDTHS if w >= wanted), WIDTHS[-1])
+        least = finite(request, "width") or 480
+        width = next((w for w in WIDTHS if w >= least), WIDTHS[-1])
         how = axis, width, finite(request, "from"), finite(request, "to")
         runs = [run for key in dict.fromkeys(keys) if (run := board.index.runs.get(key)) is not None]
         for run in runs:
@@ -303,24 +300,23 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
     def detail(key: str) -> Response:
         run = board.run(key)
         files = [{"id": key_of(place), "name": "/".join(place)} for place in artefacts(run)]
-        shown = [
-            {"id": key_of(place), "title": title, "stamp": stamp_of(run.root, *run.parts, *place)}
-            for title, place in derived.listing(run).items()
-        ]
-        try:
+        pictures = []
+        for title, place in derived.listing(run).items():
+            stamp = "-".join(f"{n:x}" for n in stamp_of(run.root, *run.parts, *place) or ())
+            pictures.append({"id": key_of(place), "title": title, "stamp": stamp})
+        command = None
+        with contextlib.suppress(UnreadableError):
             command = read_bytes(1 << 16, run.root, *run.parts, "command.txt").decode("utf-8", "replace").strip()
-        except UnreadableError:
-            command = None
         return answer(
             {
-                "run": run.shown,
+                "run": run.entry,
                 "config": run.config,
                 "config_error": run.config_error,
                 "status": {k: v for k, v in run.status.items() if isinstance(v, (str, int, float, dict, type(None)))},
                 "summary": run.summary,
                 "command": command,
                 "files": files,
-                "views": shown,
+                "views": pictures,
             }
         )
 
@@ -334,23 +330,21 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         return answer({"lines": [line[:2000] for line in text.splitlines()[-500:]]})
 
     @app.get("/api/runs/{key}/views/{name}")
-    def view(key: str, name: str) -> Response:
+    def view_of(key: str, name: str) -> Response:
         run = board.run(key)
         places = {key_of(place): place for place in derived.listing(run).values()}
         if name not in places:
             raise HTTPException(404, "no such view")
         try:
-            found = derived.load(run, places[name])
+            view = derived.load(run, places[name])
+            if view["kind"] == "image":
+                place = tuple(view.pop("file").split("/"))
+                if place not in artefacts(run):
+                    raise ViewError("file: no such picture in plots/, replays/ or analysis/")
+                view["id"] = key_of(place)
         except (ViewError, UnreadableError) as error:
             return answer({"error": f"{'/'.join(places[name])}: {error}"})
-        if found["kind"] == "image":
-            place = tuple(found.pop("file").split("/"))
-            if place not in artefacts(run):
-                return answer(
-                    {"error": f"{'/'.join(places[name])}: file: no such picture in plots/, replays/ or analysis/"}
-                )
-            found["id"] = key_of(place)
-        return answer(found)
+        return answer(view)
 
     @app.get("/api/runs/{key}/files/{name}")
     def file(key: str, name: str) -> Response:
@@ -375,10 +369,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, port: int):
         self.app = app
-        names = ("127.0.0.1", "localhost")
-        self.hosts = {f"{name}:{port}".encode() for name in names} | (
-            {name.encode() for name in names} if port == 80 else set()
-        )
+        ends = (f":{port}", "") if port == 80 else (f":{port}",)
+        self.hosts = {f"{name}{end}".encode() for name in ("127.0.0.1", "localhost") for end in ends}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -6,6 +6,7 @@ blocks (least, greatest, mean), which are made once, so that its cost depends on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -108,8 +109,8 @@ class Columns:
     def take(self, data: bytes) -> None:
         """Add the lines of the next bytes of the file."""
         if self.skipping:
-            _, found, data = data.partition(b"\n")
-            if not found:
+            _, newline, data = data.partition(b"\n")
+            if not newline:
                 return
             self.skipping = False
         whole, newline, self.rest = (self.rest + data).rpartition(b"\n")
@@ -121,19 +122,15 @@ class Columns:
     def parse(self, whole: bytes) -> list[dict[str, object]]:
         """Rows of some lines; all in one call where every line is sound, else line by line."""
         lines = [line for line in whole.split(b"\n") if line.strip() and len(line) <= LINE]
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             rows = json.loads(b"[" + b",".join(lines) + b"]")
             if len(rows) == len(lines) and all(type(row) is dict for row in rows):
                 return rows
-        except (ValueError, RecursionError):
-            pass
         rows = []
         for line in lines:
-            try:
+            row = None
+            with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
-            except (ValueError, RecursionError):
-                self.bad_lines += 1
-                continue
             if isinstance(row, dict):
                 rows.append(row)
             else:
@@ -144,13 +141,13 @@ class Columns:
         groups: dict[tuple[str, ...], list[int]] = {}  # rows with the same keys go together as one array
         for i, row in enumerate(rows):
             groups.setdefault(tuple(row), []).append(i)
-        found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        pieces_of: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for names, members in groups.items():
             table = _numbers([list(rows[i].values()) for i in members])
             at = self.rows + np.array(members, np.int64)
             for j, name in enumerate(names):
-                found.setdefault(name, []).append((at, table[:, j]))
-        for name, pieces in found.items():
+                pieces_of.setdefault(name, []).append((at, table[:, j]))
+        for name, pieces in pieces_of.items():
             at, values = (np.concatenate(a) for a in zip(*pieces))
             good = np.isfinite(values)
             if not good.any():
@@ -196,13 +193,13 @@ class Columns:
         return {**thinned(blocks, width), "n": np.array(n)}
 
     def blocks(self, column: Column, axis: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Summaries of the column's blocks [5, B]; those of whole blocks are kept."""
-        covered, kept = column.summary.get(axis, (0, np.empty((5, 0))))
+        """Summaries of the column's blocks [5, B]; those of whole blocks are cache."""
+        covered, blocks = column.summary.get(axis, (0, np.empty((5, 0))))
         whole = len(y) // BLOCK * BLOCK
         if whole > covered:
-            kept = np.concatenate([kept, summaries(x[covered:whole], y[covered:whole], BLOCK)], 1)
-            column.summary[axis] = whole, kept
-        return kept if whole == len(y) else np.concatenate([kept, summaries(x[whole:], y[whole:], BLOCK)], 1)
+            blocks = np.concatenate([blocks, summaries(x[covered:whole], y[covered:whole], BLOCK)], 1)
+            column.summary[axis] = whole, blocks
+        return blocks if whole == len(y) else np.concatenate([blocks, summaries(x[whole:], y[whole:], BLOCK)], 1)
 
 
 def _numbers(table: list[list[object]]) -> np.ndarray:
@@ -222,19 +219,19 @@ def _number(value: object) -> float:
 
 def positions(column: Column, over: Column, axis: str, rows: np.ndarray) -> np.ndarray:
     """The axis' value at a column's rows; where a row has none, that of the last row before it that has. What was
-    found once is kept: rows are only added."""
+    looked up stays: rows are only added."""
     at, values = over.arrays()
     if len(rows) == len(at) == at[-1] + 1:  # every row has both
         return values
-    covered, kept = column.places.get(axis, (0, np.empty(0)))
+    covered, cache = column.places.get(axis, (0, np.empty(0)))
     if covered > len(rows):
-        covered, kept = 0, np.empty(0)
+        covered, cache = 0, np.empty(0)
     new = rows[covered:]
-    if len(kept) < len(rows):
-        kept = _grown(kept, covered, max(len(rows), 2 * len(kept)))
-    kept[covered : len(rows)] = values[np.maximum(np.searchsorted(at, new, "right") - 1, 0)]
-    column.places[axis] = len(rows), kept
-    return kept[: len(rows)]
+    if len(cache) < len(rows):
+        cache = _grown(cache, covered, max(len(rows), 2 * len(cache)))
+    cache[covered : len(rows)] = values[np.maximum(np.searchsorted(at, new, "right") - 1, 0)]
+    column.places[axis] = len(rows), cache
+    return cache[: len(rows)]
 
 
 def summaries(x: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:

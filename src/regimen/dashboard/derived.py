@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 
 from regimen.config import domains
-from regimen.dashboard.index import Run, files_below
+from regimen.dashboard.index import WatchedRun, files_below
 from regimen.dashboard.reading import UnreadableError, parse_json, read_bytes
 from regimen.files import views
 
@@ -16,7 +16,7 @@ LARGEST_TABLE = 24 << 20
 Listed = dict[str, tuple[str, ...]]  # title -> the file's place in the run
 
 
-def listing(run: Run) -> Listed:
+def listing(run: WatchedRun) -> Listed:
     """What can be looked at, the newest evaluation first."""
     out: Listed = {}
     for name in files_below(run.root, (*run.parts, "views"), ".json"):
@@ -33,13 +33,13 @@ def listing(run: Run) -> Listed:
     return out
 
 
-def drawing_domain(run: Run) -> domains.Domain | None:
+def drawing_domain(run: WatchedRun) -> domains.Domain | None:
     """The domain that can draw tables of a run's environment."""
     env = str(run.config.get("env"))
     return next((domain for domain in domains.domains().values() if domain.tables and domain.owns(env)), None)
 
 
-def load(run: Run, place: tuple[str, ...]) -> views.View:
+def load(run: WatchedRun, place: tuple[str, ...]) -> views.View:
     """The view in a file, checked; ViewError or UnreadableError with the reason where there is none."""
     folder, name = place[0], place[-1]
     if folder == "views":
@@ -66,7 +66,7 @@ def load(run: Run, place: tuple[str, ...]) -> views.View:
 def believed(summary: Mapping[str, object]) -> views.View:
     """What a search (`regimen search`) believes of its candidates at its end: mean and two deviations."""
     model, best = summary["model"], summary.get("best")
-    chosen = best.get("candidate") if isinstance(best, dict) else None
+    winner = best.get("candidate") if isinstance(best, dict) else None
     try:
         candidates = [
             {
@@ -74,7 +74,7 @@ def believed(summary: Mapping[str, object]) -> views.View:
                 "mean": float(c["mean"]),
                 "low": float(c["mean"]) - 2 * float(c["std"]),
                 "high": float(c["mean"]) + 2 * float(c["std"]),
-                "chosen": c["candidate"] == chosen,
+                "chosen": c["candidate"] == winner,
             }
             for c in (model["posterior"] if isinstance(model, dict) else ())
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -26,6 +27,7 @@ TAIL = 1 << 16  # bytes read for how a run stands
 SLOW = 5.0  # seconds between looks at runs that have ended, and for new ones
 SILENT = 120.0  # seconds without a sign after which a run on another machine is not called running
 COUNTERS = ("env_steps", "episodes", "updates", "wall_seconds")
+BUDGETS = {"env_steps": "total_steps", "episodes": "total_episodes", "wall_seconds": "stop.max_seconds"}
 LAST = {  # what the list shows of the last rows
     "return": "rollout/return_mean",
     "average": "rollout/return_ma",
@@ -40,7 +42,7 @@ def key_of(parts: tuple[str, ...]) -> str:
     return hashlib.blake2s("/".join(parts).encode("utf-8", "surrogateescape"), digest_size=9).hexdigest()
 
 
-class Run:
+class WatchedRun:
     """One folder: what its small files say, and its metrics once someone asked for them."""
 
     def __init__(self, root: Path, parts: tuple[str, ...], is_run: bool):
@@ -57,7 +59,7 @@ class Run:
         self.used = 0.0
         self.lock = threading.Lock()
         self.looked = -SLOW
-        self.shown: dict[str, object] = {}
+        self.entry: dict[str, object] = {}
 
     def look(self) -> bool:
         """Read what changed; whether the list shows anything else than before."""
@@ -77,38 +79,32 @@ class Run:
             self.last = self.last_values()
         for folder in PICTURES:  # a file that is replaced changes its folder
             self.changed(folder)
-        shown = self.describe()
-        changed, self.shown = shown != self.shown, shown
+        entry = self.describe()
+        changed, self.entry = entry != self.entry, entry
         return changed
 
     def changed(self, name: str) -> bool:
-        try:
-            file = os.stat(self.root.joinpath(*self.parts, name), follow_symlinks=False)
-            stamp = (file.st_ino, file.st_size, file.st_mtime_ns)
-        except OSError:
-            stamp = None
+        stamp = stamp_of(self.root, *self.parts, name)
         new = name not in self.stamps or self.stamps[name] != stamp
         self.stamps[name] = stamp
         return new
 
     def last_values(self) -> dict[str, float]:
         """The newest value of what the list shows, from the end of metrics.jsonl."""
-        try:
+        lines, out = [], {}
+        with contextlib.suppress(UnreadableError):
             lines = read_tail(TAIL, self.root, *self.parts, "metrics.jsonl").split(b"\n")[:-1]
-        except UnreadableError:
-            return {}
-        out: dict[str, float] = {}
-        wanted = {name: name for name in COUNTERS} | LAST
+        metrics = {name: name for name in COUNTERS} | LAST
         for line in reversed(lines):
-            try:
+            row: object = None
+            with contextlib.suppress(UnreadableError):
                 row = parse_json(line)
-            except UnreadableError:
+            if not isinstance(row, dict):
                 continue
-            for name, metric in wanted.items():
-                value = row.get(metric) if isinstance(row, dict) else None
-                if name not in out and isinstance(value, (int, float)) and abs(value) < 1e300:
-                    out[name] = float(value)
-            if len(out) == len(wanted):
+            for name, metric in metrics.items():
+                if name not in out and (value := number(row.get(metric))) is not None:
+                    out[name] = value
+            if len(out) == len(metrics):
                 break
         return out
 
@@ -127,15 +123,8 @@ class Run:
     @property
     def progress(self) -> float | None:
         """Share of the budget that is spent, whichever budget is nearest to its end."""
-        shares = [
-            self.last[name] / total
-            for name, key in (
-                ("env_steps", "total_steps"),
-                ("episodes", "total_episodes"),
-                ("wall_seconds", "stop.max_seconds"),
-            )
-            if name in self.last and isinstance(total := self.config.get(key), (int, float)) and total > 0
-        ]
+        budgets = {name: self.config.get(key) for name, key in BUDGETS.items() if name in self.last}
+        shares = [self.last[n] / x for n, x in budgets.items() if isinstance(x, (int, float)) and x > 0]
         return min(1.0, max(shares)) if shares else None
 
     def describe(self) -> dict[str, object]:
@@ -176,7 +165,7 @@ class Index:
 
     def __init__(self, root: Path):
         self.root = Path(root).resolve()
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, WatchedRun] = {}
         self.scanned = -SLOW
 
     def poll(self, limit: int = 1 << 23) -> tuple[list[str], list[str], bool]:
@@ -187,7 +176,7 @@ class Index:
             self.scanned, gone = now, self.scan()
         changed, more = [], False
         for run in list(self.runs.values()):
-            busy = run.shown.get("state") == "running" or (run.columns is not None and not run.columns.complete)
+            busy = run.entry.get("state") == "running" or (run.columns is not None and not run.columns.complete)
             if not busy and now - run.looked < SLOW:
                 continue
             new = run.look()
@@ -206,7 +195,7 @@ class Index:
         runs = {}
         for key, (parts, is_run) in folders.items():
             run = self.runs.get(key)
-            runs[key] = run if run is not None and run.is_run == is_run else Run(self.root, parts, is_run)
+            runs[key] = run if run is not None and run.is_run == is_run else WatchedRun(self.root, parts, is_run)
         self.runs = runs
         return gone
 
@@ -307,10 +296,10 @@ def files_below(root: Path, parts: tuple[str, ...], *endings: str, most: int = 5
     return sorted(names, key=lambda name: natural((name,)))[-most:]
 
 
-def stamp_of(root: Path, *parts: str) -> str:
-    """Something that changes when a file does."""
+def stamp_of(root: Path, *parts: str) -> tuple[int, int, int] | None:
+    """What changes when a file does; None where there is none."""
     try:
         file = os.stat(root.joinpath(*parts), follow_symlinks=False)
     except OSError:
-        return ""
-    return f"{file.st_ino:x}-{file.st_size:x}-{file.st_mtime_ns:x}"
+        return None
+    return file.st_ino, file.st_size, file.st_mtime_ns

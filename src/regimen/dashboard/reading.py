@@ -11,10 +11,13 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import yaml
+
+from regimen.files.storage import dotted
 
 SMALL = 4 << 20  # most bytes of a JSON or YAML file of a run
 DEPTH, LEAVES = 40, 5_000  # most nesting of a configuration, and most values shown of it
@@ -102,24 +105,10 @@ def read_config(root: Path, *parts: str) -> Settings:
         raise UnreadableError(f"not valid YAML: {' '.join(str(error).split())[:120]}") from error
     if not isinstance(value, dict):
         raise UnreadableError("does not hold a configuration")
-    return flatten(value)
+    return {name[:NAME]: as_json(item) for name, item in islice(dotted(value), LEAVES)}
 
 
-def flatten(value: dict[object, object], prefix: str = "") -> Settings:
-    """Nested mappings as dotted keys; lists stay values. At most LEAVES of them."""
-    out: Settings = {}
-    for key, item in value.items():
-        name = f"{prefix}{key}"[:NAME]
-        if isinstance(item, dict) and item:
-            out |= flatten(item, f"{name}.")
-        else:
-            out[name] = shown(item)
-        if len(out) > LEAVES:
-            break
-    return out
-
-
-def shown(value: object) -> Setting:
+def as_json(value: object) -> Setting:
     """A setting as JSON can hold it, long ones cut."""
     if value is None or isinstance(value, (bool, int)):
         return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)[:40]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from regimen.axes import device_count, gather_over_devices
-from regimen.config.curriculum import LEVEL, PRESET, Levels, Ramp, Rule, Schedule, Stairs, read
+from regimen.config.curriculum import LEVEL, PRESET, LevelRule, Levels, Ramp, Schedule, Stairs, read
 from regimen.engines.base import Progress
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, nearest
@@ -86,7 +86,7 @@ class Curriculum:
     """
 
     schedules: dict[str, Schedule]
-    rule: Rule | None = None
+    rule: LevelRule | None = None
     threshold: float | None = None  # return of a success; None: the environment's metric
 
     def start(self) -> dict[str, Array]:
@@ -123,19 +123,19 @@ class Curriculum:
         rows = newest(rows, rule.window)
         success = rows.metrics["success"] > 0.5 if self.threshold is None else rows.reward.sum(-1) >= self.threshold
         recent = lax.dynamic_slice_in_dim(jnp.concatenate([course["recent"], success]), rows.count, rule.window)
-        seen = jnp.minimum(course["seen"] + rows.count, rule.window)
-        full, wins, level = seen >= rule.window, recent.sum(dtype=jnp.int32), course[LEVEL]
+        count = jnp.minimum(course["seen"] + rows.count, rule.window)
+        full, wins, level = count >= rule.window, recent.sum(dtype=jnp.int32), course[LEVEL]
         up = full & (wins >= rule.enough()) & (level < rule.levels - 1)
         down = full & (wins < rule.too_few()) & (level > 0)
-        return {LEVEL: level + up - down, "seen": jnp.where(up | down, 0, seen), "recent": recent}
+        return {LEVEL: level + up - down, "seen": jnp.where(up | down, 0, count), "recent": recent}
 
     # --- in words ----------------------------------------------------------------------------------------------------
 
     def words(self) -> str:
         parts = [s.words(field) for field, s in self.schedules.items() if not isinstance(s, Levels)]
         if self.rule is not None:
-            moved = [s.words(field) for field, s in self.schedules.items() if isinstance(s, Levels)]
-            parts.append(f"{' and '.join(moved)} {self.rule.words()}")
+            by_success = [s.words(field) for field, s in self.schedules.items() if isinstance(s, Levels)]
+            parts.append(f"{' and '.join(by_success)} {self.rule.words()}")
         return f"curriculum: {'; '.join(parts)}; evaluation plays the environment as configured"
 
     def moves(
@@ -143,13 +143,13 @@ class Curriculum:
     ) -> tuple[list[str], dict[str, float] | None]:
         """What an advance that began at env step `steps` changed, in words, and the values of its last update. Ramps
         are not told. `before`: the values of the update before it, where there was one."""
-        told = [field for field, schedule in self.schedules.items() if isinstance(schedule, Stairs)]
-        told += [LEVEL] if self.rule is not None else []
+        names = [field for field, schedule in self.schedules.items() if isinstance(schedule, Stairs)]
+        names += [LEVEL] if self.rule is not None else []
         lines: list[str] = []
         last = before
         for j in range(progress.updates):
-            now = {name: float(progress.metrics[METRICS + name][j]) for name in told}
-            for name in told:
+            now = {name: float(progress.metrics[METRICS + name][j]) for name in names}
+            for name in names:
                 if last is None or now[name] == last[name]:
                     continue
                 by_success = self.rule is not None and name == LEVEL

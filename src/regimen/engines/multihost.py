@@ -148,23 +148,13 @@ class SharedEngine(NativeEngine):
 
     def blank(self) -> PyTree:
         """Zeros in place of a state and a carry."""
-        shapes = jax.eval_shape(lambda: jax.tree.map(words, (self.state, self.carry)))
+        shapes = jax.eval_shape(lambda: jax.tree.map(trees.plain, (self.state, self.carry)))
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.tree.map(as_was, zeros, (self.state, self.carry))
+        return jax.tree.map(trees.as_leaf, zeros, (self.state, self.carry))
 
     def place(self, state: State, carry: PyTree) -> None:
         """Take up process 0's state and carry; all processes call it, at the start and to restore."""
         with blaming_the_lost():
-            plain = jax.tree.map(lambda x: np.asarray(words(x)), (state, carry))
+            plain = jax.tree.map(lambda x: np.asarray(trees.plain(x)), (state, carry))
             sent = multihost_utils.broadcast_one_to_all(plain)
-        super().place(*jax.tree.map(as_was, sent, (state, carry)))
-
-
-def words(x: Array) -> Array:
-    """A random key as its words; anything else as it is."""
-    return jax.random.key_data(x) if trees.is_key(x) else x
-
-
-def as_was(x: Array, like: Array) -> Array:
-    """The key with these words, where `like` is a key."""
-    return jax.random.wrap_key_data(jnp.asarray(x)) if trees.is_key(like) else x
+        super().place(*jax.tree.map(trees.as_leaf, sent, (state, carry)))

@@ -23,14 +23,15 @@ def bind(function: Callable, args: Mapping[str, object], name: str) -> tuple[Arg
         takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # built in
         return dict(args), {}
-    hints, named = hints_of(function), parameters_of(function)
+    hints = hints_of(function)
+    parameters = parameters_of(function)
     bound, rest = {}, {}
     for key, value in args.items():
-        if key in named:
-            bound[key] = coerce(value, hint_of(hints.get(key), named[key].default), f"env.{key}")
+        if key in parameters:
+            bound[key] = coerce(value, hint_of(hints.get(key), parameters[key].default), f"env.{key}")
         else:
             (bound if takes_any else rest)[key] = value
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in bound]
+    missing = [n for n, p in parameters.items() if p.default is p.empty and n not in bound]
     if missing:
         raise ConfigError(f"{name}: the argument '{missing[0]}' has no default; give --env.{missing[0]} VALUE")
     return bound, rest

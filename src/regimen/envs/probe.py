@@ -15,56 +15,64 @@ from regimen.envs.protocol import NativeEnv, native_env
 from regimen.types import Array, PyTree, TimeStep
 
 
+def box(size: int, low: float = -1.0) -> spaces.Box:
+    return spaces.Box(low, 1.0, (size,), np.float32)
+
+
+def signs(key: Array, number: int) -> Array:
+    return jax.random.rademacher(key, (number,), jnp.float32)
+
+
+def over(obs: PyTree, reward: Array | float, **metrics: Array) -> TimeStep:
+    return TimeStep(obs, jnp.asarray(reward, jnp.float32), terminated=jnp.bool_(True), metrics=metrics)
+
+
+@native_env
 class Probe(NativeEnv):
-    """One step, two actions and an observation of one number in [-1, 1], unless a probe says otherwise."""
+    """One step that pays `reward(state, action)`, two actions and an observation of one number in [-1, 1], which is 0
+    and the whole state, unless a probe says otherwise."""
 
-    @property
-    def observation_space(self) -> spaces.Space:
-        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+    max_episode_steps: int = 1
 
-    @property
-    def action_space(self) -> spaces.Space:
-        return spaces.Discrete(2)
+    observation_space = property(lambda self: box(1))
+    action_space = property(lambda self: spaces.Discrete(2))
 
     def reset(self, key: Array) -> tuple[PyTree, PyTree]:
-        obs = jnp.zeros(1)
+        obs = self.first(key)
         return obs, obs
 
+    def first(self, key: Array) -> PyTree:
+        """The first observation, where it is the state as well."""
+        return jnp.zeros(self.observation_space.shape)
 
-def over(obs: PyTree, reward: Array | float) -> TimeStep:
-    return TimeStep(obs=obs, reward=jnp.asarray(reward, jnp.float32), terminated=jnp.bool_(True))
+    def step(self, key: Array, state: PyTree, action: PyTree) -> tuple[PyTree, TimeStep]:
+        return state, over(state, self.reward(state, action))
 
-
-def sign(key: Array) -> Array:
-    return jax.random.rademacher(key, (1,), jnp.float32)
+    def reward(self, state: PyTree, action: PyTree) -> Array | float:
+        raise NotImplementedError
 
 
 class SignProbe(Probe):
     """A probe whose observation is -1 or 1."""
 
-    def reset(self, key: Array):
-        obs = sign(key)
-        return obs, obs
+    def first(self, key: Array) -> Array:
+        return signs(key, 1)
 
 
 @native_env
 class Constant(Probe):
     """Reward 1. The value is 1; nothing else can be right."""
 
-    max_episode_steps: int = 1
-
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, 1.0)
+    def reward(self, state: Array, action: Array):
+        return 1.0
 
 
 @native_env
 class Observation(SignProbe):
     """The reward is the observation, -1 or 1, and so is the value."""
 
-    max_episode_steps: int = 1
-
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, state[0])
+    def reward(self, state: Array, action: Array):
+        return state[0]
 
 
 @native_env
@@ -85,13 +93,7 @@ class Credit(Probe):
 
     max_episode_steps: int = 2
 
-    @property
-    def observation_space(self):
-        return spaces.Box(0.0, 1.0, (2,), np.float32)
-
-    def reset(self, key: Array):
-        obs = jnp.zeros(2)
-        return obs, obs
+    observation_space = property(lambda self: box(2, low=0.0))
 
     def step(self, key: Array, state: Array, action: Array):
         last = state[0] == 1.0
@@ -103,50 +105,39 @@ class Credit(Probe):
 class Action(Probe):
     """Action 1 pays 1, action 0 costs 1."""
 
-    max_episode_steps: int = 1
-
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, jnp.where(action == 1, 1.0, -1.0))
+    def reward(self, state: Array, action: Array):
+        return jnp.where(action == 1, 1.0, -1.0)
 
 
 @native_env
 class ActionBox(Probe):
     """Costs the squared distance to `target`."""
 
-    max_episode_steps: int = 1
     target: float = 0.5
     """The best action."""
 
-    @property
-    def action_space(self):
-        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = property(lambda self: box(1))
 
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, -((action[0] - self.target) ** 2))
+    def reward(self, state: Array, action: Array):
+        return -((action[0] - self.target) ** 2)
 
 
 @native_env
 class Match(SignProbe):
     """Pays 1 for action 1 where the observation is 1 and for action 0 where it is -1; costs 1 otherwise."""
 
-    max_episode_steps: int = 1
-
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, jnp.where((action == 1) == (state[0] > 0), 1.0, -1.0))
+    def reward(self, state: Array, action: Array):
+        return jnp.where((action == 1) == (state[0] > 0), 1.0, -1.0)
 
 
 @native_env
 class MatchBox(SignProbe):
     """Costs the squared distance to half the observation."""
 
-    max_episode_steps: int = 1
+    action_space = property(lambda self: box(1))
 
-    @property
-    def action_space(self):
-        return spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, -((action[0] - state[0] / 2) ** 2))
+    def reward(self, state: Array, action: Array):
+        return -((action[0] - state[0] / 2) ** 2)
 
 
 @native_env
@@ -157,7 +148,7 @@ class Recall(Probe):
     max_episode_steps: int = 4
 
     def reset(self, key: Array):
-        cue = sign(key)
+        cue = signs(key, 1)
         return {"cue": cue, "t": jnp.int32(0)}, cue
 
     def step(self, key: Array, state: dict[str, Array], action: Array):
@@ -193,29 +184,21 @@ class Termination(Probe):
 class Masked(Probe):
     """One action of three, shown by the observation, would pay 10 but is not allowed; the one after it pays 1."""
 
-    max_episode_steps: int = 1
-
-    @property
-    def observation_space(self):
-        return spaces.Box(0.0, 1.0, (3,), np.float32)
-
-    @property
-    def action_space(self):
-        return spaces.Discrete(3)
+    observation_space = property(lambda self: box(3, low=0.0))
+    action_space = property(lambda self: spaces.Discrete(3))
 
     def action_mask(self, state: Array) -> Array:
         return state == 0
 
-    def reset(self, key: Array):
-        barred = jax.nn.one_hot(jax.random.randint(key, (), 0, 3), 3)
-        return barred, barred
+    def first(self, key: Array) -> Array:
+        return jax.nn.one_hot(jax.random.randint(key, (), 0, 3), 3)  # barred
 
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, 10 * state[action] + jnp.roll(state, 1)[action])
+    def reward(self, state: Array, action: Array):
+        return 10 * state[action] + jnp.roll(state, 1)[action]
 
 
 @native_env
-class Team(Probe):
+class TeamProbe(Probe):
     """Three agents, each of which sees a sign, drawn anew every step, and its own remaining time; repeating the sign
     pays 1. The first is through after one step, the second after two, the third after three; `absent` (a probability)
     leaves the first out altogether. The value is a geometric sum."""
@@ -225,9 +208,7 @@ class Team(Probe):
     agents = ("one", "two", "three")
     metric_reductions = {"acting": "sum"}  # noqa: RUF012
 
-    @property
-    def observation_space(self):
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+    observation_space = property(lambda self: box(2))
 
     def alive(self, state: dict[str, Array]) -> Array:
         return state["left"] > 0
@@ -239,33 +220,25 @@ class Team(Probe):
     def reset(self, key: Array):
         one, other = jax.random.split(key)
         left = jnp.array([1, 2, 3]).at[0].multiply(jax.random.uniform(other) >= self.absent)
-        state = {"sign": signs(one), "left": left.astype(jnp.int32)}
+        state = {"sign": signs(one, 3), "left": left.astype(jnp.int32)}
         return state, self.observe(state)
 
     def step(self, key: Array, state: dict[str, Array], action: Array):
         acting = self.alive(state)
         reward = jnp.where(acting & ((action == 1) == (state["sign"] > 0)), 1.0, 0.0)
-        new = {"sign": signs(key), "left": jnp.maximum(state["left"] - 1, 0)}
+        new = {"sign": signs(key, 3), "left": jnp.maximum(state["left"] - 1, 0)}
         metrics = {"acting": acting.sum(dtype=jnp.float32)}
         return new, TimeStep(obs=self.observe(new), reward=reward, terminated=new["left"] == 0, metrics=metrics)
-
-
-def signs(key: Array) -> Array:
-    return jnp.where(jax.random.bernoulli(key, 0.5, (3,)), 1.0, -1.0)
 
 
 @native_env
 class MultiDiscrete(Probe):
     """Two choices, of 2 and of 3; each pays 1/2 for its last option."""
 
-    max_episode_steps: int = 1
+    action_space = property(lambda self: spaces.MultiDiscrete([2, 3]))
 
-    @property
-    def action_space(self):
-        return spaces.MultiDiscrete([2, 3])
-
-    def step(self, key: Array, state: Array, action: Array):
-        return state, over(state, jnp.mean(action == jnp.array([1, 2])))
+    def reward(self, state: Array, action: Array):
+        return jnp.mean(action == jnp.array([1, 2]))
 
 
 @native_env
@@ -273,57 +246,47 @@ class Hybrid(Probe):
     """One of three choices, each with an amount of its own. The observation is the right choice, one-hot, and the right
     amount; the right choice pays 1 less the error of its amount, any other costs 1."""
 
-    max_episode_steps: int = 1
-
     action_conditions = {f"amount_{i}": ("choice", (i,)) for i in range(3)}  # noqa: RUF012
 
-    @property
-    def observation_space(self):
-        return spaces.Box(-1.0, 1.0, (4,), np.float32)
+    observation_space = property(lambda self: box(4))
 
     @property
     def action_space(self):
-        amounts = {f"amount_{i}": spaces.Box(-1.0, 1.0, (1,), np.float32) for i in range(3)}
-        return spaces.Dict({"choice": spaces.Discrete(3), **amounts})
+        return spaces.Dict({"choice": spaces.Discrete(3), **{f"amount_{i}": box(1) for i in range(3)}})
 
-    def reset(self, key: Array):
+    def first(self, key: Array) -> Array:
         choice, amount = jax.random.split(key)
         right = jax.nn.one_hot(jax.random.randint(choice, (), 0, 3), 3)
-        obs = jnp.append(right, jax.random.uniform(amount, minval=-0.8, maxval=0.8))
-        return obs, obs
+        return jnp.append(right, jax.random.uniform(amount, minval=-0.8, maxval=0.8))
 
-    def step(self, key: Array, state: Array, action: dict[str, Array]):
+    def reward(self, state: Array, action: dict[str, Array]):
         amount = jnp.stack([action[f"amount_{i}"][0] for i in range(3)])[action["choice"]]
-        return state, over(state, jnp.where(state[action["choice"]] == 1, 1 - jnp.abs(amount - state[3]), -1.0))
+        return jnp.where(state[action["choice"]] == 1, 1 - jnp.abs(amount - state[3]), -1.0)
 
 
 @native_env
 class DictObservation(Probe):
     """Pays 1 for the right action: the first flag where `kind` is 0, the sign of the first position elsewhere."""
 
-    max_episode_steps: int = 1
-
     @property
     def observation_space(self):
-        parts = {"flags": spaces.MultiBinary(2), "kind": spaces.Discrete(3), "position": spaces.Box(-1.0, 1.0, (2,))}
-        return spaces.Dict(parts)  # type: ignore[arg-type]
+        return spaces.Dict({"flags": spaces.MultiBinary(2), "kind": spaces.Discrete(3), "position": box(2)})
 
-    def reset(self, key: Array):
+    def first(self, key: Array) -> dict[str, Array]:
         flags, kind, position = jax.random.split(key, 3)
-        obs = {
+        return {
             "flags": jax.random.bernoulli(flags, 0.5, (2,)).astype(jnp.int32),
             "kind": jax.random.randint(kind, (), 0, 3),
             "position": jax.random.uniform(position, (2,), minval=-1.0),
         }
-        return obs, obs
 
-    def step(self, key: Array, state: dict[str, Array], action: Array):
+    def reward(self, state: dict[str, Array], action: Array):
         right = jnp.where(state["kind"] == 0, state["flags"][0], state["position"][0] > 0)
-        return state, over(state, jnp.where(action == right, 1.0, 0.0))
+        return jnp.where(action == right, 1.0, 0.0)
 
 
 @native_env
-class Components(Probe):
+class ComponentsProbe(Probe):
     """Four steps; action 1 pays 1 in `progress` and costs 1/4 in `effort`. Success is having always chosen it."""
 
     max_episode_steps: int = 4
@@ -352,18 +315,15 @@ class Misleading(Probe):
     """One step, three actions. Action 1 pays 1 in `task`, action 2 pays `lure` in `bait`, action 0 nothing. The sum of
     the two favours the bait; success is having done the task."""
 
-    max_episode_steps: int = 1
     lure: float = 3.0
     """What the bait pays."""
 
     reward_components = ("task", "bait")
     metric_reductions = {"success": "last"}  # noqa: RUF012
 
-    @property
-    def action_space(self):
-        return spaces.Discrete(3)
+    action_space = property(lambda self: spaces.Discrete(3))
 
     def step(self, key: Array, state: Array, action: Array):
         task = (action == 1).astype(jnp.float32)
         bait = jnp.where(action == 2, self.lure, 0.0)
-        return state, over(state, jnp.stack([task, bait])).replace(metrics={"success": task})
+        return state, over(state, jnp.stack([task, bait]), success=task)

@@ -131,13 +131,13 @@ def handle_on(name: str, target: Any, env_args: Mapping[str, object] | None) -> 
 
     factory: Callable[..., Any] = target
     bound, rest = bind(factory, args, name)
-    made = guarded(lambda: factory(**bound), name)
-    first = made()
+    maker = guarded(lambda: factory(**bound), name)
+    first = maker()
     if looks_parallel(first):
         return parallel_handle(name, target, args)
     if isinstance(first, gymnasium.Env):
         first.close()
-        return host_handle(name, limited(made, rest, name, parameters_of(target)), bound | rest)
+        return host_handle(name, limited(maker, rest, name, parameters_of(target)), bound | rest)
     return native_handle(name, set_fields(first, rest, name, parameters_of(target)), bound | rest)
 
 
@@ -197,29 +197,30 @@ def looks_native(env: object) -> bool:
 
 
 def native_handle(name: str, env: Any, args: Mapping[str, object]) -> EnvHandle:
-    wanted = ("observation_space", "action_space", "reset", "step", LIMIT, "reward_components", "metric_reductions")
-    missing = [n for n in wanted if not hasattr(env, n)]
-    if missing == list(wanted):
+    needs = ("observation_space", "action_space", "reset", "step", LIMIT, "reward_components", "metric_reductions")
+    missing = [n for n in needs if not hasattr(env, n)]
+    if missing == list(needs):
         raise EnvError(f"{name}: {type(env).__name__} is neither a gymnasium.Env nor a native environment (NativeEnv)")
     if missing:
         raise EnvError(f"{name}: {type(env).__name__} has no {', '.join(missing)}; see regimen.envs.protocol.NativeEnv")
     if not isinstance(env.max_episode_steps, int) or env.max_episode_steps < 1:
         raise ConfigError(f"env.{LIMIT}: {env.max_episode_steps} is not a whole number of at least 1")
-    return EnvHandle(
-        id=name,
-        native=env,
-        make_host=None,
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        reward_components=tuple(env.reward_components),
-        metrics=metrics_of(env.metric_reductions),
-        max_episode_steps=env.max_episode_steps,
-        return_threshold=getattr(env, "return_threshold", None),
-        baselines=dict(getattr(env, "baselines", {})),
-        action_conditions=dict(getattr(env, "action_conditions", {})),
-        agents=tuple(getattr(env, "agents", ())),
-        env_args=dict(args),
-    )
+    return EnvHandle(id=name, native=env, make_host=None, env_args=dict(args), **declared_by(env))
+
+
+def declared_by(env: Any) -> dict[str, Any]:
+    """What an environment of any kind declares of itself, as the fields of a handle."""
+    return {
+        "observation_space": env.observation_space,
+        "action_space": env.action_space,
+        "reward_components": tuple(env.reward_components),
+        "metrics": metrics_of(env.metric_reductions),
+        "max_episode_steps": env.max_episode_steps,
+        "return_threshold": getattr(env, "return_threshold", None),
+        "baselines": dict(getattr(env, "baselines", {})),
+        "action_conditions": dict(getattr(env, "action_conditions", {})),
+        "agents": tuple(getattr(env, "agents", ())),
+    }
 
 
 # --- host ------------------------------------------------------------------------------------------------------------
@@ -274,22 +275,10 @@ def parallel_handle(name: str, make: Callable[..., Any], args: Arguments) -> Env
             raise EnvError(f"{name}: {type(env).__name__} is not a pettingzoo.ParallelEnv; use its parallel_env()")
         return Team(env, limit)
 
-    made = guarded(make_team, name)
-    team = made()
+    maker = guarded(make_team, name)
+    team = maker()
     try:
-        return EnvHandle(
-            id=name,
-            native=None,
-            make_host=made,
-            observation_space=team.observation_space,
-            action_space=team.action_space,
-            reward_components=team.reward_components,
-            metrics=metrics_of(team.metric_reductions),
-            max_episode_steps=team.max_episode_steps,
-            return_threshold=team.return_threshold,
-            action_conditions=team.action_conditions,
-            agents=team.agents,
-            env_args=dict(bound) | ({} if limit is None else {LIMIT: limit}),
-        )
+        env_args = dict(bound) | ({} if limit is None else {LIMIT: limit})
+        return EnvHandle(id=name, native=None, make_host=maker, env_args=env_args, **declared_by(team))
     finally:
         team.close()

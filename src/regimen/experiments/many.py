@@ -56,7 +56,7 @@ class RunsPlan:
 # --- planning --------------------------------------------------------------------------------------------------------
 
 
-def asked(env: object, algo: object) -> bool:
+def is_several(env: object, algo: object) -> bool:
     """Whether a command names several runs."""
     return algo == ALL or (isinstance(env, str) and env.endswith(f"/{ALL}") and env not in ENVS)
 
@@ -77,10 +77,10 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
     settings = dict(overrides or {})
     env = env or settings.get("env")
     algo = settings.get("algorithm") or settings.get("algo")
-    if not asked(env, algo):
+    if not is_several(env, algo):
         return RunsPlan((RunPlan("", layers.build_config(env, config_file=config_file, overrides=settings)),))
     rest = {k: v for k, v in settings.items() if k not in ("env", "out", "algorithm") and (k != "algo" or v != algo)}
-    envs = family(env) if isinstance(env, str) and asked(env, None) else [env]
+    envs = family(env) if isinstance(env, str) and is_several(env, None) else [env]
     algorithms = ALGORITHMS if algo == ALL else (algo,)
     jobs = []
     for name in envs:
@@ -174,7 +174,7 @@ def train_all(
 
     def train(job: RunPlan) -> int:
         path = folder / job.name
-        number = plan.jobs.index(job) + 1
+        number = list(rows).index(job.name) + 1
         say.event(f"[{number}/{len(plan.jobs)}] {job.config.env} with {job.config.algorithm}: {path}")
 
         def described() -> Row:

@@ -85,8 +85,8 @@ class Checkpoints:
             index["final"] = step
         write_json(self.path / "index.json", index)
         self.link_best()
-        kept = {*map(int, index["best"]), index["final"], step}
-        others = [s for s in self.steps() if s not in kept]
+        needed = {*map(int, index["best"]), index["final"], step}
+        others = [s for s in self.steps() if s not in needed]
         for old in others[: max(len(others) - (self.keep - 1), 0)]:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
@@ -113,24 +113,17 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             raise StorageError(f"{self.path.parent} has no checkpoint")
-        step = steps[-1]
-        if which == "best":
-            best = self.best()
-            step = step if best is None else best
-        elif which == "final":
-            final = self.index()["final"]
-            step = final if final in steps else step
-        elif which.isdigit():
-            step = int(which)
-        elif which != "latest":
+        names = {"best": self.best(), "final": self.index()["final"], "latest": steps[-1]}
+        if which in names:
+            return self.path / str(names[which] if names[which] in steps else steps[-1])
+        if not which.isdigit():
             raise StorageError(f"--checkpoint: '{which}' is none of best, final, latest or a step")
-        if step not in steps:
-            near = min(steps, key=lambda s: abs(s - step))
+        if int(which) not in steps:
+            near, others = min(steps, key=lambda s: abs(s - int(which))), ", ".join(map(str, steps))
             raise StorageError(
-                f"--checkpoint: there is no checkpoint at step {step}; nearest: {near}; "
-                f"there are: {', '.join(map(str, steps))}"
+                f"--checkpoint: there is no checkpoint at step {int(which)}; nearest: {near}; there are: {others}"
             )
-        return self.path / str(step)
+        return self.path / str(int(which))
 
     def load(self, which: str, warn: Callable[[str], None]) -> tuple[dict[str, np.ndarray], Json, Path]:
         """Arrays and meta of a checkpoint. A damaged `latest` falls back to the one before it, with a warning."""

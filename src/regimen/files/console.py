@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 import time
 from collections import deque
@@ -114,19 +115,11 @@ def worker_text(row: WorkerRow) -> str:
     return ", ".join(parts)
 
 
-def memory_mb() -> float | None:
+def memory_mb() -> float:
     """Memory this process holds now (its peak where there is no /proc)."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-    except ImportError:
-        return None
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -181,12 +174,8 @@ class Console:
             from rich.live import Live
 
             self._panel = _Panel(total, unit, stages, progress)
-            self._display = Live(
-                self._panel,
-                console=RichConsole(file=self._file, highlight=False),
-                refresh_per_second=4,
-                transient=False,
-            )
+            console = RichConsole(file=self._file, highlight=False)
+            self._display = Live(self._panel, console=console, refresh_per_second=4)
             self._display.start()
         except (OSError, ValueError):
             self._broken()
@@ -200,11 +189,10 @@ class Console:
             self._returns.append(R)
             self._best = R if self._best is None else max(R, self._best)
             self._ma = point.get("rollout/return_ma", sum(self._returns) / len(self._returns))
-        ma = self._ma
         if self._panel is not None:
-            self._panel.update(point, ma, self._best)
+            self._panel.update(point, self._ma, self._best)
         if self._panel is None or self.trace:
-            self._pending = batch_line(point, ma, self._best, self._stages, self._progress)
+            self._pending = batch_line(point, self._ma, self._best, self._stages, self._progress)
             if self.trace or time.monotonic() - self._last_line >= LINE_SECONDS:
                 self._flush()
         if "eval/return_mean" in point:
@@ -225,6 +213,9 @@ class Console:
     def stop(self) -> None:
         """The run is over: the panel stays with its last values, a line held back is printed."""
         self._flush()
+        self._close_panel()
+
+    def _close_panel(self) -> None:
         display, self._display, self._panel = self._display, None, None
         if display is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -255,14 +246,12 @@ class Console:
     def _broken(self) -> None:
         """Print no more; training goes on. What Python would flush at exit goes nowhere instead of failing."""
         self.quiet = True
-        display, self._display, self._panel = self._display, None, None
         with contextlib.suppress(OSError, ValueError):
             if self._file is None:
                 devnull = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(devnull, sys.stdout.fileno())
                 os.close(devnull)
-            if display is not None:
-                display.stop()
+        self._close_panel()
 
 
 class _Panel:
@@ -296,7 +285,7 @@ class _Panel:
     def done(self) -> float:
         return float(self.point.get(_COUNTER.get(self.unit, self.unit), 0))
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         if self.total is None or not self._marks:
             return None
         since, first = self._marks[0]
@@ -325,14 +314,14 @@ class _Panel:
         ]
 
     def progress(self) -> str:
-        done, left = self.done(), self.left()
+        done, seconds = self.done(), self.seconds_left()
         text = f"{count(done)} {self.unit}"
         if self.total:
             text = f"{min(1.0, done / self.total):.0%}  {count(done)} / {count(self.total)} {self.unit}"
         text += f"  {clock(time.monotonic() - self.started)}"
         if not self.point:
             return text + "  compiling"
-        return text if left is None else f"{text}  {clock(left)} left"
+        return text if seconds is None else f"{text}  {clock(seconds)} left"
 
     def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         from rich.console import Group

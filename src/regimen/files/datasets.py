@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +36,9 @@ class Writer:
         except ImportError as e:
             raise ConfigError(INSTALL) from e
         self.handle = handle
-        self.path, self.name = destination(out)
+        self.path, name = destination(out)
         self.tmp = self.path.with_name(f".{self.path.name}.tmp")
-        try:
+        with self.writing():
             shutil.rmtree(self.tmp, ignore_errors=True)
             self.tmp.mkdir(parents=True)
             self.storage: Any = MinariStorage.new(
@@ -46,53 +48,43 @@ class Writer:
                 env_spec_of(handle),
                 jpeg_encoding=False,
             )
+        about = {"dataset_id": name, "description": description, "algorithm_name": algorithm}
+        self.storage.update_metadata(about | {"minari_version": metadata.version("minari")})
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as e:
             raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
-        self.storage.update_metadata(
-            {
-                "dataset_id": self.name,
-                "description": description,
-                "algorithm_name": algorithm,
-                "minari_version": minari_version(),
-            }
-        )
 
     def add(self, episodes: Iterable[RecordedEpisode]) -> None:
-        try:
+        with self.writing():
             self.storage.update_episodes([to_minari(e, self.handle) for e in episodes])
-        except OSError as e:
-            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
 
     def finish(self, note: Mapping[str, object]) -> Path:
         """Put it in its place; `note` is what we keep about it beside Minari's own metadata."""
-        h = self.handle
-        note = {"env": h.id, "env_args": h.env_args, **note}
-        try:
-            self.storage.update_metadata({OWN: note})
+        with self.writing():
+            self.storage.update_metadata({OWN: {"env": self.handle.id, "env_args": self.handle.env_args, **note}})
             self.tmp.rename(self.path)
-        except OSError as e:
-            raise StorageError(f"--out: cannot write to {self.path}: {e.strerror or e}") from e
         return self.path
 
     def discard(self) -> None:
         shutil.rmtree(self.tmp, ignore_errors=True)
 
 
-def minari_version() -> str:
-    from importlib.metadata import version
-
-    return version("minari")
-
-
 def destination(out: str | Path) -> tuple[Path, str]:
     """(folder, dataset id); what exists is left alone. Minari ids end in a version: `-v0` unless the name has one."""
     text = str(out)
+    path = Path(text).expanduser()
+    name = re.sub(r"[^\w-]+", "-", path.name) or "dataset"
+    if text.startswith(PREFIX):
+        name = text.removeprefix(PREFIX)
+    name = name if re.search(r"-v\d+$", name) else f"{name}-v0"
     if text.startswith(PREFIX):
         from minari import namespace
         from minari.dataset.minari_dataset import parse_dataset_id
 
-        name = text.removeprefix(PREFIX)
-        name = name if re.search(r"-v\d+$", name) else f"{name}-v0"
         try:
             space, _, _ = parse_dataset_id(name)
         except ValueError as e:
@@ -100,10 +92,6 @@ def destination(out: str | Path) -> tuple[Path, str]:
         path = datasets.in_root(PREFIX + name)
         if space is not None and space not in namespace.list_local_namespaces():
             namespace.create_namespace(space)
-    else:
-        path = Path(text).expanduser()
-        stem = re.sub(r"[^\w-]+", "-", path.name) or "dataset"
-        name = stem if re.search(r"-v\d+$", stem) else f"{stem}-v0"
     check_free(path)
     if path.exists():
         path.rmdir()

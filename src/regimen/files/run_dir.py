@@ -19,26 +19,7 @@ import yaml
 
 from regimen.config import trust, yaml_files
 from regimen.errors import StorageError
-from regimen.files.storage import (
-    Appender,
-    CsvLog,
-    Json,
-    cell,
-    cells_of,
-    check_free,
-    in_use,
-    json_lines,
-    plain,
-    read_bytes,
-    read_json,
-    read_plain,
-    require_own,
-    rows_up_to,
-    utc_now,
-    write_atomic,
-    write_json,
-    writing,
-)
+from regimen.files import storage
 
 STATES = ("running", "finished", "interrupted", "failed", "diverged")
 
@@ -69,30 +50,30 @@ class RunFiles:
         self._attach()
 
     def _attach(self) -> None:
-        self._status: Json | None = None
-        self._metrics = Appender(self.path / "metrics.jsonl")
-        self._log = Appender(self.path / "log.txt")
-        self._progress = CsvLog(self.path / "progress.csv", PROGRESS_COLUMNS)
-        self._episodes = CsvLog(self.path / "episodes.csv")
-        self._workers = CsvLog(self.path / "workers.csv")
+        self._status: storage.Json | None = None
+        self._metrics = storage.Appender(self.path / "metrics.jsonl")
+        self._log = storage.Appender(self.path / "log.txt")
+        self._progress = storage.CsvLog(self.path / "progress.csv", PROGRESS_COLUMNS)
+        self._episodes = storage.CsvLog(self.path / "episodes.csv")
+        self._workers = storage.CsvLog(self.path / "workers.csv")
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], command: str) -> Self:
         """A new run directory. An existing one with anything in it is refused and left as it is."""
         path = Path(path)
-        check_free(path)
+        storage.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             # 'x': of two processes that create the same directory at once, one is refused
             with open(path / "command.txt", "x", encoding="utf-8") as file:
                 file.write(command.rstrip("\n") + "\n")
         except FileExistsError:
-            raise in_use(path) from None
+            raise storage.in_use(path) from None
         except OSError as error:
             reason = error.strerror or str(error)
             raise StorageError(f"--out: cannot write to {path}: {reason}; choose another --out") from error
-        settings = yaml.safe_dump(plain(config, finite=False), sort_keys=False, allow_unicode=True)
-        write_atomic(path / "config.yaml", settings)
+        settings = yaml.safe_dump(storage.plain(config, finite=False), sort_keys=False, allow_unicode=True)
+        storage.write_atomic(path / "config.yaml", settings)
         files = cls(path)
         files.status(
             state="running",
@@ -101,7 +82,7 @@ class RunFiles:
             host=socket.gethostname(),
             versions=versions(),
             git_revision=git_revision(),
-            started=utc_now(),
+            started=storage.utc_now(),
         )
         return files
 
@@ -118,7 +99,7 @@ class RunFiles:
         return cls(path)
 
     @property
-    def config(self) -> Json:
+    def config(self) -> storage.Json:
         return read_config(self.path)
 
     def lock(self) -> None:
@@ -127,9 +108,9 @@ class RunFiles:
 
         if self._lock is not None:
             return
-        require_own(self.path)
+        storage.require_own(self.path)
         path = self.path / ".lock"
-        with writing(path):
+        with storage.writing(path):
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closing it gives the lock back
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,43 +137,44 @@ class RunFiles:
         if file is not None:
             file.close()  # the file itself stays: removing it would let two processes lock two files of one name
 
-    def status(self, **fields: object) -> Json:
+    def status(self, **fields: object) -> storage.Json:
         """Merge `fields` into status.json and return the whole."""
         if fields.get("state", "running") not in STATES:
             raise ValueError(f"state: '{fields['state']}' is none of {', '.join(STATES)}")
         path = self.path / "status.json"
         if self._status is None:
-            self._status = read_json(path)
-        self._status |= {**plain(fields), "updated": utc_now()}
-        write_json(path, self._status, sync="state" in fields)
+            self._status = storage.read_json(path)
+        self._status |= {**storage.plain(fields), "updated": storage.utc_now()}
+        storage.write_json(path, self._status, sync="state" in fields)
         return dict(self._status)
 
     def log(self, *points: Mapping[str, object]) -> None:
         """Points, in one write: lines of metrics.jsonl and rows of progress.csv. What is not finite is left out."""
-        rows = [{k: v for k, raw in point.items() if (v := plain(raw)) is not None} for point in points]
+        rows = [{k: v for k, raw in point.items() if (v := storage.plain(raw)) is not None} for point in points]
         if not rows:
             return
         self._metrics.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
         names = dict.fromkeys(name for row in rows for name in row)
-        cells = {name: [cell(row[name]) if name in row else "" for row in rows] for name in names}
+        cells = {name: [storage.cell(row[name]) if name in row else "" for row in rows] for name in names}
         self._progress.append({PROGRESS_NAMES.get(name, name): column for name, column in cells.items()})
 
     def episodes(self, rows: Mapping[str, np.ndarray]) -> None:
         """Finished episodes, one array per column. `update` counts from 1, as `updates` of the point that has them."""
         first = [name for name in EPISODE_COLUMNS if name in rows]
         first += [name for name in rows if name.startswith("reward/")]
-        self._episodes.append({name: cells_of(rows[name]) for name in dict.fromkeys([*first, *rows])})
+        self._episodes.append({name: storage.cells_of(rows[name]) for name in dict.fromkeys([*first, *rows])})
 
     def workers(self, updates: int, seconds: float, rows: Sequence[Mapping[str, object]]) -> None:
         """The state of each worker at one moment."""
         stamped = [{"updates": updates, "wall_seconds": round(seconds, 2), **row} for row in rows]
-        self._workers.append({name: [cell(row[name]) for row in stamped] for name in stamped[0]} if rows else {})
+        names = stamped[0] if stamped else ()
+        self._workers.append({name: [storage.cell(row[name]) for row in stamped] for name in names})
 
     def event(self, text: str) -> None:
-        self._log.write(f"{utc_now()} {' '.join(text.splitlines())}\n".encode())
+        self._log.write(f"{storage.utc_now()} {' '.join(text.splitlines())}\n".encode())
 
     def summary(self, values: Mapping[str, object]) -> None:
-        write_json(self.path / "summary.json", values)
+        storage.write_json(self.path / "summary.json", values)
 
     def rewind(self, updates: int) -> None:
         """Forget everything after that many updates, to continue from a checkpoint taken then."""
@@ -202,16 +184,16 @@ class RunFiles:
 
         path = self._metrics.path
         if path.exists():
-            with writing(path):
-                lines = [line for line, row in json_lines(path) if keep(row.get("updates"))]
+            with storage.writing(path):
+                lines = [line for line, row in storage.json_lines(path) if keep(row.get("updates"))]
             self._metrics.close()
-            write_atomic(path, b"".join(lines))
+            storage.write_atomic(path, b"".join(lines))
         for table, counter in ((self._progress, "updates"), (self._episodes, "update"), (self._workers, "updates")):
             if table.path.exists():
                 table.close()
-                with writing(table.path):
-                    data = read_bytes(table.path)
-                write_atomic(table.path, rows_up_to(data, counter, updates))
+                with storage.writing(table.path):
+                    data = storage.read_bytes(table.path)
+                storage.write_atomic(table.path, storage.rows_up_to(data, counter, updates))
         self._attach()
 
     def close(self) -> None:
@@ -226,13 +208,13 @@ class RunFiles:
         self.close()
 
 
-def read_metrics(path: Path) -> list[Json]:
+def read_metrics(path: Path) -> list[storage.Json]:
     """The points of a run directory; empty when none was logged yet."""
     path = Path(path) / "metrics.jsonl"
     if not path.exists():
         return []
     try:
-        return [row for _, row in json_lines(path)]
+        return [row for _, row in storage.json_lines(path)]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -244,7 +226,7 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         return {}
     try:
-        header, *lines = read_plain(path, "replace").split("\n")[:-1] or [""]
+        header, *lines = storage.read_plain(path, "replace").split("\n")[:-1] or [""]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     columns = next(csv.reader([header]), [])
@@ -261,11 +243,11 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
     return out
 
 
-def read_config(path: Path) -> Json:
+def read_config(path: Path) -> storage.Json:
     """config.yaml of a run directory."""
     path = Path(path) / "config.yaml"
     try:
-        value = yaml_files.load(read_plain(path))
+        value = yaml_files.load(storage.read_plain(path))
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

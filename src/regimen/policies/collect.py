@@ -73,8 +73,8 @@ class Behaviour:
         action, carry, _ = self.algo.act(params, obs, carry, noise.get("policy"), mask=mask, greedy=self.greedy)
         astray = noise["coin"] < self.epsilon
 
-        def either(drawn: Array, chosen: Array) -> Array:
-            return jnp.where(astray.reshape(astray.shape + (1,) * (chosen.ndim - astray.ndim)), drawn, chosen)
+        def either(drawn: Array, acted: Array) -> Array:
+            return jnp.where(astray.reshape(astray.shape + (1,) * (acted.ndim - astray.ndim)), drawn, acted)
 
         return jax.tree.map(either, drawn, self.algo.to_space(action)), carry, {}
 

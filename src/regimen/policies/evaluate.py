@@ -26,17 +26,8 @@ from regimen.files.storage import Json
 from regimen.policies.policy import Policy, load_policy, read_policy, require_match
 from regimen.policies.target import environment, is_run
 from regimen.schedule import Episodes
+from regimen.sources import play
 from regimen.sources.host import HostAction, HostSource, to_members
-from regimen.sources.play import (
-    Actor,
-    Recording,
-    baseline_actor,
-    greedy,
-    greedy_actor,
-    play_host,
-    play_resets,
-    random_actor,
-)
 from regimen.sources.scan import EnvCarry
 from regimen.statistics import mean_interval, sample_interval, wilson
 from regimen.types import ActingAlgorithm, Array, PyTree
@@ -56,7 +47,7 @@ class Evaluation:
     metrics: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [n]
     success: np.ndarray | None = None
     checkpoint: str | None = None
-    recording: Recording | None = field(default=None, repr=False, compare=False)
+    recording: play.Recording | None = field(default=None, repr=False, compare=False)
 
     def of_returns(self) -> dict[str, float]:
         return {f"return_{name}": float(getattr(self.returns, name)()) for name in ("mean", "std", "min", "max")}
@@ -119,11 +110,11 @@ def interval(bounds: tuple[float, float]) -> list[float] | None:
 
 @partial(jax.jit, static_argnames=("actor", "episodes", "record"))
 def evaluate_native(
-    env: Env, actor: Actor, params: PyTree, key: Array, episodes: int, record: bool
-) -> tuple[EnvCarry, Array, Recording | None]:
+    env: Env, actor: play.Actor, params: PyTree, key: Array, episodes: int, record: bool
+) -> tuple[EnvCarry, Array, play.Recording | None]:
     """Play episodes and return their sums, which of them terminated, and what the environment records of them."""
     look = env.recorded if record else lambda state: {}  # type: ignore[attr-defined]
-    carry, terminated, recording = play_resets(env, actor, params, key, episodes, look)
+    carry, terminated, recording = play.play_resets(env, actor, params, key, episodes, look)
     return replace(carry, state=(), obs=(), memory=()), terminated, recording if record else None
 
 
@@ -131,7 +122,7 @@ class NativeEvaluator:
     """Evaluates on a native environment, with one compiled program for each number of episodes. With `record`,
     evaluations have a recording."""
 
-    def __init__(self, handle: EnvHandle, actor: Actor, record: bool = False):
+    def __init__(self, handle: EnvHandle, actor: play.Actor, record: bool = False):
         self.handle, self.record = handle, record
         self.actor = actor
         self.programs: dict[int, Future[Compiled]] = {}
@@ -196,7 +187,7 @@ class HostEvaluator:
         source = self.open(min(self.num_envs, episodes))
         self.handle.action_space.seed(seed)
         ended: list[tuple] = [()] * episodes
-        for moment in play_host(source, partial(self.actions, params), seed, episodes, self.stop_requested):
+        for moment in play.play_host(source, partial(self.actions, params), seed, episodes, self.stop_requested):
             for i, terminated, success in moment.ended:
                 sums = source.reward[i].copy(), source.length[i], terminated, success, source.metrics[i]
                 ended[moment.running[i]] = (0, *sums)
@@ -251,8 +242,8 @@ def make_evaluator(
     """The evaluator of a learned policy, called with (actor params, seed, episodes). `record` is for native
     environments."""
     if handle.native is not None:
-        return NativeEvaluator(handle, greedy_actor(algo), record)
-    return HostEvaluator(handle, jax.jit(partial(greedy, algo)), stop_requested=stop_requested, algo=algo)
+        return NativeEvaluator(handle, play.greedy_actor(algo), record)
+    return HostEvaluator(handle, jax.jit(partial(play.greedy, algo)), stop_requested=stop_requested, algo=algo)
 
 
 def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEvaluator:
@@ -262,7 +253,8 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
         raise ConfigError(f"policy: '{name}' is not a baseline of {handle.id}{nearest(name, names)}")
     function = handle.baselines.get(name)
     if handle.native is not None:
-        return NativeEvaluator(handle, baseline_actor(function) if function else random_actor(handle.action_space))
+        actor = play.baseline_actor(function) if function else play.random_actor(handle.action_space)
+        return NativeEvaluator(handle, actor)
     if function is None:
         return HostEvaluator(handle, None)
 
@@ -310,8 +302,8 @@ def evaluate(
         raise ConfigError(
             f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
         )
-    with contextlib.closing(baseline_evaluator(handle, policy)) as play:
-        return play((), seed, episodes, policy=policy)
+    with contextlib.closing(baseline_evaluator(handle, policy)) as evaluator:
+        return evaluator((), seed, episodes, policy=policy)
 
 
 def evaluate_policy(
@@ -326,8 +318,8 @@ def evaluate_policy(
         require_match(of_policy, of_env, f"the policy on {handle.id}")
     except StorageError as e:
         raise EnvError(str(e).replace("this run's is", "the environment's is")) from e
-    with contextlib.closing(make_evaluator(handle, policy.algo)) as play:
-        result = play(policy.params, seed, episodes, policy=policy.meta.get("algorithm", "policy"))
+    with contextlib.closing(make_evaluator(handle, policy.algo)) as evaluator:
+        result = evaluator(policy.params, seed, episodes, policy=policy.meta.get("algorithm", "policy"))
     if checkpoint is not None and "env_steps" in policy.meta:
         result.checkpoint = f"{checkpoint}, step {policy.meta['env_steps']}"
     return result

@@ -247,8 +247,8 @@ def read_files(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
         raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e
 
 
-def require_match(stored: Mapping[str, str], wanted: Mapping[str, str], what: str) -> None:
+def require_match(stored: Mapping[str, str], expected: Mapping[str, str], what: str) -> None:
     """Refuse a state or policy (`what`) that belongs to something else, naming both."""
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if stored.get(name) != value:
             raise StorageError(f"{what} does not fit: its {name} is {stored.get(name)}, this run's is {value}")

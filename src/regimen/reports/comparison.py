@@ -71,7 +71,6 @@ class Measured(LoggedRun):
 class Group:
     """The runs of one setting on one task."""
 
-    key: tuple[object, ...]
     label: str
     runs: list[Measured]
     scores: np.ndarray  # [runs] of the metric compared
@@ -258,7 +257,7 @@ def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Mea
     for run in runs:
         peers = [other for other in runs if other.flat.get("env") == run.flat.get("env")]
         varied = [key for key in differing(peers, keys, ()) if key.startswith("env_args.") and key in run.flat]
-        text = ", ".join(f"{key.removeprefix('env_args.')} {shown(run.flat[key])}" for key in varied)
+        text = ", ".join(f"{key.removeprefix('env_args.')} {in_words(run.flat[key])}" for key in varied)
         out.setdefault(f"{run.flat.get('env')}" + (f" ({text})" if text else ""), []).append(run)
     return out
 
@@ -271,15 +270,16 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
     grouping = [key for key in keys if key != "env"] or ["algorithm"]
     members: dict[tuple[object, ...], list[Measured]] = {}
     for run in runs:
-        members.setdefault(tuple(plain(run.flat.get(key)) for key in grouping), []).append(run)
+        values = [run.flat.get(key) for key in grouping]
+        members.setdefault(tuple(tuple(v) if isinstance(v, list) else v for v in values), []).append(run)
     names = dict.fromkeys(name for run in runs for name in run.values)
     groups = []
     for key, group in members.items():
         scores = np.array([run.values[metric] for run in group])
-        label = ", ".join(str(v) if k == "algorithm" else f"{k} {shown(v)}" for k, v in zip(grouping, key))
+        label = ", ".join(str(v) if k == "algorithm" else f"{k} {in_words(v)}" for k, v in zip(grouping, key))
         middle = Estimate.of(iqm(scores), bootstrap_interval(scores))
         every = {name: measure(name, group) for name in names if any(name in run.values for run in group)}
-        groups.append(Group(key, label, group, scores, middle, every))
+        groups.append(Group(label, group, scores, middle, every))
         mixed = differing(group, grouping)
         if mixed:
             notes.append(f"{env}, {label}: its runs differ in {', '.join(mixed[:3])}; --by {mixed[0]} separates them")
@@ -293,11 +293,7 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
     return task
 
 
-def plain(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def shown(value: object) -> str:
+def in_words(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -32,7 +32,7 @@ def number(value: float) -> str:
     return score(value) if abs(value) >= 1 else f"{value:.2e}"
 
 
-def shown(e: Estimate | None) -> str:
+def in_words(e: Estimate | None) -> str:
     """`0.93 (0.85 to 1)`."""
     if e is None:
         return ""
@@ -46,7 +46,7 @@ def tables(c: Comparison, details: bool = True) -> list[Table]:
     """Everything that is said, as text."""
     out = [ranking(c)]
     if c.overall:
-        rows = [[label, shown(e)] for label, e in c.overall.items()]
+        rows = [[label, in_words(e)] for label, e in c.overall.items()]
         out.append(Table(["group", "IQM"], rows, "All environments (0: worst run, 1: best run)"))
         out.append(improvement_table("All environments", list(c.overall), c.overall_better))
     out.append(metric_table(c, details))
@@ -59,8 +59,8 @@ def ranking(c: Comparison) -> Table:
     head += [f"steps to {f:.0%}" for f in FRACTIONS] + ["steps", "time"]
     rows = []
     for task, g in groups(c):
-        row = [task.env, str(task.rank(g)), g.label, str(len(g.runs)), shown(g.iqm), number(float(g.scores.mean()))]
-        row += [shown(g.area), *(reach(g, f) for f in FRACTIONS)]
+        row = [task.env, str(task.rank(g)), g.label, str(len(g.runs)), in_words(g.iqm), number(float(g.scores.mean()))]
+        row += [in_words(g.area), *(reach(g, f) for f in FRACTIONS)]
         rows.append([*row, count(round(g.mean_total("env_steps"))), clock(g.mean_total("wall_seconds"))])
     order = "smaller is better" if c.lower else "larger is better"
     return without_env(c, Table(head, rows, f"By {c.metric} ({order})"))
@@ -95,12 +95,12 @@ def metric_table(c: Comparison, details: bool = True) -> Table:
         estimates = {g.label: g.metrics for g in task.groups}
         for name in dict.fromkeys(name for g in task.groups for name in g.metrics):
             if details or not (name.startswith("reward/") or name.rpartition("_")[2].isdigit()):
-                rows.append([task.env, name, *(shown(estimates.get(label, {}).get(name)) for label in labels)])
+                rows.append([task.env, name, *(in_words(estimates.get(label, {}).get(name)) for label in labels)])
     return without_env(c, Table(["environment", "metric", *labels], rows, "Evaluation: means and 95% intervals"))
 
 
 def improvement_table(env: str, labels: Sequence[str], better: list[list[Estimate | None]]) -> Table:
-    rows = [[label, *map(shown, row)] for label, row in zip(labels, better)]
+    rows = [[label, *map(in_words, row)] for label, row in zip(labels, better)]
     return Table(["", *labels], rows, f"{env}: probability that a run of the row beats one of the column")
 
 

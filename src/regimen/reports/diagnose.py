@@ -95,7 +95,7 @@ Rule = Callable[[TrainedRun], Iterator[Finding]]
 
 def diagnose(run_dir: str | Path) -> list[Finding]:
     """What is wrong with a run, errors first; nothing where there is nothing, or too little to tell from."""
-    run = TrainedRun(Path(run_dir))
+    run = TrainedRun(run_dir)
     return sorted((f for rule in RULES for f in rule(run)), key=lambda f: f.level != "error")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
@@ -15,23 +14,7 @@ from regimen.errors import RegimenError, StorageError
 from regimen.files.console import component_sums
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
 from regimen.files.storage import read_json, require_own
-from regimen.reports.figure import (
-    BLUE,
-    CYCLE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    blank,
-    headline,
-    panels,
-    picture,
-    save,
-    signature,
-    step_axis,
-    style,
-)
+from regimen.reports import figure as kit
 from regimen.statistics import bootstrap_band
 from regimen.words import count, score
 
@@ -44,13 +27,11 @@ WEIGHT, CURRICULUM = "train/weight/", "train/curriculum/"
 Curve = tuple[np.ndarray, np.ndarray]  # x and y
 
 
-@dataclass
 class LoggedRun:
     """What the plots read of one run directory."""
 
-    path: Path
-
-    def __post_init__(self):
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
         self.config = RunFiles.open(self.path).config
         self.points = read_metrics(self.path)
         self.summary = read_json(self.path / "summary.json")
@@ -71,7 +52,7 @@ class LoggedRun:
         table = np.array(rows, np.float64).reshape(-1, 2)
         return table[:, 0], table[:, 1]
 
-    def named(self, prefix: str) -> list[str]:
+    def names_below(self, prefix: str) -> list[str]:
         """What follows `prefix` in the names of the metrics, in the order in which they were first logged."""
         names = dict.fromkeys(k for p in self.points for k in p if k.startswith(prefix))
         return [name.removeprefix(prefix) for name in names]
@@ -137,9 +118,9 @@ def draw_return(ax: Axes, run: LoggedRun) -> bool:
     if len(y):
         dots = thin(DOTS, x, y)
         few = len(dots[0]) < 1000
-        ax.scatter(*dots, s=7 if few else 3, color=BLUE, alpha=0.25 if few else 0.15, linewidths=0)
+        ax.scatter(*dots, s=7 if few else 3, color=kit.BLUE, alpha=0.25 if few else 0.15, linewidths=0)
         label = f"training ({window} {kind})" if window > 1 else "training"
-        ax.plot(*thin(LINE, x, moving_average(y, window)), color=BLUE, linewidth=2, label=label)
+        ax.plot(*thin(LINE, x, moving_average(y, window)), color=kit.BLUE, linewidth=2, label=label)
     evaluations = _evaluations(ax, run, "evaluation ± std", 0.18)
     if not len(y) and not len(evaluations[1]):
         return False
@@ -153,9 +134,9 @@ def _evaluations(ax: Axes, run: LoggedRun, label: str, alpha: float, band: str |
     x, mean = run.series("eval/return_mean")
     at, std = run.series("eval/return_std")
     if len(mean) and np.array_equal(at, x):
-        ax.fill_between(x, mean - std, mean + std, color=ORANGE, alpha=alpha, linewidth=0, label=band)
+        ax.fill_between(x, mean - std, mean + std, color=kit.ORANGE, alpha=alpha, linewidth=0, label=band)
     if len(mean):
-        ax.plot(x, mean, color=ORANGE, linewidth=2, marker="o", markersize=3.5, label=label)
+        ax.plot(x, mean, color=kit.ORANGE, linewidth=2, marker="o", markersize=3.5, label=label)
     return x, mean
 
 
@@ -171,10 +152,10 @@ def draw_evaluation(ax: Axes, run: LoggedRun) -> bool:
     x, mean = run.series("eval/return_mean")
     if not len(mean):
         return False
-    _range(ax, run, "eval/return_min", "eval/return_max", x, ORANGE, 0.1)
+    _range(ax, run, "eval/return_min", "eval/return_max", x, kit.ORANGE, 0.1)
     _evaluations(ax, run, "mean", 0.22, "± std")
     best = int(np.argmax(mean))
-    ax.plot(x[best], mean[best], marker="*", markersize=13, color=ORANGE, markeredgecolor="white", linestyle="none")
+    ax.plot(x[best], mean[best], marker="*", markersize=13, color=kit.ORANGE, markeredgecolor="white", linestyle="none")
     episodes = run.series("eval/episodes")[1]
     of = f" of {int(episodes[-1])} greedy episodes" if len(episodes) else ""
     _target(ax, run)
@@ -186,13 +167,13 @@ def draw_explained_variance(ax: Axes, run: LoggedRun) -> bool:
     x, y = run.series("train/explained_variance")
     if not len(y):
         return False
-    ax.axhline(1.0, color=GREY, linewidth=1, linestyle=":")
-    heads = run.named("train/explained_variance/")
+    ax.axhline(1.0, color=kit.GREY, linewidth=1, linestyle=":")
+    heads = run.names_below("train/explained_variance/")
     for name, color in _colored(run, heads):
         at, fit = run.series(f"train/explained_variance/{name}")
         smooth = centred_average(fit, _window(fit))
         ax.plot(*thin(LINE, at, smooth), color=color, linewidth=1, alpha=0.6, label=name)
-    _line(ax, x, y, INK if heads else GREEN, "total" if heads else None)
+    _line(ax, x, y, kit.INK if heads else kit.GREEN, "total" if heads else None)
     low = float(np.quantile(y, 0.02))
     ax.set_ylim(min(-0.05, max(low, -2.0)), 1.05)  # a bad first update may be far below; it would flatten the rest
     finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean", legend=bool(heads))
@@ -214,7 +195,7 @@ def draw_components(ax: Axes, run: LoggedRun) -> bool:
     for name, color in _colored(run, names):
         _line(ax, *run.series(f"rollout/reward/{name}"), color, name)
     if names:
-        ax.axhline(0.0, color=GREY, linewidth=1, linestyle=":")
+        ax.axhline(0.0, color=kit.GREY, linewidth=1, linestyle=":")
         finish(ax, "Reward components", "sum per episode", legend=True)
     return bool(names)
 
@@ -223,7 +204,7 @@ def _named_lines(title: str, ylabel: str, prefix: str) -> Draw:
     """Return what draws a line for each metric of a prefix."""
 
     def draw(ax: Axes, run: LoggedRun) -> bool:
-        names = run.named(prefix)
+        names = run.names_below(prefix)
         for name, color in _colored(run, names):
             x, y = run.series(prefix + name)
             if prefix == CURRICULUM:  # a setting jumps
@@ -241,7 +222,7 @@ def _named_lines(title: str, ylabel: str, prefix: str) -> Draw:
 
 def _components(run: LoggedRun) -> list[str]:
     """Reward components with episode sums; none when there is only one."""
-    names = list(component_sums({f"rollout/reward/{name}": 0.0 for name in run.named("rollout/reward/")}))
+    names = list(component_sums({f"rollout/reward/{name}": 0.0 for name in run.names_below("rollout/reward/")}))
     return names if len(names) > 1 else []
 
 
@@ -249,7 +230,7 @@ def _colored(run: LoggedRun, names: Sequence[str]) -> list[tuple[str, str]]:
     """Names with colours; a reward component has the same one in every plot."""
     order = [name for name in _components(run) if name in names]
     order += [name for name in names if name not in order]
-    return list(zip(order, CYCLE * len(order)))
+    return list(zip(order, kit.CYCLE * len(order)))
 
 
 def _window(y: np.ndarray) -> int:
@@ -290,13 +271,13 @@ def _axes_of(title: str, *lines: tuple[str, str, str]) -> Draw:
     return draw
 
 
-_LOSSES = ("train/policy_loss", "policy loss", BLUE), ("train/value_loss", "value loss", ORANGE)
-_CHANGES = ("train/approx_kl", "approximate KL", PURPLE), ("train/clip_fraction", "clip fraction", ORANGE)
+_LOSSES = ("train/policy_loss", "policy loss", kit.BLUE), ("train/value_loss", "value loss", kit.ORANGE)
+_CHANGES = ("train/approx_kl", "approximate KL", kit.PURPLE), ("train/clip_fraction", "clip fraction", kit.ORANGE)
 PLOTS: dict[str, Draw] = {
     "return": draw_return,
     "evaluation": draw_evaluation,
     "losses": _axes_of("Losses", *_LOSSES),
-    "entropy": _axes_of("Policy entropy", ("train/entropy", "entropy (nats)", GREEN)),
+    "entropy": _axes_of("Policy entropy", ("train/entropy", "entropy (nats)", kit.GREEN)),
     "kl": _axes_of("Policy change per update", *_CHANGES),
     "explained_variance": draw_explained_variance,
     "components": draw_components,
@@ -308,7 +289,7 @@ PLOTS: dict[str, Draw] = {
 
 def _target(ax: Axes, run: LoggedRun) -> None:
     if run.target is not None:
-        ax.axhline(run.target, color=GREY, linewidth=1.2, linestyle="--", label=f"target {run.target:g}")
+        ax.axhline(run.target, color=kit.GREY, linewidth=1.2, linestyle="--", label=f"target {run.target:g}")
 
 
 def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False) -> None:
@@ -318,7 +299,7 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
     ax.set_title(title)
     ax.set_xlabel("env steps")
     ax.xaxis.set_major_locator(MaxNLocator(6))
-    step_axis(ax)
+    kit.step_axis(ax)
     ax.set_xlim(left=0)
     ax.margins(x=0.02)
     if ylabel:
@@ -329,29 +310,29 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
 
 def plot_run(run_dir: Path) -> list[Path]:
     """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
-    run = LoggedRun(Path(run_dir))
+    run = LoggedRun(run_dir)
     require_own(run.path)
     folder = run.path / "plots"
     paths: list[Path] = []
-    with style():
+    with kit.style():
         for name, draw in PLOTS.items():
-            figure = blank(7, 4)
+            figure = kit.blank(7, 4)
             if draw(figure.subplots(), run):
                 if name == "components":  # each in its own scale; the overview has them side by side
                     figure = component_grid(run)
-                signature(figure, run.title)
-                paths.append(save(figure, folder / f"{name}.png"))
+                kit.signature(figure, run.title)
+                paths.append(kit.save(figure, folder / f"{name}.png"))
         if paths:
             drawn = [name for name in PLOTS if folder / f"{name}.png" in paths]
             rows = max(2, -(-len(drawn) // 3))
-            figure = blank(14, 3.6 * rows)
+            figure = kit.blank(14, 3.6 * rows)
             figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
-            for name, ax in zip(drawn, panels(figure, len(drawn), 3, rows)):
+            for name, ax in zip(drawn, kit.panels(figure, len(drawn), 3, rows)):
                 PLOTS[name](ax, run)
                 if ax.get_legend() is not None:
                     ax.legend(loc="best", fontsize=8)
-            headline(figure, describe(run), size=13)
-            paths.append(save(figure, folder / "overview.png"))
+            kit.headline(figure, describe(run), size=13)
+            paths.append(kit.save(figure, folder / "overview.png"))
     return paths
 
 
@@ -359,8 +340,8 @@ def component_grid(run: LoggedRun) -> Figure:
     """Draw every reward component on axes of its own."""
     names = _components(run)
     across = min(3, len(names)) if len(names) != 4 else 2
-    figure = blank(max(7, 3.6 * across), 0.4 + 2.6 * -(-len(names) // across))
-    axes = panels(figure, len(names), across)
+    figure = kit.blank(max(7, 3.6 * across), 0.4 + 2.6 * -(-len(names) // across))
+    axes = kit.panels(figure, len(names), across)
     for ax, (name, color) in zip(axes, _colored(run, names)):
         draw_component(ax, run, name, color)
     axes[0].legend(loc="best", fontsize=8)
@@ -387,7 +368,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     The curves are the evaluations, or the training returns where a run has none. A run that stopped early keeps its
     last value, because a converged run is finished, not failed.
     """
-    runs = [LoggedRun(Path(d)) for d in dirs]
+    runs = [LoggedRun(d) for d in dirs]
     name = "eval/return_mean" if all(len(r.series("eval/return_mean")[0]) for r in runs) else "rollout/return_mean"
     curves = [curve for r in runs if len((curve := r.series(name))[0])]
     if not curves:
@@ -395,14 +376,14 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     grid, values = on_a_grid(curves)
     out = Path(out)
     out = out if out.suffix.lower() == ".png" else out / "return.png"
-    with picture(out, 7, 4) as figure:
+    with kit.picture(out, 7, 4) as figure:
         ax = figure.subplots()
         for x, y in curves:
-            ax.plot(*thin(LINE, x, y), color=BLUE, linewidth=0.9, alpha=0.25)
+            ax.plot(*thin(LINE, x, y), color=kit.BLUE, linewidth=0.9, alpha=0.25)
         if len(curves) > 1:
             low, high = bootstrap_band(values, n=1000)
-            ax.fill_between(grid, low, high, color=BLUE, alpha=0.2, linewidth=0, label="95% bootstrap interval")
-        ax.plot(grid, values.mean(0), color=BLUE, linewidth=2.2, label=f"mean of {len(curves)} seeds")
+            ax.fill_between(grid, low, high, color=kit.BLUE, alpha=0.2, linewidth=0, label="95% bootstrap interval")
+        ax.plot(grid, values.mean(0), color=kit.BLUE, linewidth=2.2, label=f"mean of {len(curves)} seeds")
         _target(ax, runs[0])
         kind = "evaluation return" if name.startswith("eval/") else "training return"
         finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)

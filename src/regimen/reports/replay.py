@@ -14,8 +14,9 @@ import numpy as np
 
 from regimen.engines import device
 from regimen.envs import registry
+from regimen.envs.adapters.compiled import zero_of
 from regimen.envs.adapters.gymnasium import to_gymnasium
-from regimen.envs.adapters.pettingzoo import ParallelNative, Team, zero_of
+from regimen.envs.adapters.pettingzoo import ParallelNative, Team
 from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles

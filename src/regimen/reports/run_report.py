@@ -191,10 +191,10 @@ def _pictures(folder: Path) -> tuple[list[Path], list[Path]]:
 def _figures(paths: Iterable[Path], root: Path, chart: bool = False) -> str:
     """Pictures side by side, one alone at full width; what is too large for a page is named instead."""
     every = list(paths)
-    shown = [p for p in every if p.stat().st_size <= LARGEST][:MOST]
-    figures = [embed(p, CAPTIONS.get(p.stem) or _caption(p, root), chart and p.suffix == ".png") for p in shown]
-    left = [p.name for p in every if p not in shown]
-    note = f"<p class='stop'>Not in this page: {escape(', '.join(left[:10]))}</p>\n" if left else ""
+    small = [p for p in every if p.stat().st_size <= LARGEST][:MOST]
+    figures = [embed(p, CAPTIONS.get(p.stem) or _caption(p, root), chart and p.suffix == ".png") for p in small]
+    large = [p.name for p in every if p not in small]
+    note = f"<p class='stop'>Not in this page: {escape(', '.join(large[:10]))}</p>\n" if large else ""
     body = "".join(figures)
     return (f"<div class='pictures'>\n{body}</div>\n" if len(figures) > 1 else body) + note
 

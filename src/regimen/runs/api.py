@@ -62,25 +62,25 @@ def train(
     config, interrupted = provide_data(config, handle, path, console)
     if interrupted is not None:
         return interrupted
-    call = Call(handle, path, where, command, callback, console)
+    call = Call(handle, path, where, command, callback, console, begun)
     if config.seeds is None:
-        return accepted(train_runs(call, config, [path], [config.seed], begun)[0])
-    return accepted(group_result(path, train_seeds(call, config, begun), call.console))
+        return accepted(train_runs(call, config, [path], [config.seed])[0])
+    return accepted(group_result(path, train_seeds(call, config), console))
 
 
-def train_seeds(call: Call, config: TrainConfig, begun: float) -> list[Result]:
+def train_seeds(call: Call, config: TrainConfig) -> list[Result]:
     """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
     paths = [call.path / f"seed-{seed}" for seed in seeds]
     offline = config.data is not None and not config.common.online_steps
     if offline or (call.handle.native is not None and not config.engine.distributed):
-        return train_runs(call, config, paths, seeds, begun)
+        return train_runs(call, config, paths, seeds)
     results: list[Result] = []
     for path, seed in zip(paths, seeds):
-        results += train_runs(dataclasses.replace(call, path=path), config, [path], [seed], begun)
+        results += train_runs(dataclasses.replace(call, path=path), config, [path], [seed])
         if results[-1].exit_code:
             break
-        begun = time.monotonic()
+        call = dataclasses.replace(call, begun=time.monotonic())
     return results
 
 
@@ -89,7 +89,6 @@ def train_runs(
     config: TrainConfig,
     paths: list[Path],
     seeds: list[int],
-    begun: float,
     trials: dict[str, TrainConfig] | None = None,
 ) -> list[Result]:
     """One session. What can be refused is refused before a directory is made. `trials` are the configurations of the
@@ -112,7 +111,6 @@ def train_runs(
         with closing(files):
             session = Session(call, config, engine, files, seeds, signals, trials)
             for learner, old in zip(session.learners, begun_before):
-                learner.ledger.started = begun
                 if old:
                     take_up(session, learner, "latest", adopted=True)
                     say_running(learner.files)
@@ -177,13 +175,12 @@ def provide_data(
         if result.exit_code:
             console.event(f"interrupted; the same command with --out {path} goes on from here")
             return config, dataclasses.replace(result, run_dir=path)
-        if datasets.locate(out) is not None:  # collected before
-            return validate(config.replace(data=str(out.resolve()))), None
     else:
         source = RunFiles.open(Path(config.data)).path
         console.event(f"collecting what {source} has seen into {out}")
-    data = gather(handle, source, out, policy="replay", report=lambda text: None)
-    console.event(data.summary())
+    if config.data is not None or datasets.locate(out) is None:  # else it was collected before
+        data = gather(handle, source, out, policy="replay", report=lambda text: None)
+        console.event(data.summary())
     return validate(config.replace(data=str(out.resolve()))), None
 
 
@@ -343,11 +340,11 @@ def resume(
     check_rules(config.stop, handle.id, handle.metrics)
     files = source if out is None else copy_run(source, Path(out))
     files.lock()
-    call = Call(handle, files.path, where, command, callback, console or Console(quiet=True))
-    return accepted(resume_run(call, config, files, checkpoint, begun, copied=out is not None))
+    call = Call(handle, files.path, where, command, callback, console or Console(quiet=True), begun)
+    return accepted(resume_run(call, config, files, checkpoint, copied=out is not None))
 
 
-def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str, begun: float, copied: bool) -> Result:
+def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str, copied: bool) -> Result:
     """One session, from a checkpoint. A copy that cannot be continued is removed again."""
     with contextlib.ExitStack() as signalling, closing([files]):
         try:
@@ -355,9 +352,7 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
             processes.begin(config, [config.seed])
             engine = make_engine(config, call.handle, [config.seed], signals.is_requested)
             session = Session(call, config, engine, [files], [config.seed], signals)
-            learner = session.learners[0]
-            learner.ledger.started = begun
-            take_up(session, learner, checkpoint)
+            take_up(session, session.learners[0], checkpoint)
         except BaseException:
             if copied:
                 shutil.rmtree(files.path, ignore_errors=True)

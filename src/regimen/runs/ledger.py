@@ -27,6 +27,8 @@ Row = Json
 KEYS = ("episode", "update", "env_steps")  # columns of an episode that say which it is
 COUNTS = ("restarts", "dropped_batches")  # metrics that count since the beginning
 BUDGETS = ("max_steps", "max_episodes")  # codes of stops that a larger budget lifts
+PLAIN = ("pending", "pending_episodes", "best", "best_step", "last_row_steps", "solved_at")  # saved as they are
+RETURNS = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 UNLOGGED = ("return", "length", "terminated", "truncated")  # columns without a metric of their own name
 
 
@@ -88,7 +90,7 @@ class Ledger:
     def limits(self, most: int) -> Limits:
         """How far the learner may go before something is due."""
         bounds = [self.counters.until(self.every[name]) for name in ("eval", "checkpoint")]
-        if "convergence" in self.rules.rules:  # it is checked where rows are logged
+        if "convergence" in self.rules.by_name:  # it is checked where rows are logged
             bounds.append(self.counters.until(self.every["log"]))
         budget = self.rules.budget
         if budget.steps is not None:
@@ -215,10 +217,7 @@ class Ledger:
         if not len(returns):
             return {}
         row: Row = {
-            "rollout/return_mean": float(returns.mean()),
-            "rollout/return_std": float(returns.std()),
-            "rollout/return_min": float(returns.min()),
-            "rollout/return_max": float(returns.max()),
+            **{f"rollout/return_{name}": float(of(returns)) for name, of in RETURNS.items()},
             "rollout/length_mean": float(columns["length"].mean()),
             "rollout/return_ma": sum(self.recent) / len(self.recent),
             "rollout/episodes": len(returns),
@@ -234,17 +233,11 @@ class Ledger:
         """All of this that a resume needs."""
         return {
             "counters": asdict(self.counters),
-            "pending": self.pending,
-            "pending_episodes": self.pending_episodes,
             "recent": list(self.recent),
-            "best": self.best,
-            "best_step": self.best_step,
-            "last_row_steps": self.last_row_steps,
             "rules": self.rules.state(),
             "stopped": self.stop is not None,
             "stop": None if self.stop is None else asdict(self.stop),
-            "solved_at": self.solved_at,
-        }
+        } | {name: getattr(self, name) for name in PLAIN}
 
     def restore(self, saved: Json, seconds: float, finished: bool = False) -> None:
         """As it was saved. A run that had stopped and was ended before it could say `finished` has stopped for good,
@@ -253,10 +246,9 @@ class Ledger:
         if ended is not None and not finished and ended["code"] not in BUDGETS:
             self.stop = Stop(**ended)
         self.counters = Counters(**({"agent_steps": saved["counters"]["steps"]} | saved["counters"]))
-        self.pending, self.pending_episodes = saved["pending"], saved["pending_episodes"]
         self.recent.extend(saved["recent"])
-        self.best, self.best_step = saved["best"], saved["best_step"]
-        self.last_row_steps, self.solved_at = saved["last_row_steps"], saved["solved_at"]
+        for name in PLAIN:
+            setattr(self, name, saved[name])
         self.rules.restore(saved["rules"], saved["stopped"] and self.stop is None)
         self.seconds_before = self.last_row_seconds = seconds
 

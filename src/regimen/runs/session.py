@@ -25,7 +25,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
-from regimen.files.storage import Json
+from regimen.files.storage import Json, writing
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import memory_needed, replay_needed
 from regimen.runs.learner import Learner
@@ -51,6 +51,7 @@ class Call:
     command: str
     callback: Callback | None
     console: Console
+    begun: float  # by the monotonic clock
 
 
 class Session:
@@ -72,6 +73,8 @@ class Session:
         self.path, self.console, self.callback = call.path, call.console, call.callback
         configs = list(trials.values()) if trials else [config] * len(seeds)
         self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(configs, seeds, files))]
+        for learner in self.learners:
+            learner.ledger.started = call.begun
         self.labels = list(trials) if trials else [f"seed {seed}" for seed in seeds]
         self.varied = trials is not None
         self.recorded = config.log.trajectories or config.log.alerts
@@ -237,11 +240,9 @@ class Session:
         """What the evaluation just made looked like, step by step."""
         assert played.recording is not None
         path = learner.path / "trajectories" / f"step-{learner.ledger.counters.steps:09d}.csv"
-        try:
-            native: Any = self.handle.native
+        native: Any = self.handle.native
+        with writing(path):
             native.write_evaluation(path, *played.recording, self.config.log.alerts)
-        except OSError as e:
-            raise StorageError(f"cannot write {path}: {e.strerror or e}") from e
 
     def called_back(self, learner: Learner, progress: Progress, rows: list[Row], point: Row) -> bool:
         """Whether the user's callback asks to stop."""

@@ -235,7 +235,7 @@ class Rules:
     """The budget of one run and its rules by name, in the order in which they are asked."""
 
     budget: Budget
-    rules: dict[str, StoppingRule]
+    by_name: dict[str, StoppingRule]
 
     @classmethod
     def of(
@@ -268,32 +268,32 @@ class Rules:
         return cls(Budget(total_steps, total_episodes, stop.max_seconds), rules)
 
     def episodes(self, returns: list[float]) -> None:
-        for rule in self.rules.values():
+        for rule in self.by_name.values():
             for value in returns:
                 rule.episode(value)
 
     def evaluation(self, point: Point) -> dict[str, int]:
         """Read a row that has an evaluation, and return what the rules add to it."""
-        for rule in self.rules.values():
+        for rule in self.by_name.values():
             rule.evaluation(point)
         return self.columns()
 
     def columns(self) -> dict[str, int]:
         """Streaks and bands as they stand."""
-        counted = [self.rules[name] for name in LOGGED if name in self.rules]
+        counted = [self.by_name[name] for name in LOGGED if name in self.by_name]
         return {name: value for rule in counted for name, value in rule.columns().items()}
 
     def fired(self) -> Stop | None:
         """The first rule that says stop."""
-        return next((rule.fired for rule in self.rules.values() if rule.fired is not None), None)
+        return next((rule.fired for rule in self.by_name.values() if rule.fired is not None), None)
 
     def state(self) -> dict[str, Saved]:
-        rules = self.rules.items()
+        rules = self.by_name.items()
         return {name: r.state() | {"fired": r.fired and dataclasses.asdict(r.fired)} for name, r in rules}
 
     def restore(self, saved: Mapping[str, Saved], stopped: bool) -> None:
         """Continue the waits; but where the run had `stopped`, a rule that fired begins anew."""
-        for name, rule in self.rules.items():
+        for name, rule in self.by_name.items():
             state = saved.get(name)
             if state is None or (stopped and state["fired"]):
                 continue

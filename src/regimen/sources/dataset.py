@@ -63,7 +63,6 @@ class Dataset:
     action: PyTree  # [N, ...] as the environment took it
     reward: np.ndarray  # [N] sum of the components
     terminated: np.ndarray  # [N]
-    truncated: np.ndarray  # [N]
     next_obs: PyTree  # [N, ...]
     starts: np.ndarray  # [episodes] first step of each
     mask: np.ndarray | None = None  # [N, L]
@@ -78,6 +77,14 @@ class Dataset:
         return len(self.starts)
 
     @property
+    def truncated(self) -> np.ndarray:
+        """[N] Whether an episode was cut short here, also where its collector just stopped."""
+        ends = np.append(self.starts[1:], self.steps) - 1
+        truncated = np.zeros_like(self.terminated)
+        truncated[ends] = ~self.terminated[ends]
+        return truncated
+
+    @property
     def returns(self) -> np.ndarray:
         """Undiscounted, by episode."""
         return np.add.reduceat(self.reward.astype(np.float64), self.starts)
@@ -89,17 +96,9 @@ class Dataset:
 
     def describe(self) -> dict[str, Any]:
         """What a run keeps of the data it learned from; the digest is of what is learned from, not of the files."""
-        r = self.returns
-        out = {
-            "path": str(self.path),
-            "name": self.name,
-            "sha256": self.digest(),
-            "episodes": self.episodes,
-            "steps": self.steps,
-            "return_mean": float(r.mean()),
-            "return_min": float(r.min()),
-            "return_max": float(r.max()),
-        }
+        out = {"path": str(self.path), "name": self.name, "sha256": self.digest()}
+        out |= {"episodes": self.episodes, "steps": self.steps}
+        out |= {f"return_{how}": float(getattr(self.returns, how)()) for how in ("mean", "min", "max")}
         return out | {k: v for k, v in self.metadata.get(OWN, {}).items() if k in ("env_steps", "parts")}
 
     def summary(self) -> str:
@@ -121,10 +120,10 @@ class Dataset:
         An episode that was cut short goes on in the estimate as it ended: with the mean of its last `TAIL` rewards
         for ever, worth mean / (1 - gamma) where it was cut. Nothing learned enters.
         """
-        reward, out = self.reward.astype(np.float64), np.zeros(self.steps)
+        reward, truncated, out = self.reward.astype(np.float64), self.truncated, np.zeros(self.steps)
         for start, stop in zip(self.starts, [*self.starts[1:], self.steps]):
             after = 0.0
-            if self.truncated[stop - 1] and gamma < 1:
+            if truncated[stop - 1] and gamma < 1:
                 after = reward[max(start, stop - TAIL) : stop].mean() / (1 - gamma)
             for t in range(stop - 1, start - 1, -1):
                 after = out[t] = reward[t] + gamma * after
@@ -133,9 +132,8 @@ class Dataset:
     def save_npz(self, path: Path) -> Path:
         """The same arrays in one file that numpy alone can read."""
         arrays = {"reward": self.reward, "terminated": self.terminated, "starts": self.starts}
-        arrays |= {f"obs/{k}": v for k, v in spaces.split(self.observation_space, self.obs).items()}
-        arrays |= {f"next_obs/{k}": v for k, v in spaces.split(self.observation_space, self.next_obs).items()}
-        arrays |= {f"action/{k}": v for k, v in spaces.split(self.action_space, self.action).items()}
+        for name, space in zip(("obs", "next_obs", "action"), (*[self.observation_space] * 2, self.action_space)):
+            arrays |= {f"{name}/{k}": v for k, v in spaces.split(space, getattr(self, name)).items()}
         if self.mask is not None and self.next_mask is not None:
             arrays |= {"mask": self.mask, "next_mask": self.next_mask}
         metadata = {
@@ -180,9 +178,12 @@ def on_device(data: Dataset, dist: Distribution, gamma: float, probe: int = PROB
     masks: tuple[PyTree, ...] = (data.mask, data.next_mask)
     table = jax.tree.map(jnp.asarray, ReplayRows(*columns, np.ones(n, bool), *masks))  # type: ignore[arg-type]
     some = np.unique(np.linspace(0, n - 1, min(probe, n)).astype(int))
-    ring = Ring(jnp.zeros(1, jnp.int32), jnp.full(1, n, jnp.int32))
-    rows, chosen = (jax.tree.map(f, table) for f in (lambda x: x[:, None], lambda x: x[some]))
-    return Data(rows, ring, chosen, jnp.asarray(data.monte_carlo(gamma)[some]))
+    return Data(
+        rows=jax.tree.map(lambda x: x[:, None], table),
+        ring=Ring(jnp.zeros(1, jnp.int32), jnp.full(1, n, jnp.int32)),
+        probe=jax.tree.map(lambda x: x[some], table),
+        mc_return=jnp.asarray(data.monte_carlo(gamma)[some]),
+    )
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -256,8 +257,6 @@ def joined(
     ends = np.cumsum(lengths) - 1
     terminated = np.zeros(lengths.sum(), bool)
     terminated[ends] = [e.terminated for e in episodes]
-    truncated = np.zeros_like(terminated)
-    truncated[ends] = ~terminated[ends]  # also where the collector just stopped
     return Dataset(
         path,
         name,
@@ -268,7 +267,6 @@ def joined(
         action=rows(lambda e: spaces.cast(action_space, e.action)),
         reward=rows(lambda e: e.reward),
         terminated=terminated,
-        truncated=truncated,
         next_obs=rows(lambda e: jax.tree.map(lambda x: x[1:], e.obs)),
         starts=ends - lengths + 1,
         mask=rows(lambda e: jax.tree.map(lambda x: x[:-1], e.mask)) if masked else None,
@@ -286,10 +284,6 @@ def read_npz(path: Path) -> Dataset:
         values = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         return spaces.build(space, values)
 
-    terminated, starts = arrays["terminated"], arrays["starts"]
-    truncated = np.zeros_like(terminated)
-    ends = np.append(starts[1:], len(terminated)) - 1
-    truncated[ends] = ~terminated[ends]
     return Dataset(
         path,
         metadata["name"],
@@ -299,10 +293,9 @@ def read_npz(path: Path) -> Dataset:
         obs=part("obs/", observation_space),
         action=part("action/", action_space),
         reward=arrays["reward"],
-        terminated=terminated,
-        truncated=truncated,
+        terminated=arrays["terminated"],
         next_obs=part("next_obs/", observation_space),
-        starts=starts,
+        starts=arrays["starts"],
         mask=arrays.get("mask"),
         next_mask=arrays.get("next_mask"),
     )

@@ -26,6 +26,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
 from regimen.schedule import Episodes, Schedule
 from regimen.sources.keys import NOISE_BLOCK, RolloutKeys
+from regimen.sources.scan import reduce
 from regimen.types import ActingAlgorithm, Array, Batch, EpisodeRows, PyTree
 
 HostAction = Any  # of an action space: a number, an array, or a dict or tuple of them
@@ -68,9 +69,7 @@ class HostSource:
         self.single = len(reward_components) == 1
         self.act: Callable[..., tuple[Array, PyTree]] | None = None
         self.like: PyTree = None  # parameters of the policy, for their shapes
-        self.shapes: dict[
-            tuple[tuple[int, ...], bool], PyTree
-        ] = {}  # of what is kept of an action: tracing the policy takes milliseconds
+        self.shapes: dict[tuple[tuple[int, ...], bool], PyTree] = {}  # of what is kept of an action
         self.memory: PyTree = ()  # [B, ...] what the policy carries from step to step
         self.blank: PyTree = ()  # and at the start of an episode
         self.remembers = False
@@ -105,7 +104,7 @@ class HostSource:
         if self.act is None:
             self.prepare(algo, params, block)
         flat = self.flatten(params)
-        left = np.full(self.num_envs, share)
+        remaining = np.full(self.num_envs, share)
         if episodic:
             for i in [i for i, n in enumerate(self.length) if n]:  # whole episodes only: start every share fresh
                 self.reset(i)
@@ -126,10 +125,10 @@ class HostSource:
             for i, terminated, success in done:
                 ended.append((total, self.reward[i].copy(), self.length[i], terminated, success, self.metrics[i]))
                 self.reset(i)
-                left[i] -= episodic
+                remaining[i] -= episodic
             t += 1
             if episodic:
-                active = [i for i in active if left[i]]
+                active = [i for i in active if remaining[i]]
             elif t == share:
                 break
         self.doing = ("wait", -1, monotonic())
@@ -194,10 +193,10 @@ class HostSource:
         """The same for environments of several agents, each of which has a column as long as it acts."""
         done, limit = [], self.limit or 1 << 62
         for i in active:
-            own, team = self.columns_of(i), self.envs[i]
+            columns, team = self.columns_of(i), self.envs[i]
             self.doing, acted = ("step", i, monotonic()), team.alive
             try:
-                observations, reward, terminated, truncated, info = team.step(actions[own])
+                observations, reward, terminated, truncated, info = team.step(actions[columns])
             except Exception as e:
                 raise EnvError(f"the environment's step failed: {type(e).__name__}: {e}") from e
             if not finite(reward):
@@ -205,12 +204,12 @@ class HostSource:
             length = self.length[i] = self.length[i] + 1
             if length >= limit:
                 truncated = acted & ~terminated
-            rows["reward"][t, own], rows["valid"][t, own] = reward, acted
-            rows["terminated"][t, own], rows["truncated"][t, own] = terminated, truncated
+            rows["reward"][t, columns], rows["valid"][t, columns] = reward, acted
+            rows["terminated"][t, columns], rows["truncated"][t, columns] = terminated, truncated
             self.reward[i] += reward.sum(0)
             new = self.stack(self.obs, observations, "step")
-            set_row(rows["next_obs"], (t, own), new)
-            set_row(self.obs, own, new)
+            set_row(rows["next_obs"], (t, columns), new)
+            set_row(self.obs, columns, new)
             if not (acted & ~terminated & ~truncated).any():
                 done.append((i, not truncated.any(), read_success(info)))
             if self.mask is not None or "action_mask" in info:
@@ -232,11 +231,11 @@ class HostSource:
             obs, info = self.envs[i].reset(seed=seed)
         except Exception as e:
             raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
-        own = self.columns_of(i)
-        set_row(self.obs, own, self.stack(self.obs, obs if self.agents else [obs], "reset"))
+        columns = self.columns_of(i)
+        set_row(self.obs, columns, self.stack(self.obs, obs if self.agents else [obs], "reset"))
         self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}
         if self.remembers:
-            set_row(self.memory, own, self.blank)
+            set_row(self.memory, columns, self.blank)
         if "action_mask" in info and self.mask is None:
             size = spaces.logits(self.action_space)
             self.mask = np.ones((self.columns, size), bool)
@@ -266,7 +265,7 @@ class HostSource:
             if name not in info:
                 raise EnvError(f"metric_reductions names '{name}', which info does not have; it has {sorted(info)}")
             value, old = float(info[name]), self.metrics[i].get(name)
-            self.metrics[i][name] = value if old is None else reduce_metric(how, old, value, self.length[i])
+            self.metrics[i][name] = value if old is None else reduce(how, old, value, self.length[i], min, max)
 
     def note_mask(self, i: int, info: dict) -> None:
         mask = read_mask(info)
@@ -332,8 +331,6 @@ class HostSource:
         """Shapes of what is kept of an action: as sampled, and what the policy says of it. They are remembered, since
         tracing the policy takes milliseconds."""
         key = (lead, self.mask is None)
-        if key in self.shapes:
-            return self.shapes[key]
 
         def make() -> PyTree:
             noise = algo.noise(jax.random.key(0), lead)
@@ -342,7 +339,8 @@ class HostSource:
             action, _, extras = algo.act(self.like, obs, algo.initial_carry(lead), noise, mask=mask)
             return action, extras
 
-        self.shapes[key] = jax.eval_shape(make)
+        if key not in self.shapes:
+            self.shapes[key] = jax.eval_shape(make)
         return self.shapes[key]
 
     def finished(self, ended: list[tuple]) -> EpisodeRows:
@@ -360,19 +358,6 @@ class HostSource:
             terminated=np.asarray(terminated, bool),  # type: ignore[arg-type]
             metrics=columns,  # type: ignore[arg-type]
         )
-
-
-def reduce_metric(how: str, old: float, new: float, length: int) -> float:
-    match how:
-        case "sum":
-            return old + new
-        case "min":
-            return min(old, new)
-        case "max":
-            return max(old, new)
-        case "mean":
-            return old + (new - old) / length
-    return new
 
 
 def finite(x: np.ndarray) -> bool:

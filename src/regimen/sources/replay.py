@@ -185,8 +185,8 @@ class Replay:
         age = row - (ends - ring.count)[worker]
         column = worker * width + (lots[1] % np.uint32(width)).astype(jnp.int32)
         position = (ring.cursor[worker] - ring.count[worker] + age) % self.capacity
-        found = jnp.argmax(rows.valid[position, column], axis=0)  # [N]; the first where none is
-        return age[found, jnp.arange(size)], column[found, jnp.arange(size)]
+        first = jnp.argmax(rows.valid[position, column], axis=0)  # [N]; the first where none is
+        return age[first, jnp.arange(size)], column[first, jnp.arange(size)]
 
 
 def as_rows(batch: Batch, like: ReplayRows) -> ReplayRows:

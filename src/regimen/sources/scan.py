@@ -6,8 +6,10 @@ final observation), and the sums an episode is reported by. Agents of one enviro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,7 @@ from regimen.schedule import Episodes, Schedule, Steps
 from regimen.sources.keys import NOISE_BLOCK, RolloutKeys, by_agent, numbered, side_by_side
 from regimen.types import ActingAlgorithm, Array, Batch, EpisodeRows, PyTree, Record, pytree_dataclass
 
+N = TypeVar("N", Array, float)
 MANY_ENVS = 256  # from here on some environment ends almost every step: always compute the reset
 
 
@@ -102,26 +105,26 @@ class ScanSource:
         noise, keys = self.draw(env, algo, random, 0, block)
         first = jax.eval_shape(lambda: advance(env, algo, params, carry, row_of(noise, 0), keys[0])[0])
         buffer = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), first)
-        left = jnp.full(self.num_envs, share, jnp.int32)
+        remaining = jnp.full(self.num_envs, share, jnp.int32)
 
         def going(state):
             return sync(jnp.any(state[1] > 0))
 
         def body(state):
-            t, left, carry, buffer, noise, keys = state
+            t, remaining, carry, buffer, noise, keys = state
             noise, keys = lax.cond(
                 (t % block == 0) & (t > 0),
                 lambda: self.draw(env, algo, random, t, block),
                 lambda: (noise, keys),
             )
             row, carry = advance(env, algo, params, carry, row_of(noise, t % block), keys[t % block])
-            counts = left > 0
+            counts = remaining > 0
             valid = row.batch.valid & jnp.repeat(counts, row.batch.valid.size // counts.size)
             row = row.replace(batch=row.batch.replace(valid=valid), counts=counts, done=row.done & counts)
             buffer = jax.tree.map(lambda b, r: lax.dynamic_update_index_in_dim(b, r, t, 0), buffer, row)
-            return t + 1, left - row.done, carry, buffer, noise, keys
+            return t + 1, remaining - row.done, carry, buffer, noise, keys
 
-        t, _, carry, rollout, _, _ = lax.while_loop(going, body, (jnp.int32(0), left, carry, buffer, noise, keys))
+        t, _, carry, rollout, _, _ = lax.while_loop(going, body, (jnp.int32(0), remaining, carry, buffer, noise, keys))
         batch = rollout.batch.replace(length=t, full=False)
         return carry, batch, finished(rollout, self.schedule.n), rollout.counts.sum(dtype=jnp.int32)
 
@@ -228,15 +231,15 @@ def select(mask: Array, a: Array, b: Array) -> Array:
     return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
 
 
-def reduce(how: str, old: Array, new: Array, length: Array) -> Array:
-    """One more value of a metric: the reduction over the episode so far."""
+def reduce(how: str, old: N, new: N, length: N | int, least: Callable = jnp.minimum, most: Callable = jnp.maximum) -> N:
+    """One more value of a metric: the reduction over the episode so far, of arrays or (`min`, `max`) of numbers."""
     match how:
         case "sum":
             return old + new
         case "min":
-            return jnp.minimum(old, new)
+            return least(old, new)
         case "max":
-            return jnp.maximum(old, new)
+            return most(old, new)
         case "mean":
             return old + (new - old) / length
     return new

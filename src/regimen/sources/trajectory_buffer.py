@@ -7,37 +7,55 @@ is that of `regimen.returns.gae`, here one episode at a time and in float64.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
-from regimen.sources.trajectory_rows import (
-    MinibatchRows,
-    PyTree,
-    TrajectoryError,
-    check_components,
-    flatten,
-    map_arrays,
-    paths_of,
-    read_fraction,
-    read_generator,
-    require_components,
-    total_of,
-)
+from regimen.errors import ConfigError
 
-Seed = int | np.random.Generator
+PyTree = Any  # nested dicts and tuples of arrays; a list is an array
 
-DTYPES = {
-    "reward": np.float64,
-    "value": np.float64,
-    "final_value": np.float64,
-    "log_prob": np.float32,
-    "mask": np.bool_,
-}
-FINITE = ("reward", "value", "final_value", "log_prob")
 SCALAR = ("reward", "value", "final_value")
+FINITE = (*SCALAR, "log_prob")
+DTYPES = dict.fromkeys(SCALAR, np.float64) | {"log_prob": np.float32, "mask": np.bool_}
+
+
+class TrajectoryError(ConfigError, ValueError):
+    """The buffer was used in the wrong order, or was given what does not fit the steps before."""
+
+
+@dataclass(frozen=True, eq=False)
+class MinibatchRows:
+    """Rows of a buffer. With values by component so are `returns` and `advantages`; the latter also have `total`, the
+    sum over the components. Those made with `as_jax=True` are pytrees."""
+
+    states: PyTree  # [M, ...]
+    actions: PyTree  # [M, ...]
+    log_probs: PyTree  # [M, ...] float32; None where no step had one
+    values: PyTree  # [M] float32, or component -> [M]
+    returns: PyTree  # [M] float32, or component -> [M]
+    advantages: PyTree  # [M] float32, or component -> [M]
+    masks: PyTree  # [M, ...] bool; None where no step had one
+    extras: dict[str, PyTree]  # name -> [M, ...]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.returns.values())) if isinstance(self.returns, dict) else self.returns)
+
+    def map(self, f: Callable[[np.ndarray], PyTree]) -> MinibatchRows:
+        """`f` of every array."""
+        return MinibatchRows(
+            **{x.name: map_tree(lambda _, array: f(array), getattr(self, x.name)) for x in fields(self)}
+        )
+
+    def to_jax(self) -> MinibatchRows:
+        import jax.numpy as jnp
+
+        register_pytree()
+        return self.map(jnp.asarray)
 
 
 @dataclass(frozen=True)
@@ -148,10 +166,8 @@ class TrajectoryBuffer:
         """
         gamma, gae_lambda = read_fraction("gamma", gamma), read_fraction("gae_lambda", gae_lambda)
         if self._open is not None:
-            raise TrajectoryError(
-                f"compute_returns_and_advantages: episode {self.num_episodes} is still open after {len(self._open)} "
-                "steps; call finish_episode() first"
-            )
+            open_for = f"episode {self.num_episodes} is still open after {len(self._open)} steps"
+            raise TrajectoryError(f"compute_returns_and_advantages: {open_for}; call finish_episode() first")
         if not self._episodes or self._skeleton is None:
             raise TrajectoryError("compute_returns_and_advantages: the buffer is empty; finish an episode first")
         columns = self._merge()
@@ -160,10 +176,7 @@ class TrajectoryBuffer:
         advantages, returns = {}, {}
         for name, path in heads.items():
             rewards = [reward[name]] if isinstance(value, dict) else paths_of(reward)
-            parts = [
-                _gae(total_of(e.columns, rewards), e.columns[path], e.final[path], gamma, gae_lambda)
-                for e in self._episodes
-            ]
+            parts = [_gae(e, rewards, path, gamma, gae_lambda) for e in self._episodes]
             advantages[name] = np.concatenate(parts)
             returns[name] = advantages[name] + columns[path]
         if normalize_advantage:
@@ -175,18 +188,18 @@ class TrajectoryBuffer:
         else:
             advantages, returns = advantages["total"], returns["total"]
 
-        def stored(field: str) -> PyTree:
-            return map_arrays(columns.__getitem__, self._skeleton[field])  # type: ignore[index]
+        step = {name: map_tree(lambda _, path: columns[path], x) for name, x in self._skeleton.items()}
+
+        def single(tree: PyTree) -> PyTree:
+            return map_tree(lambda _, x: x.astype(np.float32), tree)
 
         self._rows = MinibatchRows(
-            states=stored("state"),
-            actions=stored("action"),
-            log_probs=stored("log_prob"),
-            values=map_arrays(_float32, stored("value")),
-            returns=map_arrays(_float32, returns),
-            advantages=map_arrays(_float32, advantages),
-            masks=stored("mask"),
-            extras=stored("extras"),
+            step["state"],
+            step["action"],
+            step["log_prob"],
+            *map(single, (step["value"], returns, advantages)),
+            masks=step["mask"],
+            extras=step["extras"],
         )
 
     def rows(self, as_jax: bool = False) -> MinibatchRows:
@@ -194,7 +207,7 @@ class TrajectoryBuffer:
         return self.create_minibatches(max(len(self), 1), shuffle=False, as_jax=as_jax)[0]
 
     def create_minibatches(
-        self, size: int, seed: Seed | None = None, shuffle: bool = True, as_jax: bool = False
+        self, size: int, seed: int | np.random.Generator | None = None, shuffle: bool = True, as_jax: bool = False
     ) -> list[MinibatchRows]:
         """One epoch: every step exactly once, in ceil(M / size) minibatches whose sizes differ by at most one. A size
         above the number of steps means one full batch. `seed` is a number or a numpy Generator; without one the
@@ -211,25 +224,23 @@ class TrajectoryBuffer:
         rows, count = self._rows, len(self._rows)
         rng = self._rng if seed is None else read_generator(seed)
         order = rng.permutation(count) if shuffle else np.arange(count)
-        parts = np.array_split(order, -(-count // size))
-        batches = [rows.map(lambda x, part=part: x[part]) for part in parts]
+        batches = [rows.map(lambda x, part=part: x[part]) for part in np.array_split(order, -(-count // size))]
         return [batch.to_jax() for batch in batches] if as_jax else batches
 
     def stats(self) -> dict[str, float]:
         """Of the finished episodes. What has no data is absent: everything but the counts in an empty buffer,
         `success_rate` where no episode says whether it succeeded. Components are `reward/NAME`, as in a run's rows."""
-        out: dict[str, float] = {"num_episodes": self.num_episodes}
-        out["total_steps"] = sum(e.length for e in self._episodes)
+        steps = sum(e.length for e in self._episodes)
+        out: dict[str, float] = {"num_episodes": self.num_episodes, "total_steps": steps}
         if not self._episodes or self._skeleton is None:
             return out
         reward = self._skeleton["reward"]
         returns = np.array([total_of(e.columns, paths_of(reward)).sum() for e in self._episodes])
-        out |= {"return_mean": returns.mean(), "return_std": returns.std()}
-        out |= {"return_min": returns.min(), "return_max": returns.max()}
+        out |= {f"return_{how}": getattr(returns, how)() for how in ("mean", "std", "min", "max")}
         out["length_mean"] = float(np.mean([e.length for e in self._episodes]))
-        known = [e.success for e in self._episodes if e.success is not None]
-        if known:
-            out["success_rate"] = float(np.mean(known))
+        successes = [e.success for e in self._episodes if e.success is not None]
+        if successes:
+            out["success_rate"] = float(np.mean(successes))
         for name, path in reward.items() if isinstance(reward, dict) else ():
             sums = np.array([e.columns[path].sum() for e in self._episodes])
             out |= {f"reward/{name}": sums.mean(), f"reward/{name}_min": sums.min(), f"reward/{name}_max": sums.max()}
@@ -253,17 +264,12 @@ class TrajectoryBuffer:
                 if array.shape != arrays[0].shape:
                     self._differ({name: array.shape}, {name: arrays[0].shape}, name, t)
             return arrays
-        columns: dict[str, list] = {}
-        first: PyTree = None
-        for t, item in enumerate(x):
-            leaves: dict[str, PyTree] = {}
-            skeleton = flatten(item, name, leaves)
-            first = skeleton if t == 0 else first
-            if skeleton != first:
-                self._differ(dict.fromkeys(leaves), dict.fromkeys(columns), name, t)
-            for path, leaf in leaves.items():
-                columns.setdefault(path, []).append(leaf)
-        return map_arrays(lambda path: self._transpose(path, columns[path]), first)
+        rows: list[dict[str, PyTree]] = [{} for _ in x]
+        skeletons = [flatten(item, name, row) for item, row in zip(x, rows)]
+        for t, skeleton in enumerate(skeletons):
+            if skeleton != skeletons[0]:
+                self._differ(dict.fromkeys(rows[t]), dict.fromkeys(rows[0]), name, t)
+        return map_tree(lambda _, path: self._transpose(path, [row[path] for row in rows]), skeletons[0])
 
     def _read(self, step: PyTree, lead: int, start: int) -> tuple[dict[str, PyTree], dict[str, np.ndarray]]:
         """A step (`lead` = 0), or an episode of them (1), as path -> array; raises where it does not fit."""
@@ -297,8 +303,9 @@ class TrajectoryBuffer:
         if array.ndim < lead:
             raise TrajectoryError(f"{path}: has no axis of steps; give one entry per step")
         if field in SCALAR and array.ndim != lead:
+            shape = array.shape[lead:]
             raise TrajectoryError(
-                f"{path}: shape {array.shape[lead:]} at {self._where(start)}, but one number is expected, shape ()"
+                f"{path}: shape {shape} at {self._where(start)}, but one number is expected, shape ()"
             )
         array = array.astype(DTYPES.get(field, array.dtype), copy=False)
         if field in FINITE and not np.isfinite(array).all():
@@ -323,23 +330,21 @@ class TrajectoryBuffer:
 
     def _final(self, skeleton: dict[str, PyTree], final_value: PyTree, terminated: bool) -> dict[str, float]:
         """V after the last step, for each path of a value."""
-        value = skeleton["value"]
+        value, leaves = skeleton["value"], {}
         if terminated:
             return dict.fromkeys(paths_of(value), 0.0)
-        given: dict[str, PyTree] = {}
-        form = flatten(final_value, "final_value", given)
-        if isinstance(value, dict) and isinstance(form, str):
-            if float(self._array("final_value", final_value, 0, None)) != 0.0:
-                raise TrajectoryError(
-                    f"final_value: a number, but values are by component: {', '.join(map(str, value))}"
-                )
+        form = flatten(final_value, "final_value", leaves)
+        if not isinstance(value, dict):
+            if not isinstance(form, str):
+                raise TrajectoryError("final_value: must be a number, as the values of the steps are")
+            return {value: float(self._array(form, final_value, 0, None))}
+        if isinstance(form, str):
+            if float(self._array(form, final_value, 0, None)) != 0.0:
+                names = ", ".join(map(str, value))
+                raise TrajectoryError(f"final_value: a number, but values are by component: {names}")
             return dict.fromkeys(value.values(), 0.0)
-        if not isinstance(value, dict) and not isinstance(form, str):
-            raise TrajectoryError("final_value: must be a number, as the values of the steps are")
-        if isinstance(value, dict):
-            require_components("final_value", form, "value", value)
-        numbers = {path: float(self._array(path, x, 0, None)) for path, x in given.items()}
-        return {value[n]: numbers[form[n]] for n in value} if isinstance(value, dict) else {value: numbers[form]}
+        require_components("final_value", form, "value", value)
+        return {value[name]: float(self._array(path, leaves[path], 0, None)) for name, path in form.items()}
 
     def _keep(self, skeleton: dict[str, PyTree], arrays: dict[str, np.ndarray], lead: int) -> None:
         """Something was added: what it looks like holds for all, and results are out of date."""
@@ -359,12 +364,87 @@ class TrajectoryBuffer:
         return columns
 
 
-def _gae(reward: np.ndarray, value: np.ndarray, final: float, gamma: float, gae_lambda: float) -> np.ndarray:
-    """A_t = delta_t + gamma lambda A_{t+1} over one episode [T], with V = `final` after its last step."""
-    delta = reward + gamma * np.append(value[1:], final) - value
+def _gae(episode: _Episode, rewards: list[str], path: str, gamma: float, gae_lambda: float) -> np.ndarray:
+    """A_t = delta_t + gamma lambda A_{t+1} over one episode [T], of the rewards and the value with these paths."""
+    value, final = episode.columns[path], episode.final[path]
+    delta = total_of(episode.columns, rewards) + gamma * np.append(value[1:], final) - value
     decay = gamma * gae_lambda
     return np.array(list(accumulate(delta[::-1].tolist(), lambda later, d: d + decay * later)))[::-1]
 
 
-def _float32(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float32)
+def total_of(columns: dict[str, np.ndarray], paths: list[str]) -> np.ndarray:
+    return np.sum([columns[path] for path in paths], axis=0)
+
+
+def paths_of(skeleton: PyTree) -> list[str]:
+    return list(skeleton.values()) if isinstance(skeleton, dict) else [skeleton]
+
+
+def check_components(reward: PyTree, value: PyTree) -> None:
+    """Rewards and values are numbers or flat dicts, and dicts of values have the components of the rewards."""
+    for field, x in (("reward", reward), ("value", value)):
+        flat = isinstance(x, dict) and x and all(isinstance(path, str) for path in x.values())
+        if not isinstance(x, str) and not flat:
+            raise TrajectoryError(f"{field}: must be a number, or a dict from component to number")
+    if isinstance(reward, dict) and len(reward) > 1 and "total" in reward:
+        raise TrajectoryError("reward['total']: 'total' is the sum of all components; leave it out or rename it")
+    if isinstance(value, dict):
+        if not isinstance(reward, dict):
+            raise TrajectoryError("value: by component, but reward is a number; give both by component")
+        require_components("value", value, "reward", reward)
+
+
+def require_components(field: str, skeleton: PyTree, other: str, expected: dict) -> None:
+    names = skeleton if isinstance(skeleton, dict) else {}
+    for name in expected:
+        if not isinstance(names.get(name), str):
+            raise TrajectoryError(f"{field}[{name!r}]: missing, but {other} has this component")
+    for name in names:
+        if name not in expected:
+            raise TrajectoryError(f"{field}[{name!r}]: given, but {other} does not have this component")
+
+
+def read_fraction(name: str, x: float) -> float:
+    try:
+        number = float(x)
+    except (TypeError, ValueError):
+        raise TrajectoryError(f"{name}: {x!r} is not a number") from None
+    if not 0.0 <= number <= 1.0:
+        raise TrajectoryError(f"{name}: {x} must be 0 to 1")
+    return number
+
+
+def read_generator(seed: int | np.random.Generator) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise TrajectoryError(f"seed: {seed!r} is neither a number of at least 0 nor a numpy Generator") from None
+
+
+def flatten(tree: PyTree, path: str, leaves: dict[str, PyTree]) -> PyTree:
+    """Put the arrays of a tree into `leaves`, by path, and return the tree with paths in their places."""
+
+    def put(path: str, x: PyTree) -> str:
+        leaves[path] = x
+        return path
+
+    return map_tree(put, tree, path)
+
+
+def map_tree(f: Callable[[str, PyTree], PyTree], tree: PyTree, path: str = "") -> PyTree:
+    """`f(path, array)` of every array of a tree, in its place; None stays."""
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        return {name: map_tree(f, x, f"{path}[{name!r}]") for name, x in tree.items()}
+    if isinstance(tree, tuple):
+        items = [map_tree(f, x, f"{path}[{i}]") for i, x in enumerate(tree)]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    return f(path, tree)
+
+
+@cache
+def register_pytree() -> None:
+    import jax
+
+    jax.tree_util.register_dataclass(MinibatchRows, [x.name for x in fields(MinibatchRows)], [])

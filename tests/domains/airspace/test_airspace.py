@@ -10,7 +10,7 @@ import pytest
 from airspace_rollouts import library, no_op_table, play, start, step
 from gymnasium import spaces
 
-from regimen.domains.airspace import dynamics, observe, pairs, show
+from regimen.domains.airspace import dynamics, observe, pairs
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.aircraft import KT, TYPES
 from regimen.domains.airspace.env import METRICS, Airspace
@@ -187,15 +187,15 @@ def test_team_vectors():
 
 
 def test_entry_is_paid_on_the_rising_edge_only():
-    def pay(violated):
-        ones, none = jnp.ones(1, bool), jnp.zeros(1)
-        drifts, reached = (none, none), (~ones, ~ones)
-        separation = jnp.array([4.5])
-        return rewards.compat(
-            ones, none, drifts, separation, violated, jnp.zeros((1, 2)), reached, jnp.bool_(False), none
-        )
+    state, _ = start(Airspace(scenario="head_on", reward="compat"), load("head_on").arrays())
 
-    first, second = pay(jnp.zeros(1, bool))[0], pay(jnp.ones(1, bool))[0]
+    def pay(violated):
+        after = state.replace(min_sep=jnp.full(2, 4.5))
+        alone, none = jnp.full((2, 2), jnp.inf), jnp.zeros(2)
+        before = state.replace(violating=violated)
+        return rewards.compat(before, after, alone, none, jnp.zeros((2, 2)), 150)[1]
+
+    first, second = pay(jnp.zeros(2, bool))[0], pay(jnp.ones(2, bool))[0]
     assert first[2:4].tolist() == pytest.approx([-25.0, -0.1]) and second[2:4].tolist() == pytest.approx([0.0, -0.1])
 
     def pay_clean(violated):
@@ -211,7 +211,7 @@ def test_entry_is_paid_on_the_rising_edge_only():
 def test_no_op_table(name):
     start, least, first_los, steps, total = NO_OP[name]
     episode = no_op_table()[name]
-    assert show.closest(load(name)) == pytest.approx(start, abs=0.02)
+    assert load(name).start_separation == pytest.approx(start, abs=0.02)
     assert float(episode.min_sep) == pytest.approx(least, abs=0.1)
     assert abs(int(episode.first_los) - first_los) <= (1 if first_los >= 0 else 0)
     assert np.abs(episode.reached_step[: len(steps)] - np.array(steps)).max() <= 1
@@ -513,7 +513,7 @@ def test_contract(form):
     env = Airspace(scenario="mixed", observation=form, reward=form)
     keys = jax.random.split(jax.random.key(0), 16)
     state, obs = jax.jit(jax.vmap(env.reset))(keys)
-    n = env.num_agents
+    n = len(env.agents)
     assert obs.shape == (16, n, *env.observation_space.shape) and len(env.agents) == n == 4
     advance = jax.jit(jax.vmap(env.step))
     for t in range(5):

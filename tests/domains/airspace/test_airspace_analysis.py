@@ -15,7 +15,7 @@ from regimen.cli import main as cli
 from regimen.config.schema import NetworkConfig
 from regimen.domains.airspace.analysis import analyse, pages, pilots
 from regimen.domains.airspace.analysis.analysis import find_scenarios, find_shifts
-from regimen.domains.airspace.analysis.starts import Jitter
+from regimen.domains.airspace.analysis.campaign import Jitter
 from regimen.domains.airspace.env import Airspace
 from regimen.errors import ConfigError, StorageError
 from regimen.policies.policy import Policy, save_policy

@@ -76,7 +76,7 @@ def test_resolution():
 
 
 def test_a_loss_in_the_next_stream_does_not_count():
-    c = match(flags(".....###", "........"), flags(".....###", "........"), flags("........", "#......."))
+    c = match(flags(".....###", "......##"), flags(".....###", "......##"), flags("........", "#......."))
     assert c.failed.tolist() == [0, 0]
 
 

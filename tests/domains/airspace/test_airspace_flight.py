@@ -12,12 +12,13 @@ from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
 from regimen.domains.airspace.analysis import measure as measuring
 from regimen.domains.airspace.analysis import pilots, safety
+from regimen.domains.airspace.analysis.campaign import Jitter, starts
 from regimen.domains.airspace.analysis.detector import Detector, pairs
 from regimen.domains.airspace.analysis.flight import Pilot, chunk_size, chunks
-from regimen.domains.airspace.analysis.starts import Jitter, starts
 from regimen.domains.airspace.analysis.trajectory import episode_alarms, trajectory, write_trajectory
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import load
+from regimen.sources.play import baseline_actor
 from regimen.types import Spec
 
 ENV = Airspace(scenario="mixed", max_episode_steps=60)
@@ -33,7 +34,7 @@ def late(env, key, state, obs):
     return jnp.where(turning, jnp.array([0.8, -0.6]), env.baselines["waypoint"](env, key, state, obs))
 
 
-LATE = pilots.baseline_pilot("late", late)
+LATE = Pilot(baseline_actor(late))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def two(north, east, heading, waypoint):
     return jax.tree.map(lambda x: np.asarray(x)[None], scenario)
 
 
-NO_OP = pilots.baseline_pilot("no_op", ENV.baselines["no_op"])
+NO_OP = Pilot(baseline_actor(ENV.baselines["no_op"]))
 
 
 def test_a_start_that_is_too_close_is_a_loss():
@@ -171,7 +172,7 @@ def test_survival_is_exact():
 def test_no_conflict_and_no_alert_is_absent():
     """Three in trail that fly straight: nothing to detect, nothing detected, and F1 is not 0."""
     sc, numbers = starts([load("parallel")], 6, Jitter(0, 0, 0), 0, aircraft=4)
-    pilot = pilots.baseline_pilot("no_op", ENV.baselines["no_op"])
+    pilot = Pilot(baseline_actor(ENV.baselines["no_op"]))
     m = measuring.fly_and_measure(ENV, pilot, sc, KEY, DETECTOR, episodes=numbers)
     row = safety.summarise(m, DETECTOR)
     assert (
@@ -189,7 +190,7 @@ def test_compat_rules_hold_where_a_policy_was_trained_with_them():
     merging aircraft that have arrived fly on and count."""
     env = Airspace(scenario="mixed", observation="compat", reward="compat", max_episode_steps=90)
     sc, numbers = starts([load("head_on"), load("merge_2x2")], 1, Jitter(0, 0, 0), 0)
-    pilot = pilots.baseline_pilot("no_op", env.baselines["no_op"])
+    pilot = Pilot(baseline_actor(env.baselines["no_op"]))
     m = measuring.fly_and_measure(env, pilot, sc, KEY, DETECTOR, episodes=numbers)
     assert m.episode["min_separation_nm"] == pytest.approx([0.42, 0.03], abs=0.1)
     assert m.episode["first_los"].tolist() == [19, 35] and m.episode["length"].tolist() == [44, 62]
@@ -214,13 +215,13 @@ def policy():
 def test_a_learned_policy_flies(policy, scenarios):
     """Equal episode numbers draw equal noise, whatever else is in the batch."""
     algo, params = policy
-    pilot = Pilot("ppo", pilots.SAMPLED, (algo, params))
+    pilot = Pilot(pilots.SAMPLED, (algo, params))
     same = jax.tree.map(lambda x: x[[3, 4, 3, 4, 3, 3]], scenarios[0])
     drawn = fly(ENV, pilot, same, KEY, episodes=[0, 0, 0, 1, 1, 2])
     actions = drawn.state["action"]
     assert np.array_equal(actions[:, 0], actions[:, 2]) and not np.array_equal(actions[:, 0], actions[:, 4])
     assert np.abs(actions[1:5]).max() > 0.1
-    greedy = Pilot("ppo", pilots.GREEDY, (algo, params))
+    greedy = Pilot(pilots.GREEDY, (algo, params))
     [(_, rows)] = chunks(ENV, greedy, same, KEY, episodes=[0, 1, 2, 3, 4, 5])
     assert np.array_equal(np.asarray(rows.state["north"])[:, 0], np.asarray(rows.state["north"])[:, 2])
 

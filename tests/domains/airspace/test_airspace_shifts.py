@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from regimen.domains.airspace.analysis import shifts
+from regimen.domains.airspace.analysis.campaign import Jitter, starts
 from regimen.domains.airspace.analysis.shifts import ALL, BASELINE, Shift, apply, grid
-from regimen.domains.airspace.analysis.starts import Jitter, starts
 from regimen.domains.airspace.files import NAMES, load
 from regimen.domains.airspace.geodesy import haversine
 from regimen.errors import ConfigError
@@ -19,7 +19,8 @@ def test_the_whole_grid_has_about_five_hundred_configurations():
     found = [*g.shifts, *(s for s, _ in g.skipped)]
     by_one = [s for s in found if s.target != ALL]
     assert len(by_one) == 4 * 117
-    assert {s.kind for s in found if s.target == ALL} == {"baseline", *shifts.BY_ALL}
+    together = {kind for kind, about in shifts.AMOUNTS.items() if about.get("together")}
+    assert {s.kind for s in found if s.target == ALL} == {"baseline", *together}
     assert 500 <= len(g.shifts) <= 560
     assert len({s.name for s in found}) == len(found)
     assert len([s for s in grid(load("merge_2x2")).shifts if s.target == "A1"]) <= 113
@@ -35,7 +36,7 @@ def test_every_scenario_has_a_grid(name):
         assert made != file and made.ids == file.ids and made.center == file.center
         assert shift.range in ("micro", "macro") and shift.unit
         if shift.kind.startswith("position"):
-            assert shifts.start_separation(made) >= min(6.0, shifts.start_separation(file)) - 2e-3
+            assert made.start_separation >= min(6.0, file.start_separation) - 2e-3
 
 
 def test_ranges_are_by_kind():

@@ -57,7 +57,7 @@ def test_an_evaluation_is_flown_once_and_its_table_is_that_of_a_second_flight(ru
     played = make_evaluator(handle, policy.algo, record=True)(policy.params, 5, 3).recording
     env = handle.native
     keys = jax.random.split(jax.random.split(jax.random.key(5))[0], 3)
-    pilot = Pilot("policy", GREEDY, (policy.algo, policy.params))
+    pilot = Pilot(GREEDY, (policy.algo, policy.params))
     again = fly(env, pilot, jax.device_get(jax.vmap(env.draw)(keys)), jax.random.key(5))
     flights = Flights(played.rows, played.length, played.start.scenario)
     np.testing.assert_array_equal(flights.length, again.length)

@@ -8,7 +8,7 @@ import numpy as np
 
 from regimen.domains.durotaxis import features, graph, policies
 from regimen.domains.durotaxis import substrate as substrates
-from regimen.domains.durotaxis.env import Durotaxis, State
+from regimen.domains.durotaxis.env import ColonyState, Durotaxis
 
 C = 64
 COMPONENTS = Durotaxis.reward_components
@@ -53,7 +53,7 @@ def make_state(env, xs, ys=None, exponential=False, m=0.05, b=1.0, **kwargs):
     made = substrates.make(jnp.bool_(exponential), m, b, env.width)
     zero = np.int32(0)
     blank = features.Colony(zero, *[np.float32(0)] * 5)
-    state = State(make_graph(xs, ys, **kwargs), made, blank, np.zeros(C, np.int32), zero, zero)
+    state = ColonyState(make_graph(xs, ys, **kwargs), made, blank, np.zeros(C, np.int32), zero, zero)
     return observed(env, state)[0]
 
 

@@ -118,7 +118,7 @@ def test_restore_clears_a_host():
     state = at(0, root=held, visible=held, hidden=held, files=held, unsure=held, believed=held, decoys=decoys)
     state, ts = STEP(ENV, KEY, state, action("Restore", "Enterprise1"))
     left = bit("User0")
-    for name in ("root", "seen", "unseen", "files", "unsure", "believed"):
+    for name in ("root", "visible", "hidden", "files", "unsure", "believed"):
         assert int(getattr(state, name)) == left, name
     assert state.decoys.tolist() == [0, 0, 0, 2, *[0] * 9]
     assert ts.reward.tolist() == [0, 0, -1, 0]
@@ -129,7 +129,7 @@ def test_restore_clears_a_host():
 
 def test_remove_ends_only_reported_user_sessions():
     hosts = ("Enterprise0", "Enterprise1", "Enterprise2")
-    for name, ended in (("root", False), ("unseen", False), ("seen", True)):
+    for name, ended in (("root", False), ("hidden", False), ("visible", True)):
         state = at(0, **{name: bit(*hosts), "believed": bit("Enterprise0", "Enterprise1"), "files": bit(*hosts)})
         state, ts = STEP(ENV, KEY, state, action("Remove", "Enterprise1"))
         assert (int(getattr(state, name)) == bit("Enterprise0", "Enterprise2")) == ended
@@ -263,7 +263,7 @@ def test_a_service_of_another_kind_shows_nothing(stage, foothold, host, port):
 
 def test_escalation_drops_a_file_once():
     """Red needs no tool where it is root already, as it is on User0 from the start."""
-    for level, dropped in (("unseen", True), ("seen", True), ("root", False)):
+    for level, dropped in (("hidden", True), ("visible", True), ("root", False)):
         state, _ = STEP(ENV, KEY, at(10, **{level: bit("Enterprise2")}), 0)
         assert bool(state.red_success)
         assert int(state.files) == dropped * bit("Enterprise2")

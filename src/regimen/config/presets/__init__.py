@@ -61,16 +61,7 @@ def load_yaml(path: Path, what: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, name: str) -> Preset:
-    content = load_yaml(path, "preset")
-    for key, value in content.items():
-        if key not in KEYS:
-            raise ConfigError(
-                f"preset '{name}': unknown key '{key}'{nearest(str(key), KEYS)} (hyper-parameters go under `settings`)"
-            )
-        if not isinstance(value, KEYS[key]):
-            raise ConfigError(f"preset '{name}': {key} must be a {KEYS[key].__name__}, not {type(value).__name__}")
-    if "extends" in content:
-        return extended(_read(path.with_name(f"{content['extends']}.yaml"), name), path, content)
+    content = read_content(path, name)
     return Preset(
         name,
         path,
@@ -81,27 +72,32 @@ def _read(path: Path, name: str) -> Preset:
     )
 
 
-def extended(base: Preset, path: Path, content: dict[str, Any]) -> Preset:
-    """A preset that is another one but for what it says itself."""
-
-    def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-        both = {k: merged(low[k], v) for k, v in high.items() if isinstance(v, dict) and isinstance(low.get(k), dict)}
-        return low | high | both
-
-    columns = {device: content[device] for device in ("cpu", "gpu") if device in content}
-    return Preset(
-        base.name,
-        path,
-        content.get("description", base.description),
-        merged(base.settings, content.get("settings", {})),
-        merged(base.columns, columns),
-        tuple(content.get("gym_ids", base.gym_ids)),
-    )
+def read_content(path: Path, name: str) -> dict[str, Any]:
+    """What a preset's file says, on top of what the file that it extends says."""
+    content = load_yaml(path, "preset")
+    for key, value in content.items():
+        if key not in KEYS:
+            raise ConfigError(
+                f"preset '{name}': unknown key '{key}'{nearest(str(key), KEYS)} (hyper-parameters go under `settings`)"
+            )
+        if not isinstance(value, KEYS[key]):
+            raise ConfigError(f"preset '{name}': {key} must be a {KEYS[key].__name__}, not {type(value).__name__}")
+    if "extends" not in content:
+        return content
+    return merged(read_content(path.with_name(f"{content['extends']}.yaml"), name), content)
 
 
-def folders() -> list[Path]:
-    """Where presets are: this folder, and those of domains."""
-    return [FOLDER, *(Path(domain.presets) for domain in domains().values() if domain.presets is not None)]
+def merged(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    """Nested mappings, `high` over `low`."""
+    both = {k: merged(low[k], v) for k, v in high.items() if isinstance(v, dict) and isinstance(low.get(k), dict)}
+    return low | high | both
+
+
+def files_below(folder: str) -> dict[str, Path]:
+    """The YAML files of a folder beside this file and in those of domains, by their name without `.yaml`."""
+    roots = [FOLDER, *(Path(domain.presets) for domain in domains().values() if domain.presets is not None)]
+    files = {path.stem: path for root in roots for path in (root / folder).glob("*.yaml")}
+    return {name: files[name] for name in sorted(files)}
 
 
 def list_presets() -> dict[str, Preset]:
@@ -111,15 +107,12 @@ def list_presets() -> dict[str, Preset]:
 
 def preset_files() -> dict[str, Path]:
     """The files of the presets that fit any environment, by name."""
-    files = {p.stem: p for folder in folders() for p in folder.glob("*.yaml")}
-    return {name: files[name] for name in sorted(files)}
+    return files_below("")
 
 
 def tuned_files(algorithm: str) -> dict[str, Path]:
     """The files of an algorithm's tuned presets by their name without `.yaml`."""
-    below = "envs" if algorithm == "ppo" else f"envs/{algorithm}"
-    files = {p.stem: p for folder in folders() for p in (folder / below).glob("*.yaml")}
-    return {name: files[name] for name in sorted(files)}
+    return files_below("envs" if algorithm == "ppo" else f"envs/{algorithm}")
 
 
 def list_tuned(algorithm: str = "ppo") -> dict[str, Preset]:

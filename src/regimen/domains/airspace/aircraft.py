@@ -26,11 +26,8 @@ class AircraftType(NamedTuple):
         return math.degrees(GRAVITY * math.tan(math.radians(self.bank))) / KT
 
 
-def _of(name: str, slowest: float, fastest: float) -> AircraftType:
-    return AircraftType(name, slowest / KT, fastest / KT)
-
-
-TYPES = (_of("A320", 67, 163), _of("B737", 65, 164), _of("B744", 72, 180), _of("E190", 64, 159))  # m/s of OpenAP WRAP
+LIMITS = {"A320": (67, 163), "B737": (65, 164), "B744": (72, 180), "E190": (64, 159)}  # m/s of OpenAP WRAP
+TYPES = tuple(AircraftType(name, low / KT, high / KT) for name, (low, high) in LIMITS.items())
 ALIASES = {"B747": "B744", "CRJ9": "E190"}
 
 

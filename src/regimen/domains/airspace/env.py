@@ -148,12 +148,8 @@ class Airspace(NativeEnv):
         return tuple(f"A{i + 1}" for i in range(self.aircraft if self.scenario == "random" else 4))
 
     @property
-    def num_agents(self) -> int:
-        return len(self.agents)
-
-    @property
     def metric_reductions(self) -> dict[str, Metric]:  # type: ignore[override]
-        return METRICS | {f"reached_step_{i + 1}": Metric("last") for i in range(self.num_agents)}
+        return METRICS | {f"reached_step_{i + 1}": Metric("last") for i in range(len(self.agents))}
 
     @property
     def observation_space(self) -> spaces.Box:
@@ -253,13 +249,13 @@ class Airspace(NativeEnv):
             state = state.replace(violating=near < SEPARATION, lost=separation < SEPARATION)
         return state, self.observe(state, all_pairs, jnp.zeros(n), jnp.zeros(n))
 
-    def relate(self, state: AirspaceState) -> pairs.Pairs | None:
+    def relate(self, state: AirspaceState) -> pairs.PairTable | None:
         """All pairs of a state, where they are observed or paid for."""
         if self.observation == "compat" and self.reward == "compat":
             return None
         return pairs.relate(state.north, state.east, state.ground, self.counts(state))
 
-    def observe(self, state: AirspaceState, all_pairs: pairs.Pairs | None, progress: Array, safety: Array) -> Array:
+    def observe(self, state: AirspaceState, all_pairs: pairs.PairTable | None, progress: Array, safety: Array) -> Array:
         """[N, D]; `progress` and `safety` are the changes that the compat observation shows."""
         present = state.scenario.present
         if self.observation == "compat":
@@ -282,8 +278,8 @@ class Airspace(NativeEnv):
 
         slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
         speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
-        wanted = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
-        target = jnp.where(steered[:, None], wanted, state.target)
+        aim = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
+        target = jnp.where(steered[:, None], aim, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
         end = self.fly(state, turn, dynamics.to_tas(target[:, 1], state.air))
         motion, separation = end.motion, jnp.sqrt(end.squared)
@@ -323,7 +319,7 @@ class Airspace(NativeEnv):
         # The first decision has no distance to compare with: that of before the pre-roll was never taken.
         progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
         if compat:
-            after, parts = self.pay_compat(state, after, separation, progress, applied)
+            after, parts = rewards.compat(state, after, separation, progress, applied, self.max_episode_steps)
             terminated = jnp.broadcast_to(jnp.all(reached | ~present), present.shape)
         else:
             shaping = rewards.shaped(
@@ -367,25 +363,6 @@ class Airspace(NativeEnv):
         end, _ = jax.lax.scan(second, start, None, length=dynamics.DECISION)
         return check(end, end.motion) if compat else end
 
-    def pay_compat(self, state: AirspaceState, after: AirspaceState, separation, progress, applied):
-        """(state with what the reward remembers, reward [N, K])."""
-        present = state.scenario.present
-        angle = jnp.abs(dynamics.wrap(observe.bearing(after) - after.heading))
-        potential = rewards.team_potential(separation, present)
-        average, clipped = rewards.smoothed(state.team[1], state.team[0], potential)
-        parts = rewards.compat(
-            present,
-            progress,
-            (state.drift, angle),
-            after.min_sep,
-            state.violating,
-            applied,
-            (state.reached, after.reached),
-            after.time >= self.max_episode_steps,
-            rewards.responsibility(separation, present) * clipped,
-        )
-        return after.replace(team=jnp.stack([potential, average]), drift=angle), parts
-
     def measure(self, state: AirspaceState, after: AirspaceState, separation: Array, alive: Array) -> dict[str, Array]:
         present, scenario = after.scenario.present, after.scenario
         number = jnp.maximum(jnp.sum(present), 1)
@@ -404,7 +381,7 @@ class Airspace(NativeEnv):
             "path_ratio": jnp.sum(jnp.where(present, detour, 0.0)) / number,
             "interventions": jnp.sum(moved),
         }
-        values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(self.num_agents)}
+        values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(len(self.agents))}
         return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
     def recorded(self, state: AirspaceState) -> dict[str, Array]:

@@ -10,44 +10,30 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from regimen.domains.airspace import aircraft
-from regimen.domains.airspace.geodesy import Center, haversine
+import numpy as np
+import numpy.typing as npt
+
+from regimen.domains.airspace import SCENARIOS, aircraft
+from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, haversine
 from regimen.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from regimen.domains.airspace.state import Scenario
 
 FOLDER = Path(__file__).parent / "scenarios"
-NAMES = (
-    "head_on",
-    "parallel",
-    "t_formation",
-    "canonical_crossing",
-    "converging",
-    "chase_2x2",
-    "chase_3p1",
-    "chase_4all",
-    "cross_2x2",
-    "cross_3p1",
-    "cross_4all",
-    "merge_2x2",
-    "merge_3p1",
-    "merge_4all",
-)
+NAMES = tuple(name for name in SCENARIOS if name not in ("mixed", "random"))
 MAX_AIRCRAFT = 12
 MAX_DELAY = 3  # decisions
 SEPARATION = 5.0  # NM, below which separation is lost
 SPEEDS = (100.0, 400.0)  # kt CAS, the clamp of commands for all types
 REACH = 250.0  # NM from the centre beyond which the flat map is no longer true
-
-JsonObject = dict[str, object]
 TOP = ("scenario_name", "seed", "notes", "center", "sim_dt_s", "agents", "wind", "action_delay_steps")
 WIND_MODES = ("uniform", "layered")
+POINT = {"lat": (-85, 85), "lon": (-180, 180)}
 AGENT = ("id", "type", "lat", "lon", "hdg_deg", "spd_kt", "alt_ft", "waypoint")
 
 
@@ -66,7 +52,7 @@ class Agent:
 
 
 @dataclass(frozen=True)
-class Layer:
+class WindLayer:
     """Wind at an altitude: `dir_deg` is where it blows from."""
 
     alt_ft: float
@@ -84,47 +70,72 @@ class ScenarioFile:
     seed: int = 42
     notes: str = ""
     sim_dt_s: float = 1.0
-    wind: tuple[Layer, ...] = field(default=())  # one layer: the same at every altitude
+    wind: tuple[WindLayer, ...] = ()  # one layer: the same at every altitude
     action_delay_steps: int = 0
 
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(agent.id for agent in self.agents)
 
+    @property
+    def start_separation(self) -> float:
+        """NM between the two that start closest; infinite for one aircraft."""
+        pairs = itertools.combinations(self.agents, 2)
+        return min((haversine(a.lat, a.lon, b.lat, b.lon) for a, b in pairs), default=math.inf)
+
     def arrays(self, n: int | None = None) -> Scenario:
-        """What an episode starts from, padded to `n` aircraft."""
-        from regimen.domains.airspace.state import from_file
+        """What an episode starts from, in numpy, padded to `n` aircraft; absent ones are far away and fly nowhere."""
+        from regimen.domains.airspace.state import Scenario
 
-        return from_file(self, n)
+        count = len(self.agents)
+        n = count if n is None else n
+        if n < count:
+            raise ValueError(f"{self.name} has {count} aircraft, more than {n}")
 
-    def to_dict(self) -> JsonObject:
+        def padded(values: npt.ArrayLike, fill: float = 0.0, dtype: type = np.float32) -> Any:
+            rows = np.array(values, dtype)
+            return np.concatenate([rows, np.full((n - count, *rows.shape[1:]), fill, dtype)])
+
+        array: Any = np.array  # which a `Scenario` declares as one of jax
+        starts = np.array([from_latlon(self.center, a.lat, a.lon) for a in self.agents])
+        return Scenario(
+            present=padded([True] * count, False, bool),
+            north=padded(starts[:, 0]),
+            east=padded(starts[:, 1]),
+            heading=padded([a.hdg_deg for a in self.agents]),
+            cas=padded([a.spd_kt for a in self.agents], 250.0),
+            altitude=padded([a.alt_ft for a in self.agents], 10_000.0),
+            kind=padded([aircraft.index_of(a.type) for a in self.agents], 0, np.int32),
+            waypoint=padded([from_latlon(self.center, *a.waypoint) for a in self.agents]),
+            wind=padded([self.wind_at(a.alt_ft) for a in self.agents]),
+            delay=array(self.action_delay_steps, np.int32),
+            speed_bounds=array([1.0, 1.0], np.float32),
+            convergence=array(convergence(self.center), np.float32),
+        )
+
+    def wind_at(self, alt_ft: float) -> tuple[float, float]:
+        """Motion of the air (north, east) in kt: between layers by interpolation, beyond them as the nearest."""
+        if not self.wind:
+            return 0.0, 0.0
+        heights = [layer.alt_ft for layer in self.wind]
+        north = [-layer.kt * math.cos(math.radians(layer.dir_deg)) for layer in self.wind]
+        east = [-layer.kt * math.sin(math.radians(layer.dir_deg)) for layer in self.wind]
+        return float(np.interp(alt_ft, heights, north)), float(np.interp(alt_ft, heights, east))
+
+    def to_dict(self) -> dict[str, object]:
         """The file's content."""
-        agents = [
-            {
-                "id": a.id,
-                "type": a.type,
-                "lat": a.lat,
-                "lon": a.lon,
-                "hdg_deg": a.hdg_deg,
-                "spd_kt": a.spd_kt,
-                "alt_ft": a.alt_ft,
-                "waypoint": {"lat": a.waypoint[0], "lon": a.waypoint[1]},
-            }
-            for a in self.agents
-        ]
-        out: JsonObject = {
+        out: dict[str, object] = {
             "scenario_name": self.name,
             "seed": self.seed,
             "notes": self.notes,
             "center": self.center._asdict(),
             "sim_dt_s": self.sim_dt_s,
-            "agents": agents,
+            "agents": [asdict(a) | {"waypoint": dict(zip(("lat", "lon"), a.waypoint))} for a in self.agents],
         }
         if len(self.wind) == 1:
             out["wind"] = {"mode": "uniform", "dir_deg": self.wind[0].dir_deg, "kt": self.wind[0].kt}
         elif self.wind:
-            layers = [{"alt_ft": w.alt_ft, "dir_deg": w.dir_deg, "kt": w.kt} for w in self.wind]
-            out["wind"] = {"mode": "layered", "layers": layers}
+            out["wind"] = {"mode": "layered", "layers": [asdict(layer) for layer in self.wind]}
         if self.action_delay_steps:
             out["action_delay_steps"] = self.action_delay_steps
         return out
@@ -165,134 +176,128 @@ def _read(path: str, stamp: int) -> ScenarioFile:
     return parse(data, where)
 
 
+class Fields:
+    """An object of a file, whose values are checked as they are read; errors say where it is."""
+
+    def __init__(self, data: object, where: str, names: tuple[str, ...]):
+        if not isinstance(data, dict):
+            raise ConfigError(f"{where}: {json.dumps(data)[:40]} is not an object with {', '.join(names)}")
+        for key in data:
+            if key not in names:
+                raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, names)}")
+        self.data: dict[str, object] = data
+        self.where = where
+
+    def error(self, text: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {text}")
+
+    def get(self, key: str, default: object = None) -> object:
+        """A value; without a default it must be there."""
+        value = self.data.get(key, default)
+        if value is None:
+            raise self.error(f"no '{key}'; it is needed")
+        return value
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(f"{key}: {json.dumps(value)[:40]} is not a number")
+        if not math.isfinite(value):
+            raise self.error(f"{key}: {value} is not finite")
+        if not low <= value <= high:
+            raise self.error(f"{key}: {value:g} is out of range; it must be between {low:g} and {high:g}")
+        return float(value)
+
+    def numbers(self, **ranges: tuple[float, float]) -> tuple[float, ...]:
+        return tuple(self.number(key, low, high) for key, (low, high) in ranges.items())
+
+    def text(self, key: str, default: str) -> str:
+        value = self.data.get(key, default)
+        if not isinstance(value, str) or (not value and default):
+            raise self.error(f"{key}: {json.dumps(value)[:40]} is not a text")
+        return value
+
+
 def parse(data: object, where: str = "scenario") -> ScenarioFile:
     """A file's content, checked."""
-    top = _object(data, where, TOP)
-    center = _object(_needed(top, "center", where), f"{where}: center", ("lat", "lon", "alt_ft"))
-    middle = Center(
-        _number(center, "lat", f"{where}: center", -80, 80),
-        _number(center, "lon", f"{where}: center", -180, 180),
-        _number(center, "alt_ft", f"{where}: center", 0, 50_000, 10_000.0),
-    )
-    dt = _number(top, "sim_dt_s", where, 0, 10, 1.0)
+    top = Fields(data, where, TOP)
+    middle = Fields(top.get("center"), f"{where}: center", ("lat", "lon", "alt_ft"))
+    lat, lon = middle.numbers(lat=(-80, 80), lon=(-180, 180))
+    center = Center(lat, lon, middle.number("alt_ft", 0, 50_000, 10_000.0))
+    dt = top.number("sim_dt_s", 0, 10, 1.0)
     if dt != 1.0:
-        raise ConfigError(f"{where}: sim_dt_s: {dt:g} is not supported; aircraft move in steps of 1 s")
-    rows = _needed(top, "agents", where)
+        raise top.error(f"sim_dt_s: {dt:g} is not supported; aircraft move in steps of 1 s")
+    rows = top.get("agents")
     if not isinstance(rows, list):
-        raise ConfigError(f"{where}: agents must be a list of aircraft")
+        raise top.error("agents must be a list of aircraft")
     if not rows:
-        raise ConfigError(f"{where}: agents is empty; a scenario has at least one aircraft")
+        raise top.error("agents is empty; a scenario has at least one aircraft")
     if len(rows) > MAX_AIRCRAFT:
-        raise ConfigError(f"{where}: {len(rows)} aircraft; at most {MAX_AIRCRAFT} are supported")
-    agents = tuple(_agent(row, i, middle, where) for i, row in enumerate(rows))
-    _apart(agents, where)
-    delay = _number(top, "action_delay_steps", where, 0, MAX_DELAY, 0)
+        raise top.error(f"{len(rows)} aircraft; at most {MAX_AIRCRAFT} are supported")
+    agents = tuple(_agent(row, i, center, where) for i, row in enumerate(rows))
+    for a, b in itertools.combinations(agents, 2):
+        if a.id == b.id:
+            raise top.error(f"two aircraft are called '{a.id}'; give each an id of its own")
+    for a, b in itertools.combinations(agents, 2):
+        distance = haversine(a.lat, a.lon, b.lat, b.lon)
+        if distance < SEPARATION:
+            raise top.error(
+                f"{a.id} and {b.id} start {distance:.2f} NM apart, within {SEPARATION:g} NM of each other; "
+                "move one of them"
+            )
+    delay = top.number("action_delay_steps", 0, MAX_DELAY, 0)
     if delay != int(delay):
-        raise ConfigError(f"{where}: action_delay_steps: {delay:g} is not a whole number")
+        raise top.error(f"action_delay_steps: {delay:g} is not a whole number")
     return ScenarioFile(
-        name=_text(top, "scenario_name", where, "scenario"),
-        center=middle,
+        name=top.text("scenario_name", "scenario"),
+        center=center,
         agents=agents,
-        seed=int(_number(top, "seed", where, 0, 2**31, 42)),
-        notes=_text(top, "notes", where, ""),
-        wind=_wind(top.get("wind"), f"{where}: wind"),
+        seed=int(top.number("seed", 0, 2**31, 42)),
+        notes=top.text("notes", ""),
+        wind=_wind(top.data.get("wind"), f"{where}: wind"),
         action_delay_steps=int(delay),
     )
 
 
-def _agent(row: object, index: int, center: Center, where: str) -> Agent:
-    name = row.get("id") if isinstance(row, Mapping) else None
+def _agent(data: object, index: int, center: Center, where: str) -> Agent:
+    name = data.get("id") if isinstance(data, dict) else None
     where = f"{where}: agents[{index}]{f' ({name})' if isinstance(name, str) else ''}"
-    row = _object(row, where, AGENT)
-    if row.get("waypoint") is None:
-        raise ConfigError(f'{where}: no waypoint; add "waypoint": {{"lat": ..., "lon": ...}}')
-    target = _object(row["waypoint"], f"{where}: waypoint", ("lat", "lon"))
-    kind = _text(row, "type", where, "A320")
+    row = Fields(data, where, AGENT)
+    if row.data.get("waypoint") is None:
+        raise row.error('no waypoint; add "waypoint": {"lat": ..., "lon": ...}')
+    goal = Fields(row.data["waypoint"], f"{where}: waypoint", ("lat", "lon"))
+    kind = row.text("type", "A320")
     aircraft.index_of(kind, f"{where}: type")
+    lat, lon = row.numbers(**POINT)
     agent = Agent(
-        id=_text(row, "id", where, f"A{index + 1}"),
+        id=row.text("id", f"A{index + 1}"),
         type=kind,
-        lat=_number(row, "lat", where, -85, 85),
-        lon=_number(row, "lon", where, -180, 180),
-        hdg_deg=_number(row, "hdg_deg", where, -360, 360) % 360,
-        spd_kt=_number(row, "spd_kt", where, *SPEEDS),
-        alt_ft=_number(row, "alt_ft", where, 0, 50_000, center.alt_ft),
-        waypoint=(
-            _number(target, "lat", f"{where}: waypoint", -85, 85),
-            _number(target, "lon", f"{where}: waypoint", -180, 180),
-        ),
+        lat=lat,
+        lon=lon,
+        hdg_deg=row.number("hdg_deg", -360, 360) % 360,
+        spd_kt=row.number("spd_kt", *SPEEDS),
+        alt_ft=row.number("alt_ft", 0, 50_000, center.alt_ft),
+        waypoint=(goal.number("lat", *POINT["lat"]), goal.number("lon", *POINT["lon"])),
     )
-    for what, (lat, lon) in (("start", (agent.lat, agent.lon)), ("waypoint", agent.waypoint)):
-        away = haversine(center.lat, center.lon, lat, lon)
+    for what, point in (("start", (lat, lon)), ("waypoint", agent.waypoint)):
+        away = haversine(center.lat, center.lon, *point)
         if away > REACH:
-            raise ConfigError(f"{where}: its {what} is {away:.0f} NM from the centre; at most {REACH:.0f} NM")
+            raise row.error(f"its {what} is {away:.0f} NM from the centre; at most {REACH:.0f} NM")
     return agent
 
 
-def _apart(agents: tuple[Agent, ...], where: str) -> None:
-    for i, agent in enumerate(agents):
-        if agent.id in (a.id for a in agents[:i]):
-            raise ConfigError(f"{where}: two aircraft are called '{agent.id}'; give each an id of its own")
-    for a, b in itertools.combinations(agents, 2):
-        distance = haversine(a.lat, a.lon, b.lat, b.lon)
-        if distance < SEPARATION:
-            raise ConfigError(
-                f"{where}: {a.id} and {b.id} start {distance:.2f} NM apart, within {SEPARATION:g} NM of each other; "
-                "move one of them"
-            )
-
-
-def _wind(data: object, where: str) -> tuple[Layer, ...]:
+def _wind(data: object, where: str) -> tuple[WindLayer, ...]:
     if data is None:
         return ()
-    data = _object(data, where, ("mode", "dir_deg", "kt", "layers"))
-    mode = _text(data, "mode", where, "uniform")
+    wind = Fields(data, where, ("mode", "dir_deg", "kt", "layers"))
+    mode = wind.text("mode", "uniform")
     if mode not in WIND_MODES:
-        raise ConfigError(f"{where}: mode: '{mode}' is not one of uniform, layered{nearest(mode, WIND_MODES)}")
+        raise wind.error(f"mode: '{mode}' is not one of uniform, layered{nearest(mode, WIND_MODES)}")
     if mode == "uniform":
-        return (Layer(0.0, _number(data, "dir_deg", where, -360, 360), _number(data, "kt", where, 0, 150)),)
-    rows = data.get("layers")
+        return (WindLayer(0.0, *wind.numbers(dir_deg=(-360, 360), kt=(0, 150))),)
+    rows = wind.data.get("layers")
     if not isinstance(rows, list) or not rows:
-        raise ConfigError(f'{where}: layers must be a list of {{"alt_ft", "dir_deg", "kt"}}')
-    layers = []
-    for i, row in enumerate(rows):
-        at = f"{where}: layers[{i}]"
-        row = _object(row, at, ("alt_ft", "dir_deg", "kt"))
-        alt, direction = _number(row, "alt_ft", at, 0, 60_000), _number(row, "dir_deg", at, -360, 360)
-        layers.append(Layer(alt, direction, _number(row, "kt", at, 0, 150)))
-    return tuple(sorted(layers, key=lambda layer: layer.alt_ft))
-
-
-def _object(data: object, where: str, names: tuple[str, ...]) -> JsonObject:
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where}: {json.dumps(data)[:40]} is not an object with {', '.join(names)}")
-    for key in data:
-        if key not in names:
-            raise ConfigError(f"{where}: unknown key '{key}'{nearest(key, names)}")
-    return data
-
-
-def _needed(data: JsonObject, key: str, where: str) -> object:
-    if key not in data:
-        raise ConfigError(f"{where}: no '{key}'; it is needed")
-    return data[key]
-
-
-def _number(data: JsonObject, key: str, where: str, low: float, high: float, default: float | None = None) -> float:
-    value = data.get(key, default)
-    if value is None:
-        raise ConfigError(f"{where}: no '{key}'; it is needed")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigError(f"{where}: {key}: {json.dumps(value)[:40]} is not a number")
-    if not math.isfinite(value):
-        raise ConfigError(f"{where}: {key}: {value} is not finite")
-    if not low <= value <= high:
-        raise ConfigError(f"{where}: {key}: {value:g} is out of range; it must be between {low:g} and {high:g}")
-    return float(value)
-
-
-def _text(data: JsonObject, key: str, where: str, default: str) -> str:
-    value = data.get(key, default)
-    if not isinstance(value, str) or (not value and default):
-        raise ConfigError(f"{where}: {key}: {json.dumps(value)[:40]} is not a text")
-    return value
+        raise wind.error('layers must be a list of {"alt_ft", "dir_deg", "kt"}')
+    ranges = {"alt_ft": (0, 60_000), "dir_deg": (-360, 360), "kt": (0, 150)}
+    read = [Fields(row, f"{where}: layers[{i}]", tuple(ranges)).numbers(**ranges) for i, row in enumerate(rows)]
+    return tuple(sorted((WindLayer(*row) for row in read), key=lambda layer: layer.alt_ft))

@@ -23,7 +23,6 @@ from regimen.types import Array
 if TYPE_CHECKING:
     from regimen.domains.airspace.env import Airspace
 
-HOUR = 3600.0
 SPEED, ALTITUDE = 250.0, 10_000.0
 WIDEN = 1.6  # a scene whose starts are too close grows by up to this factor; who is then still too close is left out
 SHRINK = (1.0, 0.6, 0.3, 0.0)  # a jitter that brings starts too close is taken back in these steps
@@ -59,7 +58,7 @@ def draw(env: Airspace, key: Array) -> Scenario:
     else:
         scene = FAMILIES[env.family](env, u, w, place, number, tas)
     if env.rotate:
-        scene = turned(scene, 2 * jnp.pi * u[4], jnp.where(u[5] < 0.5, -1.0, 1.0))
+        scene = turn(scene, 2 * jnp.pi * u[4], jnp.where(u[5] < 0.5, -1.0, 1.0))
 
     present = index < number
     gaps = pairs.separation(pairs.park(scene.north, present), scene.east)
@@ -148,37 +147,31 @@ def head_on(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas:
 
 def free(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
     """The aircraft at place 0 flies north through the origin; each other one meets it at its own time."""
-    v = tas / HOUR  # NM/s
+    v = tas / dynamics.HOUR  # NM/s
     first = place == 0
-    own = jnp.sum(jnp.where(first, v, 0.0))
+    lead = jnp.sum(jnp.where(first, v, 0.0))
     side = jnp.where(w[1] < 0.5, -1.0, 1.0)
     angle = jnp.where(first, 0.0, side * between(w[2], env.angle_low, env.angle_high) * dynamics.DEGREE)
-    vn, ve = v * jnp.cos(angle) - own, v * jnp.sin(angle)  # relative to the first
+    vn, ve = v * jnp.cos(angle) - lead, v * jnp.sin(angle)  # relative to the first
     speed = jnp.maximum(jnp.sqrt(vn * vn + ve * ve), 1e-3)
     time = jnp.maximum(between(w[3], env.time_low, env.time_high), 1.1 * START / speed)
     time = jnp.where(first, between(u[6], 0.3, 0.7) * env.time_high, time)
     away = between(w[4], env.distance_low, env.distance_high) * jnp.where(w[1] < 0.25, -1.0, 1.0)
     away = jnp.where(first, 0.0, jnp.where(w[1] > 0.75, -away, away))
     began = jnp.sum(jnp.where(first, time, 0.0))  # when the first one is at the origin
-    north = own * (time - began) - away * ve / speed  # where each is at its closest approach
+    north = lead * (time - began) - away * ve / speed  # where each is at its closest approach
     east = away * vn / speed
     return along(jnp.where(first, 0.0, north), jnp.where(first, 0.0, east), angle, v * time, between(w[5], 8.0, 20.0))
 
 
-FAMILIES = {
-    "chase": chase,
-    "cross": cross,
-    "streams": streams,
-    "merge": merge,
-    "head_on": head_on,
-    "free": free,
-}
+FAMILIES = {make.__name__: make for make in (chase, cross, streams, merge, head_on, free)}
 
 
-def turned(scene: Routes, angle: Array, mirror: Array) -> Routes:
+def turn(scene: Routes, angle: Array, mirror: Array) -> Routes:
+    """The scene mirrored and then turned about its centre."""
     c, s = jnp.cos(angle), jnp.sin(angle)
-    turn = lambda n, e: (n * c - mirror * e * s, n * s + mirror * e * c)  # noqa: E731
-    return Routes(*turn(scene.north, scene.east), *turn(scene.goal_north, scene.goal_east))
+    ends = ((scene.north, scene.east), (scene.goal_north, scene.goal_east))
+    return Routes(*(x for n, e in ends for x in (n * c - mirror * e * s, n * s + mirror * e * c)))
 
 
 def apart(north: Array, east: Array, present: Array) -> Array:
@@ -213,7 +206,7 @@ def no_op_separation(scenario: Scenario) -> Array:
     heading, air = scenario.heading, dynamics.air(scenario.altitude)
     cas = jnp.clip(scenario.cas, *dynamics.speed_limits(scenario.kind, scenario.speed_bounds))
     tas = dynamics.to_tas(cas, air)
-    ground = dynamics.velocity(heading, tas, scenario.east, scenario.wind, scenario.convergence) / HOUR  # NM/s
+    ground = dynamics.velocity(heading, tas, scenario.east, scenario.wind, scenario.convergence) / dynamics.HOUR  # NM/s
     gap = scenario.waypoint - jnp.stack([scenario.north, scenario.east], axis=-1)
     until = jnp.sum(gap * ground, axis=-1) / jnp.sum(ground * ground, axis=-1)  # abeam of the waypoint
     until = jnp.maximum(jnp.minimum(until[:, None], until[None, :]), 0.0)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from regimen.config.validation import coerce
 from regimen.domains.airspace import aircraft, files
@@ -25,8 +25,7 @@ START = 5.1  # NM between starts
 Offset = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """Where an aircraft starts, in which heading, and where to."""
 
     start: Offset
@@ -153,9 +152,9 @@ def parameters(family: str) -> dict[str, Any]:
     """What `make` takes for a family, with defaults."""
     if family not in FAMILIES:
         raise ConfigError(f"unknown scenario family '{family}'{nearest(family, FAMILIES)}")
-    own = {name: p.default for name, p in inspect.signature(FAMILIES[family]).parameters.items()}
+    defaults = {name: p.default for name, p in inspect.signature(FAMILIES[family]).parameters.items()}
     center = LAND if family.startswith(("chase", "cross", "merge")) else SEA
-    return own | COMMON | {"lat": center.lat, "lon": center.lon}
+    return defaults | COMMON | {"lat": center.lat, "lon": center.lon}
 
 
 def make(family: str, **params: float | str) -> ScenarioFile:
@@ -164,29 +163,19 @@ def make(family: str, **params: float | str) -> ScenarioFile:
     for key, value in params.items():
         if key not in values:
             raise ConfigError(f"{family} has no parameter '{key}'{nearest(key, values)}")
-        kind = str if key == "type" else float
-        values[key] = coerce(value, kind, key)
-        if kind is float and not math.isfinite(values[key]):
-            raise ConfigError(f"{key}: {value} is not finite")
-    aircraft.index_of(values["type"])
-    flights = FAMILIES[family](**{k: values[k] for k in values if k not in COMMON})
-    center = Center(values["lat"], values["lon"], values["alt_ft"])
+        values[key] = coerce(value, str if key == "type" else float, key)
+    kind, speed, altitude = (values[key] for key in ("type", "speed_kt", "alt_ft"))
+    aircraft.index_of(kind)
+    routes = FAMILIES[family](**{k: values[k] for k in values if k not in COMMON})
+    center = Center(values["lat"], values["lon"], altitude)
     first = 0 if family == "canonical_crossing" else 1
     agents = tuple(
-        Agent(
-            f"A{i + first}",
-            values["type"],
-            *at(center, flight.start),
-            flight.heading % 360,
-            values["speed_kt"],
-            values["alt_ft"],
-            at(center, flight.goal),
-        )
-        for i, flight in enumerate(spread(flights))
+        Agent(f"A{i + first}", kind, *at(center, r.start), r.heading % 360, speed, altitude, at(center, r.goal))
+        for i, r in enumerate(spread(routes))
     )
     notes = (FAMILIES[family].__doc__ or "").strip()
-    made = ScenarioFile(family, center, agents, notes=notes)
-    return replace(files.parse(made.to_dict(), family), name=family)  # the same checks as for a file
+    content = ScenarioFile(family, center, agents, notes=notes).to_dict()
+    return replace(files.parse(content, family), name=family)  # the same checks as for a file
 
 
 def at(center: Center, offset: Offset) -> tuple[float, float]:
@@ -195,14 +184,14 @@ def at(center: Center, offset: Offset) -> tuple[float, float]:
     return round(lat, 8), round(lon, 8)
 
 
-def spread(flights: list[Route]) -> list[Route]:
+def spread(routes: list[Route]) -> list[Route]:
     """Starts moved outwards until all are `START` apart; those of the defaults are."""
     for _ in range(NUDGES):
-        starts = [f.start for f in flights]
+        starts = [f.start for f in routes]
         if all(math.dist(a, b) >= START for i, a in enumerate(starts) for b in starts[:i]):
             break
-        flights = [replace(f, start=(f.start[0] * NUDGE, f.start[1] * NUDGE)) for f in flights]
-    return flights
+        routes = [f._replace(start=(f.start[0] * NUDGE, f.start[1] * NUDGE)) for f in routes]
+    return routes
 
 
 def listing(family: str | None = None) -> list[str]:
@@ -211,8 +200,8 @@ def listing(family: str | None = None) -> list[str]:
         return [f"{key:<14} {value}" for key, value in parameters(family).items()]
     lines = []
     for name, function in FAMILIES.items():
-        own = ", ".join(f"{k}={v:g}" for k, v in parameters(name).items() if k not in COMMON)
-        lines.append(f"{name:<20} {(function.__doc__ or '').strip():<62} {own}")
+        values = ", ".join(f"{k}={v:g}" for k, v in parameters(name).items() if k not in COMMON)
+        lines.append(f"{name:<20} {(function.__doc__ or '').strip():<62} {values}")
     return [*lines, f"{'all of them':<20} {', '.join(COMMON)}"]
 
 

@@ -11,45 +11,15 @@ import jax.numpy as jnp
 from regimen.domains.airspace import dynamics, pairs
 from regimen.domains.airspace.aircraft import KT
 from regimen.domains.airspace.files import SEPARATION
-from regimen.domains.airspace.pairs import Pairs
+from regimen.domains.airspace.pairs import PairTable
 from regimen.domains.airspace.state import AirspaceState
 from regimen.types import Array
 
 NM = 1.852  # km
-HOUR = 3600.0
-OWN = (
-    "cos_waypoint",
-    "sin_waypoint",
-    "waypoint_near",
-    "waypoint_far",
-    "speed",
-    "speed_range",
-    "drift",
-    "time_left",
-    "slack",
-    "rank",
-    "danger",
-    "finished",
-)
-NEIGHBOUR = (
-    "present",
-    "cos_bearing",
-    "sin_bearing",
-    "range_near",
-    "range_far",
-    "v_ahead",
-    "v_right",
-    "closing",
-    "tcpa",
-    "dcpa",
-    "miss",
-    "danger",
-    "priority",
-    "finished",
-    "nearer",
-    "cos_intent",
-    "sin_intent",
-)
+OWN = ("cos_waypoint", "sin_waypoint", "waypoint_near", "waypoint_far", "speed", "speed_range", "drift", "time_left")
+OWN += ("slack", "rank", "danger", "finished")
+NEIGHBOUR = ("present", "cos_bearing", "sin_bearing", "range_near", "range_far", "v_ahead", "v_right", "closing")
+NEIGHBOUR += ("tcpa", "dcpa", "miss", "danger", "priority", "finished", "nearer", "cos_intent", "sin_intent")
 BOUND = 2.0
 COMPAT_LIMITS = (10.0, 1.0, 1.0, 1.0, 1.0)  # of the first five; then K * vx, K * vy, distance, K * x, K * y
 
@@ -68,7 +38,7 @@ def soft(x: Array, scale: float) -> Array:
     return x / (jnp.abs(x) + scale)
 
 
-def clean(state: AirspaceState, all_pairs: Pairs, time_left: Array, step_s: float, k: int) -> Array:
+def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: float, k: int) -> Array:
     """[N, clean_size(k)] in the frame of the own heading: OWN, then each of NEIGHBOUR for the K others.
 
     Neighbours are sorted by threat: the predicted miss plus a share of the range. `priority` and `rank` (by index) let
@@ -86,7 +56,7 @@ def clean(state: AirspaceState, all_pairs: Pairs, time_left: Array, step_s: floa
     seconds = jnp.maximum(time_left * step_s, 1.0)
     n = state.north.shape[0]
     index = jnp.arange(n, dtype=jnp.float32)
-    own = [
+    features = [
         ahead,
         right,
         soft(distance, SEPARATION),
@@ -95,21 +65,21 @@ def clean(state: AirspaceState, all_pairs: Pairs, time_left: Array, step_s: floa
         2 * (state.cas - slowest) / (fastest - slowest) - 1,
         5.0 * (ve * c - vn * s) / speed,
         jnp.broadcast_to(time_left * step_s / 1500.0, distance.shape),
-        1 - 2 * HOUR * distance / (speed * seconds),
+        1 - 2 * dynamics.HOUR * distance / (speed * seconds),
         2.0 * index / max(n - 1, 1) - 1,
         jnp.sum(all_pairs.danger, axis=-1),
         finished,
     ]
 
     # What the chosen others are is picked first and their features computed for K of them only.
-    chosen = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, k)
-    present = jnp.any(chosen, axis=-1)  # [N, K]
-    its = [pairs.pick(chosen, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
+    choice = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, k)
+    present = jnp.any(choice, axis=-1)  # [N, K]
+    picks = [pairs.pick(choice, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
     dn, de, vn, ve = (
-        its[0] - state.north[:, None],
-        its[1] - state.east[:, None],
-        its[2] - vn[:, None],
-        its[3] - ve[:, None],
+        picks[0] - state.north[:, None],
+        picks[1] - state.east[:, None],
+        picks[2] - vn[:, None],
+        picks[3] - ve[:, None],
     )
     c, s = c[:, None], s[:, None]
     near = pairs.approach(dn, de, vn, ve)
@@ -127,13 +97,13 @@ def clean(state: AirspaceState, all_pairs: Pairs, time_left: Array, step_s: floa
         (near.dcpa - SEPARATION) / SEPARATION,
         soft((dn * ve - de * vn) / (near.speed + 1.0), SEPARATION),
         near.danger,
-        jnp.where(its[8] < index[:, None], 1.0, -1.0),
-        its[7],
-        (distance[:, None] - its[4]) / 10.0,
-        its[5],
-        its[6],
+        jnp.where(picks[8] < index[:, None], 1.0, -1.0),
+        picks[7],
+        (distance[:, None] - picks[4]) / 10.0,
+        picks[5],
+        picks[6],
     ]
-    columns = [*(x[:, None] for x in own), *(jnp.where(present, x, 0.0) for x in others)]
+    columns = [*(x[:, None] for x in features), *(jnp.where(present, x, 0.0) for x in others)]
     return jnp.clip(jnp.concatenate(columns, axis=1), -BOUND, BOUND)
 
 
@@ -143,14 +113,14 @@ def compat(state: AirspaceState, present: Array, progress: Array, safety: Array,
     scenario = state.scenario
     to_waypoint = dynamics.DEGREE * (bearing(state) - state.heading)
     valid = present[None, :] & ~jnp.eye(present.shape[0], dtype=bool)
-    chosen = pairs.order(pairs.squared(state.north, state.east), valid, k)
-    shown = jnp.any(chosen, axis=-1)
+    choice = pairs.order(pairs.squared(state.north, state.east), valid, k)
+    there = jnp.any(choice, axis=-1)
 
     def offset(values: Array) -> Array:
-        return jnp.where(shown, pairs.pick(chosen, values) - values[:, None], 0.0)
+        return jnp.where(there, pairs.pick(choice, values) - values[:, None], 0.0)
 
     dn, de = offset(state.north), offset(state.east)
-    h, v = state.heading * dynamics.DEGREE, state.tas / HOUR  # NM/s
+    h, v = state.heading * dynamics.DEGREE, state.tas / dynamics.HOUR  # NM/s
     vn, ve = v * jnp.cos(h), v * jnp.sin(h)
     angle = scenario.convergence * dynamics.DEGREE * state.east[:, None]  # offsets along the true axes at the own place
     north, east = dn * jnp.cos(angle) - de * jnp.sin(angle), de * jnp.cos(angle) + dn * jnp.sin(angle)

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from regimen.domains.airspace.dynamics import HOUR
 from regimen.types import Array
 
 FAR = 200.0  # NM, the separation of an aircraft that is alone
 PARKED = 1e4  # NM, where aircraft that do not count are put, each elsewhere
 HORIZON = 300.0  # s, how far ahead a closest approach is looked for
 MARGIN = 7.0  # NM, a predicted miss beyond it is not dangerous
-HOUR = 3600.0
 
 
 def park(north: Array, counts: Array) -> Array:
@@ -57,7 +57,7 @@ def approach(dn: Array, de: Array, vn: Array, ve: Array) -> Approach:
     return Approach(jnp.sqrt(dn * dn + de * de), jnp.sqrt(v2), tcpa, dcpa, danger)
 
 
-class Pairs(NamedTuple):
+class PairTable(NamedTuple):
     """Of aircraft j as seen by i, [N, N] each."""
 
     valid: Array  # bool, j counts and is another
@@ -66,14 +66,14 @@ class Pairs(NamedTuple):
     danger: Array  # 0..1, zero where not valid
 
 
-def relate(north: Array, east: Array, ground: Array, counts: Array) -> Pairs:
+def relate(north: Array, east: Array, ground: Array, counts: Array) -> PairTable:
     """All pairs; `counts` [N] are the aircraft that others must stay away from."""
     dn, de = north[None, :] - north[:, None], east[None, :] - east[:, None]
     vn = ground[None, :, 0] - ground[:, None, 0]
     ve = ground[None, :, 1] - ground[:, None, 1]
     near = approach(dn, de, vn, ve)
     valid = counts[None, :] & ~jnp.eye(north.shape[0], dtype=bool)
-    return Pairs(valid, near.range, near.dcpa, jnp.where(valid, near.danger, 0.0))
+    return PairTable(valid, near.range, near.dcpa, jnp.where(valid, near.danger, 0.0))
 
 
 def order(key: Array, valid: Array, k: int) -> Array:
@@ -89,9 +89,9 @@ def order(key: Array, valid: Array, k: int) -> Array:
     return (place[:, None, :] == jnp.arange(k)[:, None]) & valid[:, None, :]
 
 
-def pick(chosen: Array, values: Array) -> Array:
+def pick(choice: Array, values: Array) -> Array:
     """Values [N] of the chosen: [N, K], zero where there is none. A chain of selects, because gathers are slow."""
-    out = jnp.zeros(chosen.shape[:2], values.dtype)
+    out = jnp.zeros(choice.shape[:2], values.dtype)
     for j in range(values.shape[0]):
-        out = jnp.where(chosen[:, :, j], values[j], out)
+        out = jnp.where(choice[:, :, j], values[j], out)
     return out

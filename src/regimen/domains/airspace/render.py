@@ -62,14 +62,12 @@ def draw(env: Airspace, state: AirspaceState, tracks: Tracks | None = None) -> n
 def view(scenario: Scenario, state: AirspaceState, tracks: Tracks | None) -> tuple[float, float, float, float]:
     """A square around everything that matters, the same through an episode unless someone strays."""
     keep = np.asarray(scenario.present)
-    norths = [scenario.north[keep], scenario.waypoint[keep, 0], state.north[keep]]
-    easts = [scenario.east[keep], scenario.waypoint[keep, 1], state.east[keep]]
-    if tracks is not None:
-        norths, easts = [*norths, tracks[0][:, keep].ravel()], [*easts, tracks[1][:, keep].ravel()]
-    north, east = np.concatenate(norths), np.concatenate(easts)
-    n, e = (north.min() + north.max()) / 2, (east.min() + east.max()) / 2
-    half = max(float(np.ptp(north)), float(np.ptp(east))) / 2 + 4.0
-    half = 5.0 * np.ceil(half / 5.0)
+    starts, now = (np.stack([x.north, x.east], axis=-1)[keep] for x in (scenario, state))
+    points = [starts, scenario.waypoint[keep], now]
+    points += [] if tracks is None else [np.stack(tracks, axis=-1)[:, keep].reshape(-1, 2)]
+    low, high = (extreme(np.concatenate(points), axis=0) for extreme in (np.min, np.max))
+    n, e = (low + high) / 2
+    half = 5.0 * np.ceil((float((high - low).max()) / 2 + 4.0) / 5.0)
     return e - half, e + half, n - half, n + half
 
 

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
+from regimen.domains.airspace import dynamics, observe
 from regimen.domains.airspace.files import SEPARATION
+from regimen.domains.airspace.observe import NM
+from regimen.domains.airspace.state import AirspaceState
 from regimen.types import Array
 
 if TYPE_CHECKING:
     from regimen.domains.airspace.env import Airspace
 
 COMPONENTS = ("progress", "drift", "violate_entry", "violate_step", "act_cost", "time", "reach", "terminal", "team")
-NM = 1.852  # km
 
 
 def depth(separation: Array, edge: float = SEPARATION) -> Array:
@@ -58,30 +60,29 @@ def smoothed(average: Array, before: Array, after: Array) -> tuple[Array, Array]
 
 
 def compat(
-    present: Array,
-    progress: Array,
-    drifts: tuple[Array, Array],
-    separation: Array,
-    violated: Array,
-    action: Array,
-    reached: tuple[Array, Array],
-    over: Array,
-    team: Array,
-) -> Array:
-    """[N, K]; finished aircraft go on earning and paying."""
-    before, after = reached
+    state: AirspaceState, after: AirspaceState, separation: Array, progress: Array, action: Array, limit: int
+) -> tuple[AirspaceState, Array]:
+    """The state after a decision with what the reward remembers, and the reward [N, K]; finished aircraft go on earning
+    and paying."""
+    present = state.scenario.present
+    angle = jnp.abs(dynamics.wrap(observe.bearing(after) - after.heading))
+    phi = team_potential(separation, present)
+    average, clipped = smoothed(state.team[1], state.team[0], phi)
+    over = after.time >= limit
+    team = responsibility(separation, present) * clipped
     parts = [
         PROGRESS * NM * progress,
-        drift(*drifts),
-        jnp.where((separation < SEPARATION) & ~violated, ENTRY, 0.0),
-        violate_step(separation),
+        drift(state.drift, angle),
+        jnp.where((after.min_sep < SEPARATION) & ~state.violating, ENTRY, 0.0),
+        violate_step(after.min_sep),
         ACT * jnp.sum(jnp.abs(action), axis=-1),
-        TIME * jnp.where(after, FINISHED_TIME, 1.0),
-        jnp.where(after & ~before, REACH, 0.0),
-        jnp.where(over & ~after, TERMINAL, 0.0),
+        TIME * jnp.where(after.reached, FINISHED_TIME, 1.0),
+        jnp.where(after.reached & ~state.reached, REACH, 0.0),
+        jnp.where(over & ~after.reached, TERMINAL, 0.0),
         TEAM * team,
     ]
-    return jnp.where(present[:, None], jnp.stack(parts, axis=-1), 0.0)
+    reward = jnp.where(present[:, None], jnp.stack(parts, axis=-1), 0.0)
+    return after.replace(team=jnp.stack([phi, average]), drift=angle), reward
 
 
 # --- clean -----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ MOVED = 1e-3  # a centroid that moved less stood still
 
 
 @pytree_dataclass
-class State(Record):
+class ColonyState(Record):
     graph: Graph
     substrate: Substrate
     colony: Colony
@@ -148,10 +148,7 @@ class Durotaxis(NativeEnv):
         "nodes": Metric("mean", label="colony size (nodes)"),
         "max_x": Metric("max", "higher", label="colony frontier (furthest x)"),
         "blocked_spawns": Metric("sum", "lower", "count"),
-        "extinct": Metric("last", "lower"),
-        "too_many": Metric("last", "lower"),
-        "out_of_bounds": Metric("last", "lower"),
-        "drift": Metric("last", "lower"),
+        **dict.fromkeys(OUTCOMES[EXTINCT:], Metric("last", "lower")),
     }
     action_conditions: ClassVar = {"spawn": ("choice", (0,))}  # row i of spawn matters only where choice[i] is 0
     baselines: ClassVar = {"heuristic": policies.rightwards, "survive": policies.survive}
@@ -168,18 +165,18 @@ class Durotaxis(NativeEnv):
     def __post_init__(self):
         if self.capacity < graphs.WORD or self.capacity % graphs.WORD:
             raise ConfigError(f"env.capacity: {self.capacity} is not a multiple of {graphs.WORD}; use 32, 64, 128")
-        for name, known in (("substrate", substrates.KINDS), ("border", BORDERS)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"env.{name}: '{getattr(self, name)}' is not one of {', '.join(known)}")
+        for name, choices in (("substrate", substrates.KINDS), ("border", BORDERS)):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"env.{name}: '{getattr(self, name)}' is not one of {', '.join(choices)}")
 
     @property
     def observation_space(self) -> spaces.Dict:
         c, bound = self.capacity, features.BOUND
         parts = {
-            "nodes": spaces.Box(-bound, bound, (c, len(features.NODE_FEATURES)), np.float32),
+            "nodes": spaces.Box(-bound, bound, (c, features.NODE_FEATURES), np.float32),
             "mask": spaces.Box(0.0, 1.0, (c,), np.float32),
             "edges": spaces.Box(0, 2**16 - 1, (c, c // 16), np.int32),
-            "graph": spaces.Box(-bound, bound, (len(features.GRAPH_FEATURES),), np.float32),
+            "graph": spaces.Box(-bound, bound, (features.GRAPH_FEATURES,), np.float32),
         }
         return spaces.Dict(parts)  # type: ignore[arg-type]
 
@@ -191,7 +188,7 @@ class Durotaxis(NativeEnv):
         spawn = spaces.Box(np.broadcast_to(low, rows).copy(), np.broadcast_to(high, rows).copy(), dtype=np.float32)
         return spaces.Dict({"choice": spaces.MultiDiscrete([2] * self.capacity), "spawn": spawn})
 
-    def action_mask(self, state: State) -> dict[str, Array]:
+    def action_mask(self, state: ColonyState) -> dict[str, Array]:
         """(spawn, delete) of every slot. An empty one can only delete: a forced choice teaches nothing."""
         alive = state.graph.alive
         mask = jnp.stack([alive, ~alive | (state.colony.count > 2)], axis=-1)
@@ -210,19 +207,14 @@ class Durotaxis(NativeEnv):
         substrate = self.draw_substrate(key_substrate)
         zero = jnp.zeros((), jnp.int32)
         stagnation = jnp.zeros(self.capacity, jnp.int32)
-        state = State(graph, substrate, self.measure(graph, substrate), stagnation, drift=zero, outcome=zero)
+        state = ColonyState(graph, substrate, self.measure(graph, substrate), stagnation, drift=zero, outcome=zero)
         return state, self.observe(state)
 
     def draw_substrate(self, key: Array) -> Substrate:
         if self.substrate != "random":
             return substrates.make(jnp.bool_(self.substrate == "exponential"), self.m, self.b, self.width)
-        linear = (self.linear_m_low, self.linear_m_high, self.linear_b_low, self.linear_b_high)
-        exponential = (
-            self.exponential_m_low,
-            self.exponential_m_high,
-            self.exponential_b_low,
-            self.exponential_b_high,
-        )
+        ends = ("m_low", "m_high", "b_low", "b_high")
+        linear, exponential = ([getattr(self, f"{kind}_{end}") for end in ends] for kind in ("linear", "exponential"))
         return substrates.draw(key, linear, exponential, self.width)
 
     def measure(self, graph: Graph, substrate: Substrate) -> Colony:
@@ -236,21 +228,13 @@ class Durotaxis(NativeEnv):
             edge_score=features.edge_score(graph, self.edge_reward, self.edge_penalty),
         )
 
-    def observe(self, state: State) -> dict[str, Array]:
-        return features.observe(
-            state.graph,
-            state.colony,
-            state.substrate,
-            state.stagnation,
-            state.drift / self.drift_limit,
-            (self.width, self.height),
-            (self.max_nodes, self.fail_nodes),
-        )
+    def observe(self, state: ColonyState) -> dict[str, Array]:
+        return features.observe(self, state)
 
-    def step(self, key: Array, state: State, action: PyTree):
+    def step(self, key: Array, state: ColonyState, action: PyTree):
         return self.advance(state, *self.decode(key, state, action))
 
-    def decode(self, key: Array, state: State, action: PyTree) -> tuple[Array, Array, Array, Array]:
+    def decode(self, key: Array, state: ColonyState, action: PyTree) -> tuple[Array, Array, Array, Array]:
         """Who is deleted, who spawns, and where to: (delete [C], spawn [C], dx [C], dy [C])."""
         alive = state.graph.alive
         wish = alive & (action["choice"] == 1)
@@ -263,11 +247,13 @@ class Durotaxis(NativeEnv):
         reach = reach + jnp.clip(noise, self.noise_low, self.noise_high)
         return wish & (state.colony.count > 2), alive & ~wish, reach * jnp.cos(theta), reach * jnp.sin(theta)
 
-    def hill(self, state: State, gamma: Array | float, alpha: Array | float) -> Array:
+    def hill(self, state: ColonyState, gamma: Array | float, alpha: Array | float) -> Array:
         """gamma / (1 + (alpha / I)^2): short hops where the substrate is soft."""
         return gamma / (1 + (alpha / state.substrate.intensity(state.graph.x)) ** 2)
 
-    def advance(self, state: State, delete: Array, spawn: Array, dx: Array, dy: Array) -> tuple[State, TimeStep]:
+    def advance(
+        self, state: ColonyState, delete: Array, spawn: Array, dx: Array, dy: Array
+    ) -> tuple[ColonyState, TimeStep]:
         """Spawns and deletions at once. A node that spawns stays and one that goes has no child, so they commute, and
         children can use the slots of nodes deleted in the same step."""
         substrate, old, graph = state.substrate, state.colony, state.graph
@@ -275,21 +261,21 @@ class Durotaxis(NativeEnv):
         child_x, child_y, outside = self.fence(wish_x, wish_y)
 
         survivors = graphs.delete(graph, delete)
-        wanted = survivors.count + jnp.sum(spawn, dtype=jnp.int32)
+        size = survivors.count + jnp.sum(spawn, dtype=jnp.int32)
         survivors = survivors.replace(age=jnp.where(survivors.alive, survivors.age + 1, 0))
-        graph, made = graphs.spawn(survivors, spawn, child_x, child_y)
+        graph, fertile = graphs.spawn(survivors, spawn, child_x, child_y)
         new = self.measure(graph, substrate)
 
         moved = jnp.where(new.count > 0, new.center_x - old.center_x, 0.0)
         drift = jnp.where(moved < -MOVED, state.drift + 1, 0)
         goal = self.width - 1
-        reached = jnp.any(made & ~outside & (wish_x >= goal)) | jnp.any(survivors.alive & (survivors.x >= goal))
+        reached = jnp.any(fertile & ~outside & (wish_x >= goal)) | jnp.any(survivors.alive & (survivors.x >= goal))
         # The first that holds, so that they exclude each other.
         checks = (
             (SUCCESS, reached),
             (EXTINCT, new.count == 0),
-            (TOO_MANY, wanted > jnp.minimum(self.fail_nodes, self.capacity)),
-            (OUT_OF_BOUNDS, jnp.any(made & outside)),
+            (TOO_MANY, size > jnp.minimum(self.fail_nodes, self.capacity)),
+            (OUT_OF_BOUNDS, jnp.any(fertile & outside)),
             (DRIFT, drift >= self.drift_limit),
         )
         outcome = jnp.select([holds for _, holds in checks], [jnp.int32(code) for code, _ in checks], jnp.int32(GOING))
@@ -299,7 +285,7 @@ class Durotaxis(NativeEnv):
         stagnation = jnp.where(below, jnp.where(graph.age > 0, state.stagnation, 0) + 1, 0)
 
         parent_level = substrate.level(state.graph.x)
-        rise = features.mean(substrate.level(child_x) - parent_level, made, jnp.sum(made))
+        rise = features.mean(substrate.level(child_x) - parent_level, fertile, jnp.sum(fertile))
         rest = features.mean(parent_level, survivors.alive, survivors.count)
         lift = jnp.where(survivors.count > 0, rest - old.level, 0.0)
         n = jnp.maximum(new.count, 1).astype(jnp.float32)
@@ -312,20 +298,16 @@ class Durotaxis(NativeEnv):
             "progress": self.shaping * self.progress(old, new, outcome != GOING),
             "termination": self.termination_reward(outcome),
         }
-        state = State(graph, substrate, new, stagnation, drift, outcome)
+        state = ColonyState(graph, substrate, new, stagnation, drift, outcome)
         step = TimeStep(
             obs=self.observe(state),
             reward=jnp.stack([jnp.asarray(reward[name], jnp.float32) for name in self.reward_components]),
             terminated=outcome != GOING,
             metrics={
-                "success": outcome == SUCCESS,
                 "nodes": new.count.astype(jnp.float32),
                 "max_x": new.frontier / self.width,
-                "blocked_spawns": jnp.sum(spawn & ~made).astype(jnp.float32),
-                "extinct": outcome == EXTINCT,
-                "too_many": outcome == TOO_MANY,
-                "out_of_bounds": outcome == OUT_OF_BOUNDS,
-                "drift": outcome == DRIFT,
+                "blocked_spawns": jnp.sum(spawn & ~fertile).astype(jnp.float32),
+                **{name: outcome == code for code, name in enumerate(OUTCOMES) if code != GOING},
             },
         )
         return state, step
@@ -360,17 +342,11 @@ class Durotaxis(NativeEnv):
         return self.shaping_gamma * jnp.where(over, 0.0, after) - before
 
     def termination_reward(self, outcome: Array) -> Array:
-        table = [
-            0.0,
-            self.success_reward,
-            -self.extinct_penalty,
-            -self.too_many_penalty,
-            -self.out_of_bounds_penalty,
-            -self.drift_penalty,
-        ]
+        penalties = [-getattr(self, f"{name}_penalty") for name in OUTCOMES[EXTINCT:]]
+        table = [0.0, self.success_reward, *penalties]
         return jnp.stack([jnp.asarray(v, jnp.float32) for v in table])[outcome]
 
-    def render(self, state: State) -> np.ndarray:
+    def render(self, state: ColonyState) -> np.ndarray:
         """[H, W, 3] uint8."""
         from regimen.domains.durotaxis.render import draw
 
@@ -401,7 +377,7 @@ class DurotaxisRatio(Durotaxis):
     def action_space(self) -> spaces.Space:
         return spaces.Box(0.0, self.max_ratio, (1,), np.float32)
 
-    def decode(self, key: Array, state: State, action: PyTree) -> tuple[Array, Array, Array, Array]:
+    def decode(self, key: Array, state: ColonyState, action: PyTree) -> tuple[Array, Array, Array, Array]:
         alive, number = state.graph.alive, state.colony.count
         ratio = jnp.clip(action[0], 0.0, self.max_ratio)
         leaving = jnp.where(number > 2, jnp.floor(ratio * number), 0.0)

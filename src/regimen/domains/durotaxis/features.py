@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax.numpy as jnp
 import numpy as np
 
 from regimen.domains.durotaxis import graph as graphs
 from regimen.domains.durotaxis.graph import Graph
-from regimen.domains.durotaxis.substrate import Substrate
 from regimen.types import Array, Record, pytree_dataclass
 
-NODE_FEATURES = (
-    "x",
-    "y",
-    "log_intensity",
-    "level_above_mean",
-    "in_degree",
-    "out_degree",
-    "centrality",
-    "centroid_distance",
-    "hull",
-    "new",
-    "age",
-    "stagnation",
-    "rank",
-)
-GRAPH_FEATURES = (
-    "nodes",
-    "edges",
-    "density",
-    "centroid_x",
-    "centroid_y",
-    "min_x",
-    "min_y",
-    "max_x",
-    "max_y",
-    "width",
-    "height",
-    "box_area",
-    "hull_area",
-    "mean_degree",
-    "max_degree",
-    "mean_log_intensity",
-    "max_log_intensity",
-    "steepness",
-    "goal_distance",
-    "drift",
-    "max_nodes",
-    "fail_nodes",
-)
+if TYPE_CHECKING:
+    from regimen.domains.durotaxis.env import ColonyState, Durotaxis
+
+NODE_FEATURES, GRAPH_FEATURES = 13, 22
 BOUND = 10.0  # features are about one; none is ever further from zero
 
 ANGLES = 2 * np.pi * np.arange(16) / 16
@@ -110,17 +76,9 @@ def hull(graph: Graph) -> tuple[Array, Array]:
     return jnp.max(furthest, axis=1) > 0, jnp.maximum(area, 0.0)
 
 
-def observe(
-    graph: Graph,
-    colony: Colony,
-    substrate: Substrate,
-    stagnation: Array,
-    drift: Array,
-    size: tuple[Array | float, Array | float],
-    limits: tuple[Array | float, Array | float],
-) -> dict[str, Array]:
-    """The observation. `drift` and `limits` (max_nodes, fail_nodes) are in units of their bounds, `size` is W and H."""
-    width, height = size
+def observe(env: Durotaxis, state: ColonyState) -> dict[str, Array]:
+    """The observation: of every node, of their graph and of the whole colony, all about one."""
+    graph, colony, substrate, width, height = state.graph, state.colony, state.substrate, env.width, env.height
     capacity = graph.x.shape[-1]
     alive, x, y = graph.alive, graph.x, graph.y
     number = colony.count
@@ -139,53 +97,53 @@ def observe(
     log_intensity = substrate.log_intensity(x)
     on_hull, hull_area = hull(graph)
 
-    nodes = [
-        x / width,
-        y / height,
-        log_intensity / 5,
-        (substrate.level(x) - colony.level) * 10,
-        jnp.log1p(in_degree.astype(jnp.float32)),
-        jnp.log1p(out_degree.astype(jnp.float32)),
-        1 / (1 + 10 * distance / width),
-        4 * to_center / width,
-        on_hull,
-        graph.age == 0,
-        jnp.log1p(graph.age.astype(jnp.float32)) / 2,
-        jnp.log1p(stagnation.astype(jnp.float32)) / 2,
-        ranks(graph) / n,
-    ]
-    nodes = jnp.where(alive[:, None], jnp.stack([v.astype(jnp.float32) for v in nodes], axis=-1), 0.0)
+    of_nodes = {
+        "x": x / width,
+        "y": y / height,
+        "log_intensity": log_intensity / 5,
+        "level_above_mean": (substrate.level(x) - colony.level) * 10,
+        "in_degree": jnp.log1p(in_degree.astype(jnp.float32)),
+        "out_degree": jnp.log1p(out_degree.astype(jnp.float32)),
+        "centrality": 1 / (1 + 10 * distance / width),
+        "centroid_distance": 4 * to_center / width,
+        "hull": on_hull,
+        "new": graph.age == 0,
+        "age": jnp.log1p(graph.age.astype(jnp.float32)) / 2,
+        "stagnation": jnp.log1p(state.stagnation.astype(jnp.float32)) / 2,
+        "rank": ranks(graph) / n,
+    }
+    nodes = jnp.stack([v.astype(jnp.float32) for v in of_nodes.values()], axis=-1)
 
     low_x, low_y = (jnp.where(some, jnp.min(jnp.where(alive, v, jnp.inf)), 0.0) for v in (x, y))
     high_x, high_y = (jnp.max(jnp.where(alive, v, 0.0)) for v in (x, y))
     wide, tall = (high_x - low_x) / width, (high_y - low_y) / height
-    features = [
-        number / capacity,
-        edges / (2 * capacity),
-        edges / jnp.maximum(n * (n - 1), 1),
-        colony.center_x / width,
-        colony.center_y / height,
-        low_x / width,
-        low_y / height,
-        high_x / width,
-        high_y / height,
-        wide,
-        tall,
-        wide * tall,
-        hull_area / (width * height),
-        edges / n,
-        jnp.log1p(jnp.max(degree).astype(jnp.float32)) / 2,
-        mean(log_intensity, alive, number) / 5,
-        jnp.where(some, substrate.log_intensity(high_x), 0.0) / 5,
-        20 * substrate.steepness(colony.center_x),
-        1 - high_x / width,
-        drift,
-        limits[0] / capacity,
-        limits[1] / capacity,
-    ]
-    features = jnp.stack([jnp.asarray(v, jnp.float32) for v in features])
+    of_graph = {
+        "nodes": number / capacity,
+        "edges": edges / (2 * capacity),
+        "density": edges / jnp.maximum(n * (n - 1), 1),
+        "centroid_x": colony.center_x / width,
+        "centroid_y": colony.center_y / height,
+        "min_x": low_x / width,
+        "min_y": low_y / height,
+        "max_x": high_x / width,
+        "max_y": high_y / height,
+        "width": wide,
+        "height": tall,
+        "box_area": wide * tall,
+        "hull_area": hull_area / (width * height),
+        "mean_degree": edges / n,
+        "max_degree": jnp.log1p(jnp.max(degree).astype(jnp.float32)) / 2,
+        "mean_log_intensity": mean(log_intensity, alive, number) / 5,
+        "max_log_intensity": jnp.where(some, substrate.log_intensity(high_x), 0.0) / 5,
+        "steepness": 20 * substrate.steepness(colony.center_x),
+        "goal_distance": 1 - high_x / width,
+        "drift": state.drift / env.drift_limit,
+        "max_nodes": env.max_nodes / capacity,
+        "fail_nodes": env.fail_nodes / capacity,
+    }
+    features = jnp.stack([jnp.asarray(v, jnp.float32) for v in of_graph.values()])
     return {
-        "nodes": jnp.clip(nodes, -BOUND, BOUND),
+        "nodes": jnp.clip(jnp.where(alive[:, None], nodes, 0.0), -BOUND, BOUND),
         "mask": alive.astype(jnp.float32),
         "edges": graphs.half_words(graph.edges),
         "graph": jnp.clip(features, -BOUND, BOUND),

@@ -121,20 +121,20 @@ def spawn(graph: Graph, parents: Array, x: Array, y: Array) -> tuple[Graph, Arra
     free = ~graph.alive
     free_words, parent_words = pack(free), pack(parents)
     slot_rank, rank = place(free_words, capacity), place(parent_words, capacity)
-    made = parents & (rank < count(free_words))
+    fertile = parents & (rank < count(free_words))
     born = free & (slot_rank < count(parent_words))
     slot = jnp.take(nth(free, slot_rank), rank)  # of each parent's child
-    parent = jnp.take(nth(made, rank), slot_rank)  # of the child in each slot
+    parent = jnp.take(nth(fertile, rank), slot_rank)  # of the child in each slot
     grown = graph.replace(
         alive=graph.alive | born,
         x=jnp.where(born, jnp.take(x, parent), graph.x),
         y=jnp.where(born, jnp.take(y, parent), graph.y),
         ident=jnp.where(born, graph.next_ident + slot_rank, graph.ident),
         age=jnp.where(born, 0, graph.age),
-        edges=graph.edges | one_bit(slot, made),
-        next_ident=graph.next_ident + count(pack(made)),
+        edges=graph.edges | one_bit(slot, fertile),
+        next_ident=graph.next_ident + count(pack(fertile)),
     )
-    return grown, made
+    return grown, fertile
 
 
 def half_words(edges: Array) -> Array:

@@ -17,7 +17,7 @@ from regimen.domains.durotaxis import graph as graphs
 from regimen.envs.drawing import AMBER, GREEN, INK, PALE, PAPER, RED, Canvas
 
 if TYPE_CHECKING:
-    from regimen.domains.durotaxis.env import Durotaxis, State
+    from regimen.domains.durotaxis.env import ColonyState, Durotaxis
 
 PIXELS = 480  # width
 SOFT, STIFF = np.array((244, 242, 236), np.float32), np.array((136, 152, 176), np.float32)
@@ -26,7 +26,7 @@ YOUNG, OLD = np.array((96, 160, 230)), np.array((28, 44, 84))
 OLD_AGE = 8.0  # steps after which a node has its last colour
 
 
-def draw(env: Durotaxis, state: State) -> np.ndarray:
+def draw(env: Durotaxis, state: ColonyState) -> np.ndarray:
     """Stiffness is the shade of the ground and the goal its green edge. Nodes just born are amber, the others blue and
     darker with age; the bar is the population, red above `max_nodes`, with `fail_nodes` as its full length."""
     state = jax.device_get(state)

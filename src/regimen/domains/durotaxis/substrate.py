@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +44,7 @@ def make(exponential: Array, m: Array | float, b: Array | float, width: Array | 
     return Substrate(exponential, m, b, jnp.log(b), jnp.maximum(span, 1e-6))
 
 
-def draw(key: Array, linear: tuple, exponential: tuple, width: Array | float) -> Substrate:
+def draw(key: Array, linear: Sequence, exponential: Sequence, width: Array | float) -> Substrate:
     """Either kind with probability 1/2; each is given as (lowest m, highest m, lowest b, highest b)."""
     coin, key_m, key_b = jax.random.split(key, 3)
     kind = jax.random.bernoulli(coin)

@@ -30,7 +30,7 @@ def bits(value: float, scale: float = 1.0) -> float:
 
 
 def summary(solution: Solution, name: str = "") -> dict[str, Any]:
-    """What there is to know at the start."""
+    """The values and the policy at the start, as plain data."""
     world, theory, point = solution.world, solution.theory, solution.at()
     actions, goals, scale = robot_actions(world), world.goal_names, -theory.xi * theory.eta
     humans = [
@@ -42,17 +42,16 @@ def summary(solution: Solution, name: str = "") -> dict[str, Any]:
         }
         for h in range(world.humans)
     ]
-    assumed = dataclasses.asdict(theory)
+    assumptions = dataclasses.asdict(theory)
     if theory.prior == "heuristic":
-        assumed["beta_h"] = getattr(world, "beta_h", None)  # the world's own
-    counted = {} if solution.stationary else {"states_with_time": solution.pairs}
+        assumptions["beta_h"] = getattr(world, "beta_h", None)
     return {
         "world": name,
         "states": len(solution.table.states),
-        **counted,
+        **({} if solution.stationary else {"states_with_time": solution.pairs}),
         "horizon": solution.table.horizon,
         "joint_actions": joint_actions(world),
-        "theory": {k: "inf" if v == math.inf else v for k, v in assumed.items()},
+        "theory": {k: "inf" if v == math.inf else v for k, v in assumptions.items()},
         "v_r": point.v_r,
         "u_r": point.u_r,
         "q_r": {a: None if math.isnan(q) else float(q) for a, q in zip(actions, point.q_r)},

@@ -39,9 +39,9 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Lists by time: entry t has the states that can be reached within t steps, `table.states[:S_t]`. A stationary
-    solution has one entry, for all times. Where the world has ended there are no values: V_r is `terminal_v_r`, V_h^e
-    is 0 and the rest nan."""
+    """Values and policies as lists by time: entry t has the states that can be reached within t steps,
+    `table.states[:S_t]`. A stationary solution has one entry, for all times. Where the world has ended there are no
+    values: V_r is `terminal_v_r`, V_h^e is 0 and the rest nan."""
 
     world: World
     theory: Theory
@@ -103,17 +103,18 @@ class Solution:
     # --- the chain that robots and humans make together --------------------------------------------------------------
 
     def marginals(self, time: int, rows: slice = slice(None)) -> np.ndarray:
-        """What humans do when their goals are not known [S_t, H, A]."""
+        """How humans act when their goals are not known [S_t, H, A]."""
         return np.einsum("hg,shga->sha", self.world.goal_weights, self.pi_h[self.layer(time)][rows])
 
     def chain(self, time: int = 0) -> Chain:
-        """From where to where, and how likely, in the step after `time`; out of states in which the world goes on."""
-        states, parts = len(self.table.states), []
-        for rows in self.chunks(time):
+        """The Markov chain of robots and humans in the step after `time`, out of states in which the world goes on."""
+        states, successor, parts = len(self.table.states), self.table.successor, []
+        size, n = max(1, 1_000_000 // successor[0].size), len(self.v_r[self.layer(time)])
+        for at in range(0, n, size):
+            rows = slice(at, min(at + size, n))
             p = self.step_probability(time, rows)
-            source = np.broadcast_to(np.arange(rows.start, rows.stop)[:, None], p.shape)
-            possible = p > 0
-            pair = source[possible].astype(np.int64) * states + self.flat_successor(rows)[possible]
+            possible = np.nonzero(p)
+            pair = (at + possible[0]) * states + successor[rows].reshape(p.shape)[possible]
             unique, inverse = np.unique(pair, return_inverse=True)
             parts.append((unique, np.bincount(inverse, p[possible], len(unique))))
         pair = np.concatenate([u for u, _ in parts])
@@ -146,26 +147,16 @@ class Solution:
         value = np.full(len(self.table.states), float(terminal))
         out: list[np.ndarray] = []
         for t in range(len(self.v_r) - 1, -1, -1):
-            now = np.full(len(self.table.states), float(terminal))
-            earned = np.asarray(reward(t) if callable(reward) else reward, float)
-            for rows in self.chunks(t):
-                later = (self.step_probability(t, rows) * value[self.flat_successor(rows)]).sum(-1)
-                keep = ~self.table.ended[rows]
-                now[rows] = np.where(keep, earned[rows] + gamma * later, terminal)
-            value = now
-            out.append(now[: len(self.v_r[t])])
+            n, chain = len(self.v_r[t]), self.chain(t)
+            earned = np.asarray(reward(t) if callable(reward) else reward, float)[:n]
+            later = np.bincount(chain.source, chain.probability * value[chain.target], n)
+            value = np.full(len(self.table.states), float(terminal))
+            value[:n] = np.where(self.table.ended[:n], terminal, earned + gamma * later)
+            out.append(value[:n])
         return out[::-1]
 
-    def chunks(self, time: int) -> list[slice]:
-        n = len(self.v_r[self.layer(time)])
-        size = max(1, 1_000_000 // self.table.successor[0].size)
-        return [slice(at, min(at + size, n)) for at in range(0, n, size)]
-
-    def flat_successor(self, rows: slice) -> np.ndarray:
-        return self.table.successor[rows].reshape(rows.stop - rows.start, -1)
-
     def step_probability(self, time: int, rows: slice) -> np.ndarray:
-        """Of each joint action with each outcome [rows, J K]; 0 where the world has ended."""
+        """How likely each joint action with each outcome is [rows, J K]; 0 where the world has ended."""
         marginal, pi_r = self.marginals(time, rows), self.pi_r[self.layer(time)][rows]
         joint = (equations.together(marginal)[:, :, None] * np.nan_to_num(pi_r)[:, None, :]).reshape(len(pi_r), -1, 1)
         p = (joint * self.table.probability(rows)).reshape(len(pi_r), -1)

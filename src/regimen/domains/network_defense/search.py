@@ -14,7 +14,7 @@ from regimen.domains.network_defense.verbs.search import SearchArgs
 from regimen.domains.network_defense.workflow import ALWAYS, ATTACKED, TYPES, all_workflows, classes_for
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.experiments.search import api
-from regimen.experiments.search.command import Prepared, of_factory
+from regimen.experiments.search.api import Prepared, of_factory
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options
 from regimen.experiments.search.space import Space, kendall_matrix
@@ -59,9 +59,9 @@ def prepare(args: SearchArgs) -> Prepared:
     if ":" in args.env:
         for name in OF_WORKFLOWS:
             if getattr(args, name) not in (None, {}):
-                said = f"env.{next(iter(args.env_args))}" if name == "env_args" else name.replace("_", "-")
+                option = f"env.{next(iter(args.env_args))}" if name == "env_args" else name.replace("_", "-")
                 raise UsageError(
-                    f"--{said} is for {ENV}; {args.env} says itself what it searches, and under which gate"
+                    f"--{option} is for {ENV}; {args.env} says itself what it searches, and under which gate"
                 )
         return of_factory(args.env, {k: v for k, v in choices.items() if v is not None}, args.device)
     red, compliance = setting(args)

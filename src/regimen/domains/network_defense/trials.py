@@ -83,10 +83,10 @@ class DefenceTrial(EngineTrial):
 
     def rates(self, played: TrialEpisodes) -> tuple[np.ndarray, float]:
         """Episodes with too few fixes do not count in the repaired definition."""
+        compliance = np.clip(played.metrics["compliance"].astype(np.float64), 0.0, 1.0)
         if not self.repaired:
-            return clipped(played.metrics["compliance"]), float(played.metrics["fixes"].sum())
-        counted = played.metrics["counted"] > 0
-        return clipped(played.metrics["compliance"][counted]), float(played.metrics["fixes_repaired"].sum())
+            return compliance, float(played.metrics["fixes"].sum())
+        return compliance[played.metrics["counted"] > 0], float(played.metrics["fixes_repaired"].sum())
 
     def row(self, played: TrialEpisodes) -> dict[str, float]:
         alignment = played.components.get("alignment", np.zeros(len(played)))
@@ -101,10 +101,6 @@ class DefenceTrial(EngineTrial):
     def identity(self) -> dict[str, object]:
         source = None if self.source is None else str(self.source.resolve())
         return super().identity() | {"init_from": source, "adapting": self.adapting}
-
-
-def clipped(x: np.ndarray) -> np.ndarray:
-    return np.clip(x.astype(np.float64), 0.0, 1.0)
 
 
 def make_config(

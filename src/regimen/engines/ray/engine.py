@@ -25,7 +25,7 @@ from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.engines.base import Limits, Progress, WorkerRow
 from regimen.engines.host import UpdateEngine
 from regimen.engines.ray.cluster import Cluster
-from regimen.engines.ray.fleet import Fleet, RolloutRequest, WorkerHandle, put
+from regimen.engines.ray.fleet import Fleet, RolloutRequest, WorkerHandle
 from regimen.engines.ray.worker import Post, RolloutReport, import_string, join, join_rows
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError
@@ -77,7 +77,7 @@ class RayEngine(UpdateEngine):
 
     def order(self, member: WorkerHandle) -> None:
         """Ask a worker for what it owes: its share of this update, or as many rollouts as it may get ahead."""
-        for _ in range(self.config.engine.queue - len(member.asked) if self.asynchronous else 1):
+        for _ in range(self.config.engine.queue - len(member.requests) if self.asynchronous else 1):
             if self.asynchronous:  # updates and rollouts do not go together
                 self.rollouts += 1
                 self.key = rollout_key(self.state.key, self.rollouts)
@@ -87,7 +87,7 @@ class RayEngine(UpdateEngine):
         """Put the current weights where workers read them, once per version."""
         self.version = int(self.state.clock.updates)
         self.key = rollout_key(self.state.key, self.version)
-        self.weights = put(self.algo.actor_params(self.state))
+        self.weights = ray.put(jax.device_get(self.algo.actor_params(self.state)))  # on one machine all read one copy
 
     def due(self) -> bool:
         """Whether workers get new weights now: after every update, or as often as the algorithm's `sync_every`
@@ -95,10 +95,11 @@ class RayEngine(UpdateEngine):
         every = self.algo.sync_every
         if every is None:
             return True
-        done = self.algo.training_steps(self.state)
-        due = done - self.synced >= every
-        self.synced = done if due else self.synced
-        return due
+        steps = self.algo.training_steps(self.state)
+        if steps - self.synced < every:
+            return False
+        self.synced = steps
+        return True
 
     def start(self) -> None:
         self.started = True
@@ -111,65 +112,59 @@ class RayEngine(UpdateEngine):
     # --- learning ----------------------------------------------------------------------------------------------------
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
-        begun = time.monotonic()
+        start = time.monotonic()
         first = not self.started
         if first:
             self.start()
         elif not self.asynchronous:
             self.broadcast()
             for member in self.fleet.members:
-                member.asked.clear()  # of one that was replaced after the others had delivered
+                member.requests.clear()  # of one that was replaced after the others had delivered
                 self.order(member)
         reports, batch = self.collect_next() if self.asynchronous else self.collect_all()
         steps = sum(r.steps for r in reports)
         rows = join_rows([r.rows for r in reports], steps)
         collected = time.monotonic()
-        progress = self.learn(begun, batch, rows, steps)
+        progress = self.learn(start, batch, rows, steps)
         if first:
             self.compile_seconds += time.monotonic() - collected
         if self.asynchronous and self.due():
             self.broadcast()
             self.fleet.offer(self.version, self.weights)
-        waited, total = collected - begun, time.monotonic() - begun
-        moved = sum(r.bytes for r in reports)
-        told = {
+        waited = collected - start
+        metrics = {
             "time/waiting": waited,
-            "time/learner_busy": 1 - waited / total,
-            "time/bytes_per_step": moved / max(steps, 1),
+            "time/learner_busy": 1 - waited / (time.monotonic() - start),
+            "time/bytes_per_step": sum(r.bytes for r in reports) / max(steps, 1),
             "restarts": self.fleet.restarts,
         }
         if self.asynchronous:
-            lag = np.asarray(batch.lag)
-            told |= {
-                "lag_min": lag.min(),
-                "lag_mean": lag.mean(),
-                "lag_max": lag.max(),
-                "dropped_batches": self.dropped,
-            }
-        progress.metrics |= {name: np.array([value], np.float64) for name, value in told.items()}
+            metrics |= {f"lag_{how}": getattr(np.asarray(batch.lag), how)() for how in ("min", "mean", "max")}
+            metrics["dropped_batches"] = self.dropped
+        progress.metrics |= {name: np.array([value], np.float64) for name, value in metrics.items()}
         return [progress]
 
     def collect_all(self) -> tuple[list[RolloutReport], Batch]:
         """The shares of all workers, in their order, as one batch."""
-        members, found = self.fleet.members, {}
-        while missing := [m for m in members if m.index not in found]:
+        members, shares = self.fleet.members, {}
+        while missing := [m for m in members if m.index not in shares]:
             for member in self.fleet.wait(missing, enough=1):
                 delivery = self.fleet.take(member)
                 batch = self.fleet.fetch(member, delivery[1]) if delivery is not None else None
                 if delivery is not None and batch is not None:
-                    found[member.index] = delivery[0], batch
-        reports, batches = zip(*(found[m.index] for m in members))
+                    shares[member.index] = delivery[0], batch
+        reports, batches = zip(*(shares[m.index] for m in members))
         return list(reports), join(list(batches))
 
     def collect_next(self) -> tuple[list[RolloutReport], Batch]:
         """The batch that has waited longest and is not too old to learn from."""
         while True:
-            known = [asked for _, asked in self.ready]
-            if waiting := [m for m in self.fleet.members if m.asked[0] not in known]:
-                found = self.fleet.wait(waiting, enough=0 if known else 1)
-                self.ready.extend((m, m.asked[0]) for m in found)
-            member, asked = self.ready.popleft()
-            if asked is not member.asked[0]:  # it was replaced meanwhile
+            queue = [request for _, request in self.ready]
+            if waiting := [m for m in self.fleet.members if m.requests[0] not in queue]:
+                finished = self.fleet.wait(waiting, enough=0 if queue else 1)
+                self.ready.extend((m, m.requests[0]) for m in finished)
+            member, request = self.ready.popleft()
+            if request is not member.requests[0]:  # it was replaced meanwhile
                 continue
             delivery = self.fleet.take(member)
             if delivery is None:
@@ -199,8 +194,8 @@ class RayEngine(UpdateEngine):
         self.tell, self.fleet.tell, self.fleet.show = tell, tell, show
 
     def summary(self) -> Mapping[str, object]:
-        found = {"workers": self.config.engine.workers, "restarts": self.fleet.restarts}
-        return found | ({"dropped_batches": self.dropped} if self.asynchronous else {})
+        counts = {"workers": self.config.engine.workers, "restarts": self.fleet.restarts}
+        return counts | ({"dropped_batches": self.dropped} if self.asynchronous else {})
 
     def abandon(self) -> None:
         self.cluster.forget()
@@ -239,7 +234,7 @@ def portable_env(env: str) -> str:
 def portable_algorithm(name: str) -> tuple[str, str]:
     """Import strings of an algorithm's class and of its hyper-parameters."""
     entry = ALGORITHMS[name]
-    found = import_string(entry.target), import_string(entry.config)
-    if any(path.startswith("__main__:") or "<" in path for path in found):
+    paths = import_string(entry.target), import_string(entry.config)
+    if any(path.startswith("__main__:") or "<" in path for path in paths):
         raise ConfigError(f"engine: workers cannot import the algorithm '{name}'; put it into a module")
-    return found
+    return paths

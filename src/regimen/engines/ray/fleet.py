@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 import ray
 from ray import exceptions
@@ -23,7 +22,7 @@ from regimen.engines.base import WorkerRow
 from regimen.engines.ray.worker import ONE_THREAD, Post, RolloutReport, Status, UnmakeableError, Worker
 from regimen.errors import EnvError, RegimenError
 from regimen.sources.host import Interrupted
-from regimen.types import Batch, PyTree
+from regimen.types import Batch
 
 LOOK_SECONDS = 1.0  # between two questions to a worker how it is
 STALL_SECONDS = 5.0  # of waiting, before it is said for whom; then after twice as long, and so on
@@ -45,12 +44,12 @@ class WorkerHandle:
 
     index: int
     actor: Any = None
-    asked: deque[RolloutRequest] = field(default_factory=deque)  # oldest first
+    requests: deque[RolloutRequest] = field(default_factory=deque)  # oldest first
     restarts: int = 0
-    began: float = 0.0  # when it was started
-    heard: float = 0.0  # when it last answered
+    start_time: float = 0.0  # when it was started
+    answer_time: float = 0.0  # when it last answered
     question: ray.ObjectRef | None = None  # the status asked for
-    asked_at: float = 0.0
+    question_time: float = 0.0
     status: Status = field(default_factory=Status)  # when it last answered
     steps: int = 0  # env steps by its last answer, also of those whose place it took
     steps_before: int = 0  # of those
@@ -64,15 +63,15 @@ class WorkerHandle:
     @property
     def silent(self) -> float:
         """Seconds for which it has not answered a question."""
-        return 0.0 if self.question is None else time.monotonic() - self.asked_at
+        return 0.0 if self.question is None else time.monotonic() - self.question_time
 
     def words(self) -> str:
         """What it is waiting for or busy with."""
         what, env, seconds = self.status[:3]
         silent = self.silent
-        seconds += time.monotonic() - self.heard
+        seconds += time.monotonic() - self.answer_time
         if what == "start":
-            return f"it has been starting for {time.monotonic() - self.began:.0f} s"
+            return f"it has been starting for {time.monotonic() - self.start_time:.0f} s"
         if silent > 3 * LOOK_SECONDS:
             return f"it has not answered for {silent:.0f} s"
         if seconds < 1:
@@ -95,7 +94,7 @@ class WorkerHandle:
             "state": states.get(what, "collecting"),
             "env_steps": self.env_steps,
             "steps_per_second": round(self.speed, 1),
-            "heartbeat_age": round(time.monotonic() - self.heard, 2),
+            "heartbeat_age": round(time.monotonic() - self.answer_time, 2),
             "restarts": self.restarts,
             "waiting_for": waiting.get(what, ""),
             "pid": self.status.pid,
@@ -119,7 +118,7 @@ class Fleet:
         self.members: list[WorkerHandle] = []
         self.restarts = 0
         self.proven = False  # a rollout has been delivered: what fails now may work again
-        self.shown = 0.0
+        self.report_time = 0.0
 
     def start(self) -> None:
         resources = {"num_cpus": self.config.cpus, "max_restarts": 0, "runtime_env": {"env_vars": ONE_THREAD}}
@@ -132,11 +131,11 @@ class Fleet:
     def staff(self, member: WorkerHandle) -> None:
         """Start a process for a worker, and ask it for what it is to deliver."""
         member.actor = self.actor.remote(self.post(member.index, member.restarts))
-        member.began = member.heard = time.monotonic()
+        member.start_time = member.answer_time = time.monotonic()
         member.status, member.question = Status(), None
         member.steps_before = member.steps = member.env_steps
         member.collected = 0
-        member.asked.clear()
+        member.requests.clear()
         self.order(member)
 
     def close(self) -> None:
@@ -150,7 +149,7 @@ class Fleet:
 
     def ask(self, member: WorkerHandle, key: np.ndarray, version: int, weights: ray.ObjectRef | None) -> None:
         """One more rollout; `weights` is a reference to what `ray.put` was given."""
-        member.asked.append(RolloutRequest(*member.actor.rollout.remote(key, version, weights)))
+        member.requests.append(RolloutRequest(*member.actor.rollout.remote(key, version, weights)))
 
     def offer(self, version: int, weights: ray.ObjectRef | None) -> None:
         """Newer weights for whatever has not begun."""
@@ -159,40 +158,39 @@ class Fleet:
 
     def wait(self, members: list[WorkerHandle], enough: int) -> list[WorkerHandle]:
         """Those of `members` whose oldest rollout is finished, at least `enough` of them."""
-        begun = time.monotonic()
-        told = STALL_SECONDS
+        start, patience = time.monotonic(), STALL_SECONDS
         while True:
             self.look()
-            heads = {m.asked[0].report: m for m in members}
-            found, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0, fetch_local=False)
-            if len(found) < enough:
-                found, _ = ray.wait(list(heads), num_returns=enough, timeout=BLINK, fetch_local=False)
-            ready = [heads[ref] for ref in found]
+            heads = {m.requests[0].report: m for m in members}
+            finished, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0, fetch_local=False)
+            if len(finished) < enough:
+                finished, _ = ray.wait(list(heads), num_returns=enough, timeout=BLINK, fetch_local=False)
+            ready = [heads[ref] for ref in finished]
             if len(ready) >= enough:
                 return ready
             if self.stop_requested():
                 raise Interrupted
-            waited = time.monotonic() - begun
-            if waited > told and (late := self.latest([m for m in members if m not in ready])) is not None:
+            waited = time.monotonic() - start
+            if waited > patience and (late := self.latest([m for m in members if m not in ready])) is not None:
                 self.tell(f"waiting for worker {late.index}: {late.words()}")
-                told = 2 * waited
+                patience = 2 * waited
 
     def latest(self, members: list[WorkerHandle]) -> WorkerHandle | None:
         """The worker to name in a stall; none while those that are missing have hardly been started."""
         now = time.monotonic()
-        late = [m for m in members if m.collected or now - m.began > START_SECONDS]
-        return max(late, key=lambda m: m.status.seconds + now - m.heard, default=None)
+        late = [m for m in members if m.collected or now - m.start_time > START_SECONDS]
+        return max(late, key=lambda m: m.status.seconds + now - m.answer_time, default=None)
 
     def take(self, member: WorkerHandle) -> tuple[RolloutReport, ray.ObjectRef] | None:
         """What is said of its oldest finished rollout and a reference to the batch; None if it failed instead."""
         try:
-            report: RolloutReport = ray.get(member.asked[0].report)
+            report: RolloutReport = ray.get(member.requests[0].report)
         except exceptions.RayError as error:
             self.replace(member, error)
             return None
         self.proven = True
         member.collected += report.steps
-        return report, member.asked.popleft().batch
+        return report, member.requests.popleft().batch
 
     def fetch(self, member: WorkerHandle, batch: ray.ObjectRef) -> Batch | None:
         """A batch by its reference; None if it was lost with the node that held it."""
@@ -226,14 +224,14 @@ class Fleet:
         for member in self.members:
             if member.question is not None:
                 self.hear(member)
-            elif now - member.asked_at >= pause:
-                member.question, member.asked_at = member.actor.status.remote(), now
+            elif now - member.question_time >= pause:
+                member.question, member.question_time = member.actor.status.remote(), now
             what, env, seconds = member.status[:3]
             if limit and what in ("step", "reset") and seconds > limit:
                 self.replace(member, f"its environment {env} has been in {what}() for more than {limit:g} s")
             elif limit and what != "start" and member.silent > limit + 10 * LOOK_SECONDS:
                 self.replace(member, f"it has not answered for {member.silent:.0f} s")  # it holds the interpreter
-        if now - self.shown >= LOOK_SECONDS:
+        if now - self.report_time >= LOOK_SECONDS:
             self.report()
 
     def hear(self, member: WorkerHandle) -> None:
@@ -243,12 +241,12 @@ class Fleet:
         with contextlib.suppress(exceptions.RayError):
             member.status, now = ray.get(member.question), time.monotonic()
             steps = member.steps_before + member.status.steps
-            member.speed = (steps - member.steps) / max(now - member.heard, 1e-3)
-            member.steps, member.heard = steps, now
+            member.speed = (steps - member.steps) / max(now - member.answer_time, 1e-3)
+            member.steps, member.answer_time = steps, now
         member.question = None
 
     def report(self) -> None:
-        self.shown = time.monotonic()
+        self.report_time = time.monotonic()
         self.show([member.row() for member in self.members])
 
 
@@ -273,8 +271,3 @@ def explain(error: BaseException, proven: bool) -> str:
     if isinstance(error, exceptions.OutOfMemoryError):
         return "Ray ended it because its node ran out of memory"
     return "its process died"
-
-
-def put(weights: PyTree) -> ray.ObjectRef:
-    """A reference to weights that any number of workers can read; on one machine they read the same memory."""
-    return ray.put(jax.device_get(weights))

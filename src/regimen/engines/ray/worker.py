@@ -65,7 +65,6 @@ class RolloutReport:
     version: int  # updates of the policy that acted
     steps: int
     rows: EpisodeRows  # of numpy arrays
-    seconds: float
     bytes: int
 
 
@@ -90,22 +89,19 @@ class Worker:
         self.post = post
         self.source: HostSource | NativeSource | None = None
         self.algo: Algorithm
-        self.offered: tuple[int, PyTree] = (-1, None)
-        self.begun = time.monotonic()
+        self.newest: tuple[int, PyTree] = (-1, None)
+        self.start_time = time.monotonic()
 
     @ray.method(num_returns=2)
     def rollout(self, key: np.ndarray, version: int, weights: PyTree) -> tuple[RolloutReport, Batch]:
         """One whole rollout with these weights, or newer ones that were offered meanwhile."""
         source = self.source = self.source or self.start()
-        newest, newer = self.offered
-        if newest > version:
-            version, weights = newest, newer
-        begun = time.monotonic()
-        mine = share_key(jax.random.wrap_key_data(jnp.asarray(key)), self.post.worker)
-        batch, rows, steps = source.next(self.algo, weights, mine)
+        if self.newest[0] > version:
+            version, weights = self.newest
+        own_key = share_key(jax.random.wrap_key_data(jnp.asarray(key)), self.post.worker)
+        batch, rows, steps = source.next(self.algo, weights, own_key)
         batch, rows = jax.tree.map(np.asarray, (batch, rows))
-        seconds = time.monotonic() - begun
-        return RolloutReport(self.post.worker, version, steps, rows, seconds, device.tree_bytes(batch)), batch
+        return RolloutReport(self.post.worker, version, steps, rows, device.tree_bytes(batch)), batch
 
     def start(self) -> HostSource | NativeSource:
         """Make the environments and the policy."""
@@ -124,25 +120,20 @@ class Worker:
         first = post.worker * share.num_envs
         if handle.native is not None:
             return NativeSource(handle.native, schedule, share.num_envs, self.algo, native_key(config.seed, post))
-        assert handle.make_host is not None
-        limit, metrics = handle.max_episode_steps, handle.metric_reductions
-        source = HostSource(
-            handle.make_host, schedule, share.num_envs, handle.reward_components, limit, metric_reductions=metrics
-        )
-        self.source = source  # what it is doing can be seen from here on
+        source = self.source = HostSource.of(handle, schedule, share.num_envs)  # what it is doing shows from here on
         source.init(host_seed(config.seed, *post.start) + first)
         return source
 
     @ray.method(concurrency_group="watch")
     def offer(self, version: int, weights: PyTree) -> None:
         """Weights for the rollouts that have not begun."""
-        if version > self.offered[0]:
-            self.offered = version, weights
+        if version > self.newest[0]:
+            self.newest = version, weights
 
     @ray.method(concurrency_group="watch")
     def status(self) -> Status:
         source = self.source
-        what, env, since = ("start", -1, self.begun) if source is None else source.doing
+        what, env, since = ("start", -1, self.start_time) if source is None else source.doing
         steps = 0 if source is None else source.steps_taken
         return Status(what, env, time.monotonic() - since, steps, os.getpid())
 

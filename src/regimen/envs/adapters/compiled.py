@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import gymnasium
 import jax
 import numpy as np
-from gymnasium import spaces
+from gymnasium import spaces as gym
 
+from regimen import spaces
 from regimen.envs.protocol import Env, alive_in
 from regimen.errors import EnvError
 from regimen.types import Array, PyTree, TimeStep
@@ -94,35 +97,43 @@ class CompiledEnv:
     def close(self) -> None: ...
 
 
-def to_space(space: spaces.Space, x: PyTree) -> PyTree:
+def by_part(function: Callable[..., Any], space: gym.Space, *values: PyTree) -> PyTree:
+    """The function of every part of a nested space, and of its values, in the structure of the space."""
+    parts = [spaces.split(space, value) for value in values]
+    results = {name: function(leaf, *(x[name] for x in parts)) for name, leaf in spaces.leaves(space).items()}
+    return spaces.build(space, results)
+
+
+def to_space(space: gym.Space, x: PyTree) -> PyTree:
     """Arrays from the device as members of a space, in exactly its types."""
-    match space:
-        case spaces.Dict():
-            return {k: to_space(s, x[k]) for k, s in space.spaces.items()}
-        case spaces.Tuple():
-            return tuple(to_space(s, x[i]) for i, s in enumerate(space.spaces))
-        case spaces.Discrete():
-            return space.dtype.type(x)
-    return np.array(x, space.dtype)
+
+    def member(leaf: gym.Space, part: np.ndarray) -> object:
+        return leaf.dtype.type(part) if isinstance(leaf, gym.Discrete) else np.array(part, leaf.dtype)
+
+    return by_part(member, space, x)
 
 
-def to_mask(space: spaces.Space, mask: PyTree) -> PyTree:
+def from_space(space: gym.Space, x: PyTree) -> PyTree:
+    """An action as arrays for the device: float32 or int32, so that nothing recompiles."""
+
+    def array(leaf: gym.Space, part: object) -> np.ndarray:
+        return np.asarray(part, np.float32 if np.issubdtype(leaf.dtype, np.floating) else np.int32)
+
+    return by_part(array, space, x)
+
+
+def zero_of(space: gym.Space) -> PyTree:
+    """A filler in exactly the types of a space, all zero."""
+    return by_part(lambda leaf: np.zeros(leaf.shape or (), leaf.dtype), space)
+
+
+def to_mask(space: gym.Space, mask: PyTree) -> PyTree:
     """A mask as int8 arrays in the structure of the action space, None where all is allowed."""
     if mask is None:
         return None
     match space:
-        case spaces.Dict():
+        case gym.Dict():
             return {k: to_mask(s, mask.get(k)) for k, s in space.spaces.items()}
-        case spaces.Tuple():
+        case gym.Tuple():
             return tuple(to_mask(s, mask[i]) for i, s in enumerate(space.spaces))
     return np.asarray(mask, np.int8)
-
-
-def from_space(space: spaces.Space, x: PyTree) -> PyTree:
-    """An action as arrays for the device: float32 or int32, so that nothing recompiles."""
-    match space:
-        case spaces.Dict():
-            return {k: from_space(s, x[k]) for k, s in space.spaces.items()}
-        case spaces.Tuple():
-            return tuple(from_space(s, x[i]) for i, s in enumerate(space.spaces))
-    return np.asarray(x, np.float32 if np.issubdtype(space.dtype, np.floating) else np.int32)

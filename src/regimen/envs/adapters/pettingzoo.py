@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from regimen.envs.adapters.compiled import CompiledEnv, from_space, to_space
+from regimen.envs.adapters.compiled import CompiledEnv, from_space, to_space, zero_of
 from regimen.envs.adapters.gymnasium import Info, read_components, read_mask, read_success
 from regimen.envs.imports import load
 from regimen.envs.protocol import Env, agents_of
@@ -100,12 +100,12 @@ class Team:
 
     def rows_of(self, observations: dict[str, PyTree]) -> list:
         out = []
-        for agent, own in zip(self.agents, self.observation_spaces):
+        for agent, space in zip(self.agents, self.observation_spaces):
             if agent not in observations:
                 out.append(zero_of(self.observation_space))
                 continue
             x = observations[agent]["observation"] if self.masked_in_obs else observations[agent]
-            out.append(x if own == self.observation_space else fill_up(x, self.observation_space))
+            out.append(x if space == self.observation_space else fill_up(x, self.observation_space))
         return out
 
     def info(self, observations: dict[str, PyTree], infos: dict[str, Info]) -> Info:
@@ -125,13 +125,14 @@ class Team:
     def mask(self, k: int, agent: str, observations: dict[str, PyTree], infos: dict[str, Info]) -> np.ndarray | None:
         row = observations[agent].get("action_mask") if self.masked_in_obs and agent in observations else None
         row = row if row is not None else infos.get(agent, {}).get("action_mask")
-        own, whole = self.action_spaces[k], self.action_space
-        if not isinstance(whole, spaces.Discrete) or not isinstance(own, spaces.Discrete):
+        space = self.action_spaces[k]
+        whole = self.action_space
+        if not isinstance(whole, spaces.Discrete) or not isinstance(space, spaces.Discrete):
             return None if row is None else np.asarray(read_mask({"action_mask": row}), bool)
-        if row is None and own.n == whole.n:
+        if row is None and space.n == whole.n:
             return None
         out = np.zeros(whole.n, bool)
-        out[: own.n] = True if row is None else np.asarray(row, bool)
+        out[: space.n] = True if row is None else np.asarray(row, bool)
         return out
 
     def render(self) -> np.ndarray | str | list | None:
@@ -181,15 +182,6 @@ def fill_up(x: PyTree, space: spaces.Space) -> np.ndarray:
     """A row with zeros after it, as long as the space."""
     x = np.asarray(x, space.dtype)
     return np.concatenate([x, zero_of(space)[len(x) :]])
-
-
-def zero_of(space: spaces.Space) -> PyTree:
-    match space:
-        case spaces.Dict():
-            return {k: zero_of(s) for k, s in space.spaces.items()}
-        case spaces.Tuple():
-            return tuple(zero_of(s) for s in space.spaces)
-    return np.zeros(space.shape or (), space.dtype)
 
 
 def member_of(space: spaces.Space, action: PyTree) -> PyTree:

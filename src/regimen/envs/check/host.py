@@ -60,25 +60,26 @@ def check_team(team: Team, report: Report, steps: int) -> None:
 
 def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int, seed: int) -> list[PyTree]:
     """Random steps; what was observed, to compare a second play with."""
-    observed, ended = [], False
+    history: list[PyTree] = []
+    ended = False
     handle.action_space.seed(seed)
-    mask = begin(env, handle, report, observed, seed)
+    mask = begin(env, handle, report, history, seed)
     for _ in range(steps):
         if report.failed:
-            return observed
+            return history
         action = spaces.sample(handle.action_space, mask)
         try:
             out = env.step(action)
         except Exception as e:
             report.error("step", f"step({action!r}) raised {one_line(e)}{location(e)}")
-            return observed
+            return history
         if not isinstance(out, tuple) or len(out) != 5:
             size = f" of {len(out)}" if isinstance(out, tuple) else ""
             got = f"{type(out).__name__}{size}"
             report.error("step", f"step returned a {got}; it must be (obs, reward, terminated, truncated, info)")
-            return observed
+            return history
         obs, reward, terminated, truncated, info = out
-        observed.append((obs, reward))
+        history.append((obs, reward))
         check_member(handle.observation_space, obs, "the observation of step", report)
         check_reward(reward, report)
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
@@ -92,18 +93,18 @@ def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int
                 report.error("components", str(e))
         if not report.failed and (terminated or truncated):
             ended = True
-            mask = begin(env, handle, report, observed)
+            mask = begin(env, handle, report, history)
     if not ended and not handle.max_episode_steps:
         report.warn(
             "endless",
             f"no episode ended in {steps} random steps and no time limit is known; set --env.max_episode_steps N, or "
             "rollout.episodes may wait for ever",
         )
-    return observed
+    return history
 
 
 def begin(
-    env: gymnasium.Env, handle: EnvHandle, report: Report, observed: list[PyTree], seed: int | None = None
+    env: gymnasium.Env, handle: EnvHandle, report: Report, history: list[PyTree], seed: int | None = None
 ) -> np.ndarray | None:
     """Reset the environment and return the action mask of its first state, if it has one."""
     try:
@@ -114,7 +115,7 @@ def begin(
     if not isinstance(out, tuple) or len(out) != 2:
         return report.error("reset", f"reset returned a {type(out).__name__}; it must be (obs, info)")
     obs, info = out
-    observed.append(obs)
+    history.append(obs)
     check_member(handle.observation_space, obs, "the observation of reset", report)
     return check_info(info, handle, "reset", report)
 

@@ -1,39 +1,32 @@
-"""What the command line and Python call: `run` a search of any space, `compare` methods."""
+"""What the command line and Python call: `run` a search of any space, `compare` methods, `start` either in words."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from regimen.engines.signals import Signals
-from regimen.errors import RegimenError
-from regimen.experiments.search.loop import Options, Search
+from regimen.errors import ConfigError, RegimenError
+from regimen.experiments.search.gate import LEVEL
+from regimen.experiments.search.loop import Options, Search, flag
 from regimen.experiments.search.methods import METHODS, Belief
 from regimen.experiments.search.plots import all_of, regret
 from regimen.experiments.search.space import Space
-from regimen.experiments.search.store import Store, log_row
+from regimen.experiments.search.store import Names, Store, log_row
 from regimen.experiments.search.trial import Arrays, Trial
-from regimen.files.storage import write_json
+from regimen.files.storage import Json, write_json
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Names:
-    """What columns and axes are called."""
-
-    value: str = "value"
-    rate: str = "rate"
-    training: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    search: Mapping[str, str] = dataclasses.field(default_factory=dict)
+Prepared = tuple[Space, Trial, Options, Names]
 
 
 @dataclass(frozen=True)
@@ -52,23 +45,6 @@ class SearchResult:
         return None if best is None else self.search.space.keys[best.candidate]
 
 
-class MethodRow(TypedDict):
-    """What one method of a comparison recommends; its value is that of the reference, where that has one."""
-
-    best: str | None
-    value: float | None
-    regret: float | None
-    episodes: int
-    trials: int
-
-
-class MethodComparison(TypedDict):
-    """What comparison.json holds."""
-
-    reference: float | None
-    methods: dict[str, MethodRow]
-
-
 def run(
     space: Space,
     trial: Trial,
@@ -82,19 +58,18 @@ def run(
     progress: Say = lambda text: None,
 ) -> SearchResult:
     """Search until the budget is spent. Run it again on its directory to continue it."""
-    names, path = names or Names(), Path(out) if out else default_path(space.name)
-    store = Store(path, names.training, names.search)
+    path = Path(out) if out else default_path(space.name)
+    store = Store(path, names)
     with Signals() as signals:
         signals.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
-        words = names.value, names.rate
-        search = Search(space, trial, options, store, say, progress, signals.is_requested, words)
+        search = Search(space, trial, options, store, say, progress, signals.is_requested)
         whole = search.run()
         summary = summarise(search, command, None if whole else "interrupted")
         code = 0 if whole else 128 + signals.requested
         write_json(path / "summary.json", summary)
         keep_best(search, path)
         if whole and plots:
-            draw(lambda: all_of(path / "plots", search, names), say)
+            draw(lambda: all_of(path / "plots", search), say)
     if not whole:
         say(f"interrupted and saved; run the same command with --out {path} to continue")
     return SearchResult(search, path, summary, code)
@@ -106,25 +81,24 @@ def compare(
     options: Options,
     out: str | Path | None = None,
     *,
-    names: Names | None = None,
     say: Say = lambda text: None,
     **more: Any,
 ) -> dict[str, SearchResult]:
     """Search by every method, each in a directory of its own; `more` is what else `run` takes. The exhaustive one gets
     the budget it needs: it is the reference that the others' regret is measured against."""
-    names, path = names or Names(), Path(out) if out else default_path(space.name)
+    path = Path(out) if out else default_path(space.name)
     searches: dict[str, SearchResult] = {}
     for method in ("exhaustive", *(m for m in METHODS if m != "exhaustive")):
         budget = exhaustive_budget(space, options, trial.unit) if method == "exhaustive" else options.budget
         say(f"{method}: {budget:,} episodes")
         of_method = dataclasses.replace(options, method=method, budget=budget)
-        searches[method] = run(space, trial, of_method, path / method, names=names, say=say, **more)
+        searches[method] = run(space, trial, of_method, path / method, say=say, **more)
         if searches[method].code:
             return searches
     write_json(path / "comparison.json", comparison(searches))
     best = reference(searches)
     runs = {method: result.search for method, result in searches.items()}
-    draw(lambda: regret(path / "plots" / "regret.png", runs, best, names.value), say)
+    draw(lambda: regret(path / "plots" / "regret.png", runs, best), say)
     return searches
 
 
@@ -140,11 +114,12 @@ def reference(searches: Mapping[str, SearchResult]) -> dict[int, float]:
     return {v.candidate: v.outcome.value for v in searches["exhaustive"].search.verdicts if v.feasible}
 
 
-def comparison(searches: Mapping[str, SearchResult]) -> MethodComparison:
-    """What each method recommends and how much worse that is than the best of the exhaustive search."""
+def comparison(searches: Mapping[str, SearchResult]) -> Json:
+    """What each method recommends and how much worse that is than the best of the exhaustive search (comparison.json).
+    A value is that of the reference, where that has one."""
     truth = reference(searches)
     top = max(truth.values(), default=None)
-    rows: dict[str, MethodRow] = {}
+    rows: Json = {}
     for method, result in searches.items():
         best = result.search.best
         value = None if best is None else truth.get(best.candidate, best.outcome.value)
@@ -232,3 +207,81 @@ def truth_table(trial: Trial, space: Space, arrays: Arrays | None, episodes: int
         o = trial.measure(episodes, number)
         rows.append((o.value, o.se, o.rate.mean if o.rate else math.nan, o.rate.bound if o.rate else math.nan))
     return np.array(rows)
+
+
+# --- from the command line ------------------------------------------------------------------------------------------
+
+
+def start(
+    prepared: Prepared, out: str | None, all_methods: bool, command: str, say: Say, progress: Say
+) -> tuple[Mapping[str, object], int]:
+    """Search what was prepared, or compare all methods on it; returns (the summary, the exit code)."""
+    space, trial, options, names = prepared
+    path = Path(out) if out else default_path(space.name)
+    say(f"{len(space)} candidates; {describe(options)}; writing to {path}")
+    report = {"names": names, "say": say, "command": command, "progress": progress}
+    if not all_methods:
+        result = run(space, trial, options, path, **report)
+        for line in ending(result.search):
+            say(line)
+        return result.summary, result.code
+    methods = compare(space, trial, options, path, **report)
+    code = next((m.code for m in methods.values() if m.code), 0)
+    summaries = {name: m.summary for name, m in methods.items()}
+    if code:
+        return summaries, code
+    by_method = comparison(methods)
+    for line in table(by_method):
+        say(line)
+    return {**by_method, "summaries": summaries}, code
+
+
+def of_factory(target: str, changes: dict[str, Any], device: str) -> Prepared:
+    """`file.py:make`: a function that returns (space, trial) or (space, trial, options); flags change the options."""
+    from regimen.engines.device import configure
+    from regimen.envs.imports import load
+
+    configure(device, True)
+    make = load(target)
+    takes_seed = "seed" in changes and "seed" in inspect.signature(make).parameters
+    parts = make(seed=changes["seed"]) if takes_seed else make()
+    if not isinstance(parts, tuple) or len(parts) not in (2, 3) or not isinstance(parts[0], Space):
+        raise ConfigError(f"{target}: it must return (Space, Trial) or (Space, Trial, Options), not {parts!r}")
+    space, trial, *options = parts
+    if options:
+        return space, trial, dataclasses.replace(options[0], **changes), Names()
+    missing = [n for n in ("budget", "max_episodes", "check_every", "eval_episodes") if n not in changes]
+    if missing:
+        raise ConfigError(f"{target}: it returns no options; give {flag(missing[0])}")
+    return space, trial, Options(**{"check_episodes": changes["eval_episodes"]} | changes), Names()
+
+
+def describe(o: Options) -> str:
+    """The options in words."""
+    words = [f"budget {o.budget:,} episodes", o.method + (f" ({o.acquisition})" if o.method == "gp" else "")]
+    if o.gate is not None:
+        words.append(f"gate: {LEVEL:.0%} lower bound of {o.gate.threshold:g}")
+    if o.warm_up:
+        words.append(f"warm-up {o.warm_up:,}")
+    looks = f"at most {o.max_episodes:,} to train, looked at every {o.check_every:,}"
+    words += ["each: " + (looks if o.max_episodes else "no training"), f"{o.eval_episodes:,} to evaluate"]
+    return ", ".join(words)
+
+
+def ending(search: Search) -> list[str]:
+    best, space = search.best, search.space
+    if best is None:
+        return [f"no candidate met the gate in {len(search.verdicts)} trials and {search.spent:,} episodes"]
+    o, rate = best.outcome, best.outcome.rate
+    text = f"best: {space.keys[best.candidate]} ({space.text(best.candidate)}), {o.value:.4g} ± {o.se:.2g}"
+    if rate is not None:
+        text += f", {search.store.names.rate} {rate.mean:.3f} with bound {rate.bound:.3f}"
+    return [f"{text}; {len(search.verdicts)} trials, {search.spent:,} episodes"]
+
+
+def table(comparison: Json) -> list[str]:
+    rows = [f"{'method':<12} {'best':<18} {'value':>9} {'regret':>9} {'trials':>7} {'episodes':>9}"]
+    for method, r in comparison["methods"].items():
+        value, regret = ("-" if r[k] is None else f"{r[k]:.3f}" for k in ("value", "regret"))
+        rows.append(f"{method:<12} {r['best'] or '-':<18} {value:>9} {regret:>9} {r['trials']:>7} {r['episodes']:>9,}")
+    return rows

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from regimen.errors import ConfigError, nearest
-from regimen.experiments.search import live_view
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.methods import ACQUISITIONS, METHODS, Choice, Evidence, propose, recommend
 from regimen.experiments.search.space import Space
-from regimen.experiments.search.store import Store
+from regimen.experiments.search.store import Store, frame, most_frames
 from regimen.experiments.search.trial import Arrays, Measurement, Saved, StretchResult, Trial
 from regimen.files import views
 
@@ -97,18 +96,15 @@ def flag(name: str) -> str:
 
 
 @dataclass
-class Running:
-    """A trial that is not finished."""
+class SearchTrial:
+    """A trial of a search."""
 
     choice: Choice
-    number: int  # of the trial; -1 is the warm-up
+    number: int  # -1 is the warm-up
     parent: int | None = None  # whose policy it began from; its own index when it was visited before
     visit: int = 0
     trained: int = 0
     checks: int = 0  # episodes of them
-    best: float | None = None
-    stale: int = 0
-    cause: str | None = None  # why training has ended
 
     @property
     def candidate(self) -> int:
@@ -116,24 +112,23 @@ class Running:
 
 
 @dataclass
-class Verdict:
+class Running(SearchTrial):
+    """A trial that is not finished."""
+
+    best: float | None = None
+    stale: int = 0
+    cause: str | None = None  # why training has ended
+
+
+@dataclass(kw_only=True)
+class Verdict(SearchTrial):
     """A finished trial."""
 
-    number: int
-    choice: Choice
-    parent: int | None
-    visit: int
-    trained: int
-    checks: int
     outcome: Measurement
     feasible: bool
     cause: str
     spent: int  # of the budget, after it
     best: int | None = None  # candidate recommended after it
-
-    @property
-    def candidate(self) -> int:
-        return self.choice.candidate
 
     @property
     def evidence(self) -> Evidence:
@@ -151,7 +146,6 @@ class Search:
     say: Callable[[str], None] = lambda text: None
     progress: Callable[[str], None] = lambda text: None
     stop_requested: Callable[[], bool] = lambda: False
-    words: tuple[str, str] = ("value", "rate")  # what value and rate are called
     verdicts: list[Verdict] = field(default_factory=list)
     running: Running | None = None
     spent: int = 0
@@ -310,8 +304,8 @@ class Search:
         cause = UNCONFIRMED if r.cause == GATE_MET and not feasible else r.cause
         if r.trained:
             self.store.save_policy(str(r.candidate), self.trial.arrays())
-        trial = r.number, r.choice, r.parent, r.visit, r.trained, r.checks
-        verdict = Verdict(*trial, outcome, feasible, cause, self.spent)
+        trial = {f.name: getattr(r, f.name) for f in dataclasses.fields(SearchTrial)}
+        verdict = Verdict(**trial, outcome=outcome, feasible=feasible, cause=cause, spent=self.spent)
         self.verdicts.append(verdict)
         best, self.running = self.best, None
         verdict.best = None if best is None else best.candidate
@@ -323,31 +317,32 @@ class Search:
     def show(self) -> None:
         """The live page's picture, with the trials before a search was continued."""
         evidence = self.evidence
-        most = live_view.most_frames(self.space)
+        most = most_frames(self.space)
         for n in range(len(evidence) - (1 if self.frames else min(most, len(evidence))), len(evidence)):
             best = self.verdicts[n].best
-            self.frames.append(live_view.frame(self.space, self.options.gate, evidence[: n + 1], best))
+            self.frames.append(frame(self.space, self.options.gate, evidence[: n + 1], best))
         self.frames = self.frames[-most:]
-        picture = views.posterior("Posterior over candidates", self.frames, label=self.words[0])
+        picture = views.posterior("Posterior over candidates", self.frames, label=self.store.names.value)
         views.write(self.store.path, "posterior", picture)
 
     # --- words -------------------------------------------------------------------------------------------------------
 
     def describe_running(self, r: Running) -> str:
         name = "warm-up" if r.number < 0 else f"[{r.number + 1}] {self.space.keys[r.candidate]}"
-        best = "" if r.best is None else f", best {self.words[self.options.gate is not None]} {r.best:.3g}"
+        judged_by = self.store.names.value if self.options.gate is None else self.store.names.rate
+        best = "" if r.best is None else f", best {judged_by} {r.best:.3g}"
         return f"{name}: {r.trained:,} episodes{best} · {self.spent:,} of {self.options.budget:,}"
 
     def describe(self, v: Verdict, best: Verdict | None) -> str:
-        keys, rate = self.space.keys, v.outcome.rate
+        keys, rate, names = self.space.keys, v.outcome.rate, self.store.names
         origin = "" if v.parent is None else ", again" if v.parent == v.candidate else f" from {keys[v.parent]}"
         words = [f"[{v.number + 1}] {keys[v.candidate]}{origin}: {v.cause}"]
         if v.trained:
             words[0] += f" after {v.trained:,} episodes"
-        words.append(f"{self.words[0]} {v.outcome.value:.4g} ± {v.outcome.se:.2g}")
+        words.append(f"{names.value} {v.outcome.value:.4g} ± {v.outcome.se:.2g}")
         if rate is not None:
             verdict = "feasible" if v.feasible else "not feasible"
-            words.append(f"{self.words[1]} {rate.mean:.3f} (bound {rate.bound:.3f}), {verdict}")
+            words.append(f"{names.rate} {rate.mean:.3f} (bound {rate.bound:.3f}), {verdict}")
         words.append("none feasible yet" if best is None else f"best {keys[best.candidate]} {best.outcome.value:.4g}")
         return " · ".join([*words, f"{self.spent:,} of {self.options.budget:,} episodes"])
 

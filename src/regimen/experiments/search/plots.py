@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +13,6 @@ from regimen.experiments.search.loop import Search, Verdict
 from regimen.experiments.search.methods import Belief
 from regimen.reports.figure import BLUE, CYCLE, GREEN, GREY, ORANGE, PURPLE, RED, picture
 from regimen.reports.plots import centred_average
-
-if TYPE_CHECKING:
-    from regimen.experiments.search.api import Names
 
 LOOK = {"gp": BLUE, "random": ORANGE, "round_robin": GREEN, "exhaustive": GREY}
 CAUSES = {
@@ -32,16 +28,16 @@ MARKS = ((True, GREEN, "D", "gate met"), (False, RED, "X", "gate not met"))  # o
 MOST = 40  # candidates that can be told apart in a picture
 
 
-def all_of(folder: Path, search: Search, names: Names) -> None:
+def all_of(folder: Path, search: Search) -> None:
     """Draw the pictures that have data."""
     if search.verdicts:
-        posterior(folder / "posterior.png", search, names)
-        progress(folder / "progress.png", search, names)
+        posterior(folder / "posterior.png", search)
+        progress(folder / "progress.png", search)
     if search.options.gate is not None and search.store.rows:
-        rates(folder / f"{names.rate}.png", search, names)
+        rates(folder / f"{search.store.names.rate}.png", search)
 
 
-def posterior(path: Path, search: Search, names: Names) -> None:
+def posterior(path: Path, search: Search) -> None:
     """What is believed of every candidate, best first: mean and two deviations, what was measured, P(feasible)."""
     space, gate = search.space, search.options.gate
     belief = Belief.of(space, gate, search.evidence)
@@ -66,7 +62,7 @@ def posterior(path: Path, search: Search, names: Names) -> None:
                     label = None
         ax.set_yticks(y, [space.keys[c] for c in order], fontsize=8)
         ax.invert_yaxis()
-        ax.set_xlabel(names.value)
+        ax.set_xlabel(search.store.names.value)
         more = f" (best {MOST} of {len(space)})" if len(space) > MOST else ""
         ax.set_title(f"The posterior over candidates{more}")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside lower left", ncols=3)
@@ -82,9 +78,9 @@ def superseded(search: Search, verdict: Verdict) -> bool:
     return any(v.candidate == verdict.candidate and v.trained for v in later)
 
 
-def rates(path: Path, search: Search, names: Names) -> None:
+def rates(path: Path, search: Search) -> None:
     """The gate's rate in the training episodes of each trial, and where its own evaluation put it."""
-    column = search.store.training.get("rate", "rate")
+    column = search.store.names.training.get("rate", "rate")
     with open(search.store.path / "training.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get(column)]
     gate = search.options.gate
@@ -117,12 +113,13 @@ def rates(path: Path, search: Search, names: Names) -> None:
         ax.axhline(gate.threshold, color=RED, linewidth=1.1, linestyle="--")
         place = {"xycoords": ("axes fraction", "data"), "xytext": (2, 3), "textcoords": "offset points"}
         ax.annotate(f"gate {gate.threshold:g}", (0.002, gate.threshold), color=RED, fontsize=8, **place)
-        ax.set(ylim=(max(0.0, lowest - 0.05), 1.02), xlabel="episodes spent", ylabel=names.rate)
-        figure.suptitle(f"{names.rate.capitalize()}: training (lines), evaluation (dot) and its lower bound (bar)")
+        name = search.store.names.rate
+        ax.set(ylim=(max(0.0, lowest - 0.05), 1.02), xlabel="episodes spent", ylabel=name)
+        figure.suptitle(f"{name.capitalize()}: training (lines), evaluation (dot) and its lower bound (bar)")
         figure.legend(loc="outside lower center", ncols=6, fontsize=8)
 
 
-def progress(path: Path, search: Search, names: Names) -> None:
+def progress(path: Path, search: Search) -> None:
     """Every trial's value, and the best feasible so far."""
     with picture(path, 7.5, 4.2) as figure:
         ax = figure.subplots()
@@ -136,7 +133,7 @@ def progress(path: Path, search: Search, names: Names) -> None:
         x, y = incumbents(search)
         if x:
             ax.step(x, y, where="post", color=BLUE, linewidth=1.8, label="best so far")
-        ax.set(xlabel="episodes spent", ylabel=names.value)
+        ax.set(xlabel="episodes spent", ylabel=search.store.names.value)
         ax.set_title(f"{search.options.method}: {len(search.verdicts)} trials")
         ax.legend(loc="best")
 
@@ -153,7 +150,7 @@ def incumbents(search: Search, truth: Mapping[int, float] | None = None) -> tupl
     return spent, values
 
 
-def regret(path: Path, searches: Mapping[str, Search], truth: Mapping[int, float], value: str) -> None:
+def regret(path: Path, searches: Mapping[str, Search], truth: Mapping[int, float]) -> None:
     """How far the candidate recommended is below the best of `truth`, against the episodes spent."""
     top = max(truth.values(), default=0.0)
     with picture(path, 7.5, 4.2) as figure:
@@ -163,7 +160,7 @@ def regret(path: Path, searches: Mapping[str, Search], truth: Mapping[int, float
             if x:
                 style = {"color": LOOK[method], "linewidth": 2 if method == "gp" else 1.5}
                 ax.step(x, np.maximum(top - np.array(y), 0.0), where="post", label=method.replace("_", " "), **style)
-        ax.set(xlabel="episodes spent", ylabel=f"regret in {value}")
+        ax.set(xlabel="episodes spent", ylabel=f"regret in {searches['exhaustive'].store.names.value}")
         ax.set_title("Regret of the candidate recommended")
         if ax.get_legend_handles_labels()[0]:  # none where nothing was feasible
             ax.legend(loc="best")

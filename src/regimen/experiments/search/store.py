@@ -3,6 +3,7 @@
     state.json       everything needed to go on, replaced in one step; names the files of the policies that it counts on
     policies/        of each candidate, of the start, and the one in training
     training.csv     one row per update       search.csv   one row per trial
+    views/posterior.json   what was believed after each of the last trials, for the live page
 
 Files that a state does not name any more are removed only after the state that replaced it is on disk.
 """
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regimen.errors import StorageError
+from regimen.experiments.search.gate import Gate
+from regimen.experiments.search.methods import Belief, Evidence, current
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays, Saved
 from regimen.files.storage import CsvLog, cell, plain, write_atomic, write_json, writing
@@ -26,15 +30,26 @@ if TYPE_CHECKING:
     from regimen.experiments.search.loop import Verdict
 
 SCHEMA = 1
+MOST = 30_000  # candidates in all frames together: what the page reads is bounded
 BOOKS = ("files", "current", "rows", "serial", "updates")  # what a store keeps beside the state of the search
 TRAINING = ("trial", "candidate", "order", "update", "episodes", "total_episodes", "value", "rate", "seconds")
 
 
-class Store:
-    """`training` and `search` say what columns are called instead of candidate, value and rate."""
+@dataclass(frozen=True)
+class Names:
+    """What value and rate are called, and columns of training.csv and search.csv instead of their plain names."""
 
-    def __init__(self, path: Path, training: Mapping[str, str] | None = None, search: Mapping[str, str] | None = None):
-        self.path, self.training, self.search = Path(path), dict(training or {}), dict(search or {})
+    value: str = "value"
+    rate: str = "rate"
+    training: Mapping[str, str] = field(default_factory=dict)
+    search: Mapping[str, str] = field(default_factory=dict)
+
+
+class Store:
+    """The files of one search."""
+
+    def __init__(self, path: Path, names: Names | None = None):
+        self.path, self.names = Path(path), names or Names()
         self.identity: Saved = {}
         self.files: dict[str, str] = {}  # name of a policy -> its file
         self.current: str | None = None  # of the policy in training
@@ -121,9 +136,9 @@ class Store:
         self.updates[trial] = self.updates.get(trial, 0) + 1
         cells = {name: row.get(name) for name in TRAINING} | {k: v for k, v in row.items() if k not in TRAINING}
         cells["update"] = self.updates[trial]
-        columns = {self.training.get(k, k): v for k, v in cells.items() if v is not None}
+        columns = {self.names.training.get(k, k): v for k, v in cells.items() if v is not None}
         if self.table is None:
-            self.table = CsvLog(self.path / "training.csv", [self.training.get(k, k) for k in TRAINING])
+            self.table = CsvLog(self.path / "training.csv", [self.names.training.get(k, k) for k in TRAINING])
         self.table.append({k: [cell(v)] for k, v in columns.items()})
         self.rows += 1
 
@@ -139,8 +154,9 @@ class Store:
 
     def write_log(self, space: Space, verdicts: Sequence[Verdict]) -> None:
         """Write search.csv; numbers in full, yes and no as 1 and 0, what is not finite as an empty cell."""
+        names = self.names.search
         rows: list[Saved] = [plain(log_row(space, v)) for v in verdicts]
-        cells = [{self.search.get(k, k): int(v) if isinstance(v, bool) else v for k, v in row.items()} for row in rows]
+        cells = [{names.get(k, k): int(v) if isinstance(v, bool) else v for k, v in row.items()} for row in rows]
         Table.of_records(cells).write_csv(self.path / "search.csv")
 
 
@@ -172,6 +188,40 @@ def log_row(space: Space, v: Verdict) -> dict[str, object]:
         "best": None if v.best is None else space.keys[v.best],
         **v.outcome.details,
     }
+
+
+# --- the live page ---------------------------------------------------------------------------------------------------
+
+
+def most_frames(space: Space) -> int:
+    """How many trials the page shows: the last ones, fewer of a large space."""
+    return max(1, min(200, MOST // len(space)))
+
+
+def frame(space: Space, gate: Gate | None, evidence: Sequence[Evidence], best: int | None) -> dict[str, object]:
+    """The posterior after some trials: mean and two deviations, what was measured of the policies as they are, and the
+    candidate that is recommended."""
+    posterior = Belief.of(space, gate, evidence).values.posterior()
+    observed: dict[int, list[float]] = {}
+    for one in current(evidence):
+        observed.setdefault(one.candidate, []).append(one.outcome.value)
+    candidates = [
+        {
+            "name": key,
+            "mean": round(float(mean), 5),
+            "low": round(float(mean - 2 * std), 5),
+            "high": round(float(mean + 2 * std), 5),
+            "observed": observed.get(i),
+            "chosen": i == best,
+        }
+        for i, (key, mean, std) in enumerate(zip(space.keys, posterior.mean, posterior.std))
+    ]
+    passed = "" if best is not None else "; none has passed the gate"
+    title = f"after trial {len(evidence)}, {space.keys[evidence[-1].candidate]}{passed}"
+    return {"title": title, "candidates": candidates}
+
+
+# --- identities ------------------------------------------------------------------------------------------------------
 
 
 def difference(old: object, new: object, name: str = "") -> tuple[str, object, object] | None:

@@ -107,28 +107,15 @@ class OutlierSource:
 
     def next(self, env: Injected, algo: ActingAlgorithm, carry: PyTree, params: PyTree, key: Array):
         carry, batch, rows, steps = self.inner.next(env.env, algo, carry, params, key)
-        done = (batch.terminated | batch.truncated)[:, 0]
-        done = done.reshape(done.shape[0], -1).any(1).astype(jnp.int32)
-        first = (jnp.cumsum(done) - done == 0) & (device_index() == 0)  # [T]
+        ends = (batch.terminated | batch.truncated)[:, 0]
+        ends = ends.reshape(ends.shape[0], -1).any(1).astype(jnp.int32)
+        first = (jnp.cumsum(ends) - ends == 0) & (device_index() == 0)  # [T]
         factor = jnp.where(first, jnp.asarray(env.factor, jnp.float32), 1.0)
         scaled = batch.reward[:, 0] * factor.reshape(-1, *(1,) * (batch.reward.ndim - 2))
         return carry, batch.replace(reward=batch.reward.at[:, 0].set(scaled)), rows, steps
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Recent:
-    """What a seed's training has shown since its last evaluation."""
-
-    returns: list[float] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
-
-    def add(self, progress: Progress) -> None:
-        self.returns += progress.episodes.reward.sum(-1).tolist()
-        if "entropy" in progress.metrics:
-            self.entropy += progress.metrics["entropy"][: progress.updates].tolist()
 
 
 def mean_of(values: list[float]) -> float:
@@ -181,7 +168,7 @@ class Bench:
         self.engine.state, self.engine.carry = copied((state, carry))
         self.engine.algo = changed(self.engine.algo, lr=float(lr))
         self.loop.begin()
-        self.recent = [Recent() for _ in self.seeds]
+        self.recent: list[dict[str, list[float]]] = [{"training": [], "entropy": []} for _ in self.seeds]
         return [Curve(seed) for seed in self.seeds]
 
     def policies(self) -> dict[str, State]:
@@ -190,8 +177,10 @@ class Bench:
         return {name: self.engine.at(state, 0) for name, state in states.items()}
 
     def absorb(self, progress: Mapping[int, Progress]) -> None:
+        """Keep what the seeds' trainings show between two evaluations."""
         for k, one in progress.items():
-            self.recent[k].add(one)
+            self.recent[k]["training"] += one.episodes.reward.sum(-1).tolist()
+            self.recent[k]["entropy"] += one.metrics.get("entropy", np.zeros(0))[: one.updates].tolist()
 
     def train(
         self,
@@ -233,10 +222,10 @@ class Bench:
             curve.updates.append(tally.updates)
             curve.episodes.append(tally.episodes)
             curve.returns.append(self.score(self.loop.evaluate(k, index)))
-            curve.training.append(mean_of(self.recent[k].returns))
-            curve.entropy.append(mean_of(self.recent[k].entropy))
             curve.seconds.append(self.loop.seconds)
-            self.recent[k] = Recent()
+            for name, values in self.recent[k].items():
+                getattr(curve, name).append(mean_of(values))
+                values.clear()
 
     def after_outlier(
         self, lr: float, factor: float, looks: tuple[int, ...], tick: Callable[[float], None] = lambda share: None

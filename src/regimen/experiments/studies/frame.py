@@ -236,8 +236,8 @@ class Frame:
     def write(self) -> None:
         """Write results.json, table.md, table.csv and summary.md."""
         parts = {name: rows for name, rows in self.rows().items() if rows}
-        said = [text for part, rows in parts.items() for text in self.sentences(part, rows)]
-        self.results = self.about() | self.settings() | {"parts": parts, "sentences": said}
+        sentences = [text for part, rows in parts.items() for text in self.sentences(part, rows)]
+        self.results = self.about() | self.settings() | {"parts": parts, "sentences": sentences}
         write_json(self.out / "results.json", encoded(self.results | {"raw": self.raw()}))
         title = f"{self.texts['title']} {self.env}"
         tables = {

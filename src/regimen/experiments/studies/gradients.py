@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -113,13 +113,11 @@ class Rollouts:
     `engine` is that of the size; its learner's parameters give way to those of the policy asked about.
     """
 
-    KINDS = ("normalised", "raw")
+    KINDS: ClassVar = {"normalised": True, "raw": False}
 
     def __init__(self, engine: NativeEngine):
         self.engine = engine
-        algo = engine.algo
-        kinds = (True, False) if hasattr(algo.config, "normalize_advantage") else (True,)
-        self.algos = tuple(changed(algo, normalize_advantage=on) if len(kinds) > 1 else algo for on in kinds)
+        self.algos = tuple(changed(engine.algo, normalize_advantage=on) for on in self.KINDS.values())
         self.program = jax.jit(partial(draw, engine.source))
 
     def gradients(
@@ -129,17 +127,13 @@ class Rollouts:
         news between calls."""
         state, block = adopt(self.engine.state, policy), min(repeats, 16)
         keys = jax.random.split(key, -(-repeats // block) * block)
-        gradients, steps = [], []
+        calls = []
         for start in range(0, len(keys), block):
             some = keys[start : start + block]
-            out, taken = self.program(self.algos, self.engine.env, state, self.engine.carry, some)
-            gradients.append([np.asarray(x) for x in out])
-            steps.append(np.asarray(taken))
+            calls.append(jax.device_get(self.program(self.algos, self.engine.env, state, self.engine.carry, some)))
             tick(min(1.0, (start + block) / repeats))
-        return (
-            {kind: np.concatenate(parts)[:repeats] for kind, parts in zip(self.KINDS, zip(*gradients))},
-            float(np.concatenate(steps).mean()),
-        )
+        gradients, steps = jax.tree.map(lambda *blocks: np.concatenate(blocks), *calls)
+        return {kind: x[:repeats] for kind, x in zip(self.KINDS, gradients)}, float(steps.mean())
 
 
 def changed(algo: A, **settings: object) -> A:

@@ -40,7 +40,7 @@ def short(x: float, infinite: str = "never") -> str:
     return count(x) if abs(x) >= 1000 else f"{x:.3g}"
 
 
-def shown(e: Estimate, infinite: str = "never") -> str:
+def with_interval(e: Estimate, infinite: str = "never") -> str:
     """`0.12 (0.1 to 0.15)`."""
     same = e.low == e.value == e.high
     return short(e.value, infinite) + (f" ({between(e, infinite)})" if e.has_interval and not same else "")
@@ -68,7 +68,7 @@ def verdict(e: Estimate, low: str, high: str, neutral: float = 1.0) -> str:
 def in_words(value: object) -> str:
     """An Estimate with its interval, a float with three digits, anything else as it is."""
     if isinstance(value, Estimate):
-        return shown(value)
+        return with_interval(value)
     return short(value) if isinstance(value, float) else str(value)
 
 
@@ -81,7 +81,7 @@ class RowFormatter(string.Formatter):
         "bytes": size,
         "percent": percent,
         "point": lambda e: short(e.value),
-        "ratio": lambda e: shown(e, "∞"),
+        "ratio": lambda e: with_interval(e, "∞"),
     }
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:

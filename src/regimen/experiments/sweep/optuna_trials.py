@@ -84,14 +84,10 @@ class OptunaStudy:
         else:
             self.study.tell(n, state=states.PRUNED if result["state"] == "pruned" else states.FAIL)
 
-    def pruning(self, trial: Trial, together: int) -> Pruning | None:
-        """A callback that reports evaluations and stops a trial that does worse than the median of the others.
-        `together` seeds train side by side and are reported as their mean; of others, the first is."""
-        return Pruning(trial, self.plan.metric, together) if self.plan.prune else None
-
 
 class Pruning:
-    """Called after every evaluation; True ends the run."""
+    """A callback that reports evaluations and stops a trial that does worse than the median of the others: True ends
+    the run. `together` seeds train side by side and are reported as their mean; of others, the first is."""
 
     evaluations_only = True
 

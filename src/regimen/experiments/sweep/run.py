@@ -12,22 +12,21 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regimen.config import trust
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
+from regimen.envs import registry
 from regimen.errors import RegimenError
 from regimen.experiments.many import Row, attempt, in_turn
+from regimen.experiments.sweep.optuna_trials import OptunaStudy, Pruning, require_optuna
 from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
 from regimen.files.storage import read_json
 from regimen.words import plural, score
-
-if TYPE_CHECKING:
-    from regimen.experiments.sweep.optuna_trials import OptunaStudy
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
 
@@ -45,11 +44,11 @@ def run_sweep(
     plan, reason = files.plan, files.plan.in_one_program()
     if workers > 1 or engine == "ray":
         reason = reason or "workers train one trial each"
-    done = plan.trials - len(files.missing())
+    finished = plan.trials - len(files.missing())
     way = "in one compiled program" if reason is None else f"one by one ({reason})"
     console.event(f"{plan.trials} trials, {plural(plan.seeds, 'seed')} each, {way}: {files.folder}")
-    if done:
-        console.event(f"{done} trials were done before")
+    if finished:
+        console.event(f"{finished} trials were done before")
     try:
         if reason is None:
             code = in_batches(files, console, command, batch or max(1, BATCH // plan.seeds))
@@ -79,8 +78,7 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
         def train(trials: list[int]) -> int:
             code = train_together(files, trials, console, command)
             for n in trials if code == 0 else ():
-                point = files.plan.draw(n)
-                finish(files, n, point, files.plan.config(point).seed, console.event)
+                finish(files, n, files.plan.draw(n), console.event)
             return code
 
         return in_turn((missing[i : i + size] for i in range(0, len(missing), size)), train)
@@ -89,7 +87,6 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
 def train_together(files: SweepFiles, trials: Sequence[int], console: Console, command: str = "") -> int:
     """Train what is left of these trials; returns an exit code."""
     from regimen.engines import curriculum, device
-    from regimen.envs import registry
     from regimen.runs import api
     from regimen.runs.session import Call
     from regimen.runs.stopping import check_rules
@@ -98,8 +95,8 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     configs: dict[str, TrainConfig] = {}
     for n in trials:
         config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
-        files.discard_torn(n, config.seed)
-        for seed, path in enumerate(files.runs(n, config.seed), config.seed):
+        files.discard_torn(n)
+        for seed, path in zip(files.seeds, files.runs(n)):
             if read_json(path / "status.json").get("state") not in ("finished", "diverged"):
                 paths.append(path)
                 configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
@@ -111,32 +108,32 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
     check_rules(first.stop, handle.id, handle.metrics)
     course = curriculum.expand(first.curriculum, handle)
     configs = {label: config.replace(curriculum=course) for label, config in configs.items()}
-    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console)
+    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console, time.monotonic())
     seeds = [config.seed for config in configs.values()]
     base = first.replace(curriculum=course)
-    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, time.monotonic(), configs))
+    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, configs))
 
 
 def finish(
-    files: SweepFiles, n: int, point: dict[str, object], seed: int, tell: Callable[[str], None], **failure: object
+    files: SweepFiles, n: int, point: dict[str, object], tell: Callable[[str], None], **failure: object
 ) -> TrialResult:
     """Write down what came of a trial, and say it."""
-    result = files.record(n, {"params": point, **files.measured(n, seed), **failure})
+    result = files.record(n, {"params": point, **files.measured(n), **failure})
     settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
-    done = files.plan.trials - len(files.missing())
-    text = standing(files, n, result, done, f"{settings}: {files.plan.metric} ", pruned)
+    finished = files.plan.trials - len(files.missing())
+    text = standing(files, n, result, finished, f"{settings}: {files.plan.metric} ", pruned)
     files.event(text)
     tell(text)
     return result
 
 
-def standing(files: SweepFiles, n: int, result: TrialResult, done: int, before: str = "", after: str = "") -> str:
+def standing(files: SweepFiles, n: int, result: TrialResult, finished: int, before: str = "", after: str = "") -> str:
     """The line of a trial that is done: how many are, its value or state, and the best so far."""
     best = best_of(files.results(), files.plan.lower)
     value = score(result["value"]) if "value" in result else result.get("state")
     top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
-    return f"[{done}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
+    return f"[{finished}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
 
 
 # --- one by one ------------------------------------------------------------------------------------------------------
@@ -149,8 +146,6 @@ def work(
 ) -> int:
     """Take trials until none is left. Any number of processes may do this at once; `pledge` is what the one that began
     trusts."""
-    from regimen.experiments.sweep.optuna_trials import OptunaStudy
-
     trust.take(pledge)
     folder = Path(folder)
     files = SweepFiles(folder, SweepPlan.load(folder))
@@ -190,24 +185,23 @@ def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str]
     trial = study.take_up(n)
     point = study.point(trial)
     config = files.plan.config(point)
-    files.discard_torn(n, config.seed)
+    files.discard_torn(n)
     row: Row = {}
-    if files.measured(n, config.seed)["state"] not in ("finished", "diverged", "pruned"):
-        callback, command = study.pruning(trial, side_by_side(config)), f"trial {n} of {files.folder.name}"
+    if files.measured(n)["state"] not in ("finished", "diverged", "pruned"):
+        callback = Pruning(trial, files.plan.metric, side_by_side(config)) if files.plan.prune else None
+        command = f"trial {n} of {files.folder.name}"
         to = config.replace(out=str(files.trial(n)))
         row = attempt(lambda: {"exit_code": train_further(to, command, callback, Console(True)).exit_code})
         if (code := row.pop("exit_code")) in INTERRUPTED:
             return code
-        if files.measured(n, config.seed)["state"] == "diverged":
+        if files.measured(n)["state"] == "diverged":
             row["state"] = "diverged"
-    study.tell(n, finish(files, n, point, config.seed, tell, **row))
+    study.tell(n, finish(files, n, point, tell, **row))
     return 0
 
 
 def side_by_side(config: TrainConfig) -> int:
     """How many seeds of a trial train at the same time."""
-    from regimen.envs import registry
-
     native = registry.is_native(config.env) and not config.engine.distributed
     return (config.seeds or 1) if native else 1
 
@@ -217,9 +211,6 @@ def side_by_side(config: TrainConfig) -> int:
 
 def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -> int:
     """Workers that each take trials; this process only tells what they have done."""
-    from regimen.envs import registry
-    from regimen.experiments.sweep.optuna_trials import require_optuna
-
     require_optuna()
     registry.is_native(files.plan.config(files.plan.draw(0)).env)  # what is refused is refused here, in one line
     alive, codes, stop = (start_ray if engine == "ray" else start_processes)(files.folder, workers)
@@ -235,8 +226,7 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
             time.sleep(0.2)
     finally:
         stop()
-    bad = [code for code in codes() if code]
-    return bad[0] if bad else 0
+    return next(filter(None, codes()), 0)
 
 
 def start_processes(folder: Path, workers: int):
@@ -248,8 +238,7 @@ def start_processes(folder: Path, workers: int):
 
     def stop() -> None:
         for process in running:
-            if process.is_alive():
-                process.terminate()
+            process.terminate()
         for process in running:
             process.join(30)
 

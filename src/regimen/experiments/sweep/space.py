@@ -118,13 +118,13 @@ class SweepPlan:
     def config(self, point: Mapping[str, object]) -> TrainConfig:
         """The configuration of a trial, without a place to write to."""
         settings = self.overrides | dict(point) | ({} if self.seeds == 1 else {"seeds": self.seeds})
-        shown = ", ".join(f"{k} {v}" for k, v in point.items())
+        trial = ", ".join(f"{k} {v}" for k, v in point.items())
         try:
             return layers.build_config(self.env, config_file=self.config_file, overrides=settings)
         except layers.UnknownSettingError:
             raise
         except ConfigError as error:
-            raise ConfigError(f"{error} (trial with {shown})") from error
+            raise ConfigError(f"{error} (trial with {trial})") from error
 
     def in_one_program(self) -> str | None:
         """None where the trials differ only in numbers of one program on a native environment, else why they do not."""

@@ -13,6 +13,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,16 @@ class SweepFiles:
     def result_path(self, n: int) -> Path:
         return self.folder / "results" / f"{n:04d}.json"
 
-    def runs(self, n: int, first_seed: int) -> list[Path]:
-        """Run directories of a trial, made or not."""
-        path, seeds = self.trial(n), self.plan.seeds
-        return [path] if seeds == 1 else [path / f"seed-{seed}" for seed in range(first_seed, first_seed + seeds)]
+    @cached_property
+    def seeds(self) -> range:
+        """The seeds of every trial."""
+        first = self.plan.config(self.plan.draw(0)).seed
+        return range(first, first + self.plan.seeds)
+
+    def runs(self, n: int) -> list[Path]:
+        """Run directories of a trial, made or not; one for each seed."""
+        path = self.trial(n)
+        return [path] if len(self.seeds) == 1 else [path / f"seed-{seed}" for seed in self.seeds]
 
     def result(self, n: int) -> TrialResult | None:
         path = self.result_path(n)
@@ -84,15 +91,15 @@ class SweepFiles:
                 return
             yield True
 
-    def discard_torn(self, n: int, first_seed: int) -> None:
+    def discard_torn(self, n: int) -> None:
         """Remove what a kill left of a run directory before its configuration was written: it cannot be resumed."""
-        for path in self.runs(n, first_seed):
+        for path in self.runs(n):
             if path.is_dir() and (not (path / "config.yaml").is_file() or not read_json(path / "status.json")):
                 shutil.rmtree(path)
 
-    def measured(self, n: int, first_seed: int) -> TrialResult:
+    def measured(self, n: int) -> TrialResult:
         """What the runs of a trial say: its value is the mean of the metric over seeds."""
-        paths = self.runs(n, first_seed)
+        paths = self.runs(n)
         states = [read_json(path / "status.json").get("state", "missing") for path in paths]
         summaries = [read_json(path / "summary.json") for path in paths]
         runs = [Measured(path) for path in paths if (path / "config.yaml").is_file()]

@@ -7,18 +7,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from regimen.domains.airspace.analysis import pilots, safety
-from regimen.domains.airspace.analysis.campaign import Campaign, Configuration, SampleFlight, by_severity
+from regimen.domains.airspace.analysis.campaign import Campaign, Configuration, Jitter, SampleFlight, by_severity
 from regimen.domains.airspace.analysis.detector import Detector
 from regimen.domains.airspace.analysis.pilots import EnvArgs, Subject, Target
 from regimen.domains.airspace.analysis.safety import Row
 from regimen.domains.airspace.analysis.shifts import BASELINE, grid
-from regimen.domains.airspace.analysis.starts import Jitter
 from regimen.domains.airspace.analysis.trajectory import write_columns, write_trajectory
 from regimen.domains.airspace.files import NAMES, ScenarioFile, load
 from regimen.engines import device
@@ -38,18 +37,14 @@ OUTPUTS = (
 
 
 @dataclass
-class Analysis:
-    """The results of an analysis. `summary` and `shift_rows` are plain tables; `write` makes the files."""
+class Analysis(Campaign):
+    """A campaign and what to write of it. `summary` and `shift_rows` are plain tables."""
 
-    settings: Row
-    cells: list[Configuration]  # policies x scenarios as they are
-    shifts: list[Configuration]
-    skipped: list[Row]
-    samples: list[SampleFlight]
-    detector: Detector
-    seconds: dict[str, float]
-    out: Path | None
-    notes: list[str]
+    settings: Row = field(default_factory=dict)
+    skipped: list[Row] = field(default_factory=list)  # shifts
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    out: Path | None = None
 
     @property
     def summary(self) -> list[Row]:
@@ -71,7 +66,7 @@ class Analysis:
             "settings": self.settings,
             "notes": self.notes,
             "summary": self.summary,
-            "transfer": self.transfer() if self.settings["matrix"] else None,
+            "transfer": self.transfer_rates() if self.settings["matrix"] else None,
             "risk_inputs": [
                 {"policy": c.subject.name, "scenario": c.file.name} | safety.risk_inputs(c.measures) for c in self.cells
             ],
@@ -84,11 +79,11 @@ class Analysis:
             "out": None if self.out is None else str(self.out),
         }
 
-    def transfer(self) -> dict[str, dict[str, float]]:
+    def transfer_rates(self) -> dict[str, dict[str, float]]:
         """Policy -> loss-of-separation rate on its own scenario, and the mean over the others."""
 
-        def rate(name: str, own: bool) -> float:
-            rows = [r for r in self.summary if r["policy"] == name and r["own"] == own]
+        def rate(name: str, home: bool) -> float:
+            rows = [r for r in self.summary if r["policy"] == name and r["own"] == home]
             return safety.mean(np.array([r["los_rate"] for r in rows]))
 
         names = dict.fromkeys(r["policy"] for r in self.summary)
@@ -143,24 +138,24 @@ def analyse(
     """
     began = time.monotonic()
     device.configure("auto", native=True)
-    say = ProgressLines(quiet)
     detector = detector or Detector()
     sources = [target] if isinstance(target, (str, Path, Policy)) else list(target)
     subjects = find_subjects(sources, checkpoint, stochastic, env_args)
     files = find_scenarios(scenarios, subjects, matrix)
     kinds = find_shifts(shifts, subjects, files)
     spread = jitter if isinstance(jitter, Jitter) else Jitter().scaled(float(jitter))
-    notes: list[str] = []
+    analysis = Analysis(episodes, spread, seed, detector, ProgressLines(quiet))
     if not spread.any and not stochastic and episodes > 1:
-        episodes = 1
-        notes.append("without --jitter and --stochastic all episodes are the same: one is flown")
+        analysis.episodes = 1
+        analysis.notes.append("without --jitter and --stochastic all episodes are the same: one is flown")
     differ = [f"starts perturbed ({spread})"] if spread.any else []
     differ += ["actions drawn from the policy"] if stochastic else []
-    notes.append(f"{episodes} episodes of each configuration differ by: {' and '.join(differ) or 'nothing'}")
-    settings = {
+    each = f"{analysis.episodes} episodes of each configuration"
+    analysis.notes.append(f"{each} differ by: {' and '.join(differ) or 'nothing'}")
+    analysis.settings = {
         "policies": [s.name for s in subjects],
         "scenarios": [f.name for f in files],
-        "episodes": episodes,
+        "episodes": analysis.episodes,
         "stochastic": stochastic,
         "jitter": dataclasses.asdict(spread),
         "shifts": list(kinds),
@@ -172,38 +167,29 @@ def analyse(
         "detector": dataclasses.asdict(detector),
     }
 
-    seconds: dict[str, float] = {}
+    seconds = analysis.seconds
     at = time.monotonic()
-    campaign = Campaign(episodes, spread, seed, detector, say)
-    grids = [grid(f, kinds, _names(targets), shift_range) for f in files] if kinds else []
     if kinds:
+        grids = [grid(f, kinds, _names(targets), shift_range) for f in files]
+        for f, g in zip(files, grids):
+            analysis.skipped += [{"scenario": f.name, "shift": s.name, "reason": why} for s, why in g.skipped]
         for subject in subjects:
             for file, g in zip(files, grids):
-                campaign.shift(subject, file, g)
+                analysis.shift(subject, file, g)
         seconds["shifts"] = time.monotonic() - at
     at = time.monotonic()
     others = [*([] if kinds else subjects), *(rule_pilots(subjects) if baselines else [])]
-    campaign.transfer(others, files)  # what has shifts is flown above
+    analysis.transfer(others, files)  # what has shifts is flown above
     seconds["scenarios"] = time.monotonic() - at
-    where = default_out(subjects, sources) if out is None else Path(out)
-    analysis = Analysis(
-        settings,
-        campaign.cells,
-        campaign.shifts,
-        [{"scenario": f.name, "shift": s.name, "reason": why} for f, g in zip(files, grids) for s, why in g.skipped],
-        choose_samples(campaign.samples) + campaign.worst,
-        detector,
-        seconds,
-        where if write else None,
-        notes,
-    )
+    analysis.samples = choose_samples(analysis.samples) + analysis.worst
     if write:
         at = time.monotonic()
-        write_analysis(analysis, where, say)
+        analysis.out = default_out(subjects, sources) if out is None else Path(out)
+        write_analysis(analysis, analysis.out)
         seconds["files"] = time.monotonic() - at
     seconds["total"] = time.monotonic() - began
-    if write:
-        write_json(where / "summary.json", analysis.to_dict())
+    if analysis.out is not None:
+        write_json(analysis.out / "summary.json", analysis.to_dict())
     return analysis
 
 
@@ -285,7 +271,7 @@ def choose_samples(samples: Sequence[SampleFlight]) -> list[SampleFlight]:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_analysis(analysis: Analysis, out: Path, say: ProgressLines) -> None:
+def write_analysis(analysis: Analysis, out: Path) -> None:
     """Write summary.csv, shifts.csv, alerts.csv, episodes.csv, matrix.csv, trajectories/, plots/, airspace.html."""
     from regimen.domains.airspace.analysis import plots
     from regimen.domains.airspace.analysis.pages import write_page
@@ -304,7 +290,7 @@ def write_analysis(analysis: Analysis, out: Path, say: ProgressLines) -> None:
     write_rows(out / "alerts.csv", alerts)
     tables = []
     for c in everything:
-        columns = {"episode": np.arange(analysis.settings["episodes"])} | safety.episode_columns(c.measures, detector)
+        columns = {"episode": np.arange(analysis.episodes)} | safety.episode_columns(c.measures, detector)
         tables.append({name: np.full(len(columns["episode"]), text) for name, text in c.names.items()} | columns)
     write_columns(out / "episodes.csv", {name: np.concatenate([t[name] for t in tables]) for name in tables[0]})
     for c, episode, flights in analysis.samples:
@@ -314,13 +300,13 @@ def write_analysis(analysis: Analysis, out: Path, say: ProgressLines) -> None:
         write_trajectory(
             path, flights, 0, c.file, detector, components=c.subject.env.reward_components, episode=episode
         )
-    say("pictures", 0, 1)
+    analysis.say("pictures", 0, 1)
     try:
         plots.plot_all(analysis, out / "plots")
     except RegimenError as error:
         analysis.notes.append(str(error))
     write_page(out / "airspace.html", analysis)
-    say("pictures", 1, 1)
+    analysis.say("pictures", 1, 1)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -25,7 +25,6 @@ BATCH = 1024  # episodes in the air at once: their states fit the processor's ca
 class Pilot(NamedTuple):
     """Who flies: an actor whose functions are shared by all pilots of its kind, and what is its own in `params`."""
 
-    name: str
     actor: Actor
     params: PyTree = ()
 
@@ -54,6 +53,12 @@ class Flights(NamedTuple):
         """One episode without the rows after its end, in numpy."""
         one = self.take(slice(c, c + 1))
         return one._replace(state={name: x[: one.length[0] + 1] for name, x in one.state.items()})
+
+    def single(self, n: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The rows of the first episode and n aircraft [T, N, ...], and which of them are flown until the waypoint."""
+        state = {name: x[:, 0, :n] for name, x in self.state.items()}
+        before = np.concatenate([np.zeros_like(state["reached"][:1]), state["reached"][:-1]])
+        return state, np.asarray(self.scenario.present)[0, :n] & ~before
 
 
 class PaddedAirspace:

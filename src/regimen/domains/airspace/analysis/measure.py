@@ -21,14 +21,6 @@ from regimen.domains.airspace.state import Scenario
 from regimen.types import Array
 
 
-class Numbers(NamedTuple):
-    """Of a chunk of episodes, on the device."""
-
-    episode: dict[str, Array]  # [C]
-    aircraft: dict[str, Array]  # [C, N]
-    flags: Array  # [4, U, C, T] conflict, gated alert, ungated alert, loss of separation; by unit
-
-
 class Measures(NamedTuple):
     """Of C episodes, in numpy. Units U: the scene, each aircraft, each pair."""
 
@@ -81,8 +73,9 @@ def separation(flights: Flights, tracks: detection.Tracks, detector: Detector) -
 
 
 @functools.partial(jax.jit, static_argnames=("detector",))
-def numbers(flights: Flights, detector: Detector) -> Numbers:
-    """Everything about each episode that a table may want."""
+def numbers(flights: Flights, detector: Detector) -> tuple[dict[str, Array], dict[str, Array], Array]:
+    """Everything about each episode that a table may want: of the episode [C], of its aircraft [C, N], and flags
+    [4, U, C, T] by unit: conflict, gated alert, ungated alert, loss of separation."""
     s, scenario, n = flights.state, flights.scenario, flights.scenario.present.shape[-1]
     tracks = tracks_of(flights)
     flying = tracks.flying  # [N, C, T]
@@ -119,7 +112,6 @@ def numbers(flights: Flights, detector: Detector) -> Numbers:
 
     aircraft = {
         "decisions": flying.sum(-1),
-        "min_separation_nm": apart.min(-1),
         "commands": ((turn != 0) | (change != 0)).sum(-1),
         "manoeuvres": began.sum(-1),
         "alert_decisions": gated.sum(-1),
@@ -150,18 +142,17 @@ def numbers(flights: Flights, detector: Detector) -> Numbers:
         "alert_decisions_ungated": alerts[1][0].sum(-1),
         "all_reached": (reached | ~scenario.present).all(-1),
     } | encounter_sums(tracks, detector.period_s)
-    return Numbers(episode, aircraft, jnp.stack([truth, *alerts, los]))
+    return episode, aircraft, jnp.stack([truth, *alerts, los])
 
 
 def measure(flights: Flights, count: int, detector: Detector) -> Measures:
     """The measures of the first `count` episodes of a chunk."""
-    values = jax.device_get(numbers(flights, detector))
-    longest = int(values.episode["length"][:count].max())
-    truth, *alerts, los = values.flags[:, :, :count, :longest].swapaxes(1, 2)  # [C, U, T] each
+    *values, flags = jax.device_get(numbers(flights, detector))
+    episode, aircraft = jax.tree.map(lambda x: x[:count], values)
+    truth, *alerts, los = flags[:, :, :count, : episode["length"].max()].swapaxes(1, 2)  # [C, U, T] each
     margins = (detector.truth_margin, detector.alert_margin)
     after = round(detector.resolution_s / detector.period_s)
     counts = {g: match(truth, a, los, margins, detector.min_iou, after) for g, a in zip(GATES, alerts)}
-    episode, aircraft = jax.tree.map(lambda x: x[:count], values[:2])
     return Measures(episode, aircraft, np.asarray(flights.scenario.present)[:count], counts)
 
 

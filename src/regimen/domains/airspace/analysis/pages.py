@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import yaml
 
 from regimen.domains.airspace.analysis.campaign import by_severity
 from regimen.domains.airspace.analysis.detector import Detector, pairs
@@ -23,39 +23,6 @@ if TYPE_CHECKING:
     from regimen.domains.airspace.analysis.campaign import SampleFlight
 
 PICTURES = 12  # most pictures put into the page; all are in plots/
-COLUMNS = {  # of the summary: column -> (heading, format)
-    "policy": ("policy", ""),
-    "scenario": ("scenario", ""),
-    "episodes": ("episodes", "d"),
-    "los_rate": ("LoS rate", ".3f"),
-    "los_low": ("low", ".3f"),
-    "los_high": ("high", ".3f"),
-    "min_separation_min_nm": ("min sep NM", ".2f"),
-    "min_separation_p50_nm": ("median", ".2f"),
-    "reached_rate": ("reached", ".3f"),
-    "time_overhead": ("extra time", ".1%"),
-    "distance_overhead": ("extra way", ".1%"),
-    "interventions_per_h": ("interventions/h", ".1f"),
-    "precision": ("precision", ".2f"),
-    "precision_ungated": ("ungated", ".2f"),
-    "recall": ("recall", ".2f"),
-    "f1": ("F1", ".2f"),
-    "lead_s": ("lead s", ".0f"),
-    "collision_risk_per_h": ("risk /h", ".1e"),
-}
-SHIFT_COLUMNS = {
-    "scenario": ("scenario", ""),
-    "shift": ("shift", ""),
-    "range": ("range", ""),
-    "los_rate": ("LoS rate", ".3f"),
-    "los_low": ("low", ".3f"),
-    "los_high": ("high", ".3f"),
-    "los_rate_change": ("change", "+.3f"),
-    "los_rate_change_low": ("low", "+.3f"),
-    "los_rate_change_high": ("high", "+.3f"),
-    "min_separation_p50_nm": ("median sep NM", ".2f"),
-    "reached_rate": ("reached", ".3f"),
-}
 
 
 def write_page(path: Path, analysis: Analysis) -> Path:
@@ -68,9 +35,10 @@ def write_page(path: Path, analysis: Analysis) -> Path:
     names = ", ".join(policies) if len(policies) <= 3 else f"{len(policies)} policies"
     scenarios = analysis.settings["scenarios"]
     where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
-    sections = [part("flights.html"), section("Summary", table(analysis.summary, COLUMNS))]
+    columns = yaml.safe_load(part("columns.yaml"))
+    sections = [part("flights.html"), section("Summary", table(analysis.summary, columns["summary"]))]
     worst = sorted((s.row for s in analysis.changes), key=by_severity)[:20]
-    sections.append(section("Worst shifts", table(worst, SHIFT_COLUMNS) if worst else ""))
+    sections.append(section("Worst shifts", table(worst, columns["shifts"]) if worst else ""))
     sections.append(section("Pictures", pictures(path.parent / "plots")))
     title = f"Airspace safety: {names} on {where}"
     script = f'<script type="application/json" id="data">{data}</script>\n<script>\n{part("flights.js")}</script>\n'
@@ -81,17 +49,16 @@ def write_page(path: Path, analysis: Analysis) -> Path:
 
 def part(name: str) -> str:
     """Return a file of the page that lies beside this module."""
-    return resources.files("regimen.domains.airspace.analysis").joinpath(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def flight_data(sample: SampleFlight, detector: Detector) -> dict[str, object]:
     """What the page draws of one episode; lists by aircraft, then time."""
     one, ids = sample.flights.episode(0), sample.configuration.file.ids
     n = len(ids)
-    s = {name: x[:, 0, :n] for name, x in one.state.items()}  # [T, N, ...]
+    s, flying = one.single(n)
     alarms, los = episode_alarms(one, 0, detector)
     reached = s["reached"]
-    flying = one.scenario.present[0, :n] & ~np.concatenate([reached[:1] & False, reached[:-1]])  # until it arrives
     gap = np.where(flying, s["min_sep"], np.inf).min(1)
     couples = [(k, pair) for k, pair in enumerate(pairs(one.scenario.present.shape[1])) if max(pair) < n]
 
@@ -140,6 +107,5 @@ def table(rows: Sequence[Row], columns: dict[str, tuple[str, str]]) -> str:
 def pictures(folder: Path) -> str:
     """Return the first pictures of the analysis, the most telling kinds first."""
     kinds = ("matrix", "shifts", "aircraft", "separation", "survival")
-    paths = sorted(p for kind in kinds for p in folder.glob(f"{kind}*.png"))
-    paths.sort(key=lambda p: kinds.index(p.stem.partition("_")[0]))
+    paths = [path for kind in kinds for path in sorted(folder.glob(f"{kind}*.png"))]
     return "".join(embed(path, path.stem.replace("_", " ")) for path in paths[:PICTURES])

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -17,7 +16,7 @@ from regimen.domains.airspace.analysis.flight import Pilot
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import ScenarioFile, load
 from regimen.envs import registry
-from regimen.envs.protocol import Baseline, Env, agents_of
+from regimen.envs.protocol import Env, agents_of
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
 from regimen.policies.policy import Policy, load_policy
@@ -29,6 +28,7 @@ Target = str | Path | Policy  # a run directory, a folder of them, a policy, or 
 EnvArgs = Mapping[str, object] | None  # settings of the environment besides those of a run
 BASELINES = ("no_op", "waypoint", "mvp")
 SEVERAL = ("mixed", "random", "all")  # values of `scenario` that are not one scenario
+ANY = "mixed"  # the `scenario` of who flies any: it is part of the program, which runs on different ones thus share
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,10 @@ def start_learned(params: PyTree, rows: int) -> PyTree:
 GREEDY, SAMPLED = Actor(act_learned, start_learned), Actor(act_sampled, start_learned)
 
 
-def baseline_pilot(name: str, function: Baseline) -> Pilot:
-    """The pilot that follows a baseline `fn(env, key, state, obs [N, ...]) -> action [N, ...]` of one episode."""
-    return Pilot(name, baseline_actor(function))
-
-
 _ALGORITHMS: dict[str, ActingAlgorithm] = {}
 
 
-def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False) -> Pilot:
+def policy_pilot(policy: Policy, stochastic: bool = False) -> Pilot:
     """The pilot that follows a learned policy. Policies of equal settings share one algorithm object, hence one
     compiled program."""
     algo, spec = policy.algo, policy.algo.bound.spec
@@ -87,7 +82,7 @@ def policy_pilot(policy: Policy, name: str = "policy", stochastic: bool = False)
         settings = [type(algo).__name__, repr(algo.config), dataclasses.asdict(algo.network)]
         settings += [spaces.to_json(spec.observation_space), spaces.to_json(spec.action_space)]
         algo = _ALGORITHMS.setdefault(json.dumps(settings, default=str), algo)
-    return Pilot(name, SAMPLED if stochastic else GREEDY, (algo, policy.params))
+    return Pilot(SAMPLED if stochastic else GREEDY, (algo, policy.params))
 
 
 def own_policies(policy: Policy) -> bool:
@@ -98,76 +93,54 @@ def own_policies(policy: Policy) -> bool:
 def aircraft_for(subjects: Sequence[Subject], files: Sequence[ScenarioFile]) -> int:
     """The number of aircraft that all scenarios are padded to; policies of single aircraft fix it."""
     count = max(len(f.ids) for f in files)
-    for s in subjects:
-        if s.agents and count > len(s.agents):
-            file = next(f for f in files if len(f.ids) > len(s.agents))
-            raise ConfigError(
-                f"{s.name} has policies for {len(s.agents)} aircraft ({', '.join(s.agents)}); {file.name} has "
-                f"{len(file.ids)}; choose scenarios with at most {len(s.agents)} (--scenario)"
-            )
-    fixed = {len(s.agents) for s in subjects if s.agents}
-    if len(fixed) > 1:
+    sizes = {len(s.agents) for s in subjects if s.agents}
+    for s in (s for s in subjects if s.agents and count > len(s.agents)):
+        file = next(f for f in files if len(f.ids) > len(s.agents))
+        raise ConfigError(
+            f"{s.name} has policies for {len(s.agents)} aircraft ({', '.join(s.agents)}); {file.name} has "
+            f"{len(file.ids)}; choose scenarios with at most {len(s.agents)} (--scenario)"
+        )
+    if len(sizes) > 1:
         raise ConfigError(
             "runs with policies for different numbers of aircraft cannot share a table; analyse them apart"
         )
-    return max(count, *fixed) if fixed else count
-
-
-def is_airspace(env: object) -> bool:
-    return str(env) == "airspace" or str(env).startswith(("airspace/", "airspace:"))
+    return max({count} | sizes)
 
 
 def make_airspace(name: str, args: Mapping[str, object]) -> Airspace:
-    """The environment of a run, or a clear refusal."""
+    """The environment of a run."""
     env = registry.resolve(name, args).native
-    if not isinstance(env, Airspace):
-        raise ConfigError(f"regimen analyse reads airspace runs; this is of '{name}'")
+    assert isinstance(env, Airspace)
     return env
-
-
-def for_all(env: Airspace) -> Airspace:
-    """The environment with its settings, for any scenario that `start` is given: its own one is no longer part of the
-    program, so that runs on different scenarios share a compiled one."""
-    return env.replace(scenario="mixed")
 
 
 def baseline_subject(name: str, env: Airspace) -> Subject:
     """A baseline, in the environment whose settings are given."""
     if name not in env.baselines:
         raise ConfigError(f"'{name}' is neither a run directory nor a baseline{nearest(name, env.baselines)}")
-    return Subject(name, baseline_pilot(name, env.baselines[name]), for_all(env))
+    return Subject(name, Pilot(baseline_actor(env.baselines[name])), env.replace(scenario=ANY))
 
 
 def subject_of(target: Target, checkpoint: str = "best", stochastic: bool = False, env_args: EnvArgs = None) -> Subject:
     """A run directory, a policy folder, a `Policy`, or the name of a baseline."""
+    path = None
     if isinstance(target, Policy):
-        return _learned_subject(target, target.meta, None, stochastic, env_args)
-    path = Path(target)
-    if path.is_dir():
-        if not (path / "config.yaml").exists() and not (path / "config.json").exists():
+        policy, origin = target, target.meta
+    else:
+        path = Path(target)
+        if not path.is_dir():
+            env = make_airspace("airspace/head_on", env_args or {})
+            if path.suffix or len(path.parts) > 1:
+                raise StorageError(f"no such run directory: {path}")
+            return baseline_subject(str(target), env)
+        if not has_config(path):
             raise StorageError(f"{path} is not a run directory: it has no config.yaml")
-        origin = read_config(path) if (path / "config.yaml").exists() else None
-        if origin is not None:
-            _refuse_other(origin.get("env"), path)
+        origin = read_config(path) if (path / "config.yaml").exists() else {}
+        refuse_other(origin.get("env", "airspace"), path)
         policy = load_policy(path, checkpoint)
-        return _learned_subject(policy, origin or policy.meta, path, stochastic, env_args)
-    env = make_airspace("airspace/head_on", dict(env_args or {}))
-    if path.suffix or len(path.parts) > 1:
-        raise StorageError(f"no such run directory: {path}")
-    return baseline_subject(str(target), env)
-
-
-def _refuse_other(env: object, path: Path | None) -> None:
-    if not is_airspace(env):
-        where = f"{path} is a run of '{env}'" if path is not None else f"the policy was trained on '{env}'"
-        raise ConfigError(f"{where}; regimen analyse reads airspace runs (see `regimen envs`)")
-
-
-def _learned_subject(
-    policy: Policy, origin: Mapping[str, Any], path: Path | None, stochastic: bool, env_args: EnvArgs
-) -> Subject:
-    _refuse_other(origin.get("env"), path)
-    env = make_airspace(origin["env"], dict(origin.get("env_args") or {}) | dict(env_args or {}))
+        origin = origin or policy.meta
+    refuse_other(origin.get("env"), path)
+    env = make_airspace(origin["env"], {**(origin.get("env_args") or {}), **(env_args or {})})
     for what in ("observation_space", "action_space"):
         trained, now = (spaces.describe(getattr(x, what)) for x in (policy, env))
         if trained != now:
@@ -175,18 +148,29 @@ def _learned_subject(
                 f"the policy's {what.replace('_', ' ')} is {trained} and the environment's is {now}; analyse a policy "
                 "with the env settings it was trained with (observation, neighbors)"
             )
-    scenario = getattr(env, "scenario", None)
-    name = path.name if path is not None else str(origin.get("env", "policy")).replace("airspace/", "")
-    pilot = policy_pilot(policy, name, stochastic)
-    one = None if scenario in SEVERAL else scenario
+    name = path.name if path is not None else str(origin["env"]).replace("airspace/", "")
+    pilot = policy_pilot(policy, stochastic)
+    one = None if env.scenario in SEVERAL else env.scenario
     agents = policy.algo.bound.spec.agents if own_policies(policy) else ()
-    return Subject(name, pilot, for_all(env), one, path, policy.meta.get("algorithm"), agents)
+    return Subject(name, pilot, env.replace(scenario=ANY), one, path, policy.meta.get("algorithm"), agents)
+
+
+def refuse_other(env: object, path: Path | None) -> None:
+    """Refuse what was not trained on the airspace."""
+    if not str(env).startswith(("airspace/", "airspace:")) and env != "airspace":
+        where = f"{path} is a run of '{env}'" if path is not None else f"the policy was trained on '{env}'"
+        raise ConfigError(f"{where}; regimen analyse reads airspace runs (see `regimen envs`)")
+
+
+def has_config(path: Path) -> bool:
+    """Whether a folder is a run directory or a policy folder."""
+    return (path / "config.yaml").exists() or (path / "config.json").exists()
 
 
 def run_folders(path: Path) -> list[Path]:
     """The run directories in a folder that is not one itself, as `regimen train airspace/all` writes them; those of
     seeds may lie one level deeper."""
-    if (path / "config.yaml").exists() or (path / "config.json").exists() or not path.is_dir():
+    if has_config(path) or not path.is_dir():
         return [path]
     folders = sorted(p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in path.glob(pattern))
     if not folders:

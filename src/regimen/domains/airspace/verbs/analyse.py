@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_lib
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -62,25 +62,11 @@ def run(argv: list[str]) -> int:
     from regimen.domains.airspace.analysis import analyse
     from regimen.files.storage import plain
 
-    analysis = analyse(
-        args.run,
-        args.scenario,
-        args.shifts,
-        args.episodes,
-        args.out,
-        targets=args.targets,
-        shift_range=args.range,
-        stochastic=args.stochastic,
-        jitter=args.jitter,
-        matrix=args.matrix,
-        baselines=args.baselines,
-        checkpoint=args.checkpoint,
-        seed=args.seed,
-        env_args=args.env_args,
-        quiet=args.quiet,
-    )
-    if args.json:
-        print(json_lib.dumps(plain(analysis.to_dict()), indent=2))
+    options: dict[str, Any] = dict(vars(args))
+    as_json = options.pop("json")
+    analysis = analyse(options.pop("run"), options.pop("scenario"), shift_range=options.pop("range"), **options)
+    if as_json:
+        print(json.dumps(plain(analysis.to_dict()), indent=2))
     else:
         print("\n".join([*analysis.lines(), f"written to {analysis.out}"]))
     return 0

@@ -53,10 +53,14 @@ def run(argv: list[str]) -> int:
         return 0
 
     from regimen.domains.airspace import show
+    from regimen.domains.airspace.env import Airspace
+    from regimen.domains.airspace.files import load
 
-    lines, outcome = show.report(args.name)
-    print("\n".join(lines))
-    print(show.picture(outcome, args.out or f"{Path(args.name).stem}.png"))
+    file = load(args.name)
+    env = Airspace(scenario=args.name, reward="compat")
+    state, rows = show.no_op(env)
+    print("\n".join(show.report(file, state, rows)))
+    print(show.picture(env, state, rows, Path(args.out or f"{Path(args.name).stem}.png")))
     return 0
 
 

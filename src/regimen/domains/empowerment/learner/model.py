@@ -9,6 +9,7 @@ where they are few, and a sample of them where not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from regimen.types import Array, Record, pytree_dataclass
 
 @pytree_dataclass
 class Moments(Record):
-    """States at times. `place` is a row's number among the reachable ones, where they are known."""
+    """Rows to learn from: states at times. `place` is a row's number among the reachable ones, where they are known."""
 
     state: Array  # [..., n]
     time: Array  # [...] int32
@@ -47,7 +48,7 @@ class Moves(Record):
 
 
 class WorldModel:
-    """What holds for any world: features, priors, ends."""
+    """A world as the learner sees it: features, priors, ends; this much holds for any."""
 
     exact = False  # whether expectations are
     places = 0  # reachable rows, where they are known
@@ -71,23 +72,25 @@ class WorldModel:
 
     def features(self, rows: Moments) -> Array:
         """What networks read [..., F]: the world's features, and the time."""
+        return self.with_time(self.each(self.world.features, rows).astype(jnp.float32), rows.time)
+
+    def each(self, function: Callable[[Array], Array], rows: Moments) -> Array:
+        """A vector [..., n] for the state of each row."""
         flat = rows.state.reshape(-1, *rows.state.shape[len(rows.lead) :])
-        x = jax.vmap(self.world.features)(flat).astype(jnp.float32).reshape(*rows.lead, -1)
-        return self.with_time(x, rows.time)
+        return jax.vmap(function)(flat).reshape(*rows.lead, -1)
 
     def with_time(self, x: Array, time: Array) -> Array:
         if not self.timed:
             return x
-        if self.one_hot:
-            return jnp.concatenate([x, (time[..., None] == jnp.arange(self.horizon)).astype(jnp.float32)], -1)
-        return jnp.concatenate([x, (time[..., None] / self.horizon).astype(jnp.float32)], -1)
+        now = time[..., None] == jnp.arange(self.horizon) if self.one_hot else time[..., None] / self.horizon
+        return jnp.concatenate([x, now.astype(jnp.float32)], -1)
 
     def prior(self, rows: Moments) -> Array:
         """How humans are believed to act [N, H, G, A]."""
         return equations.with_habit(jax.vmap(self.world.prior)(rows.state), self.habit)
 
     def marginals(self, prior: Array) -> Array:
-        """The same with unknown goals [N, H, A]."""
+        """How humans act when their goals are not known [N, H, A]."""
         out = jnp.einsum("hg,...hga->...ha", self.weights, prior)
         return out / out.sum(-1, keepdims=True)
 
@@ -101,20 +104,14 @@ class WorldModel:
 
     def allowed(self, rows: Moments) -> Array | None:
         """Robot actions there are [..., AR]; None: all of them."""
-        if self.world.allowed is None:
-            return None
-        flat = rows.state.reshape(-1, *rows.state.shape[len(rows.lead) :])
-        return jax.vmap(self.world.allowed)(flat).reshape(*rows.lead, -1)
+        return None if self.world.allowed is None else self.each(self.world.allowed, rows)
 
     def moves(self, rows: Moments, key: Array) -> Moves:
         raise NotImplementedError
 
 
 def product(factors: Sequence[X]) -> X:
-    out = factors[0]
-    for factor in factors[1:]:
-        out = out * factor
-    return out
+    return reduce(lambda a, b: a * b, factors)
 
 
 def joint_weights(prior: X, marginals: X, actions: np.ndarray) -> tuple[X, X]:
@@ -132,7 +129,7 @@ def joint_weights(prior: X, marginals: X, actions: np.ndarray) -> tuple[X, X]:
 
 
 class Imagined(WorldModel):
-    """Successors made inside the program from the world's `outcomes`."""
+    """A world whose successors are made inside the program from its `outcomes`."""
 
     def __init__(self, world: World, c: EmpowermentConfig):
         super().__init__(world, c)
@@ -148,7 +145,7 @@ class Imagined(WorldModel):
         return jax.vmap(self.moves_of)(rows, prior, self.marginals(prior), keys)
 
     def moves_of(self, row: Moments, prior: Array, marginals: Array, key: Array) -> Moves:
-        """Of one row; successors of all human actions considered side by side [AR, M * K]."""
+        """The moves of one row, with successors of all human actions side by side [AR, M * K]."""
         if self.humans is not None:
             actions, (p_q, p_v) = jnp.asarray(self.humans), joint_weights(prior, marginals, self.humans)
         else:
@@ -174,11 +171,11 @@ class Imagined(WorldModel):
         """Joint human actions [M, H] and their weights, whose expectation is right: some drawn from the marginals, and
         for each human all its own actions, beside the others' of each draw."""
         humans, actions, draws = self.world.humans, self.world.num_actions, self.samples
-        drawn = jax.random.categorical(key, jnp.log(marginals), shape=(draws, humans))  # [D, H]
+        some = jax.random.categorical(key, jnp.log(marginals), shape=(draws, humans))  # [D, H]
         same = jnp.eye(humans, dtype=bool)[None, :, None]
-        varied = jnp.broadcast_to(drawn[:, None, None], (draws, humans, actions, humans))
-        varied = jnp.where(same, jnp.arange(actions)[None, None, :, None], varied)  # [D, H, A, H]
-        joint = jnp.concatenate([drawn, varied.reshape(-1, humans)])
+        others = jnp.broadcast_to(some[:, None, None], (draws, humans, actions, humans))
+        each = jnp.where(same, jnp.arange(actions)[None, None, :, None], others)  # [D, H, A, H]
+        joint = jnp.concatenate([some, each.reshape(-1, humans)])
         p_q = jnp.concatenate([jnp.full(draws, 1 / draws), jnp.zeros(draws * humans * actions)])
         by_goal = jnp.broadcast_to(
             jnp.einsum("hk,hga->hakg", jnp.eye(humans), prior)[None] / draws, (draws, humans, actions, *prior.shape[:2])

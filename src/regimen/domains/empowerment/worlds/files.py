@@ -55,6 +55,9 @@ def read(path: str) -> dict[str, object]:
 
 def build(data: Mapping[str, object], where: str) -> World:
     """The world that a file or an entry of the library describes."""
+    from regimen.config.validation import coerce
+    from regimen.envs.arguments import hint_of, hints_of
+
     data = {ALIASES.get(str(key), str(key)): value for key, value in data.items() if key != "description"}
     text = data.get("map")
     if isinstance(text, list):
@@ -65,20 +68,12 @@ def build(data: Mapping[str, object], where: str) -> World:
     if kind not in KINDS:
         raise ConfigError(f"{where}: kind '{kind}' is unknown{nearest(kind, KINDS)}")
     cls = domains.load(KINDS[kind])
-    fields = {f.name for f in dataclasses.fields(cls)}
-    for key in data:
+    hints, fields = hints_of(cls), {f.name: f for f in dataclasses.fields(cls)}
+    for key, value in data.items():
         if key not in fields:
             raise ConfigError(f"{where}: a {kind} world has no '{key}'{nearest(key, fields)}")
-    return cls(**typed(cls, data, where))
-
-
-def typed(cls: type, data: Mapping[str, object], where: str) -> dict[str, object]:
-    """Values as the types of the fields they set."""
-    from regimen.config.validation import coerce
-    from regimen.envs.arguments import hint_of, hints_of
-
-    hints, fields = hints_of(cls), {f.name: f for f in dataclasses.fields(cls)}
-    return {k: coerce(v, hint_of(hints.get(k), fields[k].default), f"{where}: {k}") for k, v in data.items()}
+        data[key] = coerce(value, hint_of(hints.get(key), fields[key].default), f"{where}: {key}")
+    return cls(**data)
 
 
 def kind_of(text: str) -> str:

@@ -87,7 +87,7 @@ def run(argv: list[str]) -> int:
     ]
     args = parse(SearchArgs, renamed, "search")
     from regimen.domains.network_defense.search import equal_orders, lines, prepare
-    from regimen.experiments.search.command import start
+    from regimen.experiments.search.api import start
 
     if args.classes:
         report = equal_orders(args)

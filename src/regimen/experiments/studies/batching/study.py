@@ -29,7 +29,6 @@ from regimen.experiments.studies.curves import Curve, Results, Row
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick
 from regimen.experiments.studies.gradients import GradientNoise, Rollouts, groups
 from regimen.experiments.studies.report import fill, numbers_of, read_texts
-from regimen.files.storage import plain
 from regimen.reports.table import Table
 from regimen.statistics import Estimate
 from regimen.types import State
@@ -259,12 +258,8 @@ class BatchingStudy(Frame):
 
     def raw(self) -> Results:
         races = [
-            {
-                "regimen": plain(dataclasses.asdict(race.regimen)),
-                "lr": race.lr,
-                "seeds": [dataclasses.asdict(c) for c in race.curves],
-            }
-            for race in self.races.values()
+            {"regimen": dataclasses.asdict(x.regimen), "lr": x.lr, "seeds": list(map(dataclasses.asdict, x.curves))}
+            for x in self.races.values()
         ]
         gradient = [
             {"policy": p, "advantages": k, "group": g, "size": n, "norms": x.norms, "cosines": x.cosines}
@@ -324,9 +319,10 @@ def run(
 ) -> BatchingStudy:
     """Measure what is asked for and write it to a folder; `options` are the fields of `BatchingOptions`, `overrides`
     any settings of `regimen train` that hold for all trainings. Ctrl+C ends it early and keeps what is measured."""
-    chosen = resolve_options(options, quick)
-    config, handle, chosen = prepare(env, chosen, preset, dict(env_args or {}), device, dict(overrides or {}))
-    study = BatchingStudy(config, handle, chosen, env=handle.id, out=BatchingStudy.folder(env, out), command=command)
-    goal = "" if chosen.target is None else f", target {chosen.target:g}"
-    study.measure(console or Lines(quiet=True), f"{chosen.seeds} seeds, {study.budget:,} steps each{goal}")
+    config, handle, settings = prepare(
+        env, resolve_options(options, quick), preset, dict(env_args or {}), device, dict(overrides or {})
+    )
+    study = BatchingStudy(config, handle, settings, env=handle.id, out=BatchingStudy.folder(env, out), command=command)
+    goal = "" if settings.target is None else f", target {settings.target:g}"
+    study.measure(console or Lines(quiet=True), f"{settings.seeds} seeds, {study.budget:,} steps each{goal}")
     return study

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from regimen.experiments.studies.curves import Row
-from regimen.experiments.studies.report import fill, short, shown
+from regimen.experiments.studies.report import fill, short, with_interval
 
 
 def sentences(part: str, rows: Sequence[Row], targets: Sequence[float], gate: float) -> list[str]:
@@ -19,9 +19,9 @@ def sentences(part: str, rows: Sequence[Row], targets: Sequence[float], gate: fl
         case "overfit":
             return [
                 fill(
-                    "{arm}: on a new batch an update keeps {kept:.0f}% of what it claims ",
+                    "{arm}: on a new batch an update keeps {share:.0f}% of what it claims ",
                     row,
-                    kept=100 * (1 - row["lost"].value),
+                    share=100 * (1 - row["lost"].value),
                 )
                 + fill("(lost {lost:percent}).", row)
                 for row in rows
@@ -39,7 +39,7 @@ def target_sentence(race: Sequence[Row], target: str) -> str:
         return f"No strategy had half of its seeds at {target} within the budget."
     first, quick = (min(there, key=lambda row: row[f"{unit}_to_{target}"].value) for unit in ("steps", "seconds"))
     return (
-        f"{target}: fewest steps with {first['arm']}, {shown(first[f'steps_to_{target}'])}; least time with "
+        f"{target}: fewest steps with {first['arm']}, {with_interval(first[f'steps_to_{target}'])}; least time with "
         f"{quick['arm']}, {short(quick[f'seconds_to_{target}'].value)} s; {len(there)} of {len(race)} strategies "
         "had half of their seeds there."
     )

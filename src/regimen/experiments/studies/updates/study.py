@@ -334,7 +334,7 @@ def run(
     """Measure what is asked for and write it to a folder; `options` are the fields of `UpdatesOptions`. Ctrl+C
     ends it early and keeps what is measured."""
     args = dict(env_args or {})
-    chosen = resolve_options(env, args, device, options, quick)
-    study = UpdatesStudy(args, device, chosen, env=env, out=UpdatesStudy.folder(env, out), command=command)
-    study.measure(console or Lines(quiet=True), f"{chosen.seeds} seeds, {chosen.budget:,} steps for each training")
+    settings = resolve_options(env, args, device, options, quick)
+    study = UpdatesStudy(args, device, settings, env=env, out=UpdatesStudy.folder(env, out), command=command)
+    study.measure(console or Lines(quiet=True), f"{settings.seeds} seeds, {settings.budget:,} steps for each training")
     return study
