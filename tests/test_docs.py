@@ -97,7 +97,7 @@ def test_commands_can_be_read(page, line, placeholders):
     assert argv[0] in cli.VERBS
     if "--help" in argv:
         return
-    argv = ["mypackage.envs:make_env" if token == "ENV" else token for token in argv]
+    argv = ["mypackage.envs:make_env" if token == "ENV" else token for token in argv if token != "--trust"]
     if argv[0] == "train":
         config, _ = read(argv[1:])
         resolve(config, native=False)
