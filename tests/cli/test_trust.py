@@ -320,3 +320,16 @@ def test_aliases_are_counted():
     for text in (BOMB, "a: &a [*a]", "[" * 5000):
         with pytest.raises(yaml.YAMLError):
             yaml_files.load(text)
+
+
+@pytest.mark.long
+def test_workers_of_ray_make_what_was_trusted(capsys, trained, evil):
+    """The program that trains judges; its workers get the words of the file as well, and ask nobody again."""
+    pytest.importorskip("ray")
+    run = handed_over(trained, evil / "run", names_in(evil)["absolute"])
+    config = read_config(run)
+    config["engine"] |= {"name": "ray", "workers": 1}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    shutil.rmtree(run / "checkpoints")
+    refused(capsys, evil, ["resume", run, "--quiet"])
+    assert main(["resume", str(run), "--quiet", "--trust"]) == 0 and ran(evil)
