@@ -74,19 +74,25 @@ __all__ += ["register_algorithm", "register_env", "register_network", "resume", 
 
 
 def train(
-    env: Any = "cartpole", algo: str | Algorithm = "ppo", callback: Callback | None = None, **overrides: Any
+    env: Any = "cartpole",
+    algo: str | Algorithm = "ppo",
+    callback: Callback | None = None,
+    trust: bool = False,
+    **overrides: Any,
 ) -> Result:
     """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`,
     `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
     update; returning True stops the run. `NAME/all` and `algo="all"` train several; their results are in
-    `runs`."""
+    `runs`. `trust`: also code that files name and that is not installed may run."""
+    from regimen.config.trust import trusting
     from regimen.experiments import many
 
-    if many.is_several(env, algo):
-        return many.train_all(many.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
-    from regimen.runs.trainer import Trainer
+    with trusting(trust):
+        if many.is_several(env, algo):
+            return many.train_all(many.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
+        from regimen.runs.trainer import Trainer
 
-    return Trainer(env, algo, **overrides).train(callback)
+        return Trainer(env, algo, **overrides).train(callback)
 
 
 def __getattr__(name: str) -> Any:

@@ -230,7 +230,12 @@ def test_a_full_disk_loses_nothing(capsys, run):
     log.unlink()
     log.symlink_to("/dev/full")
     more = ["--total-steps", str(4 * UPDATE), "--quiet"]
-    refused(capsys, ["resume", run, *more], 6, r"cannot write .*log.txt: disk full .*then `regimen resume` the run")
+    refused(
+        capsys,
+        ["resume", run, *more, "--trust"],
+        6,
+        r"cannot write .*log.txt: disk full .*then `regimen resume` the run",
+    )
     log.unlink()
     log.write_bytes(text)
     assert main(["resume", str(run), *more]) == 0

@@ -8,6 +8,7 @@ import sys
 import traceback
 
 from regimen.config.domains import Verb, domains, load
+from regimen.config.trust import trusting
 from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
 from regimen.style import painted
@@ -70,9 +71,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
-    argv = [token for token in argv if token != "--debug"]
+    trust = "--trust" in argv
+    argv = [token for token in argv if token not in ("--debug", "--trust")]
     try:
-        with Leaving():
+        with Leaving(), trusting(trust):
             code = _dispatch(argv)
         sys.stdout.flush()
         return code
@@ -150,6 +152,7 @@ def top_help() -> str:
         "  --help                 this page; `regimen VERB --help` explains every flag of a verb",
         "  --version              the installed version",
         "  --debug                show the traceback of an error",
+        "  --trust                run the code that a file names (of a run, a dataset) even if it is not installed",
         "",
         painted("Examples:", "bold"),
         EXAMPLES,

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from regimen.config import trust
 from regimen.errors import ConfigError, StorageError
 
 PREFIX = "minari:"
@@ -60,11 +61,12 @@ def environment(path: Path) -> tuple[str, dict[str, Any]]:
     metadata = read_metadata(path)
     note = metadata.get(OWN)
     if isinstance(note, dict) and note.get("env"):
-        return str(note["env"]), dict(note.get("env_args") or {})
+        return trust.named(str(note["env"]), path), dict(note.get("env_args") or {})
     try:
         spec = json.loads(metadata["env_spec"])
         limit = spec.get("max_episode_steps")
-        return f"gym:{spec['id']}", dict(spec.get("kwargs") or {}) | ({"max_episode_steps": limit} if limit else {})
+        args = dict(spec.get("kwargs") or {}) | ({"max_episode_steps": limit} if limit else {})
+        return trust.named(f"gym:{spec['id']}", path), args
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
             f"the dataset {path} does not say which environment it is of; name it: `regimen train ENV --data {path}`"

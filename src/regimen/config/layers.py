@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regimen.config import datasets, presets
+from regimen.config import datasets, presets, trust
 from regimen.config import names as migrating
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
 from regimen.config.curriculum import PRESET
@@ -50,12 +50,13 @@ def build_config(
     file = presets.load_yaml(Path(config_file).expanduser(), "config file") if config_file is not None else {}
     file_where = f"config file '{config_file}': "
 
-    env = str(coerce(env or _peek(overrides, "env") or _peek(file, "env"), str | None, "env") or "")
+    env = coerce(env or _peek(overrides, "env") or _peek(file, "env"), str | None, "env")
     if not env:
         raise ConfigError("no environment named; see `regimen envs`")
     env, of_dataset = dataset_env(env, _peek(overrides, "data"))
     check_env_name(env)
     env = anchored(env)
+    trust.vouch(env)
     algorithm = algo or _peek_algorithm(overrides) or _peek_algorithm(file)
     device = _peek(overrides, "device") or _peek(file, "device") or "auto"
     device = coerce(device, field_types(TrainConfig)["device"], "device")

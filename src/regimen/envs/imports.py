@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from regimen.config import trust
 from regimen.errors import ConfigError, EnvError, nearest
 
 
@@ -20,20 +21,24 @@ def load(target: str) -> Any:
     where, _, attribute = target.rpartition(":")
     if not where or not attribute:
         raise ConfigError(f"environment '{target}': write module:factory or path/to/file.py:factory")
-    value: Any = import_file(where) if where.endswith(".py") else import_module(where)
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            public = [n for n in vars(value) if not n.startswith("_")]
-            raise EnvError(f"environment '{target}': {where} has no '{part}'{nearest(part, public)}")
-        value = getattr(value, part)
+    with trust.judging(target):
+        value: Any = import_file(where) if where.endswith(".py") else import_module(where)
+        for part in attribute.split("."):
+            if not hasattr(value, part):
+                public = [n for n in vars(value) if not n.startswith("_")]
+                raise EnvError(f"environment '{target}': {where} has no '{part}'{nearest(part, public)}")
+            value = getattr(value, part)
     return value
 
 
 def import_module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:
+    trust.require_module(name)
+    if trust.judged() is None and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a user's file never hides an installed package
     try:
         return importlib.import_module(name)
+    except trust.UntrustedError:
+        raise
     except (Exception, SystemExit) as e:
         close = difflib.get_close_matches(name, ["gym", "gymnax", "pettingzoo"], n=1)
         hint = f"; did you mean '{close[0]}:...'?" if close else ""
@@ -46,6 +51,7 @@ def import_file(path: str) -> ModuleType:
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise EnvError(f"cannot import the environment file '{path}': no such file")
+    trust.require_file(file)
     name = f"regimen_user_{file.stem}_{zlib.crc32(str(file).encode()):08x}"  # one module per file, imported once
     if name in sys.modules:
         return sys.modules[name]
@@ -56,6 +62,9 @@ def import_file(path: str) -> ModuleType:
         sys.path.append(str(file.parent))  # its neighbours can be imported
     try:
         spec.loader.exec_module(module)
+    except trust.UntrustedError:
+        del sys.modules[name]
+        raise
     except (Exception, SystemExit) as e:
         del sys.modules[name]
         raise EnvError(f"cannot import the environment file '{path}': {one_line(e)}") from e

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from regimen.config import trust
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
 from regimen.config.domains import EnvEntry
 from regimen.config.validation import coerce
@@ -85,11 +86,16 @@ def resolve(env: EnvLike, env_args: Mapping[str, object] | None = None) -> EnvHa
     """A handle on an id (see `locate`), a class, a factory or an instance, native or of Gymnasium.
 
     `env_args` sets the fields of a native environment, the arguments of `gym.make`, of the class or of the factory;
-    `max_episode_steps` always works.
+    `max_episode_steps` always works. What a file names is judged while it is made (`config/trust.py`).
     """
+    with trust.judging(env):
+        return handle_on(*locate(env), env_args)
+
+
+def handle_on(name: str, target: Any, env_args: Mapping[str, object] | None) -> EnvHandle:
+    """A handle on what `locate` found."""
     import gymnasium
 
-    name, target = locate(env)
     args: Arguments = dict(env_args or {})
     if LIMIT in args:
         args[LIMIT] = coerce(args[LIMIT], int, f"env.{LIMIT}")
@@ -105,7 +111,10 @@ def resolve(env: EnvLike, env_args: Mapping[str, object] | None = None) -> EnvHa
         if kind == "pettingzoo":
             from regimen.envs.adapters.pettingzoo import parallel_factory
 
-            return parallel_handle(name, guarded(lambda: parallel_factory(identifier), name)(), args)
+            maker = guarded(lambda: parallel_factory(identifier), name)()
+            if trust.judged() is not None and ":" in identifier:
+                required_env(maker)
+            return parallel_handle(name, maker, args)
         make, args = gym_factory(identifier, args, name)
         return host_handle(name, make, args)
     if isinstance(target, gymnasium.vector.VectorEnv):
@@ -142,7 +151,9 @@ def locate(env: EnvLike) -> tuple[str, Any]:
     The target is an object, or for the first three prefixes that very string.
     """
     if not isinstance(env, str):
+        trust.vouch(name_of(env))
         return name_of(env), env
+    trust.vouch(env)
     name, target = (env, ENVS[env].target) if env in ENVS else (anchored(env), env)
     if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:")):
         return name, target
@@ -150,8 +161,20 @@ def locate(env: EnvLike) -> tuple[str, Any]:
     if prefix in FILES:
         return name, load(FILES[prefix].target)(file)
     if colon:
-        return name, load(target)
+        with trust.judging(target) as strange:
+            return str(name), required_env(load(target)) if strange else load(target)
     raise ConfigError(f"unknown environment '{env}'{suggestion(env)} (or {OTHERS})")
+
+
+def required_env(target: Any) -> Any:
+    """What a file names, refused where it is no environment: any other function could do anything when it is called."""
+    import gymnasium
+
+    is_env = issubclass(target, gymnasium.Env) if inspect.isclass(target) else isinstance(target, gymnasium.Env)
+    shaped = inspect.isclass(target) and all(callable(getattr(target, n, None)) for n in ("reset", "step"))
+    if is_env or shaped or looks_parallel(target) or looks_native(target):
+        return target
+    raise trust.refused("it is no class of environments but a function, which could do anything")
 
 
 def name_of(env: object) -> str:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from regimen.errors import StorageError
-from regimen.files.storage import Json, read_json, write_json
+from regimen.files.storage import Json, read_json, read_plain, regular, write_json
 from regimen.trees import flatten
 from regimen.types import PyTree
 
@@ -179,7 +179,7 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], Json]:
 def verify(path: Path) -> Json:
     """The meta.json of a checkpoint whose files are those that were written, by this version or an earlier one."""
     try:
-        meta = json.loads((path / "meta.json").read_text())
+        meta = json.loads(read_plain(path / "meta.json"))
         schema, files = meta["schema"], meta["files"]
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise StorageError(f"the checkpoint {path} is damaged: meta.json cannot be read ({type(e).__name__})") from e
@@ -196,5 +196,5 @@ def verify(path: Path) -> Json:
 
 def digest(path: Path) -> str:
     """SHA-256 of a file, read in pieces: a replay may be larger than the memory that is free."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import read_config
-from regimen.files.storage import Json, read_json, read_text
+from regimen.files.storage import Json, read_json, read_text, regular
 from regimen.words import aligned, clock, count, score, size
 
 DEEPEST = 4  # folders below the one asked for
@@ -67,7 +67,7 @@ def locked(path: Path) -> bool:
     import fcntl
 
     try:
-        with open(path / ".lock", "rb") as file:
+        with open(path / ".lock", "rb", opener=regular) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return not isinstance(error, FileNotFoundError)
@@ -77,7 +77,7 @@ def locked(path: Path) -> bool:
 def last_row(path: Path) -> Json:
     """The last whole line of metrics.jsonl that holds a row."""
     lines: list[bytes] = []
-    with contextlib.suppress(OSError), open(path / "metrics.jsonl", "rb") as file:
+    with contextlib.suppress(OSError), open(path / "metrics.jsonl", "rb", opener=regular) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
         lines = file.read().split(b"\n")
     for line in reversed(lines[:-1]):

@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 import yaml
 
+from regimen.config import trust, yaml_files
 from regimen.errors import StorageError
 from regimen.files import storage
 
@@ -107,6 +108,7 @@ class RunFiles:
 
         if self._lock is not None:
             return
+        storage.require_own(self.path)
         path = self.path / ".lock"
         with storage.writing(path):
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closing it gives the lock back
@@ -190,7 +192,7 @@ class RunFiles:
             if table.path.exists():
                 table.close()
                 with storage.writing(table.path):
-                    data = table.path.read_bytes()
+                    data = storage.read_bytes(table.path)
                 storage.write_atomic(table.path, storage.rows_up_to(data, counter, updates))
         self._attach()
 
@@ -224,7 +226,7 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         return {}
     try:
-        header, *lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] or [""]
+        header, *lines = storage.read_plain(path, "replace").split("\n")[:-1] or [""]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     columns = next(csv.reader([header]), [])
@@ -245,14 +247,14 @@ def read_config(path: Path) -> storage.Json:
     """config.yaml of a run directory."""
     path = Path(path) / "config.yaml"
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = yaml_files.load(storage.read_plain(path))
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise StorageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
         raise StorageError(f"{path} does not hold a configuration")
-    return value
+    return trust.named(value, path)
 
 
 def versions() -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from regimen.config.trust import is_trusting
 from regimen.errors import StorageError
 
 Json = dict[str, Any]  # an object of a JSON or YAML file
@@ -66,7 +67,7 @@ def plain(value: object, finite: bool = True) -> Any:
     if isinstance(value, float):
         return value if not finite or math.isfinite(value) else None
     if value is None or isinstance(value, (bool, int, str)):
-        return value
+        return str(value) if isinstance(value, str) else value  # of a file's word (`config/trust.py`) the plain text
     if isinstance(value, Mapping):
         return {str(k): plain(v, finite) for k, v in value.items()}
     if isinstance(value, Iterable):
@@ -81,6 +82,7 @@ def replacing(path: Path, alike: bool = True) -> Iterator[Path]:
     number = os.getpid()
     tmp = path.with_name(f".{path.stem}.{number}.tmp{path.suffix}" if alike else f".{path.name}.{number}.tmp")
     try:
+        tmp.unlink(missing_ok=True)  # it might be a link to elsewhere
         yield tmp
         os.replace(tmp, path)
     except BaseException:  # Ctrl+C too leaves no half-written file behind
@@ -102,10 +104,42 @@ def write_json(path: Path, value: object, sync: bool = True) -> None:
     write_atomic(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n", sync)
 
 
+def regular(path: str, flags: int) -> int:
+    """An `opener` that takes regular files only: opening a pipe would wait for its other end."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """What is in a regular file."""
+    with open(path, "rb", opener=regular) as file:
+        return file.read()
+
+
+def read_plain(path: Path, errors: str = "strict") -> str:
+    """The text in a regular file."""
+    return read_bytes(path).decode(errors=errors).replace("\r\n", "\n")
+
+
+def require_own(folder: Path) -> None:
+    """Refuse to write into a folder with links that lead out of it: what they lead to is not the run's."""
+    own = folder.resolve()
+    for place, folders, names in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *names)):
+            if path.is_symlink() and not (target := path.resolve()).is_relative_to(own) and not is_trusting():
+                raise StorageError(
+                    f"{path} is a link to {target}, outside of the run, and would be written to; put a copy in its "
+                    "place, or allow it with --trust (trust=True in Python)"
+                )
+
+
 def read_json(path: Path) -> Json:
     """The object in `path`; empty when the file is missing or does not hold one."""
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(read_plain(path))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -114,7 +148,7 @@ def read_json(path: Path) -> Json:
 def read_text(path: Path) -> str:
     """The text in `path`; empty when the file is missing or cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_plain(path, "replace")
     except OSError:
         return ""
 
@@ -187,7 +221,7 @@ class CsvLog:
         self.columns: list[str] = []
         self._first = tuple(first)
         self._lines = Appender(path)
-        with contextlib.suppress(OSError), open(path, encoding="utf-8", newline="") as file:
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", newline="", opener=regular) as file:
             line = file.readline()
             if line.endswith("\n"):
                 self.columns = next(csv.reader([line]))
@@ -208,7 +242,7 @@ class CsvLog:
         rows = b""  # a header torn by a kill has none
         self._lines.close()
         if self.columns:
-            with writing(self.path), open(self.path, "rb") as file:
+            with writing(self.path), open(self.path, "rb", opener=regular) as file:
                 file.readline()
                 rows = b"".join(line[:-1] + pad for line in file if line.endswith(b"\n"))
         write_atomic(self.path, csv_line(columns).encode() + rows)
@@ -269,7 +303,7 @@ def rows_up_to(data: bytes, counter: str, limit: int) -> bytes:
 
 def json_lines(path: Path) -> Iterator[tuple[bytes, Json]]:
     """Whole lines that hold an object; a torn line, or the zeros a power failure leaves, are passed over."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return

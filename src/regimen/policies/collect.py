@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import exploration, trees
+from regimen.config.trust import trustable
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
@@ -308,16 +309,19 @@ def episode_of(rows: ReplayRows, algo: ActingAlgorithm) -> RecordedEpisode:
 # --- collect ---------------------------------------------------------------------------------------------------------
 
 
+@trustable
 def collect(
     target: registry.EnvLike | Path,
     out: str | Path,
     policy: str | None = None,
     env_args: Mapping[str, object] | None = None,
     env: registry.EnvLike | None = None,
+    trust: bool = False,
     **options: Any,
 ) -> Dataset:
     """Write a Minari dataset of a run's policies, or of random actions on an environment, and read it back. `env` is
-    the environment itself, where the run was trained on an object; the other options are those of `gather`."""
+    the environment itself, where the run was trained on an object; `trust`: also code that its files name and that is
+    not installed may run; the other options are those of `gather`."""
     path = Path(target) if is_run(target) else None
     origin = {} if path is None else RunFiles.open(path).config
     handle = environment(target, origin, env, env_args or {}, "collect")

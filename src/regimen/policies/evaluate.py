@@ -15,6 +15,7 @@ import numpy as np
 from jax.stages import Compiled
 
 from regimen import spaces, words
+from regimen.config.trust import trustable
 from regimen.envs import registry
 from regimen.envs.protocol import Env
 from regimen.envs.registry import EnvHandle
@@ -268,6 +269,7 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
 # --- the verb `evaluate` --------------------------------------------------------------------------------------------
 
 
+@trustable
 def evaluate(
     target: registry.EnvLike | Path,
     policy: str | Policy | None = None,
@@ -277,9 +279,11 @@ def evaluate(
     checkpoint: str = "best",
     tracking_uri: str | None = None,
     env: registry.EnvLike | None = None,
+    trust: bool = False,
 ) -> Evaluation:
     """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
-    environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy."""
+    environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy.
+    `trust`: also code that their files name and that is not installed may run."""
     learned = policy if isinstance(policy, Policy) else None
     origin, which = {}, None
     if isinstance(target, str) and target.startswith("models:/"):

@@ -21,11 +21,12 @@ from regimen.algorithms import policy_map
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
+from regimen.config.trust import named, trustable
 from regimen.config.validation import field_types
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, digest, verify
-from regimen.files.storage import Json
+from regimen.files.storage import Json, read_plain
 from regimen.trees import flatten, unflatten
 from regimen.types import PyTree, Spec
 
@@ -163,8 +164,10 @@ def save_policy(path: Path, algorithm: str, algo: Algorithm, params: PyTree, met
         raise StorageError(f"cannot write the policy {path}: {e.strerror or e}") from e
 
 
-def load_policy(source: str | Path, checkpoint: str = "best") -> Policy:
-    """The policy of a run directory (or of a policy folder). `checkpoint`: `best`, `final` or an env step."""
+@trustable
+def load_policy(source: str | Path, checkpoint: str = "best", *, trust: bool = False) -> Policy:
+    """The policy of a run directory (or of a policy folder). `checkpoint`: `best`, `final` or an env step. `trust`:
+    also code that its files name and that is not installed may run."""
     path = Path(source)
     if (path / "config.json").exists():
         return read_policy(path)
@@ -229,13 +232,13 @@ def config_of(cls: type, values: Mapping[str, object]) -> Any:
 def read_files(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
     """config.json and the arrays of a policy folder, verified."""
     try:
-        meta = json.loads((path / "config.json").read_text())
+        meta = json.loads(read_plain(path / "config.json"))
         schema, weights = meta["schema"], path / "policy.safetensors"
         if schema > SCHEMA:
             raise StorageError(f"the policy in {path} was written by a newer version (schema {schema} > {SCHEMA})")
         if meta.get("sha256") not in (None, digest(weights)):
             raise StorageError(f"the policy in {path} is damaged: policy.safetensors has changed")
-        return meta, load_file(weights)
+        return named(meta, path / "config.json"), load_file(weights)
     except StorageError:
         raise
     except FileNotFoundError as e:

@@ -71,7 +71,6 @@ class Measured(LoggedRun):
 class Group:
     """The runs of one setting on one task."""
 
-    key: tuple[object, ...]
     label: str
     runs: list[Measured]
     scores: np.ndarray  # [runs] of the metric compared
@@ -271,7 +270,8 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
     grouping = [key for key in keys if key != "env"] or ["algorithm"]
     members: dict[tuple[object, ...], list[Measured]] = {}
     for run in runs:
-        members.setdefault(tuple(plain(run.flat.get(key)) for key in grouping), []).append(run)
+        values = [run.flat.get(key) for key in grouping]
+        members.setdefault(tuple(tuple(v) if isinstance(v, list) else v for v in values), []).append(run)
     names = dict.fromkeys(name for run in runs for name in run.values)
     groups = []
     for key, group in members.items():
@@ -279,7 +279,7 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
         label = ", ".join(str(v) if k == "algorithm" else f"{k} {in_words(v)}" for k, v in zip(grouping, key))
         middle = Estimate.of(iqm(scores), bootstrap_interval(scores))
         every = {name: measure(name, group) for name in names if any(name in run.values for run in group)}
-        groups.append(Group(key, label, group, scores, middle, every))
+        groups.append(Group(label, group, scores, middle, every))
         mixed = differing(group, grouping)
         if mixed:
             notes.append(f"{env}, {label}: its runs differ in {', '.join(mixed[:3])}; --by {mixed[0]} separates them")
@@ -291,10 +291,6 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
     if offline and len(offline) < len(groups):
         notes.append(f"{env}: {', '.join(offline)} learned from data; its steps are gradient steps, not env steps")
     return task
-
-
-def plain(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def in_words(value: object) -> str:

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from regimen.errors import StorageError
+from regimen.files.storage import read_bytes
 
 PICTURES = {".png": "image/png", ".gif": "image/gif"}
 
@@ -50,7 +51,7 @@ def tiles(values: Iterable[tuple[str, str]]) -> str:
 def embed(path: Path, caption: str, chart: bool = True) -> str:
     """Return a picture as a part of the page; a chart is drawn on white and is inverted in the dark."""
     try:
-        data = base64.b64encode(path.read_bytes()).decode("ascii")
+        data = base64.b64encode(read_bytes(path)).decode("ascii")
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     text, kind = escape(caption), PICTURES.get(path.suffix.lower(), "image/png")

@@ -20,7 +20,7 @@ from regimen.envs.adapters.pettingzoo import ParallelNative, Team
 from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles
-from regimen.files.storage import replacing
+from regimen.files.storage import replacing, require_own
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.table import Table
 from regimen.schedule import Episodes
@@ -58,6 +58,7 @@ def replay(
             raise ConfigError(f"scenario: {name} has none to choose from")
         args["scenario"] = scenario
     env = drawing_env(name, args, gif)
+    require_own(path)
     folder, start = path / "replays", f"{Path(scenario).stem}-" if scenario else ""
     try:
         folder.mkdir(exist_ok=True)

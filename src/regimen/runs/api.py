@@ -19,6 +19,7 @@ from regimen.config.catalogue import folder_name
 from regimen.config.fields import Count
 from regimen.config.regimen import share_rollout
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
+from regimen.config.trust import trustable
 from regimen.config.validation import validate
 from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals
@@ -26,7 +27,7 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
-from regimen.files.storage import check_free, plain, read_json, write_atomic
+from regimen.files.storage import check_free, plain, read_json, require_own, write_atomic
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import processes
 from regimen.runs.build import make_engine
@@ -304,6 +305,7 @@ def copy_run(source: RunFiles, target: Path) -> RunFiles:
 # --- resume ----------------------------------------------------------------------------------------------------------
 
 
+@trustable
 @processes.together
 def resume(
     run_dir: str | Path,
@@ -318,11 +320,14 @@ def resume(
     console: Console | None = None,
     callback: Callback | None = None,
     env: registry.EnvLike | None = None,
+    trust: bool = False,
 ) -> Result:
     """Continue a run exactly where a checkpoint left it; with `out`, in a new directory. `env` is the environment
-    itself, where the run was trained on an object."""
+    itself, where the run was trained on an object. `trust`: also code that its files name and that is not installed
+    may run."""
     begun = time.monotonic()
     source = RunFiles.open(Path(run_dir))
+    require_own(source.path)
     config = layers.from_dict(read_config(source.path))
     if total_steps is not None or total_episodes is not None:
         config = config.replace(total_steps=total_steps, total_episodes=total_episodes)

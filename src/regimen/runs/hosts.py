@@ -11,6 +11,7 @@ from typing import Any
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
+from regimen.config.trust import pledge, take
 from regimen.errors import ConfigError, LostProcessError, RegimenError
 from regimen.files.storage import Json, plain
 from regimen.runs.api import default_path, resume, train
@@ -44,6 +45,7 @@ def work(job: Json) -> dict[str, object]:
     from regimen.files.console import Console
 
     console = Console(quiet=job["quiet"])
+    take(job["pledge"])
     try:
         if "resume" in job:
             result = resume(job["resume"], console=console, **job["arguments"])
@@ -65,6 +67,7 @@ def launch(job: Json, hosts: int, address: str | None, device: str) -> Result:
 
     if hosts < 1:
         raise ConfigError(f"--hosts: {hosts} is out of range; it must be at least 1")
+    job = job | {"pledge": pledge()}
     options: dict[str, Any] = {"address": address}
     if address is None:
         options = {"address": "local", "num_cpus": max(hosts, os.cpu_count() or 1), "include_dashboard": False}

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from regimen.config import trust, yaml_files
 from regimen.config.catalogue import FILES
 from regimen.config.domains import domains
 from regimen.errors import ConfigError, nearest
@@ -43,7 +44,7 @@ class Preset:
 def load_yaml(path: Path, what: str) -> dict[str, Any]:
     """A YAML file that holds a mapping, or a ConfigError in one line."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml_files.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{what} '{path}' cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -55,7 +56,7 @@ def load_yaml(path: Path, what: str) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{what} '{path}': expected `key: value` lines, found {type(content).__name__}")
-    return content
+    return trust.named(content, path)
 
 
 @lru_cache(maxsize=64)

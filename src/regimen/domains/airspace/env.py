@@ -278,8 +278,8 @@ class Airspace(NativeEnv):
 
         slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
         speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
-        wanted = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
-        target = jnp.where(steered[:, None], wanted, state.target)
+        aim = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
+        target = jnp.where(steered[:, None], aim, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
         end = self.fly(state, turn, dynamics.to_tas(target[:, 1], state.air))
         motion, separation = end.motion, jnp.sqrt(end.squared)

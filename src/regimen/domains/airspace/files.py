@@ -12,10 +12,13 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from regimen.domains.airspace import SCENARIOS, aircraft
-from regimen.domains.airspace.geodesy import Center, haversine
+from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, haversine
 from regimen.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -81,10 +84,43 @@ class ScenarioFile:
         return min((haversine(a.lat, a.lon, b.lat, b.lon) for a, b in pairs), default=math.inf)
 
     def arrays(self, n: int | None = None) -> Scenario:
-        """What an episode starts from, padded to `n` aircraft."""
-        from regimen.domains.airspace.state import from_file
+        """What an episode starts from, in numpy, padded to `n` aircraft; absent ones are far away and fly nowhere."""
+        from regimen.domains.airspace.state import Scenario
 
-        return from_file(self, n)
+        count = len(self.agents)
+        n = count if n is None else n
+        if n < count:
+            raise ValueError(f"{self.name} has {count} aircraft, more than {n}")
+
+        def padded(values: npt.ArrayLike, fill: float = 0.0, dtype: type = np.float32) -> Any:
+            rows = np.array(values, dtype)
+            return np.concatenate([rows, np.full((n - count, *rows.shape[1:]), fill, dtype)])
+
+        array: Any = np.array  # which a `Scenario` declares as one of jax
+        starts = np.array([from_latlon(self.center, a.lat, a.lon) for a in self.agents])
+        return Scenario(
+            present=padded([True] * count, False, bool),
+            north=padded(starts[:, 0]),
+            east=padded(starts[:, 1]),
+            heading=padded([a.hdg_deg for a in self.agents]),
+            cas=padded([a.spd_kt for a in self.agents], 250.0),
+            altitude=padded([a.alt_ft for a in self.agents], 10_000.0),
+            kind=padded([aircraft.index_of(a.type) for a in self.agents], 0, np.int32),
+            waypoint=padded([from_latlon(self.center, *a.waypoint) for a in self.agents]),
+            wind=padded([self.wind_at(a.alt_ft) for a in self.agents]),
+            delay=array(self.action_delay_steps, np.int32),
+            speed_bounds=array([1.0, 1.0], np.float32),
+            convergence=array(convergence(self.center), np.float32),
+        )
+
+    def wind_at(self, alt_ft: float) -> tuple[float, float]:
+        """Motion of the air (north, east) in kt: between layers by interpolation, beyond them as the nearest."""
+        if not self.wind:
+            return 0.0, 0.0
+        heights = [layer.alt_ft for layer in self.wind]
+        north = [-layer.kt * math.cos(math.radians(layer.dir_deg)) for layer in self.wind]
+        east = [-layer.kt * math.sin(math.radians(layer.dir_deg)) for layer in self.wind]
+        return float(np.interp(alt_ft, heights, north)), float(np.interp(alt_ft, heights, east))
 
     def to_dict(self) -> dict[str, object]:
         """The file's content."""

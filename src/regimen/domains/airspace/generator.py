@@ -149,17 +149,17 @@ def free(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Ar
     """The aircraft at place 0 flies north through the origin; each other one meets it at its own time."""
     v = tas / dynamics.HOUR  # NM/s
     first = place == 0
-    own = jnp.sum(jnp.where(first, v, 0.0))
+    lead = jnp.sum(jnp.where(first, v, 0.0))
     side = jnp.where(w[1] < 0.5, -1.0, 1.0)
     angle = jnp.where(first, 0.0, side * between(w[2], env.angle_low, env.angle_high) * dynamics.DEGREE)
-    vn, ve = v * jnp.cos(angle) - own, v * jnp.sin(angle)  # relative to the first
+    vn, ve = v * jnp.cos(angle) - lead, v * jnp.sin(angle)  # relative to the first
     speed = jnp.maximum(jnp.sqrt(vn * vn + ve * ve), 1e-3)
     time = jnp.maximum(between(w[3], env.time_low, env.time_high), 1.1 * START / speed)
     time = jnp.where(first, between(u[6], 0.3, 0.7) * env.time_high, time)
     away = between(w[4], env.distance_low, env.distance_high) * jnp.where(w[1] < 0.25, -1.0, 1.0)
     away = jnp.where(first, 0.0, jnp.where(w[1] > 0.75, -away, away))
     began = jnp.sum(jnp.where(first, time, 0.0))  # when the first one is at the origin
-    north = own * (time - began) - away * ve / speed  # where each is at its closest approach
+    north = lead * (time - began) - away * ve / speed  # where each is at its closest approach
     east = away * vn / speed
     return along(jnp.where(first, 0.0, north), jnp.where(first, 0.0, east), angle, v * time, between(w[5], 8.0, 20.0))
 

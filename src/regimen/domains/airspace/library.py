@@ -152,9 +152,9 @@ def parameters(family: str) -> dict[str, Any]:
     """What `make` takes for a family, with defaults."""
     if family not in FAMILIES:
         raise ConfigError(f"unknown scenario family '{family}'{nearest(family, FAMILIES)}")
-    own = {name: p.default for name, p in inspect.signature(FAMILIES[family]).parameters.items()}
+    defaults = {name: p.default for name, p in inspect.signature(FAMILIES[family]).parameters.items()}
     center = LAND if family.startswith(("chase", "cross", "merge")) else SEA
-    return own | COMMON | {"lat": center.lat, "lon": center.lon}
+    return defaults | COMMON | {"lat": center.lat, "lon": center.lon}
 
 
 def make(family: str, **params: float | str) -> ScenarioFile:
@@ -200,8 +200,8 @@ def listing(family: str | None = None) -> list[str]:
         return [f"{key:<14} {value}" for key, value in parameters(family).items()]
     lines = []
     for name, function in FAMILIES.items():
-        own = ", ".join(f"{k}={v:g}" for k, v in parameters(name).items() if k not in COMMON)
-        lines.append(f"{name:<20} {(function.__doc__ or '').strip():<62} {own}")
+        values = ", ".join(f"{k}={v:g}" for k, v in parameters(name).items() if k not in COMMON)
+        lines.append(f"{name:<20} {(function.__doc__ or '').strip():<62} {values}")
     return [*lines, f"{'all of them':<20} {', '.join(COMMON)}"]
 
 

@@ -56,7 +56,7 @@ def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: 
     seconds = jnp.maximum(time_left * step_s, 1.0)
     n = state.north.shape[0]
     index = jnp.arange(n, dtype=jnp.float32)
-    own = [
+    features = [
         ahead,
         right,
         soft(distance, SEPARATION),
@@ -72,14 +72,14 @@ def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: 
     ]
 
     # What the chosen others are is picked first and their features computed for K of them only.
-    chosen = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, k)
-    present = jnp.any(chosen, axis=-1)  # [N, K]
-    its = [pairs.pick(chosen, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
+    choice = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, k)
+    present = jnp.any(choice, axis=-1)  # [N, K]
+    picks = [pairs.pick(choice, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
     dn, de, vn, ve = (
-        its[0] - state.north[:, None],
-        its[1] - state.east[:, None],
-        its[2] - vn[:, None],
-        its[3] - ve[:, None],
+        picks[0] - state.north[:, None],
+        picks[1] - state.east[:, None],
+        picks[2] - vn[:, None],
+        picks[3] - ve[:, None],
     )
     c, s = c[:, None], s[:, None]
     near = pairs.approach(dn, de, vn, ve)
@@ -97,13 +97,13 @@ def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: 
         (near.dcpa - SEPARATION) / SEPARATION,
         soft((dn * ve - de * vn) / (near.speed + 1.0), SEPARATION),
         near.danger,
-        jnp.where(its[8] < index[:, None], 1.0, -1.0),
-        its[7],
-        (distance[:, None] - its[4]) / 10.0,
-        its[5],
-        its[6],
+        jnp.where(picks[8] < index[:, None], 1.0, -1.0),
+        picks[7],
+        (distance[:, None] - picks[4]) / 10.0,
+        picks[5],
+        picks[6],
     ]
-    columns = [*(x[:, None] for x in own), *(jnp.where(present, x, 0.0) for x in others)]
+    columns = [*(x[:, None] for x in features), *(jnp.where(present, x, 0.0) for x in others)]
     return jnp.clip(jnp.concatenate(columns, axis=1), -BOUND, BOUND)
 
 
@@ -113,11 +113,11 @@ def compat(state: AirspaceState, present: Array, progress: Array, safety: Array,
     scenario = state.scenario
     to_waypoint = dynamics.DEGREE * (bearing(state) - state.heading)
     valid = present[None, :] & ~jnp.eye(present.shape[0], dtype=bool)
-    chosen = pairs.order(pairs.squared(state.north, state.east), valid, k)
-    shown = jnp.any(chosen, axis=-1)
+    choice = pairs.order(pairs.squared(state.north, state.east), valid, k)
+    there = jnp.any(choice, axis=-1)
 
     def offset(values: Array) -> Array:
-        return jnp.where(shown, pairs.pick(chosen, values) - values[:, None], 0.0)
+        return jnp.where(there, pairs.pick(choice, values) - values[:, None], 0.0)
 
     dn, de = offset(state.north), offset(state.east)
     h, v = state.heading * dynamics.DEGREE, state.tas / dynamics.HOUR  # NM/s

@@ -89,9 +89,9 @@ def order(key: Array, valid: Array, k: int) -> Array:
     return (place[:, None, :] == jnp.arange(k)[:, None]) & valid[:, None, :]
 
 
-def pick(chosen: Array, values: Array) -> Array:
+def pick(choice: Array, values: Array) -> Array:
     """Values [N] of the chosen: [N, K], zero where there is none. A chain of selects, because gathers are slow."""
-    out = jnp.zeros(chosen.shape[:2], values.dtype)
+    out = jnp.zeros(choice.shape[:2], values.dtype)
     for j in range(values.shape[0]):
-        out = jnp.where(chosen[:, :, j], values[j], out)
+        out = jnp.where(choice[:, :, j], values[j], out)
     return out

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import numpy.typing as npt
 
-from regimen.domains.airspace import aircraft, dynamics
-from regimen.domains.airspace.files import ScenarioFile, WindLayer
-from regimen.domains.airspace.geodesy import convergence, from_latlon
+from regimen.domains.airspace import dynamics
 from regimen.types import Array, Record, pytree_dataclass
 
 
@@ -74,45 +69,6 @@ class Decision(NamedTuple):
     captured: Array  # [N] bool, within reach of its waypoint
     distance: Array  # [N] NM to the waypoint, at the end or when captured
     flown: Array  # [N] NM, until then
-
-
-def from_file(file: ScenarioFile, n: int | None = None) -> Scenario:
-    """The arrays of a file, in numpy; absent aircraft are far away and fly nowhere."""
-    count = len(file.agents)
-    n = count if n is None else n
-    if n < count:
-        raise ValueError(f"{file.name} has {count} aircraft, more than {n}")
-
-    def padded(values: npt.ArrayLike, fill: float = 0.0, dtype: type = np.float32) -> np.ndarray:
-        rows = np.array(values, dtype)
-        return np.concatenate([rows, np.full((n - count, *rows.shape[1:]), fill, dtype)])
-
-    starts = np.array([from_latlon(file.center, a.lat, a.lon) for a in file.agents])
-    arrays: dict[str, Any] = {  # of numpy, which a `Scenario` declares as those of jax
-        "present": padded([True] * count, False, bool),
-        "north": padded(starts[:, 0]),
-        "east": padded(starts[:, 1]),
-        "heading": padded([a.hdg_deg for a in file.agents]),
-        "cas": padded([a.spd_kt for a in file.agents], 250.0),
-        "altitude": padded([a.alt_ft for a in file.agents], 10_000.0),
-        "kind": padded([aircraft.index_of(a.type) for a in file.agents], 0, np.int32),
-        "waypoint": padded([from_latlon(file.center, *a.waypoint) for a in file.agents]),
-        "wind": padded([wind_at(file.wind, a.alt_ft) for a in file.agents]),
-        "delay": np.array(file.action_delay_steps, np.int32),
-        "speed_bounds": np.ones(2, np.float32),
-        "convergence": np.array(convergence(file.center), np.float32),
-    }
-    return Scenario(**arrays)
-
-
-def wind_at(layers: tuple[WindLayer, ...], alt_ft: float) -> tuple[float, float]:
-    """Motion of the air (north, east) in kt: between layers by interpolation, beyond them as the nearest."""
-    if not layers:
-        return 0.0, 0.0
-    heights = [layer.alt_ft for layer in layers]
-    north = [-layer.kt * math.cos(math.radians(layer.dir_deg)) for layer in layers]
-    east = [-layer.kt * math.sin(math.radians(layer.dir_deg)) for layer in layers]
-    return float(np.interp(alt_ft, heights, north)), float(np.interp(alt_ft, heights, east))
 
 
 def stack(scenarios: list[Scenario]) -> Scenario:

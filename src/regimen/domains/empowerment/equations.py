@@ -41,16 +41,10 @@ def q_human(values: Array, robot: str, allowed: Array | None = None) -> Array:
     """(1) [..., A] from E_{s'}[target] of joint actions [..., A, others, robots]: the mean over what other humans may
     do, inside it the worst (`cautious`), best (`optimistic`) or mean choice of the robots among those `allowed`."""
     allowed = jnp.ones(values.shape[-1], bool) if allowed is None else allowed
-    match robot:
-        case "cautious":
-            chosen = jnp.min(values, -1, where=allowed, initial=jnp.inf)
-        case "optimistic":
-            chosen = jnp.max(values, -1, where=allowed, initial=-jnp.inf)
-        case "mean":
-            chosen = jnp.mean(values, -1, where=allowed)
-        case _:
-            raise ValueError(robot)
-    return chosen.mean(-1)
+    if robot == "mean":
+        return jnp.mean(values, -1, where=allowed).mean(-1)
+    extreme, initial = {"cautious": (jnp.min, jnp.inf), "optimistic": (jnp.max, -jnp.inf)}[robot]
+    return extreme(values, -1, where=allowed, initial=initial).mean(-1)
 
 
 def human_policy(q: Array, beta_h: Number, nu_h: Number = 0.0) -> Array:

@@ -30,7 +30,7 @@ FLOATS = 4  # of the solution, allowed for each unit of the limit
 
 
 class StateValues(NamedTuple, Generic[X]):
-    """Of a chunk, or of all states one step later."""
+    """Values of the robot and of humans in some states."""
 
     v_r: X  # [S]
     v_h_e: X  # [S, H, G]
@@ -38,7 +38,7 @@ class StateValues(NamedTuple, Generic[X]):
 
 
 class SolvedChunk(NamedTuple, Generic[X]):
-    """Phases 1 and 2 in a chunk of states."""
+    """Policies and values of a chunk of states: what phases 1 and 2 give."""
 
     pi_h: X  # [C, H, G, A]
     v_h_m: X  # [C, H, G]
@@ -51,7 +51,7 @@ class SolvedChunk(NamedTuple, Generic[X]):
 
 
 class ChunkInputs(NamedTuple, Generic[X]):
-    """What is known of a chunk of states."""
+    """Where a chunk of states leads, which goals it attains and how its humans act: what phases 1 and 2 need."""
 
     successor: X  # [C, J, K]
     code: X  # [C, J, K]
@@ -83,7 +83,7 @@ def check_size(table: StateTable, theory: Theory, limit: int) -> None:
 
 
 class Backward:
-    """The pass over time; numpy outside, compiled chunks inside."""
+    """A solver that goes backward over time: numpy outside, compiled chunks of states inside."""
 
     def __init__(self, table: StateTable, theory: Theory, weigh_duration: bool = False):
         world = table.world
@@ -122,19 +122,19 @@ class Backward:
         return self.solution(layers[::-1])
 
     def end(self) -> StateValues[np.ndarray]:
-        """Values where nothing is known yet."""
+        """Zeros to begin with: values of all states after the last step."""
         size, goals = len(self.table.states), self.weights.shape
         computed = goals if self.prior is None else (0, 0)
         return StateValues(np.zeros(size), np.zeros((size, *goals)), np.zeros((size, *computed)))
 
     def sweep(self, values: StateValues[np.ndarray], terminal: np.ndarray, states: int) -> SolvedChunk[np.ndarray]:
-        """(1) to (9) for the first `states`, from values one step later."""
+        """Solve (1) to (9) for the first `states`, from values one step later."""
         aims = targets(values, self.table.attained, terminal, self.numbers)
         parts = [self.part(aims, at, min(at + self.chunk, states)) for at in range(0, states, self.chunk)]
         return SolvedChunk(*(np.concatenate(column) for column in zip(*parts)))
 
     def part(self, aims: StateValues[Array], start: int, stop: int) -> SolvedChunk[np.ndarray]:
-        """One chunk, padded to the shape that is compiled."""
+        """Solve one chunk of states, padded to the shape that is compiled."""
         whole = stop == start + self.chunk
         index = slice(start, stop) if whole else np.minimum(np.arange(start, start + self.chunk), stop - 1)
         layer = step(self.forms, self.numbers, self.weights, self.table.values, self.rows(index), aims)
@@ -142,7 +142,7 @@ class Backward:
         return SolvedChunk(*(np.asarray(x)[: stop - start] for x in layer))
 
     def rows(self, index: slice | np.ndarray) -> ChunkInputs[np.ndarray]:
-        """What is known of these states."""
+        """The inputs of a step for these states."""
         table = self.table
         return ChunkInputs(
             table.successor[index],
@@ -153,7 +153,7 @@ class Backward:
         )
 
     def masked(self, layer: SolvedChunk[np.ndarray]) -> SolvedChunk[np.ndarray]:
-        """Without values where the world has ended, and of actions that are not allowed."""
+        """The chunk without values where the world has ended, and of actions that are not allowed."""
         n = len(layer.v_r)
         allowed = self.table.allowed
         if allowed is not None:
@@ -188,7 +188,7 @@ class Backward:
 
 
 class Forms(NamedTuple):
-    """What the compiled program depends on."""
+    """Numbers of agents and kinds of equations, by which programs are compiled."""
 
     actions: int
     robots: int
@@ -204,7 +204,7 @@ class Forms(NamedTuple):
 def targets(
     values: StateValues[Array], attained: Array, terminal: Array, numbers: Mapping[str, Number]
 ) -> StateValues[Array]:
-    """What each state is worth as a successor."""
+    """The value of each state as a successor, for the robot and for each goal of humans."""
     at_end, gamma_h = terminal[:, None, None], numbers["gamma_h"]
     return StateValues(
         equations.q_robot(values.v_r, terminal, numbers["gamma_r"], numbers["terminal_v_r"]),
@@ -222,7 +222,7 @@ def step(
     rows: ChunkInputs[Array],
     aims: StateValues[Array],
 ) -> SolvedChunk[Array]:
-    """(1) to (9) in a chunk of states, from what successors are worth."""
+    """Solve (1) to (9) in a chunk of states, from the values of successors."""
     p = values[rows.code]  # [C, J, K]
     chunk, joint = p.shape[:2]
     choices = forms.actions**forms.robots
@@ -269,7 +269,7 @@ def phase_1(forms: Forms, numbers: Mapping[str, Number], later: Array, rows: Chu
 
 
 def of_human(h: int, values: Array, humans: int, a: int) -> Array:
-    """[C, humans', ...] as [C, A, others', ...]: the actions of human h, and of the others together."""
+    """Reorder [C, humans', ...] as [C, A, others', ...]: the actions of human h, and of the others together."""
     chunk, rest = values.shape[0], values.shape[2:]
     split = values.reshape(chunk, a ** (humans - 1 - h), a, a**h, *rest)
     return jnp.moveaxis(split, 2, 1).reshape(chunk, a, -1, *rest)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from regimen.config.fields import Fraction, Natural, Negative, NotNegative, Period, Positive, Range, Whole
 from regimen.config.presets import load_yaml
+from regimen.config.trust import alike
 from regimen.domains.empowerment.theory import Equations, Theory
 from regimen.errors import ConfigError
 
@@ -290,5 +291,5 @@ class EmpowermentConfig(Equations):
             name, equals, builder = (x.strip() for x in part.partition("="))
             if not equals or not builder or name not in NETS:
                 raise ConfigError(f"algo.networks: '{part}' is not NETWORK=NAME; networks are {', '.join(NETS)}")
-            out[name] = builder
+            out[name] = alike(builder, self.networks)
         return out

@@ -35,8 +35,8 @@ class TooLargeError(ConfigError):
 
 @dataclass(frozen=True, eq=False)
 class StateTable:
-    """S states, the first `len(successor)` of them with successors: those reached in the last step have none. Where the
-    world has ended a state only leads to itself."""
+    """All S states of a world, the first `len(successor)` of them with successors: those reached in the last step have
+    none. Where the world has ended a state only leads to itself."""
 
     world: World
     horizon: int | None  # steps; None: as many as one likes
@@ -61,7 +61,7 @@ class StateTable:
         return number
 
     def probability(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
-        """[..., J, K] of these states."""
+        """The probability of each outcome of each joint action [..., J, K] in these states."""
         return self.values[self.code[rows]]
 
     @cached_property
@@ -95,7 +95,7 @@ def joint_actions(world: World) -> int:
 
 
 class StateSearch:
-    """Breadth first, in compiled chunks of states with all their joint actions."""
+    """A search of all states, breadth first, in compiled chunks of states with all their joint actions."""
 
     def __init__(self, world: World, limit: int, horizon: int | None, most: int | None = None):
         if not world.enumerable:
@@ -262,7 +262,7 @@ def expand(world: World, factors: Array, states: Array) -> tuple[Array, Array, A
 
 @partial(jax.jit, static_argnums=0)
 def of_states(method: str, world: World, states: Array) -> Array:
-    """What a method of the world says of each state."""
+    """Call a method of the world for each state."""
     return jax.vmap(getattr(world, method))(states)
 
 
@@ -274,7 +274,7 @@ def flags(world: World, states: np.ndarray) -> np.ndarray:
 
 
 def in_chunks(method: str, world: World, states: np.ndarray, size: int = 4096) -> np.ndarray:
-    """What a method of the world says of all states, compiled for chunks of one shape."""
+    """Call a method of the world for all states, compiled for chunks of one shape."""
     size = min(size, 1 << max(0, len(states) - 1).bit_length())
     parts = []
     for at in range(0, len(states), size):
@@ -293,7 +293,7 @@ def permitted(world: World, states: np.ndarray) -> np.ndarray:
 
 
 def joined(blocks: list[np.ndarray], width: int, dtype: DTypeLike, repeat: bool) -> np.ndarray:
-    """Blocks [., J, k] below each other, each widened to `width` outcomes by its first one or by 0."""
+    """Join blocks [., J, k] below each other, each widened to `width` outcomes by its first one or by 0."""
     out = np.empty((sum(len(b) for b in blocks), blocks[0].shape[1], width), dtype)
     at = 0
     for block in blocks:

@@ -30,7 +30,7 @@ def bits(value: float, scale: float = 1.0) -> float:
 
 
 def summary(solution: Solution, name: str = "") -> dict[str, Any]:
-    """What there is to know at the start."""
+    """The values and the policy at the start, as plain data."""
     world, theory, point = solution.world, solution.theory, solution.at()
     actions, goals, scale = robot_actions(world), world.goal_names, -theory.xi * theory.eta
     humans = [

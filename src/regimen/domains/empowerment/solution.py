@@ -39,9 +39,9 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Lists by time: entry t has the states that can be reached within t steps, `table.states[:S_t]`. A stationary
-    solution has one entry, for all times. Where the world has ended there are no values: V_r is `terminal_v_r`, V_h^e
-    is 0 and the rest nan."""
+    """Values and policies as lists by time: entry t has the states that can be reached within t steps,
+    `table.states[:S_t]`. A stationary solution has one entry, for all times. Where the world has ended there are no
+    values: V_r is `terminal_v_r`, V_h^e is 0 and the rest nan."""
 
     world: World
     theory: Theory
@@ -103,11 +103,11 @@ class Solution:
     # --- the chain that robots and humans make together --------------------------------------------------------------
 
     def marginals(self, time: int, rows: slice = slice(None)) -> np.ndarray:
-        """What humans do when their goals are not known [S_t, H, A]."""
+        """How humans act when their goals are not known [S_t, H, A]."""
         return np.einsum("hg,shga->sha", self.world.goal_weights, self.pi_h[self.layer(time)][rows])
 
     def chain(self, time: int = 0) -> Chain:
-        """From where to where, and how likely, in the step after `time`; out of states in which the world goes on."""
+        """The Markov chain of robots and humans in the step after `time`, out of states in which the world goes on."""
         states, successor, parts = len(self.table.states), self.table.successor, []
         size, n = max(1, 1_000_000 // successor[0].size), len(self.v_r[self.layer(time)])
         for at in range(0, n, size):
@@ -156,7 +156,7 @@ class Solution:
         return out[::-1]
 
     def step_probability(self, time: int, rows: slice) -> np.ndarray:
-        """Of each joint action with each outcome [rows, J K]; 0 where the world has ended."""
+        """How likely each joint action with each outcome is [rows, J K]; 0 where the world has ended."""
         marginal, pi_r = self.marginals(time, rows), self.pi_r[self.layer(time)][rows]
         joint = (equations.together(marginal)[:, :, None] * np.nan_to_num(pi_r)[:, None, :]).reshape(len(pi_r), -1, 1)
         p = (joint * self.table.probability(rows)).reshape(len(pi_r), -1)

@@ -209,7 +209,7 @@ def from_replay(budget: int) -> dict[str, object]:
 
 
 def configured(env: str, env_args: Settings | None, settings: Settings, budget: int) -> TrainConfig:
-    """The base with one choice."""
+    """The configuration of a training: the base with one choice."""
     overrides = from_replay(budget) | {f"algo.{name}": value for name, value in settings.items()}
     if env_args:
         overrides["env_args"] = dict(env_args)

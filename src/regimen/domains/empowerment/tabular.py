@@ -154,7 +154,7 @@ def jump(v_r: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def swept(forms: Forms, problem: SweepInputs[Array], values: StateValues[Array]) -> StateValues[Array]:
-    """(1) to (9) once, for all states."""
+    """Solve (1) to (9) once for all states, from values of the sweep before."""
     aims = targets(values, problem.attained, problem.ended, problem.numbers)
     one = partial(step, forms, problem.numbers, problem.weights, problem.probabilities)
     layer = jax.lax.map(lambda rows: one(rows, aims), problem.rows)
@@ -179,8 +179,7 @@ def newton(
         move = np.linalg.lstsq(jacobian, -residual, rcond=None)[0]
         for halvings in range(8):
             trial = unpacked(z + move / 2**halvings, shape, values.v_h_m)
-            left = leftover(forms, problem, trial).worst
-            if left < size:
+            if leftover(forms, problem, trial).worst < size:
                 values, z = trial, packed(trial)
                 break
         else:
@@ -189,7 +188,7 @@ def newton(
 
 
 def leftover(forms: Forms, problem: SweepInputs[np.ndarray], values: StateValues[np.ndarray]) -> Residual:
-    """What one sweep would change."""
+    """The residual of values: what one sweep would change."""
     new = StateValues(*(np.asarray(x) for x in one_sweep(forms, problem, values)))
     humans = [np.abs(a - b).max(initial=0) for a, b in ((new.v_h_e, values.v_h_e), (new.v_h_m, values.v_h_m))]
     return Residual(float(np.max(humans)), float(np.abs(np.log(new.v_r / values.v_r)).max()))

@@ -28,7 +28,7 @@ from regimen.domains.empowerment.solution import Solution
 from regimen.envs import registry
 from regimen.errors import UsageError
 from regimen.files.checkpoint import Checkpoints
-from regimen.files.storage import write_json
+from regimen.files.storage import require_own, write_json
 from regimen.reports.figure import GREY, picture
 from regimen.reports.table import Table
 from regimen.types import Array, PyTree
@@ -39,7 +39,7 @@ CSV_COLUMNS = ("state", "time", "quantity", "of", "learned", "exact")
 
 @dataclass(frozen=True)
 class LearnedAndExact:
-    """Both sides on the same rows: P pairs of state and time."""
+    """Learned and exact values of the same P pairs of state and time."""
 
     state: np.ndarray  # [P] numbers of states
     time: np.ndarray  # [P]
@@ -49,7 +49,7 @@ class LearnedAndExact:
 
 @dataclass(frozen=True)
 class Validation:
-    """How far apart the two sides are."""
+    """The comparison of a run with the exact solution: both sides, and how far apart they are."""
 
     run: str
     env: str
@@ -64,7 +64,7 @@ class Validation:
         return {"run": self.run, "env": self.env, "pairs": len(self.pairs.time), **exact, **self.numbers}
 
     def lines(self) -> list[str]:
-        """The table that is printed."""
+        """The table that `regimen validate` prints."""
         n = self.numbers
         rows = [
             ("V_r at the start", f"{n['v_r_start']:.6g}", f"exact {n['v_r_start_exact']:.6g}"),
@@ -110,7 +110,7 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAnd
 
 
 def in_pieces(look: Callable[[np.ndarray], NetValues], count: int, size: int = 4096) -> NetValues:
-    """Of many rows, a piece of one shape at a time, in float64 on the host."""
+    """Look at many rows, a piece of one shape at a time, in float64 on the host."""
     size = min(size, count)
     parts = []
     for start in range(0, count, size):
@@ -186,6 +186,7 @@ def validate(
     solution = solution_of(handle.native, c, limit)
     pairs = compare(algo, params, solution)
     folder = Path(out) if out is not None else path / "validation"
+    require_own(path)
     validation = Validation(str(path), config.env, c.beta_r, pairs, measure(pairs, c.beta_r), folder, solution.report)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "validation.json", validation.to_dict())

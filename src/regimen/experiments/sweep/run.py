@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from regimen.config import trust
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.envs import registry
@@ -138,8 +139,14 @@ def standing(files: SweepFiles, n: int, result: TrialResult, finished: int, befo
 # --- one by one ------------------------------------------------------------------------------------------------------
 
 
-def work(folder: Path | str, tell: Callable[[str], None] = lambda text: None) -> int:
-    """Take trials until none is left. Any number of processes may do this at once."""
+def work(
+    folder: Path | str,
+    tell: Callable[[str], None] = lambda text: None,
+    pledge: tuple[bool, frozenset[str]] = (False, frozenset()),
+) -> int:
+    """Take trials until none is left. Any number of processes may do this at once; `pledge` is what the one that began
+    trusts."""
+    trust.take(pledge)
     folder = Path(folder)
     files = SweepFiles(folder, SweepPlan.load(folder))
     with files.claim("study", wait=True):
@@ -205,6 +212,7 @@ def side_by_side(config: TrainConfig) -> int:
 def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -> int:
     """Workers that each take trials; this process only tells what they have done."""
     require_optuna()
+    registry.is_native(files.plan.config(files.plan.draw(0)).env)  # what is refused is refused here, in one line
     alive, codes, stop = (start_ray if engine == "ray" else start_processes)(files.folder, workers)
     open_trials = set(files.missing())
     try:
@@ -224,7 +232,7 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
 def start_processes(folder: Path, workers: int):
     """Processes of this machine. They end when this one does, however it does."""
     context = multiprocessing.get_context("spawn")
-    running = [context.Process(target=child, args=(str(folder), os.getpid())) for _ in range(workers)]
+    running = [context.Process(target=child, args=(str(folder), os.getpid(), trust.pledge())) for _ in range(workers)]
     for process in running:
         process.start()
 
@@ -241,8 +249,9 @@ def start_processes(folder: Path, workers: int):
     )
 
 
-def child(folder: str, parent: int) -> None:
+def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None:
     """A worker process."""
+    trust.take(pledge)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -270,7 +279,7 @@ def start_ray(folder: Path, workers: int):
     cluster = Cluster(config, 0)
     cluster.start()
     task = ray.remote(num_cpus=max(config.cpus, 1), max_retries=0)(work)
-    waiting: list[Any] = [task.remote(str(folder.resolve())) for _ in range(workers)]
+    waiting: list[Any] = [task.remote(str(folder.resolve()), pledge=trust.pledge()) for _ in range(workers)]
     codes: list[int] = []
 
     def alive() -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from regimen.config import layers
+from regimen.config import layers, trust
 from regimen.config.flags import parse_scalar
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
@@ -165,7 +165,7 @@ class SweepPlan:
 
     @classmethod
     def load(cls, folder: Path) -> SweepPlan:
-        data = read_json(folder / PLAN)
+        data = trust.named(read_json(folder / PLAN), folder / PLAN)
         if not data:
             raise StorageError(f"{folder} is not a sweep: it has no {PLAN}; name an environment to begin one")
         if data.get("schema", 0) > SCHEMA:

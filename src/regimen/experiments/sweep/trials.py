@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from regimen.config import trust
 from regimen.errors import StorageError
 from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
@@ -121,11 +122,14 @@ class SweepFiles:
 def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
     """The folder of a plan: a new one, or that of the same plan begun earlier, whose trials may become more."""
     if (folder / PLAN).is_file():
-        return go_on(folder, plan)
+        files = go_on(folder, plan)
+        trust.vouch_file(folder / PLAN)
+        return files
     if folder.is_dir() and any(p for p in folder.iterdir() if not p.name.startswith(".")):
         raise StorageError(f"--out: {folder} already exists and is not empty; choose another --out")
     make_folder(folder)
     plan.save(folder)
+    trust.vouch_file(folder / PLAN)
     write_atomic(folder / "command.txt", command.rstrip("\n") + "\n")
     return SweepFiles(folder, plan)
 

@@ -82,8 +82,8 @@ class Analysis(Campaign):
     def transfer_rates(self) -> dict[str, dict[str, float]]:
         """Policy -> loss-of-separation rate on its own scenario, and the mean over the others."""
 
-        def rate(name: str, own: bool) -> float:
-            rows = [r for r in self.summary if r["policy"] == name and r["own"] == own]
+        def rate(name: str, home: bool) -> float:
+            rows = [r for r in self.summary if r["policy"] == name and r["own"] == home]
             return safety.mean(np.array([r["los_rate"] for r in rows]))
 
         names = dict.fromkeys(r["policy"] for r in self.summary)

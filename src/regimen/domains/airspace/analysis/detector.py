@@ -92,19 +92,14 @@ def cpa(north: Array, east: Array, v_north: Array, v_east: Array, horizon_s: flo
     return closest(north, east, v_north / 3600.0, v_east / 3600.0, horizon_s)
 
 
-def wrap(degrees: Array) -> Array:
-    """An angle within -180 to 180."""
-    xp = namespace(degrees)
-    return degrees - 360.0 * xp.round(degrees / 360.0)
-
-
 def navigation_turn(tracks: Tracks, margin_deg: float) -> Array:
     """Whether a turn brings the ground track closer to the waypoint by more than the margin: [N, ..., T]."""
     xp = namespace(tracks.north)
     north, east = tracks.goal_north - tracks.north, tracks.goal_east - tracks.east
     cross = north * tracks.v_east - east * tracks.v_north  # of the bearing and the track: one arctangent for both
     drift = xp.degrees(xp.arctan2(cross, north * tracks.v_north + east * tracks.v_east))
-    return xp.abs(wrap(drift + tracks.turn)) + margin_deg < xp.abs(drift)
+    after = drift + tracks.turn
+    return xp.abs(after - 360.0 * xp.round(after / 360.0)) + margin_deg < xp.abs(drift)
 
 
 def earlier(x: Array, steps: int) -> Array:
@@ -172,9 +167,9 @@ def threats(time: Array, distance: Array, both: Array, n: int) -> tuple[Array, A
     xp = namespace(time)
     index, other = pairs_by_aircraft(n)
     rank = xp.where(both, distance + 1e-5 * time, xp.inf)[index]  # [N, N - 1, ...]
-    chosen = (rank == rank.min(1, keepdims=True, initial=xp.inf)) & xp.isfinite(rank)
-    threat_nm, threat_s = (xp.where(chosen, x[index], xp.inf).min(1, initial=xp.inf) for x in (distance, time))
-    who = xp.where(chosen, like(other, both), n).min(1, initial=n)
+    best = (rank == rank.min(1, keepdims=True, initial=xp.inf)) & xp.isfinite(rank)
+    threat_nm, threat_s = (xp.where(best, x[index], xp.inf).min(1, initial=xp.inf) for x in (distance, time))
+    who = xp.where(best, like(other, both), n).min(1, initial=n)
     return threat_nm, threat_s, xp.where(who < n, who, -1).astype(xp.int32)
 
 

@@ -54,6 +54,12 @@ class Flights(NamedTuple):
         one = self.take(slice(c, c + 1))
         return one._replace(state={name: x[: one.length[0] + 1] for name, x in one.state.items()})
 
+    def single(self, n: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The rows of the first episode and n aircraft [T, N, ...], and which of them are flown until the waypoint."""
+        state = {name: x[:, 0, :n] for name, x in self.state.items()}
+        before = np.concatenate([np.zeros_like(state["reached"][:1]), state["reached"][:-1]])
+        return state, np.asarray(self.scenario.present)[0, :n] & ~before
+
 
 class PaddedAirspace:
     """An airspace with as many agents as its scenarios have aircraft, whatever the number in its own one. It has no

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,17 +49,16 @@ def write_page(path: Path, analysis: Analysis) -> Path:
 
 def part(name: str) -> str:
     """Return a file of the page that lies beside this module."""
-    return resources.files("regimen.domains.airspace.analysis").joinpath(name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def flight_data(sample: SampleFlight, detector: Detector) -> dict[str, object]:
     """What the page draws of one episode; lists by aircraft, then time."""
     one, ids = sample.flights.episode(0), sample.configuration.file.ids
     n = len(ids)
-    s = {name: x[:, 0, :n] for name, x in one.state.items()}  # [T, N, ...]
+    s, flying = one.single(n)
     alarms, los = episode_alarms(one, 0, detector)
     reached = s["reached"]
-    flying = one.scenario.present[0, :n] & ~np.concatenate([reached[:1] & False, reached[:-1]])  # until it arrives
     gap = np.where(flying, s["min_sep"], np.inf).min(1)
     couples = [(k, pair) for k, pair in enumerate(pairs(one.scenario.present.shape[1])) if max(pair) < n]
 
@@ -109,6 +107,5 @@ def table(rows: Sequence[Row], columns: dict[str, tuple[str, str]]) -> str:
 def pictures(folder: Path) -> str:
     """Return the first pictures of the analysis, the most telling kinds first."""
     kinds = ("matrix", "shifts", "aircraft", "separation", "survival")
-    paths = sorted(p for kind in kinds for p in folder.glob(f"{kind}*.png"))
-    paths.sort(key=lambda p: kinds.index(p.stem.partition("_")[0]))
+    paths = [path for kind in kinds for path in sorted(folder.glob(f"{kind}*.png"))]
     return "".join(embed(path, path.stem.replace("_", " ")) for path in paths[:PICTURES])

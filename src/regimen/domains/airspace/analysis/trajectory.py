@@ -66,10 +66,8 @@ def trajectory(
     """
     rules, ids = detector or Detector(), scenario_file.ids
     one, n = flights.episode(c), len(ids)
-    s = {name: x[:, 0, :n] for name, x in one.state.items()}  # [T, N, ...]
-    reached = s["reached"]
-    before = np.concatenate([np.zeros_like(reached[:1]), reached[:-1]])
-    t, i = np.nonzero(one.scenario.present[0, :n] & ~before)  # by time, then aircraft
+    s, flying = one.single(n)
+    t, i = np.nonzero(flying)  # by time, then aircraft
     row = {name: x[t, i] for name, x in s.items()}
     position = np.stack([s["north"], s["east"]], -1)
     latlon = latlon_of(scenario_file.center, position[t, i])
@@ -100,9 +98,9 @@ def trajectory(
     }
     empty = np.full(len(t), np.nan)
     parts = {name: row["parts"][:, k] for k, name in enumerate(components)}
-    own = np.sum([v for k, v in parts.items() if k != "team"], axis=0) if parts else empty
+    alone = np.sum([v for k, v in parts.items() if k != "team"], axis=0) if parts else empty
     out |= {
-        "reward": own + parts.get("team", 0.0),
+        "reward": alone + parts.get("team", 0.0),
         "min_separation_nm": least,
         "conflict_flag": least < rules.separation_nm,
         "collision_flag": least < COLLISION_NM,
@@ -119,7 +117,7 @@ def trajectory(
     phi = np.where(closest <= 5, 0.1 * closest, 0.5 + 0.5 * np.minimum((closest - 5) / 5, 1))
     out |= {f"reward_{name}": parts.get(name, empty) for name in REWARDS}
     out |= {
-        "reward_total": own,  # before the team's share
+        "reward_total": alone,  # before the team's share
         "reward_team": parts.get("team", empty),
         "team_phi": phi[t],
         "team_dphi": np.where(t > 0, phi[t] - phi[np.maximum(t - 1, 0)], 0.0),

@@ -36,7 +36,7 @@ NEVER_AN_INDEX = 2**30
 
 @register
 class Empowerment(Algorithm):
-    """Five networks, or what they stand for, by name: v_h_e, x_h, u_r, q_r, v_r."""
+    """The learner of five networks, or of what they stand for: v_h_e, x_h, u_r, q_r, v_r."""
 
     config_class = EmpowermentConfig
     default_network = NetworkConfig(hidden=(64, 64), activation="tanh")
@@ -227,7 +227,7 @@ class Empowerment(Algorithm):
         return {name: jnp.asarray(x, jnp.float32) for name, x in out.items()}
 
     def copy_targets(self, models: Models, cache: PyTree, now: Array, t: Array) -> tuple[Models, PyTree]:
-        """Copies that are due at this training step, and with them the targets that are looked up."""
+        """Make the copies that are due at this training step, and with them the targets that are looked up."""
         c, new, any_due = self.config, {}, jnp.zeros((), bool)
         for name, model in models.items():
             due = now % getattr(c, f"{name}_target_update_interval") == 0
@@ -244,7 +244,7 @@ class Empowerment(Algorithm):
         return aims.of_all_rows(self.bound.model, self.config, values)
 
     def target_values(self, models: Models, beta_r: Number) -> Callable[[Moments], NetValues]:
-        """What the target networks say of rows."""
+        """A function that gives the target networks' values of rows."""
         params = {name: m.target for name, m in models.items()}
         return lambda rows: self.values(params, rows, beta_r)
 

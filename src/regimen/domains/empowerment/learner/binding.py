@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 
 from regimen.algorithms.base import Binding
@@ -27,7 +28,7 @@ CACHE = 8  # targets of all reachable rows are computed together where they are 
 
 
 class EmpowermentBinding(Binding):
-    """The model of a world, the networks, the stages and the experience."""
+    """What a learner is bound to: the model of a world, the networks, the stages and the experience."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: EmpowermentConfig):
         world = spec.env
@@ -63,11 +64,12 @@ class EmpowermentBinding(Binding):
         self.experience = Experience(spec, self.model, self.observes, share, c.buffer_size)
 
     def replay_bytes(self) -> int:
-        return self.experience.replay_bytes()
+        _, rows = jax.eval_shape(self.experience.init)
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows))
 
 
 def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
-    """What fits neither the world nor the run."""
+    """Refuse settings that fit neither the world nor the run."""
     steps = world.max_episode_steps
     if c.steps_per_episode is not None and c.steps_per_episode != steps:
         raise ConfigError(
@@ -94,7 +96,7 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
 
 
 def make_model(world: World, c: EmpowermentConfig) -> WorldModel:
-    """The world enumerated if it is small enough; what needs that says so otherwise."""
+    """The model of a world, enumerated if that is small enough; settings that need it are refused otherwise."""
     why, fix = "it is only a sampler", ""
     if world.enumerable:
         try:

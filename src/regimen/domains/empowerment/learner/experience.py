@@ -3,8 +3,6 @@ both."""
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 
@@ -34,14 +32,11 @@ class Experience:
         if self.replay is None:
             return {}, ()
         stamp = jnp.full((self.replay.workers, self.replay.capacity), -1.0)  # [W, C]; -1: never
-        return {"ring": self.replay.ring(), "stamp": stamp}, self.empty_rows()
-
-    def empty_rows(self) -> ReplayRows:
-        assert self.replay is not None
         lead = (self.replay.capacity, self.replay.columns)
         obs, action, new = jax.tree.map(lambda x: jnp.zeros((*lead, *x.shape), x.dtype), self.example())
         flags = [jnp.zeros(lead, bool) for _ in range(3)]
-        return ReplayRows(obs, action, jnp.zeros(lead), flags[0], flags[1], new, flags[2])
+        rows = ReplayRows(obs, action, jnp.zeros(lead), flags[0], flags[1], new, flags[2])
+        return {"ring": self.replay.ring(), "stamp": stamp}, rows
 
     def example(self) -> tuple[PyTree, PyTree, PyTree]:
         """What is kept of an observation, an action and a successor."""
@@ -53,12 +48,6 @@ class Experience:
         goal, p = jnp.zeros(world.humans, jnp.int32), jnp.zeros(world.humans)
         action = {"robot": time, "human": goal, "robot_p": jnp.zeros(()), "human_p": p}
         return {"state": state, "time": time, "goal": goal}, action, {"state": state, "time": time}
-
-    def replay_bytes(self) -> int:
-        if self.replay is None:
-            return 0
-        shapes = jax.eval_shape(self.empty_rows)
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
     def size(self, marks: Marks) -> Array:
         """Transitions that can be drawn from the replay."""
@@ -89,8 +78,8 @@ class Experience:
             return batch.replace(obs={"place": self.model.rows(flat).place.reshape(lead)}, action=(), next_obs=())
         return batch.replace(
             obs={name: batch.obs[name] for name in obs},
-            action={name: batch.action[name] for name in action} if action else (),
-            next_obs={name: batch.next_obs[name] for name in new} if new else (),
+            action={name: batch.action[name] for name in action} or (),
+            next_obs={name: batch.next_obs[name] for name in new} or (),
         )
 
     # --- what is drawn -----------------------------------------------------------------------------------------------

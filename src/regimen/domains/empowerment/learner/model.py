@@ -24,7 +24,7 @@ from regimen.types import Array, Record, pytree_dataclass
 
 @pytree_dataclass
 class Moments(Record):
-    """States at times. `place` is a row's number among the reachable ones, where they are known."""
+    """Rows to learn from: states at times. `place` is a row's number among the reachable ones, where they are known."""
 
     state: Array  # [..., n]
     time: Array  # [...] int32
@@ -48,7 +48,7 @@ class Moves(Record):
 
 
 class WorldModel:
-    """What holds for any world: features, priors, ends."""
+    """A world as the learner sees it: features, priors, ends; this much holds for any."""
 
     exact = False  # whether expectations are
     places = 0  # reachable rows, where they are known
@@ -90,7 +90,7 @@ class WorldModel:
         return equations.with_habit(jax.vmap(self.world.prior)(rows.state), self.habit)
 
     def marginals(self, prior: Array) -> Array:
-        """The same with unknown goals [N, H, A]."""
+        """How humans act when their goals are not known [N, H, A]."""
         out = jnp.einsum("hg,...hga->...ha", self.weights, prior)
         return out / out.sum(-1, keepdims=True)
 
@@ -129,7 +129,7 @@ def joint_weights(prior: X, marginals: X, actions: np.ndarray) -> tuple[X, X]:
 
 
 class Imagined(WorldModel):
-    """Successors made inside the program from the world's `outcomes`."""
+    """A world whose successors are made inside the program from its `outcomes`."""
 
     def __init__(self, world: World, c: EmpowermentConfig):
         super().__init__(world, c)
@@ -145,7 +145,7 @@ class Imagined(WorldModel):
         return jax.vmap(self.moves_of)(rows, prior, self.marginals(prior), keys)
 
     def moves_of(self, row: Moments, prior: Array, marginals: Array, key: Array) -> Moves:
-        """Of one row; successors of all human actions considered side by side [AR, M * K]."""
+        """The moves of one row, with successors of all human actions side by side [AR, M * K]."""
         if self.humans is not None:
             actions, (p_q, p_v) = jnp.asarray(self.humans), joint_weights(prior, marginals, self.humans)
         else:

@@ -41,7 +41,7 @@ def soft_clamp(x: Array, low: float, high: float) -> Array:
 
 
 def dropped(key: Array, share: Number) -> Drop:
-    """Hidden units are dropped with this probability, and the others scaled up."""
+    """A function that drops hidden units with this probability and scales the others up."""
 
     def drop(layer: int, h: Array) -> Array:
         stays = jax.random.uniform(jax.random.fold_in(key, layer), h.shape) >= share
@@ -109,12 +109,12 @@ class Nets:
         return self.nets[name].apply(params[name], jnp.concatenate([x, lax.stop_gradient(code)], -1), drop)
 
     def v_h_e(self, raw: Array, train: bool = False) -> Array:
-        """[..., H, G] in [0, 1]; in training only softly."""
+        """V_h^e [..., H, G] of a raw output: in [0, 1], in training only softly."""
         raw = raw.reshape(*raw.shape[:-1], self.humans, self.goals)
         return soft_clamp(raw, 0.0, 1.0) if train and not self.tables else jnp.clip(raw, 0.0, 1.0)
 
     def x_h(self, raw: Array, train: bool = False) -> Array:
-        """[..., H]"""
+        """X_h [..., H] of a raw output: between the floor and the top, in training only softly."""
         if train and not self.tables:
             return soft_clamp(raw, self.floor, self.top)
         return jnp.clip(raw, self.floor, self.top)
@@ -184,7 +184,7 @@ def optimizer(c: EmpowermentConfig, name: str) -> optax.GradientTransformation:
 
 
 def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: Array, active: Array) -> Model:
-    """One step of a network, if it is its time."""
+    """Take one step of a network by its gradient, if it has joined."""
     updates, opt_state = optimizer(c, name).update(grads, model.opt_state, model.params)
     params = jax.tree.map(lambda p, u: p - jnp.where(active, lr, 0.0) * u, model.params, updates)
     opt_state = jax.tree.map(lambda a, b: jnp.where(active, a, b), opt_state, model.opt_state)
@@ -194,9 +194,9 @@ def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: Ar
 def move(
     c: EmpowermentConfig, model: Model, place: Array, target: Array, weight: Array, lr: Array, active: Array
 ) -> Model:
-    """One step of a table: entries [N, size] towards their targets, which count by their weights [N, size]. By a share
-    lr * weight, of at most 1, where an entry that occurs more than once counts once, by its mean; or to the weighted
-    mean of all targets so far."""
+    """Take one step of a table: entries [N, size] towards their targets, which count by their weights [N, size]. By a
+    share lr * weight, of at most 1, where an entry that occurs more than once counts once, by its mean; or to the
+    weighted mean of all targets so far."""
     table, total = model.params["table"], model.opt_state["weight"]
     if c.lookup_use_adaptive_lr:
         total = jnp.where(active, total.at[place].add(weight), total)
@@ -209,7 +209,7 @@ def move(
 
 
 def error_loss(c: EmpowermentConfig, error: Array) -> Array:
-    """Of errors, elementwise: half their square, or Huber's."""
+    """The loss of each error: half its square, or Huber's."""
     if c.loss == "huber":
         return optax.huber_loss(error)
     return 0.5 * jnp.square(error)
@@ -231,7 +231,7 @@ def move_tables(
     lrs: dict[str, Array],
     active: dict[str, Array],
 ) -> tuple[dict[str, Model], dict[str, Array]]:
-    """Tables one step on towards their `aims` (places [N], targets and weights [N, size]), and the loss of each."""
+    """Move tables one step towards their `aims` (places [N], targets and weights [N, size]), and the loss of each."""
     new, losses = {}, {}
     for name, model in models.items():
         place, target, weight = of_all_devices(aims[name])  # tables stay the same on all
@@ -242,7 +242,7 @@ def move_tables(
 
 
 def of_all_devices(tree: PyTree) -> PyTree:
-    """Rows [N, ...] of every device below each other, on all of them."""
+    """Gather the rows [N, ...] of every device below each other, on all of them."""
     place, *rest = tree
     place, rest = gather_over_devices(place), gather_over_devices(rest)  # leaves of one type travel together
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (place, *rest))

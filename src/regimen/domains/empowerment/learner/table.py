@@ -23,7 +23,7 @@ DENSE = 800  # outcomes of all joint actions looked at together, for each state 
 
 
 class Enumerated(WorldModel):
-    """Expectations over human actions and outcomes are exact, and already taken."""
+    """A world with a table of all its rows; expectations over humans and outcomes are exact, and taken before."""
 
     exact = True
 

@@ -24,7 +24,7 @@ BLOCK = 1024  # rows whose targets are computed together
 
 @pytree_dataclass
 class NetValues(Record):
-    """What the networks say of rows."""
+    """Values of rows, as networks have learned them or as they follow from that."""
 
     v_h_e: Array  # [..., H, G]
     log_x: Array  # [..., H]
@@ -37,7 +37,7 @@ class NetValues(Record):
 
 @pytree_dataclass
 class Targets(Record):
-    """What they should say, and how much each counts (0: not at all)."""
+    """What networks should say of rows, and how much each counts (0: not at all)."""
 
     v_h_e: Array  # [N, H, G]
     v_h_e_weight: Array  # [N, H, G]
@@ -49,7 +49,7 @@ class Targets(Record):
 
 
 def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Moments, beta_r: Number) -> NetValues:
-    """What is learned, and what follows from it where it is not learned. `params` by network."""
+    """Values of rows: what is learned, and what follows from it where it is not learned. `params` by network."""
     model = nets.model
     x = None if nets.tables else model.features(rows)
     v_h_e = nets.v_h_e(nets.raw("v_h_e", params, rows, x=x))
@@ -82,7 +82,7 @@ def modelled(
     there: Callable[[Moments], NetValues],
     key: Array,
 ) -> Targets:
-    """Expectations over robot and human actions, goals and outcomes. `there` gives the values of successors."""
+    """Targets as expectations over robot and human actions, goals and outcomes. `there`: values of successors."""
     moves = model.moves(rows, key)
     new = there(moves.next)
     worth = equations.attain_target(moves.attained, new.v_h_e, moves.over[..., None, None], c.gamma_h)

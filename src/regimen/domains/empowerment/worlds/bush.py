@@ -177,7 +177,7 @@ class BushWorld(World):
 
 @dataclass(frozen=True)
 class BushMap:
-    """A map as numbers: cells of the agents, densities of all cells."""
+    """A map of a bush world as numbers: cells of the agents, densities of all cells."""
 
     width: int
     height: int
@@ -192,7 +192,7 @@ def rows_of(text: str) -> list[str]:
 
 @lru_cache(maxsize=256)
 def read_map(text: str, fill_density: int) -> BushMap:
-    """Agents are numbered from left to right, row by row."""
+    """Read a map; agents are numbered from left to right, row by row."""
     rows = [row.split() for row in rows_of(text)]
     if not rows:
         raise ConfigError("env.map: it is empty; write rows of Ro, Hu, densities and '.'")

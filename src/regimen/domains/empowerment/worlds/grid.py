@@ -140,7 +140,7 @@ class GridWorld(World):
 
     @property
     def still(self) -> int:
-        """Where nobody can stand still, turning is next to it."""
+        """The action of who stays; where nobody can stand still, turning is next to it."""
         names = self.grid.names
         return next((names.index(name) for name in ("still", "left", "right") if name in names), 0)
 

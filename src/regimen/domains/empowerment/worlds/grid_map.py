@@ -36,7 +36,7 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True)
 class GridMap:
-    """What is where. A place is a cell that somebody could stand on, by number in reading order."""
+    """A map of a grid world. A place is a cell that somebody could stand on, by number in reading order."""
 
     rows: tuple[tuple[str, ...], ...]
     names: tuple[str, ...]  # of actions
@@ -95,13 +95,13 @@ class GridMap:
 
     @cached_property
     def doors(self) -> tuple[tuple[int, str, int], ...]:
-        """Place, colour and state at the start."""
+        """Place, colour and state at the start of each door."""
         states = {"O": OPEN, "C": CLOSED, "L": LOCKED}
         return tuple((i, c[1], states[c[0]]) for i, c in self.things() if c[0] in states)
 
     @cached_property
     def keys(self) -> tuple[tuple[int, str], ...]:
-        """Place and colour."""
+        """Place and colour of each key."""
         return tuple((i, c[1]) for i, c in self.things() if c[0] == "K")
 
     def things(self) -> list[tuple[int, str]]:

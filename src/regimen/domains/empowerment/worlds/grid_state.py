@@ -16,7 +16,7 @@ X = TypeVar("X", np.ndarray, Array)
 
 
 class GridState(NamedTuple, Generic[X]):
-    """A state by what it is about; any of them may have leading axes."""
+    """A state of a grid world by what its entries are about; they may have leading axes."""
 
     at: X  # [N] place of each agent
     facing: X  # [N]

@@ -1,0 +1,190 @@
+"""What a file may make Regimen import. One rule, for every verb, decided here and nowhere else. Jax-free.
+
+A user's own words, on the command line or in Python, are trusted: `regimen train my_env.py:make`. Words read from a
+file (the configuration of a run, a policy, a sweep or a dataset) may come from a stranger. They are `Named`, and while
+what they name is imported and made, nothing is imported that is not installed, unless the user says `--trust` or has
+named the same himself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import cache, wraps
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from regimen.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+FILE = "file of this process: "
+_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+_judged: ContextVar[Named | None] = ContextVar("judged", default=None)  # the word of a file that is being made
+_vouched: set[str] = set()  # what the user has named, in this process
+
+
+class Named(str):
+    """A word from a file, and which file."""
+
+    source: str = "a file"
+
+
+class UntrustedError(ConfigError):
+    """A file names code that is not installed, and nobody has said that it may run."""
+
+
+def named(value: Any, source: str | Path) -> Any:
+    """Data of a file, with every word in it that could name code marked as the file's."""
+    if f"{FILE}{Path(source).resolve()}" in _vouched:
+        return value
+    if isinstance(value, dict):
+        return {key: named(item, source) for key, item in value.items()}
+    if isinstance(value, list):
+        return [named(item, source) for item in value]
+    if isinstance(value, str) and ":" in value:
+        word = Named(value)
+        word.source = str(source)
+        return word
+    return value
+
+
+def vouch_file(path: Path) -> None:
+    """Remember a file that this process has written: its words are the user's own."""
+    _vouched.add(f"{FILE}{path.resolve()}")
+
+
+def pledge() -> tuple[bool, frozenset[str]]:
+    """What the user trusts here, to be taken over by a process of his own."""
+    return is_trusting(), frozenset(_vouched)
+
+
+def take(given: tuple[bool, frozenset[str]]) -> None:
+    """Trust what another process of the same command trusts."""
+    _trusting.set(given[0] or is_trusting())
+    _vouched.update(given[1])
+
+
+def alike(part: str, whole: object) -> str:
+    """A part of a word, which is the file's where the whole is."""
+    return named(part, whole.source) if isinstance(whole, Named) else part
+
+
+def is_trusting() -> bool:
+    """Whether the user trusts what files name."""
+    return _trusting.get()
+
+
+@contextlib.contextmanager
+def trusting(trust: bool = True) -> Iterator[None]:
+    """Whatever a file names may be imported within, if `trust`; else as it was."""
+    token = _trusting.set(trust or _trusting.get())
+    try:
+        yield
+    finally:
+        _trusting.reset(token)
+
+
+def trustable(function: F) -> F:
+    """A function whose keyword `trust` says that what files name may be imported."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with trusting(bool(kwargs.get("trust", False))):
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def vouch(name: object) -> None:
+    """Remember what the user named himself; a file that names the same is trusted in this process."""
+    own = isinstance(name, str) and not isinstance(name, Named) and judged() is None
+    if isinstance(name, str) and (own or is_trusting()):
+        _vouched.add(anchored(name))
+
+
+def anchored(name: str) -> str:
+    """`file.py:factory` with the file's absolute path."""
+    file, colon, attribute = name.rpartition(":")
+    return f"{os.path.realpath(os.path.expanduser(file))}:{attribute}" if file.endswith(".py") and colon else name
+
+
+@contextlib.contextmanager
+def judging(name: object) -> Iterator[bool]:
+    """Import and make what is named. Within, nothing is imported that is not installed where a file named it; True
+    there. What is asked for within is judged alike: an environment may make another one by its name."""
+    if isinstance(name, Named) and not is_trusting() and anchored(name) not in _vouched:
+        if not any(isinstance(finder, Guard) for finder in sys.meta_path):
+            sys.meta_path.insert(0, Guard())
+        token = _judged.set(name)
+        try:
+            yield True
+        finally:
+            _judged.reset(token)
+    else:
+        yield _judged.get() is not None
+
+
+def judged() -> Named | None:
+    """The word of a file that is being made, if one is."""
+    return _judged.get()
+
+
+def refused(what: str) -> UntrustedError:
+    """The refusal of what is being made, in one line."""
+    name = judged()
+    source = "a file" if name is None else name.source
+    return UntrustedError(
+        f"{source} names the code '{name}', and {what}; a file may come from anybody: read that code, then allow it "
+        "with --trust (trust=True in Python)"
+    )
+
+
+def require_module(name: str) -> None:
+    """Refuse a module that a file names and that holds no environments: Python's own run commands and programs."""
+    if judged() is None:
+        return
+    if name.partition(".")[0] in sys.stdlib_module_names or "__main__" in name.split("."):
+        raise refused(f"'{name}' is Python's own and holds no environment")
+
+
+def require_file(path: Path) -> None:
+    """Refuse a Python file that a file names, unless it is of an installed package."""
+    if judged() is not None and not is_installed(str(path)):
+        raise refused(f"{path} is no part of an installed package")
+
+
+class Guard:
+    """Comes first when a module is looked for: refuses to find those that are not installed, before they run."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if judged() is None:
+            return None
+        for finder in sys.meta_path:
+            find = None if isinstance(finder, Guard) else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                if spec.has_location and not is_installed(str(spec.origin)):
+                    raise refused(f"{spec.origin} is no part of an installed package")
+                return spec
+        return None
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package, to Python or to Regimen. Never by the current directory."""
+    path = os.path.realpath(file)
+    return any(path.startswith(folder + os.sep) for folder in installed())
+
+
+@cache
+def installed() -> tuple[str, ...]:
+    """The folders of installed packages, Python's library and Regimen's own."""
+    paths = sysconfig.get_paths()
+    folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")] + site.getsitepackages()
+    folders += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return tuple({os.path.realpath(folder) for folder in folders} | {str(Path(__file__).resolve().parents[1])})

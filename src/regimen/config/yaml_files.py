@@ -1,0 +1,38 @@
+"""YAML that may come from a stranger: plain data, and no aliases that make gigabytes of a few lines. Jax-free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from regimen.config.trust import Named
+
+yaml.SafeDumper.add_representer(Named, yaml.SafeDumper.represent_str)  # written, it is text like any other
+MOST = 100_000  # values in a file, counted as often as aliases repeat them
+
+
+def load(text: str) -> Any:
+    """The data in a YAML text; a `yaml.YAMLError` where it is none, or stands for too much."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if values_in(node, {}) > MOST:
+            raise yaml.YAMLError(f"its aliases stand for more than {MOST:,} values")
+        return loader.construct_document(node)
+    except RecursionError as error:
+        raise yaml.YAMLError("it is nested too deeply") from error
+    finally:
+        loader.dispose()
+
+
+def values_in(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node stands for, aliases written out; `known` are those of nodes met before."""
+    if id(node) not in known:
+        known[id(node)] = MOST + 1  # met again below itself: it would never end
+        children: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        known[id(node)] = min(MOST + 1, 1 + sum(values_in(part, known) for part in parts))
+    return known[id(node)]
