@@ -266,6 +266,19 @@ def test_one_by_one_in_optuna(tmp_path):
         files.record(0, {})
 
 
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_points_are_the_plans_however_many_results_there_are(tmp_path, sampler):
+    """Optuna's own sampler begins to choose after ten results; only what `tpe` draws is its to choose."""
+    pytest.importorskip("optuna")
+    plan = plan_of(["algo.epochs=1,2"], ["algo.lr=log:1e-4:1e-2"], 16, sampler=sampler)
+    study = OptunaStudy(begin(tmp_path / "sweep", plan, "").folder, plan)
+    for n in range(16):
+        point, planned = study.point(study.ask()), plan.draw(n)
+        assert point["algo.epochs"] == planned["algo.epochs"]
+        assert sampler == "tpe" or point == planned
+        study.tell(n, {"state": "finished", "value": float(n % 5)})
+
+
 def test_a_trial_that_fails_is_one_result(tmp_path):
     pytest.importorskip("optuna")
     plan = plan_of(["algo.epochs=1,2"], overrides={"env_args": {"max_episode_steps": -1}})

@@ -1,14 +1,39 @@
 """Robots that softly maximise the power of humans: the equations, exact solvers of them, and how they are reported."""
 
 from regimen.config.domains import AlgorithmEntry, Domain, EnvEntry, FileKind, Study, Verb
-from regimen.domains.empowerment.worlds.files import WORLDS
+
+WORLDS = {  # every command imports this; their maps are in worlds/library.yaml, read when one is asked for
+    "tiny3": "a robot and a human at the ends of an overgrown corridor of three cells",
+    "corr5": "a robot between two humans, all stuck in bushes",
+    "way1x5": "a robot in a human's way: it should step aside",
+    "bush1x7": "a corridor of light bushes, a human at each end, the robot nearer to one",
+    "bush7x3": "the same with a free row above and one below, and bushes that nobody gets through",
+    "asym1x7": "two trapped humans in a corridor; one is nearer, the other gains more",
+    "free3x3": "a human in a corner behind bushes, which the robot can trample down",
+    "unequal": "one human walks freely, the other is shut in: whom to help depends on xi",
+    "two_robots": "two robots and a human between them in a corridor",
+    "trivial": "a human in a niche behind a rock, which the robot can push on",
+    "small": "a room with a niche, in which a human is shut in by a rock",
+    "asymmetric_freeing_simple": "two humans shut in by rocks, one in a niche, one with room: whom to free first",
+    "asymmetric_freeing": "the same with longer ways",
+    "rock_between": "a rock shuts in a weak human; pushed on, it shuts a stronger one off from a hall",
+    "corridor_control": "a robot in the middle of a corridor between two humans, with a niche on either side",
+    "simple_circle": "a robot and a human in a ring of eight cells",
+    "asymmetric_start": "a robot between two humans in a corridor of seven cells, nearer to one",
+    "deactivate_destroy": "a human behind a rock with a button that ends the robot, which the robot can disable",
+    "deactivate_pause_or_destroy": "the same with a second button, which pauses the robot",
+    "key_room": "a human in a locked room; the robot alone can fetch the key and open the door",
+    "small_one_or_three_chambers": "two humans shut in by rocks: one could get to one chamber, the other to three",
+    "risky_crossing": "a rock shuts a human off from a way over unsteady ground between lava",
+    "between_blocks": "two robots at the ends of a corridor, a human between them behind blocks that anyone can push",
+}
 
 DOMAIN = Domain(
     name="empowerment",
     description="robots that leave humans as much power as they can",
     environments={
-        f"world/{name}": EnvEntry(f"world:{name}", f"humans and robots: {entry['description']}")
-        for name, entry in WORLDS.items()
+        f"world/{name}": EnvEntry(f"world:{name}", f"humans and robots: {description}")
+        for name, description in WORLDS.items()
     },
     files={
         "world": FileKind(

@@ -115,6 +115,10 @@ def make_sampler(plan: SweepPlan) -> BaseSampler:
     import optuna
 
     class PlanSampler(optuna.samplers.TPESampler):
+        def infer_relative_search_space(self, study, trial):
+            space = super().infer_relative_search_space(study, trial) if plan.sampler == "tpe" else {}
+            return {name: distribution for name, distribution in space.items() if name not in plan.grid}
+
         def sample_independent(self, study, trial, param_name, param_distribution):
             if plan.sampler == "tpe" and param_name not in plan.grid:
                 return super().sample_independent(study, trial, param_name, param_distribution)
