@@ -278,7 +278,7 @@ def start_ray(folder: Path, workers: int):
     config = base.config(base.draw(0)).engine
     cluster = Cluster(config, 0)
     cluster.start()
-    task = ray.remote(num_cpus=max(config.cpus, 1), max_retries=0)(work)
+    task: Any = ray.remote(num_cpus=max(config.cpus, 1), max_retries=0)(work)
     waiting: list[Any] = [task.remote(str(folder.resolve()), pledge=trust.pledge()) for _ in range(workers)]
     codes: list[int] = []
 
