@@ -173,6 +173,25 @@ def test_a_lock_that_goes_away_loses_nothing(runs, client):
     assert client.get_run(end.run_id).data.metrics == {"train/loss": 0.5}
 
 
+def test_a_registry_that_cannot_be_asked_is_asked_again(runs, client, monkeypatch):
+    """There is one version in the end, and it has the alias: not a second one, and not one that nobody compared."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    ask, failures = MlflowClient.get_model_version_by_alias, [MlflowException("busy", 5)]  # TEMPORARILY_UNAVAILABLE
+
+    def asked(self, *names):
+        if failures:
+            raise failures.pop()
+        return ask(self, *names)
+
+    monkeypatch.setattr(MlflowClient, "get_model_version_by_alias", asked)
+    run, warnings = make_dir(runs, "busy registry"), []
+    end = mirror(run, warnings, delay=0.0).finish({}, [], run / "policy", "asked-again", True, 1.0)
+    assert not failures and end.warning is None and end.alias_moved
+    assert [str(v.version) for v in client.search_model_versions("name='asked-again'")] == [end.model_version]
+
+
 @pytest.mark.parametrize("uri", ["http://user:secret@127.0.0.1:9", "sqlite:////dev/null/mlflow.db"])
 def test_an_unreachable_store_is_one_warning(runs, uri, tmp_path):
     warnings: list[str] = []

@@ -294,11 +294,12 @@ class Mirror:
             if not self.uri.startswith("http"):  # MLflow would look that up in its global store instead of ours
                 source = client.get_logged_model(self._model_id).artifact_location
             tags = {} if score is None else {"eval_return": repr(float(score))}
+            best = champion_return(client, name)  # before there is a version: what fails here is tried again as a whole
             version = client.create_model_version(
                 name, source=source, run_id=self._result.run_id, model_id=self._model_id, tags=tags
             ).version
             self._result = replace(self._result, model_version=str(version))
-            if score is not None and score > champion_return(client, name):
+            if score is not None and score > best:
                 client.set_registered_model_alias(name, CHAMPION, version)
                 self._result = replace(self._result, alias_moved=True)
 
