@@ -19,6 +19,10 @@ class ConfigError(RegimenError):
     exit_code = 3
 
 
+class UntrustedError(ConfigError):
+    """A file names code that is not installed, and nobody has said that it may run."""
+
+
 class EnvError(RegimenError):
     """The environment cannot be made, or broke its contract while stepping."""
 

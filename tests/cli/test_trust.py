@@ -64,10 +64,13 @@ def names_in(folder: Path) -> dict[str, str]:
         "pettingzoo": f"pettingzoo:{module}",
         "shell": "os:system",
         "installed function": "gymnasium:make",
+        "shell by way of a module": "regimen.config.trust:os.system",
+        "a file of Python": f"{Path(os.__file__).with_name('this.py')}:d",
     }
 
 
 KINDS = ["file", "absolute", "module", "namespace", "gym", "pettingzoo", "shell", "installed function"]
+KINDS += ["shell by way of a module", "a file of Python"]
 
 
 def ran(folder: Path) -> bool:
@@ -159,12 +162,41 @@ def test_a_sweep_from_elsewhere_imports_nothing_of_its_own(capsys, evil):
     assert main(["sweep", "probe/constant", *grid, "--out", "sweep"]) == 0
     plan = evil / "sweep" / "plan.json"
     trust._vouched.clear()  # as in a process of another day
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"env": names_in(evil)["file"], "trials": 2}))
-    for more in ([], ["--one-by-one"], ["--workers", "2"]):
-        assert main(["sweep", "--out", "sweep", *more]) in (0, 3)
-        text = "".join(capsys.readouterr()) + "".join(p.read_text() for p in (evil / "sweep" / "results").iterdir())
-        assert not ran(evil) and "names the code" in text
-        (evil / "sweep" / "results" / "0001.json").unlink(missing_ok=True)
+    for kind in ("file", "gym"):
+        plan.write_text(json.dumps(json.loads(plan.read_text()) | {"env": names_in(evil)[kind], "trials": 2}))
+        for more in ([], ["--one-by-one"], ["--workers", "2"]):
+            refused(capsys, evil, ["sweep", "--out", "sweep", *more])
+            assert [p.name for p in (evil / "sweep" / "results").iterdir()] == ["0000.json"], "a trial that did not run"
+
+
+def test_a_sweep_does_not_write_through_a_link(capsys, tmp_path):
+    grid = ["--grid", "algo.lr=1e-3", "--preset", "debug", "--total-episodes", "50", "--quiet"]
+    assert main(["sweep", "probe/constant", *grid, "--out", str(tmp_path / "sweep")]) == 0
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "sweep" / "log.txt").unlink(missing_ok=True)
+    (tmp_path / "sweep" / "log.txt").symlink_to(tmp_path / "precious")
+    assert main(["sweep", "--out", str(tmp_path / "sweep")]) == 6
+    assert "is a link to" in capsys.readouterr().err and (tmp_path / "precious").read_text() == "kept"
+
+
+def test_the_words_of_a_file_stay_its_words_on_other_hosts(trained, evil, monkeypatch):
+    """What a worker is handed is made from the configuration; here it runs in this process."""
+    from regimen.config import layers
+    from regimen.runs import hosts
+
+    run = handed_over(trained, evil / "run", names_in(evil)["absolute"])
+    config = layers.build_config(None, config_file=str(run / "config.yaml"))
+    monkeypatch.setattr(hosts, "launch", lambda job, *rest: hosts.work(job | {"pledge": trust.pledge()}))
+    assert hosts.train_on_hosts(config.replace(out=str(evil / "new")), 1, quiet=True)["kind"] == "UntrustedError"
+    assert not ran(evil)
+
+
+def test_a_file_does_not_choose_the_cluster():
+    from regimen.config.schema import EngineConfig
+    from regimen.engines.ray.cluster import Cluster
+
+    with pytest.raises(ConfigError, match=r"names the code '10\.0\.0\.1:6379'"):
+        Cluster(EngineConfig(), 0).join(trust.named("10.0.0.1:6379", "config.yaml"))
 
 
 @pytest.mark.long

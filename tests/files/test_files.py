@@ -12,7 +12,7 @@ import yaml
 
 from regimen.errors import StorageError
 from regimen.files.run_dir import PROGRESS_COLUMNS, RunFiles, read_episodes, read_metrics
-from regimen.files.storage import plain, write_json
+from regimen.files.storage import plain, rows_up_to, write_json
 
 CONFIG = {"env": "cartpole", "seed": 3, "network": {"hidden": (64, 64)}}
 
@@ -356,3 +356,9 @@ def test_importing_tracking_does_not_import_jax():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_zeros_that_a_power_failure_leaves_are_cut_from_a_table():
+    """They are one line, longer than a cell of a CSV may be."""
+    data = b"env_steps,x\n1,2\n" + bytes(200_000) + b"\n3,4\n9,9\n"
+    assert rows_up_to(data, "env_steps", 5) == b"env_steps,x\n1,2\n3,4\n"

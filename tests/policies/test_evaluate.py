@@ -10,7 +10,7 @@ from gymnasium import spaces
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.envs.registry import resolve
-from regimen.policies.evaluate import HostEvaluator, NativeEvaluator, make_evaluator
+from regimen.policies.evaluate import Evaluation, HostEvaluator, NativeEvaluator, make_evaluator
 from regimen.sources.play import baseline_actor, random_actor
 from regimen.types import TimeStep
 
@@ -203,3 +203,10 @@ def test_the_random_policy_keeps_to_bounds_and_covers_them():
     drawn, _ = actor.act(None, (), jax.random.key(0), None, jnp.zeros((400, 1)), None, ())
     assert 2.0 <= drawn["size"].min() < 2.1 and 4.9 < drawn["size"].max() <= 5.0
     assert -0.3 < drawn["free"].mean() < 0.3 and 0.8 < drawn["free"].std() < 1.2, "standard normal without bounds"
+
+
+def test_a_component_may_be_called_success():
+    one = np.ones(2)
+    played = Evaluation("x", "greedy", 0, one, {"success": one, "cost": one}, one, one > 0, {"success": one, "n": one})
+    assert played.to_dict()["reward_components"] == {"success": 1.0, "cost": 1.0}
+    assert played.to_dict()["metrics"] == {"n": 1.0} and played.point()["eval/reward/success"] == 1.0

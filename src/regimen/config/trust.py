@@ -18,9 +18,10 @@ from contextvars import ContextVar
 from functools import cache, wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
-from regimen.errors import ConfigError
+from regimen.errors import UntrustedError
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILE = "file of this process: "
@@ -33,10 +34,6 @@ class Named(str):
     """A word from a file, and which file."""
 
     source: str = "a file"
-
-
-class UntrustedError(ConfigError):
-    """A file names code that is not installed, and nobody has said that it may run."""
 
 
 def named(value: Any, source: str | Path) -> Any:
@@ -73,6 +70,12 @@ def take(given: tuple[bool, frozenset[str]]) -> None:
 def alike(part: str, whole: object) -> str:
     """A part of a word, which is the file's where the whole is."""
     return named(part, whole.source) if isinstance(whole, Named) else part
+
+
+def source_of(data: Any) -> str | None:
+    """The file of a word of a file, where there is one in the data."""
+    items = data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple) else ()
+    return data.source if isinstance(data, Named) else next(filter(None, map(source_of, items)), None)
 
 
 def is_trusting() -> bool:
@@ -154,9 +157,24 @@ def require_module(name: str) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Refuse a Python file that a file names, unless it is of an installed package."""
-    if judged() is not None and not is_installed(str(path)):
-        raise refused(f"{path} is no part of an installed package")
+    """Refuse a Python file that a file names: what is installed is named as a module."""
+    if judged() is not None:
+        why = "is named as a file, not as a module" if is_installed(str(path)) else "is no part of an installed package"
+        raise refused(f"{path} {why}")
+
+
+def require_value(value: object) -> None:
+    """Refuse what a file reaches through an installed module and that is Python's own, such as `os.system`."""
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    if judged() is not None and str(home).partition(".")[0] in sys.stdlib_module_names:
+        raise refused(f"'{home}' is Python's own and holds no environment")
+
+
+def require_address(address: str) -> None:
+    """Refuse to join the cluster whose address is a file's: what a cluster sends is code."""
+    with judging(address) as strange:
+        if strange:
+            raise refused("a cluster sends code")
 
 
 class Guard:
@@ -177,8 +195,8 @@ class Guard:
 
 def is_installed(file: str) -> bool:
     """Whether a file belongs to an installed package, to Python or to Regimen. Never by the current directory."""
-    path = os.path.realpath(file)
-    return any(path.startswith(folder + os.sep) for folder in installed())
+    paths = os.path.realpath(file), os.path.abspath(file)  # some installers link packages into their folder
+    return any(path.startswith(folder + os.sep) for folder in installed() for path in paths)
 
 
 @cache

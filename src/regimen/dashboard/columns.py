@@ -193,7 +193,7 @@ class Columns:
         return {**thinned(blocks, width), "n": np.array(n)}
 
     def blocks(self, column: Column, axis: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Summaries of the column's blocks [5, B]; those of whole blocks are cache."""
+        """Summaries of the column's blocks [5, B]; those of whole blocks are kept."""
         covered, blocks = column.summary.get(axis, (0, np.empty((5, 0))))
         whole = len(y) // BLOCK * BLOCK
         if whole > covered:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from regimen.config import trust
-from regimen.errors import ConfigError, EnvError, nearest
+from regimen.errors import ConfigError, EnvError, UntrustedError, nearest
 
 
 def load(target: str) -> Any:
@@ -28,6 +28,7 @@ def load(target: str) -> Any:
                 public = [n for n in vars(value) if not n.startswith("_")]
                 raise EnvError(f"environment '{target}': {where} has no '{part}'{nearest(part, public)}")
             value = getattr(value, part)
+            trust.require_value(value)
     return value
 
 
@@ -37,7 +38,7 @@ def import_module(name: str) -> ModuleType:
         sys.path.append(os.getcwd())  # last, so that a user's file never hides an installed package
     try:
         return importlib.import_module(name)
-    except trust.UntrustedError:
+    except UntrustedError:
         raise
     except (Exception, SystemExit) as e:
         close = difflib.get_close_matches(name, ["gym", "gymnax", "pettingzoo"], n=1)
@@ -62,7 +63,7 @@ def import_file(path: str) -> ModuleType:
         sys.path.append(str(file.parent))  # its neighbours can be imported
     try:
         spec.loader.exec_module(module)
-    except trust.UntrustedError:
+    except UntrustedError:
         del sys.modules[name]
         raise
     except (Exception, SystemExit) as e:

@@ -18,7 +18,7 @@ from regimen.config import datasets, layers
 from regimen.config.catalogue import ENVS, folder_name
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, code_of
-from regimen.errors import ConfigError, RegimenError, StorageError, nearest
+from regimen.errors import ConfigError, RegimenError, StorageError, UntrustedError, nearest
 from regimen.files.console import Console
 from regimen.words import clock, count, score
 
@@ -136,10 +136,14 @@ def attempt(train: Callable[[], Row]) -> Row:
         return train()
     except KeyboardInterrupt as error:
         return {"state": "interrupted", "exit_code": code_of(error)}
+    except UntrustedError:  # it can be allowed: nothing of it is a result
+        raise
     except RegimenError as error:
-        text, code = str(error), error.exit_code
-    except Exception as error:
-        text, code = f"{type(error).__name__}: {error}", 1
+        return failure(str(error), error.exit_code)
+
+
+def failure(text: str, code: int) -> Row:
+    """The row of a run that failed."""
     return {"state": "failed", "error": " ".join(text.split()), "exit_code": code}
 
 
@@ -182,7 +186,12 @@ def train_all(
             results.append(train_further(config, command, callback, console()))
             return description(results[-1], path)
 
-        rows[job.name] |= attempt(described)
+        try:
+            rows[job.name] |= attempt(described)
+        except UntrustedError:
+            raise
+        except Exception as error:  # the others are trained all the same
+            rows[job.name] |= failure(f"{type(error).__name__}: {error}", 1)
         if rows[job.name].get("error"):
             say.event(f"failed: {rows[job.name]['error']}")
         write_summary(folder, rows)

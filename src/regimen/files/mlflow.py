@@ -307,7 +307,10 @@ class Mirror:
 def champion_return(client: MlflowClient, name: str) -> float:
     """Evaluation of the version that holds the alias; -inf when there is none or it was never evaluated."""
     champion = stored(client.get_model_version_by_alias, name, CHAMPION)
-    return -math.inf if champion is None else float(champion.tags.get("eval_return", "-inf"))
+    try:
+        return -math.inf if champion is None else float(champion.tags.get("eval_return", "-inf"))
+    except ValueError:  # a tag that somebody has edited
+        return -math.inf
 
 
 def stored(get: Callable[..., T], *names: str) -> T | None:

@@ -43,7 +43,8 @@ def check_free(path: Path) -> None:
 
 def in_use(path: Path) -> StorageError:
     hint = f", or continue it with `regimen resume {path}`" if (path / "config.yaml").exists() else ""
-    return StorageError(f"--out: {path} already exists and is not empty; choose another --out{hint}")
+    why = "already exists and is not empty" if path.is_dir() else "is a file, not a directory"
+    return StorageError(f"--out: {path} {why}; choose another --out{hint}")
 
 
 @contextlib.contextmanager
@@ -294,9 +295,11 @@ def rows_up_to(data: bytes, counter: str, limit: int) -> bytes:
         return data
     index, out = columns.index(counter), lines[:1]
     for line in lines[1:]:
-        cells = next(csv.reader([line.decode(errors="replace")]), [])
-        if line.endswith(b"\n") and len(cells) == len(columns):
-            with contextlib.suppress(ValueError):
+        with contextlib.suppress(
+            ValueError, csv.Error
+        ):  # the zeros a power failure leaves are longer than a cell may be
+            cells = next(csv.reader([line.decode(errors="replace")]), [])
+            if line.endswith(b"\n") and len(cells) == len(columns):
                 out += [line] if float(cells[index] or limit) <= limit else []
     return b"".join(out)
 

@@ -59,7 +59,12 @@ class Evaluation:
             out["success_rate"] = float(self.success.mean())
         if len(self.components) > 1:
             out |= {f"reward/{name}": mean for name, mean in means(self.components).items()}
-        return {f"eval/{name}": value for name, value in (out | means(self.metrics)).items()}
+        return {f"eval/{name}": value for name, value in (out | means(self.other_metrics)).items()}
+
+    @property
+    def other_metrics(self) -> dict[str, np.ndarray]:
+        """The metrics but `success`, which has a place of its own."""
+        return {name: x for name, x in self.metrics.items() if name != "success"}
 
     def to_dict(self) -> Json:
         out: Json = {
@@ -75,7 +80,7 @@ class Evaluation:
         if self.success is not None:
             out["success_rate"] = float(self.success.mean())
             out["success_ci95"] = interval(wilson(float(self.success.sum()), len(self.success)))
-        out |= {"reward_components": means(self.components), "metrics": means(self.metrics)}
+        out |= {"reward_components": means(self.components), "metrics": means(self.other_metrics)}
         return out | {"metrics_ci95": {name: interval(sample_interval(self.metrics[name])) for name in out["metrics"]}}
 
     def lines(self) -> list[str]:
@@ -99,8 +104,8 @@ class Evaluation:
 
 
 def means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The mean of each; `success` has a place of its own."""
-    return {name: float(x.mean()) for name, x in values.items() if name != "success"}
+    """The mean of each."""
+    return {name: float(x.mean()) for name, x in values.items()}
 
 
 def interval(bounds: tuple[float, float]) -> list[float] | None:

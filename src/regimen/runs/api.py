@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
 from regimen.config.trust import trustable
 from regimen.config.validation import validate
 from regimen.engines import curriculum, device
-from regimen.engines.signals import Signals
+from regimen.engines.signals import Signals, Terminated
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
@@ -137,6 +138,8 @@ def run(session: Session, signalling: contextlib.ExitStack) -> list[Result]:
     if code:
         return results
     signalling.close()
+    if number := session.signals.requested:  # it came while the summaries were written
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
     for learner, result in zip(session.learners, results):
         if session.group:  # it has one picture of all its seeds
             deliver(learner, result.summary, plots=False)

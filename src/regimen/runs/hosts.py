@@ -11,7 +11,7 @@ from typing import Any
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.config.trust import pledge, take
+from regimen.config.trust import named, pledge, source_of, take
 from regimen.errors import ConfigError, LostProcessError, RegimenError
 from regimen.files.storage import Json, plain
 from regimen.runs.api import default_path, resume, train
@@ -26,7 +26,10 @@ def train_on_hosts(
     """`train` by that many workers of the Ray cluster at `address` (`auto`, HOST:PORT), or of one on this machine.
     Worker 0 writes the run directory, at the path it would have here."""
     out = str((Path(config.out) if config.out else default_path(config)).absolute())
-    job = {"config": plain(layers.to_dict(config), finite=False), "out": out, "command": command, "quiet": quiet}
+    settings = layers.to_dict(config)
+    file, words = source_of(settings), plain(settings, finite=False)
+    words = words if file is None else named(words, file)  # a file's words stay the file's in the workers
+    job = {"config": words, "out": out, "command": command, "quiet": quiet}
     return launch(job, hosts, address, config.device)
 
 

@@ -51,7 +51,7 @@ class Ring(Record):
 
 @pytree_dataclass
 class NStepTransitions(Record):
-    """NStepTransitions over up to n steps."""
+    """Transitions over up to n steps."""
 
     obs: PyTree  # [N, ...]
     action: PyTree  # [N, ...]

@@ -98,6 +98,7 @@ def test_goals_are_cells_and_rectangles_with_weights():
     ]
     assert goals.as_text({"0,0": 0.4, "1,0": 0.25}) == "0,0 = 0.4; 1,0 = 0.25"
     assert goals.as_text([[0, 0], [0, 0, 1, 1]]) == "0,0; 0,0,1,1" and goals.as_text([1, 2]) == "1,2"
+    assert goals.as_text(np.array([[0, 0], [1, 1]])) == "0,0; 1,1" and goals.as_text([("0", "0")]) == "0,0"
     assert BushWorld().goal_weights.tolist() == [[0.2] * 5]
 
 

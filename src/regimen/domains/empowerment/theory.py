@@ -12,7 +12,7 @@ from regimen.config.validation import read_field
 from regimen.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Equations:
     """The parameters of equations (1) to (9) that solvers and the learner have alike; see docs/empowerment.md."""
 
@@ -38,7 +38,7 @@ class Equations:
     """Share of human actions that are habit: drawn at random instead of from the prior."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Theory(Equations):
     """All parameters that the solvers take. Those of humans describe, the robot's are chosen."""
 

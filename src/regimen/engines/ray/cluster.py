@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from regimen.config import trust
 from regimen.config.schema import EngineConfig
 from regimen.errors import ConfigError
 
@@ -77,6 +78,7 @@ class Cluster:
             )
 
     def join(self, address: str) -> None:
+        trust.require_address(address)
         import ray
 
         try:

@@ -25,7 +25,7 @@ from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
-from regimen.files.storage import read_json
+from regimen.files.storage import read_json, require_own
 from regimen.words import plural, score
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
@@ -41,6 +41,10 @@ def run_sweep(
 ) -> int:
     """Do what is missing of a sweep, then write its tables and plots; returns an exit code."""
     console = console or Console(quiet=True)
+    require_own(files.folder)
+    first = files.plan.config(files.plan.draw(0))
+    if isinstance(first.env, trust.Named):  # a plan of another process: what is refused is refused before any trial
+        registry.resolve(first.env, first.env_args)
     plan, reason = files.plan, files.plan.in_one_program()
     if workers > 1 or engine == "ray":
         reason = reason or "workers train one trial each"
@@ -212,7 +216,6 @@ def side_by_side(config: TrainConfig) -> int:
 def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -> int:
     """Workers that each take trials; this process only tells what they have done."""
     require_optuna()
-    registry.is_native(files.plan.config(files.plan.draw(0)).env)  # what is refused is refused here, in one line
     alive, codes, stop = (start_ray if engine == "ray" else start_processes)(files.folder, workers)
     open_trials = set(files.missing())
     try:

@@ -288,5 +288,5 @@ def film(episode: SolvedEpisode, frames: list[np.ndarray], name: str) -> Figure:
             [world.actions[int(a)] for a in episode.actions[t][: world.robots]] if t < len(episode.actions) else ["end"]
         )
         ax.set_title(f"{t}: {', '.join(acts)}", fontsize=8, weight="normal", pad=3)
-    headline(figure, f"{name or 'SolvedEpisode'}: the robot does what is most likely", color="black")
+    headline(figure, f"{name or 'Episode'}: the robot does what is most likely", color="black")
     return figure

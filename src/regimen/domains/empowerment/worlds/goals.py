@@ -49,9 +49,16 @@ def as_text(goals: object) -> str:
         return "; ".join(f"{name} = {weight}" for name, weight in goals.items())
     if isinstance(goals, Iterable):
         items = list(goals)
-        cell = bool(items) and all(isinstance(i, int) for i in items)  # [0, 0] is one goal
-        return ",".join(map(str, items)) if cell else "; ".join(map(as_text, items))
+        one = bool(items) and all(isinstance(i, int) for i in items)  # [0, 0] is one goal
+        return "; ".join(map(goal_text, [items] if one else items))
     raise ConfigError(f"env.possible_goals: {goals!r} are no goals; write 'x,y; x1,y1,x2,y2 = weight'")
+
+
+def goal_text(goal: object) -> str:
+    """One goal of a list as text."""
+    if isinstance(goal, str | Mapping) or not isinstance(goal, Iterable):
+        return as_text(goal)
+    return ",".join(map(str, goal))
 
 
 def parse(text: str, width: int, height: int) -> Goals:
