@@ -18,6 +18,7 @@ if __name__ == "__main__":
     *path, last = name.split(".")
     for part in path:
         owner = getattr(owner, part)
+    getattr(owner, last)  # it exists, or the pause would never come
     setattr(owner, last, pause)
 
     from regimen.cli.main import main

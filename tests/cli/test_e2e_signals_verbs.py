@@ -134,7 +134,7 @@ PAUSED = {  # verb and its arguments, and the function in which the signal meets
     "compare RUN RUN --out OUT/compare": "os:replace",
     "diagnose RUN": "regimen.reports.diagnose:diagnose",
     "plot RUN": "regimen.reports.plots:plot_run",
-    "solve world/corr5 --out OUT/values.csv": "regimen.domains.empowerment.report:pairs_of",
+    "solve world/corr5 --out OUT/values.csv": "regimen.domains.empowerment.report:save_csv",
     "check-env cartpole": "regimen.envs.check:check_env",
     "runs RUN": "regimen.files.listing:describe",
 }
