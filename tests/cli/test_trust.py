@@ -33,6 +33,15 @@ parallel_env = make
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)) + "env: cartpole\n"
 
 
+@pytest.fixture(autouse=True)
+def nothing_trusted():
+    """Each test begins as a new process does: what tests before it trusted is forgotten."""
+    token = trust._trusting.set(False)
+    trust._vouched.clear()
+    yield
+    trust._trusting.reset(token)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("trust") / "run"
