@@ -1,4 +1,4 @@
-"""Gates of `make test-faults`: groups of seeds that are killed and go on. A group that was killed, however often, is the
+"""Gates of `make test-faults`: groups of seeds that are killed and go on. A group that was killed is the
 group that was never interrupted: the same rows in every field but times, and the same state bit for bit."""
 
 from __future__ import annotations

@@ -263,5 +263,5 @@ def test_a_group_goes_on_bit_for_bit_together_and_one_alone(tmp_path):
         assert_same_run(whole.run_dir / f"seed-{n}", half.run_dir / f"seed-{n}")
     again = regimen.resume(half.run_dir)  # nothing is left to do
     assert again.summary == both.summary
-    with pytest.raises(ConfigError, match="--out: .* is a group of seeds"):
+    with pytest.raises(ConfigError, match=r"--out: .* is a group of seeds"):
         regimen.resume(half.run_dir, out=tmp_path / "other")
