@@ -58,6 +58,7 @@ class RayEngine(UpdateEngine):
         self.max_lag = algo.max_lag
         self.cluster = Cluster(config.engine, store_bytes)
         self.fleet = Fleet(config.engine, self.post, self.order, stop_requested)
+        self.fleet.require = self.cluster.require
         self.tell: Callable[[str], None] = lambda text: None
         self.weights: ray.ObjectRef | None = None  # reference to the newest
         self.version = -1  # updates they come from
@@ -85,6 +86,7 @@ class RayEngine(UpdateEngine):
 
     def broadcast(self) -> None:
         """Put the current weights where workers read them, once per version."""
+        self.cluster.require()
         self.version = int(self.state.clock.updates)
         self.key = rollout_key(self.state.key, self.version)
         self.weights = ray.put(jax.device_get(self.algo.actor_params(self.state)))  # on one machine all read one copy
@@ -198,7 +200,7 @@ class RayEngine(UpdateEngine):
         return counts | ({"dropped_batches": self.dropped} if self.asynchronous else {})
 
     def abandon(self) -> None:
-        self.cluster.forget()
+        self.cluster.abandon()
 
     def close(self) -> None:
         if not self.started:
