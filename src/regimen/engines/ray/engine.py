@@ -71,7 +71,7 @@ class RayEngine(UpdateEngine):
 
     def post(self, worker: int, replaced: int) -> Post:
         data = layers.to_dict(self.config)
-        start = int(self.state.clock.updates), replaced
+        start = self.state.clock.count("updates"), replaced
         return Post(
             worker, data, self.regimen, self.env, self.algorithm, start, self.frozen, tuple(filter(None, sys.path))
         )
@@ -87,7 +87,7 @@ class RayEngine(UpdateEngine):
     def broadcast(self) -> None:
         """Put the current weights where workers read them, once per version."""
         self.cluster.require()
-        self.version = int(self.state.clock.updates)
+        self.version = self.state.clock.count("updates")
         self.key = rollout_key(self.state.key, self.version)
         self.weights = ray.put(jax.device_get(self.algo.actor_params(self.state)))  # on one machine all read one copy
 
@@ -106,7 +106,7 @@ class RayEngine(UpdateEngine):
     def start(self) -> None:
         self.started = True
         where = self.cluster.start()
-        self.rollouts = int(self.state.clock.updates)  # a resumed run draws other noise
+        self.rollouts = self.state.clock.count("updates")  # a resumed run draws other noise
         self.broadcast()
         self.fleet.start()
         self.tell(f"{self.config.engine.workers} workers are starting on {where}")
@@ -173,7 +173,7 @@ class RayEngine(UpdateEngine):
                 continue
             report, reference = delivery
             self.order(member)
-            lag = int(self.state.clock.updates) - report.version
+            lag = self.state.clock.count("updates") - report.version
             if self.max_lag is not None and lag > self.max_lag:
                 self.dropped += 1
                 continue
@@ -218,7 +218,7 @@ def key_words(key: Array, index: Array) -> Array:
 
 def rollout_key(key: Array, index: int) -> np.ndarray:
     """The key of a rollout as plain numbers."""
-    return np.asarray(key_words(key, np.int32(index)))
+    return np.asarray(key_words(key, np.uint32(index % 2**32)))
 
 
 def portable_env(env: str) -> str:

@@ -159,7 +159,7 @@ class Fleet:
         """End a worker. One that is stopped does not hear Ray; on this machine it is ended by its number."""
         with contextlib.suppress(Exception):
             ray.kill(member.actor)
-        if self.config.address is None and member.status.pid:
+        if self.config.address is None and member.status.pid not in (0, os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(member.status.pid, signal.SIGKILL)
 
