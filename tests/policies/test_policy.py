@@ -11,7 +11,7 @@ from regimen.algorithms.policy_map import PolicyMap
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
 from regimen.envs.registry import resolve
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, EnvError
 from regimen.policies.evaluate import evaluate_policy, make_evaluator
 from regimen.policies.export import export_policy
 from regimen.policies.policy import Policy, read_policy, save_policy
@@ -117,3 +117,19 @@ def test_a_frozen_policy_must_have_the_same_order_of_parts():
     assert not spaces.same(turned, SEEN)
     x = view(0.5, 2)
     assert not jnp.array_equal(spaces.flatten(turned, x), spaces.flatten(SEEN, x)), "it would see something else"
+
+
+def test_an_observation_of_another_shape_is_named(tmp_path):
+    spec = Spec(gym.Box(-1, 1, (4,)), gym.Discrete(2))
+    _, policy = saved(tmp_path / "policy", PPO(network=NetworkConfig(hidden=(8,))).bind(spec))
+    for act, obs, words in (
+        (policy.act, np.zeros(3), r"shape \(3,\); this policy expects \(4\)"),
+        (policy.act, np.zeros((1, 4)), r"shape \(1, 4\); this policy expects \(4\)"),
+        (policy.act_batch, np.zeros(4), r"shape \(4,\); this policy expects \(N, 4\)"),
+        (policy.act, "abc", "not an observation of Box"),
+        (policy.act, None, r"shape \(\); this policy expects \(4\)"),
+    ):
+        with pytest.raises(EnvError, match=words):
+            act(obs)
+    assert policy.act(np.zeros(4)) in (0, 1)
+    assert policy.act_batch(np.zeros((3, 4))).shape == (3,)

@@ -24,7 +24,7 @@ from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.trust import named, trustable
 from regimen.config.validation import field_types
 from regimen.envs import registry
-from regimen.errors import ConfigError, StorageError, nearest
+from regimen.errors import ConfigError, EnvError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, digest, verify
 from regimen.files.storage import Json, read_plain
 from regimen.trees import flatten, unflatten
@@ -72,10 +72,24 @@ class Policy:
             return self.act_together(obs, greedy, mask or {})
         if isinstance(self.algo, policy_map.PolicyMap):
             raise ConfigError(f"agents have policies of their own; act on a dictionary of {', '.join(self.agents)}")
-        batch = jax.tree.map(lambda x: np.asarray(x)[None], spaces.cast(self.observation_space, obs))
+        batch = jax.tree.map(lambda x: np.asarray(x)[None], self.observe(obs))
         if mask is not None:
             mask = spaces.mask_row(self.action_space, mask)[None]
         return row_of(self.act_batch(batch, greedy=greedy, mask=mask), 0)
+
+    def observe(self, obs: PyTree, batched: bool = False) -> PyTree:
+        """The observation, or a batch of them, as the policy takes it; EnvError where its shape is another."""
+        try:
+            cast = spaces.cast(self.observation_space, obs)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EnvError(f"this is not an observation of {self.observation_space}: {error}") from error
+        for name, part in spaces.split(self.observation_space, cast).items():
+            shape = spaces.shape_of(spaces.leaves(self.observation_space)[name])
+            if part.shape[batched:] != shape:
+                what, lead = f"the part '{name}' of the observation" if name else "the observation", "N, " * batched
+                expected = f"({lead}{', '.join(map(str, shape))})"
+                raise EnvError(f"{what} has shape {part.shape}; this policy expects {expected}")
+        return cast
 
     def is_by_agent(self, obs: PyTree) -> bool:
         """Whether it is a dictionary of observations, not one observation that is a dictionary itself."""
@@ -95,7 +109,7 @@ class Policy:
             if name not in names:
                 raise ConfigError(f"there is no agent '{name}'{nearest(name, names)}")
         blank = spaces.zeros(self.observation_space)
-        rows = [spaces.cast(self.observation_space, obs[n]) if n in obs else blank for n in names]
+        rows = [self.observe(obs[n]) if n in obs else blank for n in names]
         batch = jax.tree.map(lambda *x: np.stack(x), *rows)
         masks = None
         if mask:
@@ -107,7 +121,7 @@ class Policy:
     def act_batch(self, obs: PyTree, *, greedy: bool = True, mask: PyTree = None) -> PyTree:
         """Actions [N, ...] for a batch of observations [N, ...]; of a hybrid space, a dict or tuple of them. `mask`
         [N, L] has a row over the options of every discrete part."""
-        obs = spaces.cast(self.observation_space, obs)
+        obs = self.observe(obs, batched=True)
         mask = None if mask is None else jnp.asarray(mask, bool)
         noise, lead = None, (jax.tree.leaves(obs)[0].shape[0],)
         if not greedy:

@@ -12,7 +12,7 @@ import numpy as np
 from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask
 from regimen.envs.adapters.pettingzoo import Team
-from regimen.envs.check.members import check_mask, check_member, same
+from regimen.envs.check.members import MOST_REWARD, check_mask, check_member, same
 from regimen.envs.check.report import Report, location
 from regimen.envs.imports import one_line
 from regimen.envs.registry import EnvHandle
@@ -122,16 +122,24 @@ def begin(
 
 def check_reward(reward: object, report: Report) -> None:
     try:
-        value = np.asarray(reward, np.float64)
-    except (TypeError, ValueError):
+        value = np.asarray(reward)
+    except ValueError:  # ragged
+        value = np.asarray(None)
+    if value.dtype.kind not in "biuf":
         return report.error("reward", f"step returned the reward {reward!r}; it must be a number")
     if value.size != 1:
         return report.error("reward", f"step returned a reward of shape {value.shape}; it must be one number")
     if not np.isfinite(value).all():
         return report.error("reward", f"step returned the reward {value}; it must be finite")
+    if abs(value).max() > MOST_REWARD:
+        return report.error("reward", too_large(float(value.flat[0])))
     if value.ndim:
         report.warn("reward", f"step returned the reward as an array of shape {value.shape}; return float(reward)")
     return None
+
+
+def too_large(reward: float) -> str:
+    return f"step returned the reward {reward:g}, whose square overflows float32; divide rewards until they are about 1"
 
 
 def check_info(info: object, handle: EnvHandle, where: str, report: Report) -> np.ndarray | None:

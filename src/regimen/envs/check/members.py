@@ -14,6 +14,7 @@ from regimen.envs.registry import EnvHandle
 from regimen.errors import RegimenError
 from regimen.types import PyTree
 
+MOST_REWARD = 1e18  # its square is nearly all that float32 holds
 LARGE = 50.0  # an observation beyond it needs normalising
 
 

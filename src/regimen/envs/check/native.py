@@ -10,7 +10,8 @@ import numpy as np
 
 from regimen import exploration
 from regimen.envs.adapters.compiled import from_space
-from regimen.envs.check.members import check_mask, check_member, first_bad, same
+from regimen.envs.check.host import too_large
+from regimen.envs.check.members import MOST_REWARD, check_mask, check_member, first_bad, same
 from regimen.envs.check.report import Report, attempt
 from regimen.envs.protocol import Env, agents_of, alive_in, mask_row
 from regimen.envs.registry import EnvHandle
@@ -56,6 +57,8 @@ def check_native(handle: EnvHandle, report: Report, steps: int, seed: int) -> No
     check_member(handle.observation_space, obs, "the observation of step", report, native=True)
     if not np.isfinite(reward).all():
         report.error("reward", f"step returned a reward that is not finite ({first_bad(reward)})")
+    elif abs(reward).max() > MOST_REWARD:
+        report.error("reward", too_large(float(reward.flat[abs(reward).argmax()])))
     if mask is not None:
         check_mask(mask, handle, "action_mask(state)", report)
 
@@ -107,6 +110,9 @@ def check_step(out: PyTree, state: PyTree, obs: PyTree, handle: EnvHandle, repor
         if difference:
             report.error(what, f"the {what} of step differs from that of reset: {difference}; they must be alike")
     k, lead = len(handle.reward_components), (len(handle.agents),) if handle.agents else ()
+    if not hasattr(ts.reward, "shape"):
+        report.error("reward", f"step's reward is {ts.reward!r}; it must be a number, or one for each component")
+        return False
     if ts.reward.shape not in ([(*lead, k), lead] if k == 1 else [(*lead, k)]):
         names = ", ".join(handle.reward_components)
         report.error(
