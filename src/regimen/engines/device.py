@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from pathlib import Path
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 Device = Any  # jax.Device, which is a variable to type checkers
 
 REDUCE = "reduce rollout.num_envs, rollout.steps or rollout.episodes, or set algo.micro_batch_size"
+LEAST_ADDRESSES = 1.7e9  # bytes of address space of a process that compiles; with less, XLA aborts or crashes
+ROOM_TO_COMPILE = 3e8  # bytes of it that are to be free
 MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
 
 
 def configure(device: str, native: bool) -> str:
     """Choose the platform before anything is computed, and say which and why. The compilation cache goes on."""
+    require_addresses()
     forget_programs()
     if device == "cpu" or (device == "auto" and not native):
         jax.config.update("jax_platforms", "cpu")
@@ -66,6 +70,31 @@ def mappings() -> int:
             return sum(1 for _ in file)
     except OSError:
         return 0
+
+
+def addresses() -> tuple[int, int] | None:
+    """Bytes of address space that this process may have (`ulimit -v`) and has; None where it is not limited."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        return limit, int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, ValueError):
+        return None
+
+
+def require_addresses() -> None:
+    """Refuse a process whose address space is too small before it compiles: there, running out of it is a crash."""
+    if (space := addresses()) is None:
+        return
+    limit, used = space
+    if limit < LEAST_ADDRESSES or limit - used < ROOM_TO_COMPILE:
+        raise OutOfMemoryError(
+            f"this process may have {limit / 1e9:.1f} GB of address space (`ulimit -v`), has {used / 1e9:.1f} GB and "
+            f"needs {max(LEAST_ADDRESSES, used + ROOM_TO_COMPILE) / 1e9:.1f} GB to compile; raise the limit"
+        )
 
 
 def choose(number: int | None, num_envs: int, algo: Algorithm) -> list[Device]:
@@ -113,17 +142,15 @@ def batch_bytes(observation_space: gymnasium.Space, steps: int, episodes: int, c
 
 
 def available_memory(device: Device) -> int | None:
-    """Bytes free on an accelerator, or on this machine."""
+    """Bytes free on an accelerator, or on this machine and within the limit of this process."""
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0) if "bytes_limit" in stats else None
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+    free = [] if (space := addresses()) is None else [space[0] - space[1]]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min(free, default=None)
 
 
 def require_memory(needed: float, replay: float, devices: list[Device]) -> None:
