@@ -4,8 +4,6 @@ In the order in which to try them: the value of a constant, of an observation, a
 alone and given an observation; then the end of an episode, masks, and every kind of space.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -4,8 +4,6 @@ The statistics are those of Agarwal et al. 2021 (arXiv 2108.13264). Runs are gro
 task (environment); seeds are the sample. Nothing here draws or prints: see `comparison_report.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ A rule speaks only where its evidence is plain. A run that reached its goal has 
 and no entropy collapse, whatever its curves look like: they are what success looks like.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass

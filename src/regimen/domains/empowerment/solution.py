@@ -1,7 +1,5 @@
 """What a solver found: values and policies of every state at every time, and the Markov chain they induce."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

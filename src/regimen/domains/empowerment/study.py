@@ -4,8 +4,6 @@ Every choice is trained alone, all else as in the base, with the same seeds, fro
 of `regimen validate`: the error of V_r at the start, the total variation of the policy, the error of log Q ratios.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

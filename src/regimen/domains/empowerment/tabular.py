@@ -5,8 +5,6 @@ not contract, so the solution is followed from 0 up to beta_r in small steps, wi
 things worse, and Newton's method where the world is small. What is left of the equations is reported: the residual.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Generic, NamedTuple

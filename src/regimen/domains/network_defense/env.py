@@ -4,8 +4,6 @@ In each step Blue acts, Red acts, the reward is read off the true state, and Blu
 rules, where they come from and how they were checked are in docs/network_defense.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

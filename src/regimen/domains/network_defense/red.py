@@ -4,8 +4,6 @@ Both see only what Red knows. `b_line` goes straight for the operational server 
 takes one subnet after the other.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax

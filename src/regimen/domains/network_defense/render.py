@@ -5,8 +5,6 @@
 draws the network after so many steps of the greedy policy (it needs matplotlib, for the file).
 """
 
-from __future__ import annotations
-
 import argparse
 
 import jax

@@ -1,7 +1,5 @@
 """Searching the workflows of `network_defense`: the space of orders, its presets, and `regimen search` in Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Checking a Gymnasium or PettingZoo environment by random steps."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings

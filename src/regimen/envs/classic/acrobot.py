@@ -1,7 +1,5 @@
 """Acrobot (Sutton 1996): swing a two-link arm above the bar by the joint between its links. Equals Acrobot-v1."""
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -3,8 +3,6 @@
 They equal Gymnasium's MountainCar-v0 and MountainCarContinuous-v0.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

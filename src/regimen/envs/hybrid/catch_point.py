@@ -3,8 +3,6 @@
 Rules and constants are those of HyAR's code as published with DLPA (scenario simple_catch in a particle world).
 """
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -3,8 +3,6 @@
 The particle world and the constants of the motion are those of HyAR's code as published with DLPA.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax

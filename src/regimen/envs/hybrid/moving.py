@@ -4,8 +4,6 @@ The task goes back to Xiong et al. 2018 and Fan et al. 2019; rules and constants
 (Moving-v0, Sliding-v0), Sliding's as corrected in DI-engine's copy of it.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax

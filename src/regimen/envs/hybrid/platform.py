@@ -3,8 +3,6 @@
 Rules and constants are those of the authors' code as ported to Gym by gym-platform (Platform-v0).
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

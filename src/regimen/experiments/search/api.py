@@ -1,7 +1,5 @@
 """What the command line and Python call: `run` a search of any space, `compare` methods, `start` either in words."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -6,8 +6,6 @@ product of Laplace kernels: all positive definite for every theta > 0. Candidate
 candidate, whose kernel is the mean over its members (the covariance of a function that is averaged over them).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence

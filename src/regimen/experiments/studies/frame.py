@@ -4,8 +4,6 @@ A study subclasses `Frame` and says which jobs it has (`jobs`), what came of the
 is drawn (`draw`); its texts are in a YAML file. Each job has a line: what is running, i of n, and the time left.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import sys

@@ -3,8 +3,6 @@
 Every way ends a trial with the same file in `results/`. Started again, done trials are kept, interrupted ones go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -7,8 +7,6 @@ A trial is done when its file in `results/` is there. That file is written by on
 trial, and is never written again: so a process can be killed at any moment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Where the empowerment learner's rows come from: a sweep of all reachable states, a replay of what was visited, or
 both."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,8 +1,6 @@
 """A world that can be enumerated, as the learner uses it: every reachable row has a place, and tables by place or by
 state say what networks read there and where robot actions lead. Made once, on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import jax

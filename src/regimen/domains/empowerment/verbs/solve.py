@@ -1,7 +1,5 @@
 """`regimen solve WORLD`: the exact values and policies of a world of humans and robots."""
 
-from __future__ import annotations
-
 import dataclasses
 import json as json_lib
 import sys

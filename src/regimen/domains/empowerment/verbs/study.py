@@ -1,7 +1,5 @@
 """The flags of `regimen study empowerment`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from regimen.config.fields import Natural

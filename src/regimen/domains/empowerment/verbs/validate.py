@@ -1,7 +1,5 @@
 """`regimen validate RUN`: what an empowerment run learned, against the exact solution."""
 
-from __future__ import annotations
-
 import json as json_lib
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ As text: `x,y` or `x1,y1,x2,y2` (corners included), a weight after `=`, several 
 `0,0; 2,0,3,1 = 2`. YAML may give a list of such texts, or a mapping from them to weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ toggled by a human, does nothing any more, and stays in the way. The pause switc
 again; a robot's disabling switch puts the kill buttons, or the pause switches, out of use and back.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import lru_cache

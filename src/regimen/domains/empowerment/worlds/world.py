@@ -8,8 +8,6 @@ must not depend on it, and an episode ends for good after `max_episode_steps` st
 not solved, may have any array as its state: it has no `sizes`, and says what its states are by its own `state_space`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 

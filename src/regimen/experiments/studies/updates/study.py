@@ -4,8 +4,6 @@ Each has its documented epochs and full batches: after every episode, 5 or 10 of
 with Monte-Carlo returns z-scored over the batch and with GAE; and from a replay. Everything else is held equal.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
