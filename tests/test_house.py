@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "regimen"
+import regimen
+
+SOURCE = Path(regimen.__file__).parent
 ROOMS = ("algorithms", "cli", "config", "dashboard", "engines", "envs", "experiments", "files", "policies", "reports")
 GENERAL = {name: sorted((SOURCE / name).rglob("*")) for name in (*ROOMS, "runs", "sources")}
 GENERAL |= {"modules of no room": [path for path in sorted(SOURCE.glob("*.py")) if path.name != "__init__.py"]}

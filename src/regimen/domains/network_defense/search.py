@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regimen.domains.network_defense.verbs.search import SearchArgs
+from regimen.domains.network_defense.verbs import SearchArgs
 from regimen.domains.network_defense.workflow import ALWAYS, ATTACKED, TYPES, all_workflows, classes_for
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.experiments.search import api

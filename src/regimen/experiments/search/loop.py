@@ -61,13 +61,13 @@ class Options:
             if getattr(self, name) < least:
                 raise ConfigError(f"{flag(name)}: {getattr(self, name)} is too small; it must be at least {least}")
         trains = self.max_episodes > 0
-        for name, used, hint in (
+        for name, matters, hint in (
             ("warm_up", self.warm_up > 0, "; set 0 for none"),
             ("max_episodes", trains, "; raise it, or set 0 to evaluate only"),
             ("check_every", trains or self.warm_up > 0, ""),
         ):
             n = getattr(self, name)
-            if used and n < unit:
+            if matters and n < unit:
                 raise ConfigError(f"{flag(name)}: {n} is less than one update ({unit} episodes){hint}")
         for name in ("check_episodes", "eval_episodes") if trains else ("eval_episodes",):
             n, fewest = getattr(self, name), 0 if self.gate is None else self.gate.episodes_needed()

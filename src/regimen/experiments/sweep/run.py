@@ -161,9 +161,9 @@ def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
     """Trials that nobody works on, each claimed until the next is asked for: those left behind, then new ones."""
 
     def unclaimed() -> Iterator[int]:
-        begun = study.trials()
-        yield from (n for n in begun if study.running(n) and n < files.plan.trials)
-        if len(begun) < files.plan.trials:
+        trials = study.trials()
+        yield from (n for n in trials if study.running(n) and n < files.plan.trials)
+        if len(trials) < files.plan.trials:
             yield study.ask().number
 
     while True:

@@ -161,8 +161,8 @@ class GridWorld(World):
         rows = [jax.nn.one_hot(state[i], size) for i, size in enumerate(self.sizes)]
         n, things = self.layout.agents, len(self.layout.things)
         where = jnp.concatenate([state[:n], state[2 * n : 2 * n + things]])
-        scaled = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
-        return jnp.concatenate([*rows, jnp.asarray(scaled)[where].ravel()])
+        coordinates = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
+        return jnp.concatenate([*rows, jnp.asarray(coordinates)[where].ravel()])
 
     # --- its laws ----------------------------------------------------------------------------------------------------
 
