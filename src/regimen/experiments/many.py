@@ -113,7 +113,7 @@ def applies(key: str, algorithm: str | None) -> bool:
 
 
 def build(env: str | None, config_file: str | None, overrides: dict[str, object], algorithm: str | None) -> TrainConfig:
-    """One configuration; an error says which run it is of."""
+    """Build one configuration; an error says which run it is of."""
     try:
         return layers.build_config(env, config_file=config_file, overrides=overrides)
     except layers.UnknownSettingError:

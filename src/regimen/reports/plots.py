@@ -181,7 +181,7 @@ def draw_explained_variance(ax: Axes, run: LoggedRun) -> bool:
 
 
 def draw_component(ax: Axes, run: LoggedRun, name: str, color: str) -> None:
-    """One component in its own scale: the mean of the episodes, and their lowest and highest."""
+    """Draw one component in its own scale: the mean of the episodes, and their lowest and highest."""
     metric = f"rollout/reward/{name}"
     x, mean = run.series(metric)
     _range(ax, run, f"{metric}_min", f"{metric}_max", x, color, 0.15)

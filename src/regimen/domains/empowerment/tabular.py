@@ -40,14 +40,14 @@ class SweepInputs(NamedTuple, Generic[X]):
 
 
 class Residual(NamedTuple):
-    """By how much a sweep changes V_h^e and V_h^m (absolute) and V_r (relative), at most."""
+    """The most that a sweep changes V_h^e and V_h^m (absolute) and V_r (relative)."""
 
     humans: float
     robot: float
 
     @property
     def worst(self) -> float:
-        """Not a number where one of them is none: that is no convergence."""
+        """The larger of the two; NaN where one of them is NaN, which is no convergence."""
         return float(np.max(self))
 
 

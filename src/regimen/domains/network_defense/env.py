@@ -298,7 +298,7 @@ class NetworkDefense(NativeEnv):
     # --- what comes of it --------------------------------------------------------------------------------------------
 
     def count_fix(self, state: NetworkState, action: Array) -> Fixes:
-        """Judged by the state before the action."""
+        """Count the action if it is a fix, judged by the state before it."""
         group, host = lax.div(action - 2, net.N), lax.rem(jnp.maximum(action - 2, 0), net.N)
         is_fix = (group == net.REMOVE) | (group == net.RESTORE)
         if self.workflow == "none":
@@ -364,7 +364,7 @@ class NetworkDefense(NativeEnv):
 
 @native_env
 class NetworkDefenseWorkflow(NetworkDefense):
-    """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+    """NetworkDefense with an order drawn for every episode, paid for following it: one policy learns all orders."""
 
     return_targets = ()  # the reward for alignment shifts them
 

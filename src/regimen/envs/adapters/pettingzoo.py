@@ -156,7 +156,7 @@ def is_masked(space: spaces.Space) -> bool:
 
 
 def common_space(each: list[spaces.Space], what: str) -> spaces.Space:
-    """One space for all agents."""
+    """The one space that all agents share."""
     if all(space == each[0] for space in each):
         return each[0]
     choices = [space for space in each if isinstance(space, spaces.Discrete) and space.start == 0]

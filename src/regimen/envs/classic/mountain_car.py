@@ -49,7 +49,7 @@ class Valley(NativeEnv):
     goal_position: float = 0.5
     """Reached at or right of it."""
     goal_velocity: float = 0.0
-    """And at least this fast."""
+    """Least velocity at which the goal counts as reached."""
 
     @property
     def observation_space(self):

@@ -58,7 +58,7 @@ class CatchPoint(NativeEnv):
     reach: float = 0.2
     """Distance within which the point is caught."""
     force: float = 2.0
-    """Of a push."""
+    """Force of a push."""
     damping: float = 0.25
     """Share of the velocity lost in a step."""
     dt: float = 0.1

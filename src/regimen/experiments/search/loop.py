@@ -182,7 +182,7 @@ class Search:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Until the budget is spent or the method is through; False when it was interrupted."""
+        """Search until the budget is spent or the method is through; False when it was interrupted."""
         while not self.stop_requested():
             if self.running is None and not self.next_trial():
                 self.save()
@@ -214,7 +214,8 @@ class Search:
         return True
 
     def parent_of(self, candidate: int) -> int | None:
-        """Itself where it was trained before; else the nearest that was, unless all begin from one policy."""
+        """The candidate whose policy this one begins from: itself where it was trained before, else the nearest that
+        was, unless all begin from one policy."""
         trained = list(dict.fromkeys(v.candidate for v in self.verdicts if v.trained))
         if candidate in trained:
             return candidate

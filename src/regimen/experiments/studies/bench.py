@@ -230,7 +230,7 @@ class Bench:
     def after_outlier(
         self, lr: float, factor: float, looks: tuple[int, ...], tick: Callable[[float], None] = lambda share: None
     ) -> list[Curve]:
-        """From the middle of training: one update with an outlier of this factor (1: without), then ordinary ones.
+        """Train on from the middle: one update with an outlier of this factor (1: without), then ordinary ones.
 
         Evaluated after so many updates (`looks`) on the same episodes for every factor, until the budget is spent.
         """

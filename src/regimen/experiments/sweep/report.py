@@ -237,7 +237,7 @@ def draw_importance(ax: Axes, shares: Mapping[str, Share], n: int) -> None:
 
 
 def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]) -> None:
-    """One line per trial across its settings to its value; darker is better."""
+    """Draw a line per trial across its settings to its value; darker is better."""
     from matplotlib import colormaps
 
     columns = {key: [r["params"].get(key) for r in rows] for key in keys} | {metric: [r["value"] for r in rows]}

@@ -177,7 +177,7 @@ def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
 
 
 def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str], None]) -> int:
-    """One trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
+    """Do one trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
     from regimen.runs.api import train_further
 
     result = files.result(n)

@@ -145,7 +145,7 @@ class World(NativeEnv):
         return number // self.num_actions ** np.arange(agents, dtype=np.int32) % self.num_actions
 
     def robot_actions(self, joint: Array) -> Array:
-        """Each robot's action [R] of a joint one."""
+        """Split a joint action of the robots into the action of each robot [R]."""
         return joint // self.num_actions ** jnp.arange(self.robots) % self.num_actions
 
     def observe(self, state: WorldState) -> dict[str, Array]:
