@@ -1,7 +1,5 @@
 """Objects by import string: `module:attribute` or `path/to/file.py:attribute`."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import importlib.util

@@ -3,8 +3,6 @@
 Every way ends a trial with the same file in `results/`. Started again, done trials are kept, interrupted ones go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -163,9 +161,9 @@ def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
     """Trials that nobody works on, each claimed until the next is asked for: those left behind, then new ones."""
 
     def unclaimed() -> Iterator[int]:
-        begun = study.trials()
-        yield from (n for n in begun if study.running(n) and n < files.plan.trials)
-        if len(begun) < files.plan.trials:
+        trials = study.trials()
+        yield from (n for n in trials if study.running(n) and n < files.plan.trials)
+        if len(trials) < files.plan.trials:
             yield study.ask().number
 
     while True:
@@ -179,7 +177,7 @@ def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
 
 
 def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str], None]) -> int:
-    """One trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
+    """Do one trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
     from regimen.runs.api import train_further
 
     result = files.result(n)
