@@ -67,6 +67,7 @@ class RolloutReport:
     steps: int
     rows: EpisodeRows  # of numpy arrays
     bytes: int
+    seconds: float  # it took
 
 
 class Status(NamedTuple):
@@ -99,10 +100,12 @@ class Worker:
         source = self.source = self.source or self.start()
         if self.newest[0] > version:
             version, weights = self.newest
+        begin = time.monotonic()
         own_key = share_key(jax.random.wrap_key_data(jnp.asarray(key)), self.post.worker)
         batch, rows, steps = source.next(self.algo, weights, own_key)
         batch, rows = jax.tree.map(np.asarray, (batch, rows))
-        return RolloutReport(self.post.worker, version, steps, rows, device.tree_bytes(batch)), batch
+        seconds = time.monotonic() - begin
+        return RolloutReport(self.post.worker, version, steps, rows, device.tree_bytes(batch), seconds), batch
 
     def start(self) -> HostSource | NativeSource:
         """Make the environments and the policy."""

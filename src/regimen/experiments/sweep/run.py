@@ -23,7 +23,7 @@ from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
-from regimen.files.storage import read_json, require_own
+from regimen.files.storage import require_own
 from regimen.words import plural, score
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
@@ -87,7 +87,7 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
 
 
 def train_together(files: SweepFiles, trials: Sequence[int], console: Console, command: str = "") -> int:
-    """Train what is left of these trials; returns an exit code."""
+    """Train what is left of these trials, in the program in which they began; returns an exit code."""
     from regimen.engines import curriculum, device
     from regimen.runs import api
     from regimen.runs.session import Call
@@ -99,11 +99,8 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
         config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
         files.discard_torn(n)
         for seed, path in zip(files.seeds, files.runs(n)):
-            if read_json(path / "status.json").get("state") not in ("finished", "diverged"):
-                paths.append(path)
-                configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
-    if not paths:
-        return 0
+            paths.append(path)
+            configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
     first = next(iter(configs.values()))
     where = device.configure(first.device, True)
     handle = registry.resolve(first.env, first.env_args)
