@@ -7,9 +7,9 @@ import pytest
 
 from regimen.cli.main import main
 from regimen.files.listing import find_runs
-from regimen.files.mlflow import make_client
 from regimen.files.run_dir import read_metrics
 from regimen.files.storage import read_json
+from regimen.files.stores import make_client
 from support import BROKEN, comparable, tiny
 
 mlflow = pytest.importorskip("mlflow")

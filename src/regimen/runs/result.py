@@ -13,9 +13,9 @@ from regimen import errors
 from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError
 from regimen.files.console import Console
-from regimen.files.mlflow import registry_name
 from regimen.files.run_dir import read_episodes, read_metrics
 from regimen.files.storage import Json, read_json, write_json
+from regimen.files.stores import registry_name
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.plots import plot_group, try_plot_run
