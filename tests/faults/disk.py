@@ -10,8 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from kills import NATIVE, complete, same_run, start
-
+from faults.kills import NATIVE, complete, same_run, start
 from support import command_line
 
 SETTINGS = NATIVE | {"checkpoint.every": "1", "checkpoint.keep": 100}

@@ -29,7 +29,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
-sys.path[:0] = [str(path) for path in (HERE, TESTS, TESTS / "cli", TESTS / "experiments")]
+sys.path[:0] = [str(path) for path in (TESTS, TESTS / "cli", TESTS / "experiments")]
 
 Outcome = dict[str, Any]
 
@@ -85,7 +85,7 @@ def outcome(gate: Gate, scale: float, seed: int, folder: Path) -> Outcome:
     try:
         module, _, name = gate.target.partition(":")
         tries = max(1, round(scale * gate.tries))
-        row |= getattr(importlib.import_module(module), name)(tries, seed, folder) | {"gate": gate.name}
+        row |= getattr(importlib.import_module(f"faults.{module}"), name)(tries, seed, folder) | {"gate": gate.name}
     except Exception as error:
         traceback.print_exc()
         row |= {"losses": 1, "detail": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from kills import rows, start
 
+from faults.kills import rows, start
 from support import command_line
 
 SETTINGS = {"total_steps": 10**12, "log.every": "1", "log.episodes": False, "checkpoint.every": "1000", "track": True}

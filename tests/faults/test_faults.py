@@ -1,8 +1,9 @@
 """The fault suite's runner, and a short form of its gates."""
 
 import pytest
-import run
-from run import GATES, Gate, absent, main, outcome
+
+from faults import run
+from faults.run import GATES, Gate, absent, main, outcome
 
 
 def test_a_gate_that_fails_has_lost_and_one_without_its_packages_says_so(tmp_path):
