@@ -1,8 +1,10 @@
 """Gate: every verb that takes long is stopped at a known place by SIGINT, SIGTERM and SIGKILL. It leaves one line (none
-after SIGKILL), the run as it was, no half-written file; the same command then comes to its end."""
+after SIGKILL), the run as it was, no half-written file; the same command then comes to its end. After SIGKILL what it left in its --out is removed first:
+a folder that is not empty is refused."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -48,6 +50,8 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
             try:
                 stop(words, number, trained, out)
                 if number == signal.SIGKILL:
+                    shutil.rmtree(out)
+                    out.mkdir()
                     again = verbs.start(*words)
                     said = again.communicate(timeout=300)
                     assert again.returncode == 0, said
