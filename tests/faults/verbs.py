@@ -1,6 +1,6 @@
 """Gate: every verb that takes long is stopped at a known place by SIGINT, SIGTERM and SIGKILL. It leaves one line (none
-after SIGKILL), the run as it was, no half-written file; the same command then comes to its end. After SIGKILL what it left in its --out is removed first:
-a folder that is not empty is refused."""
+after SIGKILL), the run as it was, and no half-written file; the same command then comes to its end. After SIGKILL what
+lies in its --out is removed first: a folder that is not empty is refused."""
 
 from __future__ import annotations
 
