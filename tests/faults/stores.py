@@ -18,7 +18,7 @@ from pathlib import Path
 from regimen.files.mlflow import Mirror
 
 run = Path(sys.argv[1])
-print(Mirror(None, "faults", run.name, run, {}, delay=0.0, warn=print).finish({}, []).run_id)
+print(Mirror(None, "faults", run.name, run, {}, delay=0.0, warn=print).finish({}, [], timeout=600).run_id)
 """
 
 
@@ -40,7 +40,7 @@ def lost(store: Path, said: list[tuple[str, str]]) -> list[str]:
             values = sorted(m.value for m in client.get_metric_history(out.strip(), "loss"))
             assert values == list(range(1, ROWS + 1)), f"{len(values)} rows"
         except Exception as error:
-            detail.append(f"{error} {out} {err}"[:300])
+            detail.append(" ".join(f"{error} {out} {err}".split())[:300])
     return detail
 
 
@@ -58,8 +58,8 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
             victim.kill()
             victim.communicate()
             kills += 1
-        said = [process.communicate(timeout=300) for process in processes]
-        said.append(start(runs / "later").communicate(timeout=300))
+        said = [process.communicate(timeout=900) for process in processes]
+        said.append(start(runs / "later").communicate(timeout=900))
         detail += lost(runs / "mlflow.db", said)
         done += len(said)
         rounds += 1

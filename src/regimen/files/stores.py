@@ -61,9 +61,11 @@ def make_client(uri: str) -> MlflowClient:
         raise ConfigError(INSTALL) from error
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    with alone(uri):
-        make_store(uri)
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    path = sqlite_path(uri)
+    if path is not None and not path.exists():
+        with alone(uri):
+            make_store(path)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 @contextlib.contextmanager
@@ -94,11 +96,10 @@ def lock(file: BinaryIO, deadline: float) -> None:
         time.sleep(0.1)
 
 
-def make_store(uri: str) -> None:
-    """Make a SQLite store that is not there yet, held `alone`. It takes its name when it is whole: MLflow needs seconds
-    for its tables, and a file that a kill leaves half-made could be used by nobody."""
-    path = sqlite_path(uri)
-    if path is None or path.exists():
+def make_store(path: Path) -> None:
+    """Make a SQLite store, held `alone`, if it is not there yet. It takes its name when it is whole: MLflow needs
+    seconds for its tables, and a file that a kill leaves half-made could be used by nobody."""
+    if path.exists():
         return
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
