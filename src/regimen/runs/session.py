@@ -207,7 +207,7 @@ class Session:
             if ledger.solved_at is not None and not solved_before:
                 self.tell_solved(learner, point["eval/return_mean"])
             self.note_unknown_metric(learner, rows[-1])
-        learner.log(rows)
+        learner.files.log(*rows)
         new_best = learner.note_best(point)
         if progress.updates and self.called_back(learner, progress, rows, point):
             ledger.stop = Stop("callback", "the callback asked to stop")
