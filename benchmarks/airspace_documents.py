@@ -3,12 +3,12 @@
     python benchmarks/airspace_documents.py --gpu 6 --cpu 8 --seconds 450    # in order of importance, cut off there
     python benchmarks/airspace_documents.py --quick                          # seconds, measures nothing
 
-A job is one algorithm with one set of settings (`tuned`, or the document's `atc_*` preset with its values for a GPU) and
-one reward (`clean`, `compat`) on one scenario, all seeds in one program, in a process of its own. Stopping rules are off,
-so that every job shows its whole budget. Each prints a line of JSON when it is done; the tables at the end are of the jobs
-that are. An evaluation is conflict-free if no episode of it loses separation (20 episodes; from perturbed starts with the
-tuned settings, from the scenario's own start, where all are alike, with the document's). The final greedy policy is judged
-from the scenario's own start by the `compat` reward, beside doing nothing.
+A job is one algorithm with one set of settings (`tuned`, or the document's `atc_*` preset with its values for a GPU)
+and one reward (`clean`, `compat`) on one scenario, all seeds in one program, in a process of its own. Stopping rules
+are off, so that every job shows its whole budget. Each prints a line of JSON when it is done; the tables at the end
+are of the jobs that are. An evaluation is conflict-free if no episode of it loses separation (20 episodes; from
+perturbed starts with the tuned settings, from the scenario's own start, where all are alike, with the document's).
+The final greedy policy is judged from the scenario's own start by the `compat` reward, beside doing nothing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """What each way of updating makes of fifty episodes on one workflow, the regime in which workflows are searched.
 
-    python benchmarks/fifty_episodes.py                # 5 seeds, two workflows, from scratch and from an inherited policy
+    python benchmarks/fifty_episodes.py                # 5 seeds, two workflows
     python benchmarks/fifty_episodes.py --quick
 
-Every strategy of `regimen study updates` that fits into fifty episodes of 100 steps is trained on them with its documented
-settings, on network defence that pays for keeping to an order. It starts from a new policy, and from one that was trained
-on all orders at once (`--inherit` episodes). The greedy policy is judged before and after, on the same 400 episodes: the
-environment's own return (without the pay for the order), the share of repairs that comply, and the reward with that pay.
-A line of JSON for each job; the tables at the end are of those that were finished.
+Every strategy of `regimen study updates` that fits into fifty episodes of 100 steps is trained on them with its
+documented settings, on network defence that pays for keeping to an order. It starts from a new policy, and from one
+that was trained on all orders at once (`--inherit` episodes). The greedy policy is judged before and after, on the
+same 400 episodes: the environment's own return (without the pay for the order), the share of repairs that comply, and
+the reward with that pay. A line of JSON for each job; the tables at the end are of those that were finished.
 """
 
 from __future__ import annotations
