@@ -145,13 +145,13 @@ def work(
 ) -> int:
     """Take trials until none is left. Any number of processes may do this at once; `pledge` is what the one that began
     trusts."""
-    trust.take(pledge)
     folder = Path(folder)
-    files = SweepFiles(folder, SweepPlan.load(folder))
-    with files.claim("study", wait=True):
-        study = OptunaStudy(folder, files.plan)
-    with contextlib.closing(claimed(files, study)) as trials:
-        return in_turn(trials, lambda n: do_trial(files, study, n, tell))
+    with trust.taking(pledge):
+        files = SweepFiles(folder, SweepPlan.load(folder))
+        with files.claim("study", wait=True):
+            study = OptunaStudy(folder, files.plan)
+        with contextlib.closing(claimed(files, study)) as trials:
+            return in_turn(trials, lambda n: do_trial(files, study, n, tell))
 
 
 def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
@@ -249,7 +249,6 @@ def start_processes(folder: Path, workers: int):
 
 def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None:
     """A worker process."""
-    trust.take(pledge)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -259,7 +258,7 @@ def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None
     threading.Thread(target=watch, daemon=True).start()
     try:
         with Leaving():
-            code = work(folder)
+            code = work(folder, pledge=pledge)
     except KeyboardInterrupt as error:
         code = code_of(error)
     raise SystemExit(code)
