@@ -319,8 +319,7 @@ def test_temporary_folders_of_processes_that_ended_are_removed(monkeypatch, tmp_
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("regimen.engines.ray.cluster.LONGEST", 1000)
-    code = "import os; from regimen.engines.ray import cluster; cluster.LONGEST = 1000; "
-    code += "cluster.TemporaryFolder(); os._exit(1)"
+    code = "import os; from regimen.engines.ray import cluster; cluster.LONGEST = 1000; cluster.TemporaryFolder(); os._exit(1)"
     subprocess.run([sys.executable, "-c", code], check=False)
     (tmp_path / "regimen-of-somebody").mkdir()
     assert len(list(tmp_path.iterdir())) == 2
