@@ -136,6 +136,8 @@ class TrackConfig:
     """Experiment name (`--experiment`); by default the environment's name."""
     model_name: str | None = None
     """Name in the model registry; by default `<env>-<algo>`."""
+    all_rows: bool = False
+    """Mirror every row of metrics.jsonl; by default a long run is thinned (docs/tracking.md)."""
 
 
 @dataclass(frozen=True)

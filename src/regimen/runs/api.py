@@ -180,10 +180,7 @@ def provide_data(
     if config.data is None:
         steps, source = config.common.behaviour_steps, path.with_name(f"{path.name}-behaviour")
         console.event(f"no data given: SAC acts on {handle.id} for {steps:,} env steps first ({source})")
-        shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(source)}
-        quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
-        behaviour = layers.build_config(config.env, algo="sac", overrides=shared | quiet | {"total_steps": steps})
-        result = act_first(behaviour.replace(stop=StopConfig()), source, handle)
+        result = act_first(behaviour_config(config, source), source, handle)
         if result.exit_code:
             console.event(f"interrupted; the same command with --out {path} goes on from here")
             return config, dataclasses.replace(result, run_dir=path)
@@ -194,6 +191,15 @@ def provide_data(
         data = gather(handle, source, out, policy="replay", report=lambda text: None)
         console.event(data.summary())
     return validate(config.replace(data=str(out.resolve()))), None
+
+
+def behaviour_config(config: TrainConfig, out: Path) -> TrainConfig:
+    """The run of SAC that collects data for `config`, in the very same environment."""
+    shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(out)}
+    quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
+    budget = {"total_steps": config.common.behaviour_steps}
+    overrides = shared | quiet | budget | layers.tied_discount(config)
+    return layers.build_config(config.env, algo="sac", overrides=overrides).replace(stop=StopConfig())
 
 
 def act_first(config: TrainConfig, path: Path, handle: registry.EnvHandle) -> Result:

@@ -28,10 +28,11 @@ from regimen.files.run_dir import COUNTERS, RunFiles
 from regimen.files.storage import Json, writing
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import memory_needed, replay_needed
+from regimen.runs.feasible import unreachable
 from regimen.runs.learner import Learner
 from regimen.runs.ledger import Row
 from regimen.runs.loop import Loop
-from regimen.runs.stopping import Stop, evaluation_rules
+from regimen.runs.stopping import Stop
 from regimen.sources.host import Interrupted
 from regimen.words import size
 
@@ -207,7 +208,7 @@ class Session:
             if ledger.solved_at is not None and not solved_before:
                 self.tell_solved(learner, point["eval/return_mean"])
             self.note_unknown_metric(learner, rows[-1])
-        learner.log(rows)
+        learner.files.log(*rows)
         new_best = learner.note_best(point)
         if progress.updates and self.called_back(learner, progress, rows, point):
             ledger.stop = Stop("callback", "the callback asked to stop")
@@ -267,9 +268,8 @@ class Session:
     # --- rules that could never fire ---------------------------------------------------------------------------------
 
     def note_blind_rules(self, learner: Learner) -> None:
-        blind = evaluation_rules(self.config.stop) if learner.ledger.every["eval"] is None else []
-        if blind:
-            self.warn_once(learner, f"stop.{blind[0]} is checked at evaluations, and eval.every is 'never'")
+        for text in unreachable(learner.config, self.engine.regimen, learner.ledger.rules):
+            self.warn_once(learner, text)
 
     def note_unknown_metric(self, learner: Learner, row: Row) -> None:
         name = self.config.stop.metric

@@ -3,8 +3,6 @@
 Every way ends a trial with the same file in `results/`. Started again, done trials are kept, interrupted ones go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -147,22 +145,22 @@ def work(
 ) -> int:
     """Take trials until none is left. Any number of processes may do this at once; `pledge` is what the one that began
     trusts."""
-    trust.take(pledge)
     folder = Path(folder)
-    files = SweepFiles(folder, SweepPlan.load(folder))
-    with files.claim("study", wait=True):
-        study = OptunaStudy(folder, files.plan)
-    with contextlib.closing(claimed(files, study)) as trials:
-        return in_turn(trials, lambda n: do_trial(files, study, n, tell))
+    with trust.taking(pledge):
+        files = SweepFiles(folder, SweepPlan.load(folder))
+        with files.claim("study", wait=True):
+            study = OptunaStudy(folder, files.plan)
+        with contextlib.closing(claimed(files, study)) as trials:
+            return in_turn(trials, lambda n: do_trial(files, study, n, tell))
 
 
 def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
     """Trials that nobody works on, each claimed until the next is asked for: those left behind, then new ones."""
 
     def unclaimed() -> Iterator[int]:
-        begun = study.trials()
-        yield from (n for n in begun if study.running(n) and n < files.plan.trials)
-        if len(begun) < files.plan.trials:
+        trials = study.trials()
+        yield from (n for n in trials if study.running(n) and n < files.plan.trials)
+        if len(trials) < files.plan.trials:
             yield study.ask().number
 
     while True:
@@ -176,7 +174,7 @@ def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
 
 
 def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str], None]) -> int:
-    """One trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
+    """Do one trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
     from regimen.runs.api import train_further
 
     result = files.result(n)
@@ -251,7 +249,6 @@ def start_processes(folder: Path, workers: int):
 
 def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None:
     """A worker process."""
-    trust.take(pledge)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -261,7 +258,7 @@ def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None
     threading.Thread(target=watch, daemon=True).start()
     try:
         with Leaving():
-            code = work(folder)
+            code = work(folder, pledge=pledge)
     except KeyboardInterrupt as error:
         code = code_of(error)
     raise SystemExit(code)
