@@ -1,6 +1,7 @@
 """What each part of the batch-training system is worth: one environment, one part changed at a time, several seeds.
 
     python benchmarks/ablation.py durotaxis --seeds 5
+    python benchmarks/ablation.py durotaxis --seeds 5 --total-steps 60000 --variants episodes_1 episodes_5 episodes_20
     python benchmarks/ablation.py platform --seeds 5 --variants tuned ratio_joint ratio_per_leaf balance_off
 
 Every variant starts from the environment's tuned preset. Success and return are of the greedy policy at the end, on
@@ -38,12 +39,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ratio_per_leaf": {"algo.ratio": "per_leaf"},
     "ratio_per_element": {"algo.ratio": "per_element"},
     "clip_actions": {"algo.bounded": "clip"},
+    **{
+        f"episodes_{n}": {
+            "rollout.episodes": n,
+            "algo.epochs": 4,
+            "algo.minibatch_size": 64,
+            "algo.lr_schedule": "constant",
+        }
+        for n in (1, 5, 10, 20)
+    },
 }
 HEAD = [
     "variant",
     "success (95% interval)",
     "by seed",
     "steps to 90% in training",
+    "lowest share of 100 later",
     "return",
     "lowest expl. var.",
     "finite",
@@ -135,6 +146,7 @@ def row(name: str, out: dict[str, Any]) -> list[str]:
         shown,
         " ".join(f"{s:.2f}" for s in known),
         reached(out["steps_to_90"]),
+        " ".join("-" if low is None else f"{low:.2f}" for low in out["lowest_later"]),
         f"{returns.mean():.3g} ± {returns.std():.2g}",
         f"{fit:.2f}",
         "yes" if out["finite"] else "NO",
@@ -187,7 +199,8 @@ def baseline(env: str, name: str, episodes: int) -> list[str]:
 
     played = baseline_evaluator(registry.resolve(env), name)((), 2**20, episodes, name)
     success = "not defined" if played.success is None else f"{played.success.mean():.3f}"
-    return [name, success, "", "", f"{played.returns.mean():.3g} ± {played.returns.std():.2g}", "", "", ""]
+    returns = f"{played.returns.mean():.3g} ± {played.returns.std():.2g}"
+    return [name, success, "", "", "", returns, "", "", ""]
 
 
 if __name__ == "__main__":

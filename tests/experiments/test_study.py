@@ -314,7 +314,7 @@ def test_tables_and_summary_hold_the_numbers(study):
 
 @pytest.mark.long
 def test_noise_falls_with_the_rollout_on_a_probe(study):
-    for policy in ("initial", "halfway"):
+    for policy in ("initial", "halfway", "late"):
         e = next(
             row["relative_noise"]
             for row in study.results["parts"]["gradient"]

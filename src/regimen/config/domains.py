@@ -120,6 +120,9 @@ class Domain:
     discount: tuple[str, float] | None = None
     """The field of its environments whose value must be the learner's discount (that of shaping by a potential), and
     its default."""
+    moot: Mapping[tuple[str, object], tuple[str, ...]] = field(default_factory=dict)
+    """(Argument of its environments, value) -> arguments without effect there: presets then do not set them, and the
+    environment refuses them."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self.functions:
@@ -137,6 +140,14 @@ class Domain:
 def domain_of(env: str) -> Domain | None:
     """The domain that an environment's name or `PREFIX:FILE` is of, if it is of one."""
     return next((domain for domain in domains().values() if domain.owns(env)), None)
+
+
+def effective(env: str, args: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an environment without those that have no effect beside what was `chosen` on top of them."""
+    domain, both = domain_of(env), {**args, **chosen}
+    moot = {} if domain is None else domain.moot
+    without = {name for (key, value), names in moot.items() if both.get(key) == value for name in names}
+    return {name: value for name, value in args.items() if name not in without}
 
 
 @cache

@@ -19,7 +19,7 @@ from regimen.config import datasets, presets, trust
 from regimen.config import names as migrating
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
 from regimen.config.curriculum import PRESET
-from regimen.config.domains import domain_of
+from regimen.config.domains import domain_of, effective
 from regimen.config.regimen import EPISODES, resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import aliases, coerce, field_types, validate
@@ -72,14 +72,25 @@ def build_config(
     if source is not None:
         flat = merge(flat, preset_layer(source, algorithm, device, env), f"preset '{source.name}': ")
     flat = merge(flat, of_dataset)
-    flat = merge(flat, flatten(file, algorithm, file_where), file_where)
-    flat = merge(flat, flatten(overrides, algorithm))
+    of_file, of_flags = flatten(file, algorithm, file_where), flatten(overrides, algorithm)
+    flat = effective_layer(env, flat, of_file | of_flags)
+    flat = merge(merge(flat, of_file, file_where), of_flags)
     flat |= {"env": env, "algorithm": algorithm}
     if source is not None:
         flat["preset"] = source.name
     config = share_discount(validate(_build(TrainConfig, flat, algorithm)))
     resolve(config, native=True)
     return config
+
+
+def effective_layer(env: str, flat: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """A layer without the arguments of the environment that have no effect beside what is `chosen` above it."""
+
+    def arguments(layer: Mapping[str, Any]) -> dict[str, Any]:
+        return {k.removeprefix("env_args."): v for k, v in layer.items() if k.startswith("env_args.")}
+
+    kept = effective(env, arguments(flat), arguments(chosen))
+    return {k: v for k, v in flat.items() if not k.startswith("env_args.") or k.removeprefix("env_args.") in kept}
 
 
 def share_discount(config: TrainConfig) -> TrainConfig:
@@ -122,7 +133,9 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 def from_dict(data: Mapping[str, object]) -> TrainConfig:
     """The inverse of `to_dict`: no preset, no defaults but those of fields the data does not name."""
     algorithm = check_algorithm(_peek_algorithm(data) or "ppo")
-    return validate(_build(TrainConfig, flatten(data, algorithm, "config: "), algorithm))
+    flat = flatten(data, algorithm, "config: ")
+    flat = effective_layer(str(flat.get("env")), flat, {})
+    return validate(_build(TrainConfig, flat, algorithm))
 
 
 def from_preset(preset: presets.Preset, device: str = "cpu") -> TrainConfig:

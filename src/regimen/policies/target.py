@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from regimen.config.domains import effective
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
@@ -48,7 +49,7 @@ def environment(
     native = registry.is_native(stored if env is None else env)
     device.configure("auto" if native else "cpu", native)
     if env is None:
-        return registry.resolve(stored, {**origin.get("env_args", {}), **args})
+        return registry.resolve(stored, {**effective(str(stored), origin.get("env_args", {}), args), **args})
     handle = registry.resolve(env, args)
     return dataclasses.replace(handle, id=stored) if isinstance(stored, str) else handle
 

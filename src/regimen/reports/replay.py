@@ -1,7 +1,5 @@
 """Episodes of a trained policy to look at: a table of every step, and an animation where the environment can draw."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -12,6 +10,7 @@ import gymnasium
 import jax
 import numpy as np
 
+from regimen.config.domains import effective
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.envs.adapters.compiled import zero_of
@@ -52,7 +51,8 @@ def replay(
     else:
         config = RunFiles.open(path).config
         policy = load_policy(path, checkpoint)
-    name, args = config["env"], {**config["env_args"], **(env_args or {})}
+    name, args = config["env"], dict(env_args or {})
+    args = {**effective(name, config["env_args"], args), **args}
     if scenario is not None:
         if not hasattr(registry.locate(name)[1], "scenario"):
             raise ConfigError(f"scenario: {name} has none to choose from")

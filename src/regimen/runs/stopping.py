@@ -46,6 +46,10 @@ class StoppingRule:
         """What is logged of the rule."""
         return {}
 
+    def least(self) -> dict[str, int]:
+        """The fewest `evaluations`, `steps` and `episodes` before it can fire, where it needs more than one."""
+        return {}
+
     def state(self) -> Saved:
         return {name: getattr(self, name) for name in self.counters}
 
@@ -87,6 +91,9 @@ class Convergence(StoppingRule):
                 f"no new best for {self.patience} episodes"
             )
             self.fired = Stop("converged", text, converged=True)
+
+    def least(self) -> dict[str, int]:
+        return {"episodes": self.window + self.patience}
 
     def state(self) -> Saved:
         return super().state() | {"returns": list(self.returns)}
@@ -144,6 +151,9 @@ class Streak(StoppingRule):
     def columns(self) -> dict[str, int]:
         return {} if self.column is None else {self.column: self.run}
 
+    def least(self) -> dict[str, int]:
+        return {} if self.streak is None else {"evaluations": self.streak}
+
 
 class Bands(StoppingRule):
     """Training is cut into bands of `size` env steps. A band is good if at least `share` of the evaluation episodes in
@@ -158,7 +168,7 @@ class Bands(StoppingRule):
     counters = ("band", "free", "total", "good", "judged")
 
     def __init__(self, conflict: str, size: int, share: float, needed: int, least: int):
-        self.conflict, self.size, self.share, self.needed, self.least = conflict, size, share, needed, least
+        self.conflict, self.size, self.share, self.needed, self.least_bands = conflict, size, share, needed, least
         self.band = 0  # of the last evaluation
         self.free = self.total = 0  # its evaluation episodes so far: without a conflict, and all
         self.good = self.judged = 0
@@ -181,7 +191,7 @@ class Bands(StoppingRule):
         self.good = self.good + 1 if self.free >= self.share * self.total else 0
         self.judged += 1
         self.free = self.total = 0
-        if self.good >= self.needed and self.judged >= self.least and not self.fired:
+        if self.good >= self.needed and self.judged >= self.least_bands and not self.fired:
             text = (
                 f"reached: {self.good} bands of {self.size:,} steps in a row with at least {100 * self.share:g}% of "
                 "the evaluation episodes without conflict"
@@ -190,6 +200,10 @@ class Bands(StoppingRule):
 
     def columns(self) -> dict[str, int]:
         return {"band": self.band, "good_bands": self.good}
+
+    def least(self) -> dict[str, int]:
+        bands = max(self.needed, self.least_bands)
+        return {"evaluations": bands, "steps": bands * self.size}
 
 
 class NoImprovement(StoppingRule):
@@ -210,6 +224,9 @@ class NoImprovement(StoppingRule):
         if self.waited >= self.evaluations and not self.fired:
             text = f"no improvement: {self.waited} evaluations without a new best; best {self.best:.1f}"
             self.fired = Stop("no_improvement", text)
+
+    def least(self) -> dict[str, int]:
+        return {"evaluations": self.evaluations + 1}
 
 
 @dataclass(frozen=True)
@@ -313,9 +330,3 @@ def check_rules(stop: StopConfig, env: str, metrics: Mapping[str, Metric]) -> No
                 f"stop.{name}: {env} does not report {missing} ({names}); leave the rule out "
                 f"(`--stop.{name.replace('_', '-')} none`) or use stop.metric"
             )
-
-
-def evaluation_rules(stop: StopConfig) -> list[str]:
-    """Settings of rules that only an evaluation can make fire."""
-    names = ("metric", "perfect_streak", "zero_conflict_streak", "band_steps", "no_improvement")
-    return [name for name in names if getattr(stop, name) is not None]

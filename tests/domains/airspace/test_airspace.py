@@ -10,7 +10,8 @@ import pytest
 from airspace_rollouts import library, no_op_table, play, start, step
 from gymnasium import spaces
 
-from regimen.domains.airspace import dynamics, observe, pairs
+from regimen.config.layers import build_config, from_dict, to_dict
+from regimen.domains.airspace import ONLY_CLEAN, dynamics, observe, pairs
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.aircraft import KT, TYPES
 from regimen.domains.airspace.env import METRICS, Airspace
@@ -20,6 +21,7 @@ from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, h
 from regimen.domains.airspace.reward import team_potential
 from regimen.envs import registry
 from regimen.errors import ConfigError
+from regimen.policies.target import environment
 
 FL100 = dynamics.air(jnp.float32(10_000.0))
 
@@ -565,11 +567,30 @@ def test_registered():
         ({"family": "merg"}, "did you mean 'merge'"),
         ({"neighbors": 0}, "1 to 11"),
         ({"action_delay": 4}, "0 to 3"),
+        ({"reward": "compat", "team_weight": 1.0}, "env.team_weight: 1 has no effect with env.reward compat"),
+        ({"reward": "compat", "time_cost": 0.0}, "env.time_cost: 0 has no effect"),
     ],
 )
 def test_bad_fields(fields, words):
     with pytest.raises(ConfigError, match=words):
         Airspace(**fields)
+
+
+def test_a_preset_leaves_out_what_has_no_effect_with_compat():
+    """Of a preset and of an older run it is dropped, from a flag it is refused; what counts in both forms stays."""
+    config = build_config("airspace/merge_4all", overrides={"env_args": {"reward": "compat"}})
+    assert config.env_args["snap"] and config.env_args["position_jitter"] == 0.5
+    assert not set(ONLY_CLEAN) & set(config.env_args)
+    assert registry.resolve(config.env, config.env_args).native.reward == "compat"  # type: ignore[union-attr]
+    clean = build_config("airspace/merge_4all")
+    assert clean.env_args["reach_reward"] == 5
+    older = to_dict(clean) | {"env_args": clean.env_args | {"reward": "compat"}}
+    assert from_dict(older).env_args == config.env_args
+    played = environment("run", older, None, {}, "evaluate")
+    assert played.native.reward == "compat" and played.native.reach_reward == 5.0  # type: ignore[union-attr]
+    assert environment("run", to_dict(clean), None, {"reward": "compat"}, "evaluate").native.snap  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="reach_reward: 1 has no effect"):
+        registry.resolve("airspace/merge_4all", {"reward": "compat", "reach_reward": 1})
 
 
 # --- geodesy, policies, pictures -------------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ SCENARIOS = {
     "random": "a drawn scenario in each episode",
 }
 
+ONLY_CLEAN = ("progress_reward", "reach_reward", "entry_penalty", "depth_penalty", "margin")  # of the reward
+ONLY_CLEAN += ("action_cost", "time_cost", "team_weight")
+
 DOMAIN = Domain(
     name="airspace",
     description="aircraft that must stay apart",
@@ -39,6 +42,7 @@ DOMAIN = Domain(
     },
     presets=f"{__path__[0]}/presets",
     discount=("gamma", 0.995),
+    moot={("reward", "compat"): ONLY_CLEAN},
     tables="regimen.domains.airspace.views:draw_table",
     verbs={
         "analyse": Verb(

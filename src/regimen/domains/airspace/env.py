@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from regimen.domains.airspace import dynamics, generator, observe, pairs, policies
+from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
 from regimen.domains.airspace.state import AirspaceState, Decision, Scenario, stack
@@ -130,6 +130,13 @@ class Airspace(NativeEnv):
             raise ConfigError(f"env.neighbors: {self.neighbors} is out of range; it must be 1 to {MAX_AIRCRAFT - 1}")
         if not 0 <= self.action_delay <= MAX_DELAY:
             raise ConfigError(f"env.action_delay: {self.action_delay} is out of range; it must be 0 to {MAX_DELAY}")
+        for name in ONLY_CLEAN if self.reward == "compat" else ():
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and value != type(self).__dataclass_fields__[name].default:
+                raise ConfigError(
+                    f"env.{name}: {value:g} has no effect with env.reward compat, whose amounts are its own; leave it "
+                    "out, or use env.reward clean"
+                )
         if self.scenario not in ("mixed", "random"):
             load(self.scenario)
 

@@ -12,6 +12,7 @@ import jax
 
 from regimen import spaces
 from regimen.algorithms.policy_map import PolicyMap
+from regimen.config.domains import effective
 from regimen.domains.airspace.analysis.flight import Pilot
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import ScenarioFile, load
@@ -140,7 +141,8 @@ def subject_of(target: Target, checkpoint: str = "best", stochastic: bool = Fals
         policy = load_policy(path, checkpoint)
         origin = origin or policy.meta
     refuse_other(origin.get("env"), path)
-    env = make_airspace(origin["env"], {**(origin.get("env_args") or {}), **(env_args or {})})
+    stored = effective(origin["env"], origin.get("env_args") or {}, env_args or {})
+    env = make_airspace(origin["env"], {**stored, **(env_args or {})})
     for what in ("observation_space", "action_space"):
         trained, now = (spaces.describe(getattr(x, what)) for x in (policy, env))
         if trained != now:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from regimen.experiments.studies.batching.rows import POLICIES
 from regimen.experiments.studies.curves import Row, final
 from regimen.reports.figure import BLUE, CYCLE, GREEN, GREY, ORANGE, picture, signature, step_axis
 from regimen.statistics import Estimate, bootstrap_band
@@ -43,7 +44,7 @@ LINES = {
 
 def variance(axes: Sequence[Axes], rows: list[Row], study: BatchingStudy) -> None:
     """Noise relative to the smallest rollout, one panel per policy, beside the 1/n law."""
-    for ax, policy in zip(axes, ("initial", "halfway")):
+    for ax, policy in zip(axes, POLICIES):
         members = [row for row in rows if row["policy"] == policy]
         sizes = sorted({row["size"] for row in members})
         if sizes:
@@ -63,7 +64,7 @@ def signal(axes: Sequence[Axes], rows: list[Row], study: BatchingStudy) -> None:
     )
     group = "policy" if any(row["group"] == "policy" for row in rows) else "all"
     for ax, (name, title, label) in zip(axes, names):
-        for i, (policy, color) in enumerate((("initial", BLUE), ("halfway", ORANGE))):
+        for i, (policy, color) in enumerate(zip(POLICIES, (BLUE, ORANGE, GREEN))):
             for j, (kind, marker, line) in enumerate((("normalised", "o", "-"), ("raw", "s", ":"))):
                 points = select([row for row in rows if row["policy"] == policy], group, kind)
                 band(ax, points, name, f"{policy} policy, {kind} advantages", color, marker, line, 2 * i + j - 1)
@@ -298,7 +299,10 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
-    "gradient": (Picture("gradient_variance", variance, sharey=True), Picture("gradient_signal", signal)),
+    "gradient": (
+        Picture("gradient_variance", variance, columns=len(POLICIES), sharey=True),
+        Picture("gradient_signal", signal),
+    ),
     "target": (
         Picture("target", race, height=None, sharey=True),
         Picture("curves", learning, columns=1),

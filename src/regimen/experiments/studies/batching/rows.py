@@ -14,7 +14,8 @@ from regimen.experiments.studies.curves import Curve, Row, estimate, median, rat
 from regimen.experiments.studies.gradients import GradientNoise, Rollouts
 from regimen.statistics import Estimate, iqm, wilson
 
-ORDER = ("initial", "halfway", "policy", "critic", "all", *Rollouts.KINDS)
+POLICIES = ("initial", "halfway", "late")  # early, in the middle and at the end of a training
+ORDER = (*POLICIES, "policy", "critic", "all", *Rollouts.KINDS)
 
 
 @dataclass

@@ -22,9 +22,9 @@ from regimen.envs import registry
 from regimen.experiments.studies import curves
 from regimen.experiments.studies.batching import plots, rows
 from regimen.experiments.studies.batching.options import BatchingOptions, prepare, resolve_options
-from regimen.experiments.studies.batching.rows import Outliers, Race
+from regimen.experiments.studies.batching.rows import POLICIES, Outliers, Race
 from regimen.experiments.studies.batching.sentences import sentences
-from regimen.experiments.studies.bench import Bench, Recipe, native_engine
+from regimen.experiments.studies.bench import Bench, Recipe, copied, native_engine
 from regimen.experiments.studies.curves import Curve, Results, Row
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick
 from regimen.experiments.studies.gradients import GradientNoise, Rollouts, groups
@@ -145,10 +145,10 @@ class BatchingStudy(Frame):
 
     def gradient_jobs(self) -> list[Job | None]:
         o = self.options
-        looking = self.budget * len(self.seeds) / 4 + COMPILE
-        jobs: list[Job | None] = [Job("two policies to measure at", looking, self.find_policies)]
+        looking = self.budget * len(self.seeds) + COMPILE
+        jobs: list[Job | None] = [Job("three policies to measure at", looking, self.find_policies)]
         for n in sorted(o.gradient_sizes, reverse=True):  # the largest gives the reference
-            for policy in ("initial", "halfway"):
+            for policy in POLICIES:
                 label = f"{policy} policy, {o.repeats} rollouts of {self.size(n).name}"
                 guess = o.repeats * n * min(self.handle.max_episode_steps, 200)
                 work = partial(self.measure_gradient, policy, n)
@@ -156,22 +156,28 @@ class BatchingStudy(Frame):
         return jobs
 
     def find_policies(self, tick: Tick) -> str:
-        """The initial policy, and one half-way between its return and the target or, failing that, half-way through
-        the budget; of the first seed."""
-
-        def halfway(seeds: list[Curve]) -> bool:
-            first, now = seeds[0].returns[0], seeds[0].returns[-1]
-            enough = math.isfinite(self.target) and now >= first + 0.5 * (self.target - first)
-            return enough or 2 * seeds[0].steps[-1] >= self.budget
-
+        """The initial policy, one half-way between its return and the target or, failing that, half-way through the
+        budget, and the one at the end of it; of the first seed."""
         bench = self.bench(self.size(self.options.epochs_at))
-        curve = bench.train(self.lr, tick, halfway)[0]
-        self.policies = bench.policies()
-        self.policy_notes = {
-            name: {"steps": curve.steps[at], "return": curve.returns[at]}
-            for name, at in (("initial", 0), ("halfway", -1))
-        }
-        return f"returns {curve.returns[0]:.4g} and, after {curve.steps[-1]:,} steps, {curve.returns[-1]:.4g}"
+
+        def note(name: str, curve: Curve) -> None:
+            self.policies[name] = copied(bench.engine.at(bench.engine.state, 0))
+            self.policy_notes[name] = {"steps": curve.steps[-1], "return": curve.returns[-1]}
+
+        def look(seeds: list[Curve]) -> bool:
+            curve = seeds[0]
+            first, now = curve.returns[0], curve.returns[-1]
+            enough = math.isfinite(self.target) and now >= first + 0.5 * (self.target - first)
+            if "halfway" not in self.policies and (enough or 2 * curve.steps[-1] >= self.budget):
+                note("halfway", curve)
+            return False
+
+        curve = bench.train(self.lr, tick, look)[0]
+        for name in ("halfway", "late")["halfway" in self.policies :]:  # a training that diverged early has no middle
+            note(name, curve)
+        self.policies["initial"] = copied(bench.engine.at(bench.start[0], 0))
+        self.policy_notes["initial"] = {"steps": 0, "return": curve.returns[0]}
+        return "returns " + ", ".join(f"{self.policy_notes[name]['return']:.4g} ({name})" for name in POLICIES)
 
     def measure_gradient(self, policy: str, n: int, tick: Tick) -> str:
         if n not in self.programs:
@@ -179,7 +185,7 @@ class BatchingStudy(Frame):
         o, state = self.options, self.policies[policy]
         largest = n == max(o.gradient_sizes)
         extra = max(4, o.repeats // 4) if largest else 0
-        key = jax.random.fold_in(jax.random.key(o.seed), 1000 * n + (policy == "halfway"))
+        key = jax.random.fold_in(jax.random.key(o.seed), 1000 * n + POLICIES.index(policy))
         vectors, self.rollout_steps[policy, n] = self.programs[n].gradients(state, key, o.repeats + extra, tick)
         parts = groups(state, next(iter(vectors.values())).shape[1])
         for kind, rollouts in vectors.items():
