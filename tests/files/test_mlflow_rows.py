@@ -89,7 +89,9 @@ def test_no_row_is_lost_or_twice(tmp_path):
     assert other.run_id != first.run_id and other.rows == len(expected) - 1  # the file has 1,500 rows, 6,990 is no end
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "[]\n"])
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "[]\n", '{"updates": "1"}\n', '{"env_steps": 1e999}\n', "[" * 100_000 + "\n"]
+)
 def test_a_file_without_rows(tmp_path, text):
     (tmp_path / "metrics.jsonl").write_text(text)
     rows = Rows(tmp_path / "metrics.jsonl")

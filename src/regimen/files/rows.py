@@ -10,6 +10,7 @@ from pathlib import Path
 from regimen.files.storage import Json, regular
 
 WHOLE = 320  # rows and evaluations up to here are all mirrored
+PLACE = ("updates", "env_steps", "time/unix_time")
 CHUNK = 1 << 18  # bytes that are read at once: what waits for a store lies in the file, not in memory
 SCHEDULE = (
     f"MLflow gets every row of metrics.jsonl up to row {WHOLE} and from there on {WHOLE} each time the number of rows "
@@ -65,9 +66,13 @@ class Rows:
 
 
 def parsed(line: bytes) -> Json | None:
-    """The object in a line; None where there is none."""
+    """The row in a line; None where there is none, or one whose place in the run is no number."""
     with contextlib.suppress(ValueError, RecursionError):
         row = json.loads(line)
-        if isinstance(row, dict):
+        if isinstance(row, dict) and all(is_number(row.get(name, 0)) for name in PLACE):
             return row
     return None
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < 2**63
