@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help train test test-all test-slow test-mutants test-docs docs docs-serve lint format bench clean lock
+.PHONY: help train test test-all test-slow test-mutants test-faults test-docs docs docs-serve lint format bench clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ test-all: $(READY) ## Run the longer tests, after those of `make test` (about 10
 
 test-mutants: $(READY) ## Put known bugs in, one at a time, and see that the tests notice (half an hour on 2 cores)
 	$(BIN)/python tests/mutants/run.py --workers $(WORKERS)
+
+test-faults: $(READY) ## Kill, fill the disk, corrupt and soak; a table of what was lost (hours on 2 cores)
+	$(BIN)/python tests/faults/run.py $(GATES)
 
 test-slow: $(READY) ## Run the learning curves over seeds and the long process tests
 	$(BIN)/python -m pytest -m slow

@@ -35,12 +35,23 @@ from regimen.experiments.search.loop import WARM_UP, Options, Search
 from regimen.experiments.search.methods import recommend
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Store
+from regimen.experiments.search.trial import Arrays, Trial
 from regimen.reports import figure as kit
 from regimen.reports.figure import BLUE, GREY, ORANGE, PURPLE
 
 ARMS = {"gp, ucb": ("gp", "ucb"), "gp, thompson": ("gp", "thompson"), "random": ("random", "ucb")}
 COLORS = {"gp, ucb": BLUE, "gp, thompson": PURPLE, "random": ORANGE}
 WITHIN = 0.02
+
+
+def truth_table(trial: Trial, space: Space, arrays: Arrays | None, episodes: int, number: int = 0) -> np.ndarray:
+    """(value, standard error, rate, bound) of every candidate with one policy, on common episodes.  # [N, 4]"""
+    rows = []
+    for candidate in range(len(space)):
+        trial.start(candidate, arrays, 0)
+        o = trial.measure(episodes, number)
+        rows.append((o.value, o.se, o.rate.mean if o.rate else np.nan, o.rate.bound if o.rate else np.nan))
+    return np.array(rows)
 
 
 def main() -> None:
@@ -67,7 +78,7 @@ def measure(args: Any, seed: int, out: Path) -> dict[str, Any]:
     trial = DefenceTrial(space, config, seed, source)
     arrays = conditioned(trial, 0 if source is not None else args.episodes, out)
     gate = Gate(args.gate)
-    truth = api.truth_table(trial, space, arrays, args.truth_episodes, number=77)
+    truth = truth_table(trial, space, arrays, args.truth_episodes, number=77)
     feasible = truth[:, 3] >= gate.threshold
     show_truth(space, truth, feasible, args)
     results: dict[str, Any] = {

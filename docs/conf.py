@@ -35,10 +35,10 @@ NAVIGATION = {
         *("network_defense", "empowerment", "worlds"),
     ],
     "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "search", "studies"],
-    "Results and help": ["results", "surprises", "troubleshooting", "migrating"],
+    "Results and help": ["results", "surprises", "reliability", "troubleshooting", "migrating"],
     "Inside": [
         *("run_directory", "extending", "architecture"),
-        *("project/contributing", "project/changelog", "project/licence"),
+        *("project/contributing", "project/security", "project/changelog", "project/licence"),
     ],
 }
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import resource
+import signal
 import time
 from pathlib import Path
 
@@ -24,6 +26,9 @@ class Fragile(gymnasium.Env):
     def __init__(self, folder: str = "", always: str = "", pause: float = 0.0, chatty: bool = False):
         self.folder, self.always, self.pause, self.chatty = Path(folder), always, pause, chatty
         self.episode = self.t = 0
+        self.hoard: list[bytes] = []
+        if self.asked_to("begin"):
+            time.sleep(600)
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -36,6 +41,13 @@ class Fragile(gymnasium.Env):
 
     def observe(self):
         return np.array([self.episode, self.t], np.float32)
+
+    def leak(self):
+        """Take memory until there is no more, of what this process may have."""
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, resource.RLIM_INFINITY))
+        while True:
+            self.hoard.append(bytes(2**24))
 
     def asked_to(self, fault: str) -> bool:
         try:
@@ -53,6 +65,12 @@ class Fragile(gymnasium.Env):
                 time.sleep(600)
             if self.asked_to("exit"):
                 os._exit(1)
+            if self.asked_to("crash"):
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if self.asked_to("leak"):
+                self.leak()
+            if self.asked_to("nan"):
+                return np.full(2, np.nan, np.float32), 1.0, False, False, {}
         if self.pause:
             time.sleep(self.pause)
         return self.observe(), 1.0, self.t == 7, False, {}

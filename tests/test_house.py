@@ -1,32 +1,27 @@
 """The rooms of the house: what general code may not name."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "regimen"
-GENERAL = (
-    "sources",
-    "engines",
-    "envs",
-    "files",
-    "policies",
-    "reports",
-    "runs",
-    "experiments",
-    "dashboard",
-    "algorithms",
-)
+import regimen
+
+SOURCE = Path(regimen.__file__).parent
+ROOMS = ("algorithms", "cli", "config", "dashboard", "engines", "envs", "experiments", "files", "policies", "reports")
+GENERAL = {name: sorted((SOURCE / name).rglob("*")) for name in (*ROOMS, "runs", "sources")}
+GENERAL |= {"modules of no room": [path for path in sorted(SOURCE.glob("*.py")) if path.name != "__init__.py"]}
 WORDS = re.compile(
-    r"(?<![a-z])(los|airspace|colony|colonies|compliance|aircraft|durotaxis|network_defense)(?![a-z])", re.I
+    r"(?<![a-z])(los|airspace|colony|colonies|compliance|aircraft|durotaxis|empowerment|network_defense)(?![a-z])", re.I
 )
 
 
 @pytest.mark.parametrize("room", GENERAL)
 def test_general_code_names_no_domain(room):
     """A domain brings its words along: as labels of metrics, traits of classes and import strings."""
-    files = [path for path in (SOURCE / room).rglob("*") if path.suffix in (".py", ".js", ".html", ".css")]
+    files = [path for path in GENERAL[room] if path.suffix in (".py", ".js", ".html", ".css")]
     assert files
     hits = [
         f"{path.relative_to(SOURCE)}:{number}: {line.strip()}"
@@ -35,3 +30,11 @@ def test_general_code_names_no_domain(room):
         if WORDS.search(line)
     ]
     assert hits == []
+
+
+def test_the_interface_imports_no_more_than_it_needs():
+    """Optimisers, statistics and Orbax take a tenth of a second or more each: who trains or draws imports them."""
+    heavy = {"optax", "scipy.stats", "orbax", "matplotlib", "mlflow"}
+    code = f"import sys, regimen.runs.api; print({heavy} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"

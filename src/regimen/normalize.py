@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from regimen.axes import device_count, gather_over_devices
 from regimen.types import Array, Record, pytree_dataclass
 
+MOST = 2.0**24  # rows, up to which float32 counts exactly
+
 
 @pytree_dataclass
 class RunningStats(Record):
@@ -41,6 +43,18 @@ class RunningStats(Record):
         return RunningStats(total, mean, (each.m2 + count * jnp.square(each.mean - mean)).sum(0))
 
     def merge(self, other: RunningStats) -> RunningStats:
+        """Chan et al. 1983, and past a window of W rows, W = min(max(2^24, 2^10 n), 2^20 n) with n those of `other`:
+
+            c = min(c, W - n),  m2 = m2 * min(c, W - n) / c  first,
+
+        so that a value d batches old counts (1 - n / W)^d. In float32 a count near 2^24 n no longer moves, and with it
+        neither would the mean and the deviation."""
+        n = other.count
+        window = jnp.minimum(jnp.maximum(MOST, 2.0**10 * n), 2.0**20 * n)
+        keep = jnp.where(n > 0, jnp.minimum(1.0, (window - n) / jnp.maximum(self.count, 1)), 1.0)
+        return RunningStats(self.count * keep, self.mean, self.m2 * keep).joined(other)
+
+    def joined(self, other: RunningStats) -> RunningStats:
         count = self.count + other.count
         safe = jnp.maximum(count, 1)
         delta = other.mean - self.mean

@@ -38,6 +38,7 @@ def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
     """The arrays in the structure of `like`; any difference in names or shapes is refused by name."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(like)
     names = [path_name(p) for p, _ in leaves]
+    arrays = with_high_words(names, arrays)
     missing = [n for n in names if n not in arrays]
     extra = sorted(set(arrays) - set(names))
     if missing or extra:
@@ -46,6 +47,17 @@ def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
     return jax.tree_util.tree_unflatten(
         treedef, [restore(x, arrays[name], f"{what}: '{name}'") for name, (_, x) in zip(names, leaves)]
     )
+
+
+def with_high_words(names: list[str], arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays; those of an older checkpoint, whose counters had one word each, with two."""
+    new = {}
+    for name, bits in (("clock/updates", 31), ("clock/episodes", 30)):
+        for high in names:
+            low = high.removesuffix("_high")
+            if low.endswith(name) and low in arrays and high not in arrays:
+                new |= {high: arrays[low] >> bits, low: arrays[low] & (2**bits - 1)}
+    return arrays | new
 
 
 def restore(like: Array, array: np.ndarray, what: str) -> Array:

@@ -90,26 +90,50 @@ class EpisodeRows(Record):
 
 @pytree_dataclass
 class Clock(Record):
-    """Counters that schedules read. Env steps are kept in two words so that 2^31 steps do not overflow."""
+    """Counters that schedules read. Each is kept in two words, so that it does not end at 2^31; keys of updates are
+    made with the low word, and so are those of 2^31 updates before."""
 
-    updates: Array  # int32
+    updates: Array  # int32, what is left of multiples of 2^31
     steps_high: Array  # int32, multiples of 2^30
     steps_low: Array  # int32
-    episodes: Array  # int32
+    episodes: Array  # int32, what is left of multiples of 2^30
+    updates_high: Array  # int32, multiples of 2^31
+    episodes_high: Array  # int32, multiples of 2^30
 
     @classmethod
     def zero(cls) -> Clock:
-        return cls(*(jnp.zeros((), jnp.int32) for _ in range(4)))
+        return cls(*(jnp.zeros((), jnp.int32) for _ in range(6)))
 
     def advance(self, steps: Array, episodes: Array) -> Clock:
-        low = self.steps_low + steps
-        return Clock(self.updates + 1, self.steps_high + (low >> 30), low & (2**30 - 1), self.episodes + episodes)
+        updates, low, ended = self.updates + 1, self.steps_low + steps, self.episodes + episodes
+        return Clock(
+            updates=updates & (2**31 - 1),
+            steps_high=self.steps_high + (low >> 30),
+            steps_low=low & (2**30 - 1),
+            episodes=ended & (2**30 - 1),
+            updates_high=self.updates_high + (updates < 0),
+            episodes_high=self.episodes_high + (ended >> 30),
+        )
+
+    def words(self, unit: str) -> tuple[Array, Array, int]:
+        """The high and the low word of a counter, and the bits of the low one."""
+        if unit == "steps":
+            return self.steps_high, self.steps_low, 30
+        return getattr(self, f"{unit}_high"), getattr(self, unit), 31 if unit == "updates" else 30
 
     def read(self, unit: str) -> Array:
         """The counter as float32: what a schedule divides by its horizon."""
-        if unit == "steps":
-            return self.steps_high.astype(jnp.float32) * 2.0**30 + self.steps_low.astype(jnp.float32)
-        return getattr(self, unit).astype(jnp.float32)
+        high, low, bits = self.words(unit)
+        return high.astype(jnp.float32) * 2.0**bits + low.astype(jnp.float32)
+
+    def count(self, unit: str) -> int:
+        """The counter exactly, on the host."""
+        high, low, bits = self.words(unit)
+        return (int(high) << bits) + int(low)
+
+    def updates_modulo(self, n: int | Array) -> Array:
+        """What is left of the updates after dividing by `n` < 2^15."""
+        return (self.updates % n + self.updates_high % n * (2**31 % n)) % n
 
 
 @pytree_dataclass

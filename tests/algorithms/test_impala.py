@@ -28,7 +28,7 @@ from regimen.returns import vtrace
 from regimen.runs.build import make_engine
 from regimen.schedule import Episodes, Steps
 from regimen.sources.scan import ScanSource
-from regimen.types import Batch, Spec
+from regimen.types import Batch, Clock, Spec
 from support import TINY, assert_same_run
 
 GAMMA = 0.9
@@ -318,7 +318,7 @@ def test_the_policy_that_acts_is_as_old_as_it_says(lag):
     """Policy i is the number i."""
     history, acted, ages = {"policy": jnp.zeros(lag)}, [], []
     for i in range(8):
-        old, history, age = swap(history, {"policy": jnp.float32(i)}, jnp.int32(i), lag)
+        old, history, age = swap(history, {"policy": jnp.float32(i)}, Clock.zero().replace(updates=jnp.int32(i)), lag)
         acted.append(int(old["policy"]))
         ages.append(int(age))
     assert acted == [max(i - lag, 0) for i in range(8)]

@@ -10,8 +10,9 @@ from gymnasium import spaces as gym
 from jax.flatten_util import ravel_pytree
 
 import kit
+from regimen.algorithms.base import Horizon
 from regimen.algorithms.ppo import PPO, Knobs
-from regimen.algorithms.shared import Horizon, adapt, optimizer, scheduled
+from regimen.algorithms.shared import adapt, optimizer, scheduled
 from regimen.config.schema import NetworkConfig
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.classic.pendulum import Pendulum

@@ -7,9 +7,9 @@ import pytest
 
 from regimen.cli.main import main
 from regimen.files.listing import find_runs
-from regimen.files.mlflow import make_client
 from regimen.files.run_dir import read_metrics
 from regimen.files.storage import read_json
+from regimen.files.stores import make_client
 from support import BROKEN, comparable, tiny
 
 mlflow = pytest.importorskip("mlflow")
@@ -65,3 +65,26 @@ def test_from_training_to_the_champion(tmp_path, capsys, monkeypatch):
 
 def champion(client) -> float:
     return float(client.get_model_version_by_alias("luck", "champion").tags["eval_return"])
+
+
+@pytest.mark.long
+def test_a_store_that_was_out_of_reach_gets_everything_later(tmp_path, capsys):
+    """The run ends with a warning and is complete; one command sends the rest, once."""
+    nowhere = {"track": True, "tracking_uri": "sqlite:////dev/null/mlflow.db", "experiment": "probes"} | GOAL
+    run = tiny(tmp_path / "run", env=f"{BROKEN}:Luck", **nowhere).run_dir
+    capsys.readouterr()
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert main(["track", str(run)]) == 6
+    assert "/dev/null" in capsys.readouterr().err
+    assert main(["track", str(run), "--tracking-uri", store]) == 0
+    rows = len(read_metrics(run))
+    said = capsys.readouterr().out
+    assert f"{rows} rows sent" in said and "models:/luck/1" in said
+    assert main(["track", str(run), "--tracking-uri", store]) == 0
+    assert "everything was there" in capsys.readouterr().out
+    client = make_client(store)
+    record = read_json(run / "mlflow.json")
+    assert len(client.get_metric_history(record["run_id"], "train/loss")) == rows
+    assert len(client.search_model_versions("name='luck'")) == 1 and champion(client)
+    assert client.get_run(record["run_id"]).info.status == "FINISHED"
+    assert main(["track", str(tmp_path / "nothing")]) == 6

@@ -35,11 +35,11 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for 
 
 @pytest.fixture(autouse=True)
 def nothing_trusted():
-    """Each test begins as a new process does: what tests before it trusted is forgotten."""
-    token = trust._trusting.set(False)
+    """Each test begins as a new process does, where the user has named nothing yet; no test leaves trust behind."""
     trust._vouched.clear()
+    assert not trust.is_trusting()
     yield
-    trust._trusting.reset(token)
+    assert not trust.is_trusting()
 
 
 @pytest.fixture(scope="module")
@@ -279,9 +279,37 @@ def test_an_installed_environment_makes_no_strange_one(evil):
 
 def test_a_process_of_the_same_command_trusts_what_it_trusts(evil):
     word = trust.named(names_in(evil)["absolute"], "config.yaml")
-    trust.take((False, frozenset({trust.anchored(str(word))})))
-    registry.resolve(word)
+    with trust.taking((False, frozenset({trust.anchored(str(word))}))):
+        registry.resolve(word)
     assert ran(evil)
+
+
+@pytest.mark.parametrize("kind", ["absolute", "module"])
+def test_the_trust_of_one_call_ends_with_it(trained, evil, kind):
+    """Not even what it has imported is imported by the next one."""
+    run = handed_over(trained, evil / "run", names_in(evil)[kind])
+    regimen.evaluate(run, episodes=2, trust=True)
+    assert ran(evil) and not trust.is_trusting()
+    with pytest.raises(ConfigError, match="trust=True"):
+        regimen.evaluate(run, episodes=2)
+
+
+def test_a_worker_trusts_what_it_makes_and_no_longer(evil):
+    """A worker of Ray makes what its command has judged; here it does so in this process, as its tests do."""
+    from regimen.config import layers
+    from regimen.config.regimen import Regimen
+    from regimen.engines.ray.worker import Post, Worker
+
+    file = names_in(evil)["file"]
+    config = layers.build_config(file, preset="debug", overrides={"total_episodes": 50})
+    trust._vouched.clear()
+    words = trust.named(layers.to_dict(config), "config.yaml")
+    Worker(
+        Post(0, words, Regimen("steps", 8, 1, native=True), trust.named(file, "config.yaml"), ("", ""), (0, 0))
+    ).start()
+    assert ran(evil) and not trust.is_trusting()
+    with pytest.raises(ConfigError, match="names the code"):
+        registry.resolve(trust.named(file, "config.yaml"))
 
 
 def test_a_word_of_a_file_stays_one_in_other_processes():

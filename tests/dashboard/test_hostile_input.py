@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 
 import pytest
 from live_page import lines, points, serving, write_run
@@ -268,3 +269,31 @@ def _opens(site) -> bool:
     with socket.create_connection(("127.0.0.1", site.port), timeout=5) as stream:
         stream.sendall(f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\n\r\n".encode())
         return b"200 OK" in stream.recv(64)
+
+
+def test_connections_that_ask_for_nothing_are_closed(tmp_path, monkeypatch):
+    """One that is silent, one with half a request, one that has its answer; a stream is not."""
+    monkeypatch.setattr("regimen.dashboard.server.PATIENCE", 0.3)
+    monkeypatch.setattr("regimen.dashboard.index.SLOW", 0.2)
+    with serving(tmp_path) as site:
+        host = f"Host: 127.0.0.1:{site.port}\r\n"
+        said = ("", "GET / HTTP/1.1\r\n" + host, f"GET /icon.svg HTTP/1.1\r\n{host}\r\n")
+        asking = [socket.create_connection(("127.0.0.1", site.port), timeout=20) for _ in said]
+        stream = socket.create_connection(("127.0.0.1", site.port), timeout=20)
+        stream.sendall(f"GET /api/events HTTP/1.1\r\n{host}\r\n".encode())
+        for one, text in zip(asking, said):
+            one.sendall(text.encode())
+        for one, text in zip(asking, said):
+            received = b""
+            while part := one.recv(1 << 16):  # until the other end closes
+                received += part
+            assert bool(received) == text.endswith("\r\n\r\n")
+            one.close()
+        time.sleep(1.0)  # several looks
+        write_run(tmp_path / "late")
+        received = b""
+        while b"late" not in received:
+            part = stream.recv(1 << 16)
+            assert part, "the stream was closed"
+            received += part
+        stream.close()

@@ -1,8 +1,10 @@
 """The page's server: the list of runs, lines of metrics, events, views and files."""
 
+import contextlib
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -119,6 +121,32 @@ def test_points_arrive_as_events(tmp_path):
         assert news["runs"][0]["updates"] == 7 and news["gone"] == []
         found = site.lines(key, "rollout/return_mean")
         assert found["lines"]["rollout/return_mean"]["y"] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_pages_hear_news_one_after_the_other(tmp_path, monkeypatch):
+    """All ask for lines when they hear it: at the same moment, each would wait for all others."""
+    monkeypatch.setattr("regimen.dashboard.app.BREATH", 1.0)
+    run = write_run(tmp_path / "run", state="running")
+    with serving(tmp_path) as site:
+        streams = []
+        for _ in range(2):
+            stream = socket.create_connection(("127.0.0.1", site.port), timeout=20)
+            stream.sendall(f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\n\r\n".encode())
+            while b"hello" not in stream.recv(1 << 16):
+                pass
+            streams.append(stream)
+        select.select(streams, [], [], 0.3)  # what belongs to the greeting
+        for stream in streams:
+            stream.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                stream.recv(1 << 20)
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write(lines(points(3, first=30)))
+        heard = select.select(streams, [], [], 20)[0]
+        assert heard == streams[:1]
+        assert select.select(streams[1:], [], [], 20)[0]
+        for stream in streams:
+            stream.close()
 
 
 def test_runs_come_and_go(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ print(run.labels, list(pictures), view["title"], len(view["lines"][0]["y"]))
 
 @pytest.fixture
 def shell(tmp_path):
-    """WatchedRun `regimen` where the package is installed, as pip would leave it: on the path, with an entry point."""
+    """Run `regimen` where the package is installed, as pip would leave it: on the path, with an entry point."""
     installed = tmp_path / "site" / "forest-1.0.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: forest\nVersion: 1.0\n")

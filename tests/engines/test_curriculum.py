@@ -238,7 +238,7 @@ def test_rates_are_compared_exactly():
 
 def clock_at(steps: int) -> Clock:
     zero = jnp.int32(0)
-    return Clock(zero, jnp.int32(steps >> 30), jnp.int32(steps & (2**30 - 1)), zero)
+    return Clock(zero, jnp.int32(steps >> 30), jnp.int32(steps & (2**30 - 1)), zero, zero, zero)
 
 
 @pytest.mark.parametrize(("text", "points"), [

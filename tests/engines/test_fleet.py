@@ -1,6 +1,9 @@
 """The pieces of the Ray engine in one process: workers are plain objects, which do what they are asked for at once or
 when it is wanted. So the lag of every batch is known beforehand."""
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -14,7 +17,7 @@ from regimen.config.regimen import Regimen
 from regimen.engines.base import Limits
 from regimen.engines.host import host_seed
 from regimen.envs import registry
-from regimen.errors import EnvError
+from regimen.errors import EnvError, LostProcessError
 from regimen.runs.build import make_engine
 from support import TINY
 
@@ -24,6 +27,7 @@ from ray import exceptions
 
 from ray_envs import Eager, EagerConfig
 from regimen.engines.ray import fleet as fleet_module
+from regimen.engines.ray.cluster import Cluster, TemporaryFolder
 from regimen.engines.ray.fleet import Fleet, WorkerHandle
 from regimen.engines.ray.worker import Post, Worker, native_key, share_key
 
@@ -225,22 +229,105 @@ def test_a_fault_is_taken_for_what_it_is():
         fleet_module.explain(mistake, proven=True)
 
 
-def test_a_hanging_environment_is_replaced_when_its_time_is_over(monkeypatch):
+def watched(monkeypatch, **settings):
+    """A fleet of one worker that only watches it, the worker, and what it says of faults."""
     monkeypatch.setattr(fleet_module, "ray", InProcess(False))
-    config = configuration.EngineConfig(name="ray", workers=1, step_timeout=2.0)
+    config = configuration.EngineConfig(name="ray", workers=1, **settings)
     fleet, told = Fleet(config, lambda *which: None, lambda m: None, lambda: False), []
     fleet.replace = lambda member, why: told.append(why)
-    member = WorkerHandle(0)
+    member = WorkerHandle(0, start_time=fleet_module.time.monotonic())
+    member.question_time = float("inf")  # no new question
     fleet.members = [member]
-    for what, seconds in (("step", 1.9), ("act", 60.0), ("start", 60.0), ("wait", 60.0)):
+    return fleet, member, told
+
+
+def test_a_hanging_environment_is_replaced_when_its_time_is_over(monkeypatch):
+    fleet, member, told = watched(monkeypatch, step_timeout=2.0)
+    for what, seconds in (("step", 1.9), ("act", 60.0), ("start", 60.0), ("wait", 60.0), ("collect", 60.0)):
         member.status = member.status._replace(what=what, env=3, seconds=seconds)
-        member.question, member.question_time = None, float("inf")  # no new question
         fleet.look()
     assert told == []
     for what in ("step", "reset"):
         member.status = member.status._replace(what=what, seconds=2.1)
         fleet.look()
-    assert told == [f"its environment 3 has been in {what}() for more than 2 s" for what in ("step", "reset")]
+    assert told == [
+        f"its environment 3 has been in {what}() for more than 2 s (engine.step_timeout)" for what in ("step", "reset")
+    ]
+
+
+def test_a_worker_that_hangs_is_replaced_by_default(monkeypatch):
+    """A minute, or 20 times the slowest rollout; compiled environments too, once they have delivered something."""
+    fleet, member, told = watched(monkeypatch)
+    member.status, member.collected = member.status._replace(what="step", env=1, seconds=61.0), 32
+    fleet.slowest = 4.0
+    fleet.look()
+    assert told == []
+    fleet.slowest = 0.1
+    fleet.look()
+    member.status = member.status._replace(what="collect")
+    fleet.look()
+    member.status, member.question = member.status._replace(what="wait"), Ref(lambda: None, False)
+    monkeypatch.setattr(Fleet, "hear", lambda self, member: None)  # no answer comes
+    member.question_time = fleet_module.time.monotonic() - 71
+    fleet.look()
+    assert [text.split(" for ")[0] for text in told] == [
+        "its environment 1 has been in step()",
+        "its compiled environments have been running",
+        "it has not answered",
+    ]
+    assert all("engine.step_timeout" in text for text in told)
+
+
+def test_nobody_is_blamed_while_the_learner_was_away(monkeypatch):
+    fleet, member, told = watched(monkeypatch)
+    member.question = Ref(lambda: None, False)
+    monkeypatch.setattr(Fleet, "hear", lambda self, member: None)
+    fleet.look_time -= 1000  # it was stopped, or evaluated
+    member.question_time = member.start_time = fleet_module.time.monotonic() - 1000
+    fleet.look()
+    assert told == []
+
+
+def test_a_worker_that_hangs_while_it_starts_is_replaced_a_few_times(monkeypatch):
+    fleet, member, told = watched(monkeypatch, start_timeout=30.0)
+    fleet.look()
+    assert told == []
+    member.start_time -= 31
+    fleet.look()
+    assert told == ["it has been starting for more than 30 s (engine.start_timeout)"]
+    member.restarts = 2
+    with pytest.raises(EnvError, match="3 times, and no worker has delivered anything"):
+        fleet.look()
+    fleet.proven = True
+    fleet.look()
+    assert len(told) == 2
+
+
+def test_nothing_is_asked_of_a_ray_that_has_ended(monkeypatch):
+    fleet, member, _ = watched(monkeypatch)
+    cluster = Cluster(configuration.EngineConfig(name="ray"), 0)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        cluster.processes, fleet.require = {"raylet": [process]}, cluster.require
+        fleet.look()
+        process.kill()
+    for ask in (fleet.look, lambda: fleet.ask(member, None, 0, None), lambda: Fleet.replace(fleet, member, "it fell")):
+        with pytest.raises(LostProcessError, match="raylet of Ray has ended"):
+            ask()
+
+
+def test_temporary_folders_of_processes_that_ended_are_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("regimen.engines.ray.cluster.LONGEST", 1000)
+    code = "import os; from regimen.engines.ray import cluster; cluster.LONGEST = 1000; cluster.TemporaryFolder(); os._exit(1)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (tmp_path / "regimen-of-somebody").mkdir()
+    assert len(list(tmp_path.iterdir())) == 2
+    own, other = TemporaryFolder(), TemporaryFolder()
+    assert sorted(tmp_path.iterdir()) == sorted(map(Path, (tmp_path / "regimen-of-somebody", own.path, other.path)))
+    own.remove()
+    other.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["regimen-of-somebody"]
 
 
 def test_what_a_worker_is_said_to_do():

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import regimen
+from regimen.config.layers import build_config
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_config, read_metrics
 from regimen.reports.replay import replay
+from regimen.runs.api import behaviour_config
 from regimen.runs.session import Session
 from regimen.sources import dataset
 from support import comparable, digest_of, final_state, status
@@ -129,6 +131,15 @@ def test_an_environment_alone_collects_first(tmp_path):
     assert behaviour.meta["algorithm"] == "sac" and behaviour.meta["env_steps"] == 64
     about = result.summary["data"]
     assert about["steps"] == about["env_steps"] == 64 and result.summary["env_steps"] == 16
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.995])
+def test_data_comes_from_the_very_same_environment(tmp_path, gamma):
+    """Shaping by a potential has the learner's discount: SAC, which collects, has a tuned one of its own."""
+    config = build_config("airspace/head_on", algo="cql", overrides={"algo.gamma": gamma})
+    behaviour = behaviour_config(config, tmp_path)
+    assert behaviour.env_args == config.env_args and behaviour.common.gamma == gamma
+    assert behaviour_config(build_config("pendulum", algo="cql"), tmp_path).common.gamma == 0.99, "SAC's own"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,27 +2,21 @@
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from regimen.errors import ConfigError
 from regimen.files import mlflow as mirror_module
-from regimen.files.mlflow import (
-    Mirror,
-    default_uri,
-    entity_key,
-    flatten,
-    make_client,
-    registry_name,
-    resolve_model_uri,
-    without_password,
-)
+from regimen.files.mlflow import Mirror, entity_key, flatten
 from regimen.files.storage import read_json
+from regimen.files.stores import default_uri, make_client, registry_name, resolve_model_uri, without_password
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +44,13 @@ def make_dir(runs: Path, name: str) -> Path:
     return run
 
 
+def log(run: Path, step: int, metrics: Mapping[str, object]) -> None:
+    """A row, as training writes it."""
+    row = {"env_steps": step, "updates": step, "time/unix_time": 1.7e9 + step, **metrics}
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
 def mirror(run: Path, warnings: list[str], **more) -> Mirror:
     params = {"env": "gym:CartPole-v1", "algo": {"lr": 3e-4, "hidden": (64, 64)}, "long": "x" * 9000}
     settings = {"uri": None, "experiment": "gym:CartPole-v1", "run_name": run.name, "run_dir": run, "params": params}
@@ -60,11 +61,8 @@ def test_a_run_is_mirrored_resumed_and_registered(runs, client):
     run, warnings = make_dir(runs, "a"), []
     first = mirror(run, warnings)
     for step in range(1, 301):  # more than one batch of 1000
-        first.log(
-            step,
-            {"train/loss": 1.0 / step, "rollout/return_mean": step, "nan": float("nan"), "note": "text"}
-            | {f"train/m{i}": float(i) for i in range(3)},
-        )
+        metrics = {"train/loss": 1.0 / step, "rollout/return_mean": step, "note": "text"}
+        log(run, step, metrics | {f"train/m{i}": float(i) for i in range(3)})
     artifacts = [run / "config.yaml", run / "plots", run / "report.html"]  # the last does not exist
     summary = {"state": "finished", "stop_reason": "converged", "solved": True, "eval_return_std": float("nan")}
     done = first.finish(summary, artifacts, run / "policy", "gym:CartPole-ppo", True, 100.0)
@@ -76,7 +74,7 @@ def test_a_run_is_mirrored_resumed_and_registered(runs, client):
     assert stored.info.status == "FINISHED" and stored.info.experiment_id == done.experiment_id
     assert stored.data.params["algo.lr"] == "0.0003" and stored.data.params["algo.hidden"] == "[64, 64]"
     assert len(stored.data.params["long"]) == 6000
-    assert stored.data.metrics["rollout/return_mean"] == 300.0 and "nan" not in stored.data.metrics
+    assert stored.data.metrics["rollout/return_mean"] == 300.0 and "note" not in stored.data.metrics
     assert stored.data.tags["summary.stop_reason"] == "converged"
     history = client.get_metric_history(done.run_id, "train/loss")
     assert sorted(m.step for m in history) == list(range(1, 301))
@@ -85,7 +83,7 @@ def test_a_run_is_mirrored_resumed_and_registered(runs, client):
 
     # a resumed run goes on in the same MLflow run; a setting that changed is a tag; a worse policy is no champion
     again = mirror(run, warnings, params={"algo": {"lr": 1e-3}, "total_steps": 5})
-    again.log(301, {"train/loss": 0.25})
+    log(run, 301, {"train/loss": 0.25})
     worse = again.finish({"state": "interrupted"}, [], run / "policy", "gym:CartPole-ppo", True, 90.0)
     assert (worse.run_id, worse.model_version, worse.alias_moved) == (done.run_id, "2", False)
     stored = client.get_run(done.run_id)
@@ -144,7 +142,7 @@ def test_a_locked_database_is_one_warning_and_no_wait(runs, client, monkeypatch)
     holder.execute("BEGIN EXCLUSIVE")
     try:
         blocked = mirror(run, warnings, delay=0.0)
-        blocked.log(1, {"train/loss": 1.0})
+        log(run, 1, {"train/loss": 1.0})
         assert heard.wait(100)
         end = blocked.finish({}, [], run / "policy", "x", True, 1.0, timeout=0.5)
         assert holder.in_transaction, "it came back before the lock did"
@@ -165,12 +163,12 @@ def test_a_lock_that_goes_away_loses_nothing(runs, client):
     release = threading.Timer(1.5, holder.execute, ["ROLLBACK"])
     release.start()
     waiting = mirror(run, warnings, delay=0.0)
-    waiting.log(1, {"train/loss": 0.5})
+    log(run, 1, {"train/loss": 0.5})
     end = waiting.finish({}, [])
     release.join()
     holder.close()
     assert end.warning is None and len(warnings) <= 1
-    assert client.get_run(end.run_id).data.metrics == {"train/loss": 0.5}
+    assert client.get_run(end.run_id).data.metrics == {"train/loss": 0.5, "updates": 1.0}
 
 
 def test_a_registry_that_cannot_be_asked_is_asked_again(runs, client, monkeypatch):
@@ -196,7 +194,6 @@ def test_a_registry_that_cannot_be_asked_is_asked_again(runs, client, monkeypatc
 def test_an_unreachable_store_is_one_warning(runs, uri, tmp_path):
     warnings: list[str] = []
     lost = mirror(make_dir(tmp_path, "run"), warnings, uri=uri)
-    lost.log(1, {"train/loss": 1.0})
     end = lost.finish({}, [], timeout=1.0 if uri.startswith("http") else 30.0)
     (warning,) = warnings
     assert "training is not affected" in warning and "\n" not in warning and "secret" not in warning
@@ -206,8 +203,9 @@ def test_an_unreachable_store_is_one_warning(runs, uri, tmp_path):
 def test_without_mlflow_training_gets_one_warning(tmp_path):
     code = (
         "import sys; sys.modules['mlflow'] = None\n"  # as if it were not installed
-        "from pathlib import Path; from regimen.files.mlflow import Mirror, resolve_model_uri\n"
-        "m = Mirror(None, 'x', 'x', Path(sys.argv[1]), {}, warn=print); m.log(1, {'a': 1})\n"
+        "from pathlib import Path; from regimen.files.mlflow import Mirror\n"
+        "from regimen.files.stores import resolve_model_uri\n"
+        "m = Mirror(None, 'x', 'x', Path(sys.argv[1]), {}, warn=print)\n"
         "print(m.finish({}, []).warning is not None)\n"
         "try: resolve_model_uri('models:/a@champion')\n"
         "except Exception as error: print(type(error).__name__)"
@@ -225,3 +223,36 @@ def test_names_and_parameters(monkeypatch, tmp_path):
     assert without_password("https://me:pw@host/x") == "https://host/x"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
     assert default_uri(tmp_path) == "http://tracking:5000"
+
+
+FIRST = """
+import json, sys
+from pathlib import Path
+from regimen.files.mlflow import Mirror
+
+run = Path(sys.argv[1])
+run.mkdir()
+(run / "metrics.jsonl").write_text("".join(
+    json.dumps({"env_steps": i, "updates": i, "time/unix_time": i, "loss": i}) + "\\n" for i in range(1, 101)))
+print(Mirror(None, "first", run.name, run, {}, delay=0.0, warn=print).finish({}, [run / "metrics.jsonl"]).run_id)
+"""
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_processes_that_start_together_make_one_store(tmp_path, processes):
+    """None fails, none loses a row, and what a process left half-made that was killed over it is in nobody's way."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / ".mlflow.db.4711.tmp").write_bytes(b"half")
+    command, pipe = [sys.executable, "-c", FIRST], subprocess.PIPE
+    started = [
+        subprocess.Popen([*command, str(runs / str(i))], stdout=pipe, stderr=pipe, text=True) for i in range(processes)
+    ]
+    said = [process.communicate(timeout=250) for process in started]
+    ids = [out.strip() for out, _ in said]
+    assert len(set(ids)) == processes and all(re.fullmatch("[0-9a-f]{32}", x) for x in ids), said
+    client = make_client(f"sqlite:///{runs / 'mlflow.db'}")
+    for run_id in ids:
+        assert sorted(m.value for m in client.get_metric_history(run_id, "loss")) == list(range(1, 101))
+    assert [e.name for e in client.search_experiments()].count("first") == 1
+    assert not list(runs.glob("*.tmp*")) and not list(runs.glob(".*.tmp*"))

@@ -246,3 +246,22 @@ def test_one_process_at_a_time(tmp_path):
         assert status(run)["state"] == "finished", "the refused process writes nothing"
     finally:
         holder.close()
+
+
+def test_a_group_goes_on_bit_for_bit_together_and_one_alone(tmp_path):
+    """In a program of the width in which it began: one of another width gives other last digits."""
+    settings = {"seeds": 3, "checkpoint.every": "2", "algo.horizon": "256 steps", "network.hidden": (64, 64)}
+    whole = tiny(tmp_path / "whole", 8, **settings)
+    half = tiny(tmp_path / "half", 4, **settings)
+    copy = tmp_path / "one"
+    regimen.resume(half.run_dir / "seed-1", total_steps=8 * UPDATE, out=copy)
+    assert_same_run(whole.run_dir / "seed-1", copy)
+    assert "one of 3 runs in one program" in (copy / "log.txt").read_text()
+    both = regimen.resume(half.run_dir, total_steps=8 * UPDATE)
+    assert [r.summary["updates"] for r in both.runs] == [8, 8, 8] and both.summary["seeds"] == [0, 1, 2]
+    for n in range(3):
+        assert_same_run(whole.run_dir / f"seed-{n}", half.run_dir / f"seed-{n}")
+    again = regimen.resume(half.run_dir)  # nothing is left to do
+    assert again.summary == both.summary
+    with pytest.raises(ConfigError, match=r"--out: .* is a group of seeds"):
+        regimen.resume(half.run_dir, out=tmp_path / "other")

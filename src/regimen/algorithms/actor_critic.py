@@ -1,8 +1,6 @@
 """What PPO, IMPALA and APPO have in common: a policy and a value network, a recurrent core in front of them where one
 is asked for, acting, and the gradient steps on minibatches of rows or of sequences of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

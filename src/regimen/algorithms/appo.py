@@ -46,5 +46,5 @@ class APPO(IMPALA):
 
     def with_target(self, model: Model, state: State) -> Model:
         """Every `target_every` updates the target policy becomes the current one."""
-        due = (state.clock.updates + 1) % self.config.target_every == 0
+        due = state.clock.updates_modulo(self.config.target_every) == self.config.target_every - 1
         return model.replace(target=jax.tree.map(lambda a, b: jnp.where(due, a, b), model.params, model.target))

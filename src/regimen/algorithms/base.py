@@ -6,17 +6,29 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
 
 from regimen import spaces
-from regimen.algorithms.shared import Horizon
+from regimen.config.fields import Count
 from regimen.config.schema import NetworkConfig
 from regimen.config.validation import field_types
 from regimen.normalize import RunningStats
-from regimen.types import Array, Batch, PyTree, Spec, State
+from regimen.types import Array, Batch, PyTree, Scalar, Spec, State
+
+
+class Horizon(NamedTuple):
+    """The length of the schedules, in a unit of the clock."""
+
+    length: Scalar
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str | None) -> Horizon | None:
+        count = Count.parse(text, "algo.horizon")
+        return None if count is None else cls(float(count.n), count.unit)
 
 
 class Binding:

@@ -78,7 +78,7 @@ class Components:
                 spread = self.running(aux, "sum", reward, batch, 1.0)
                 rows = batch.valid & (batch.terminated | batch.truncated)
             norm["components"] = norm["components"].merge(RunningStats.of(spread, rows))
-            factors = rewards.scale_factors(norm["components"], state.clock.episodes >= c.reward.warmup)
+            factors = rewards.scale_factors(norm["components"], state.clock.read("episodes") >= c.reward.warmup)
         if "return" in norm:
             norm["return"] = norm["return"].merge(RunningStats.of(returns.sum(-1), batch.valid))
             reward = jnp.clip(reward / norm["return"].std(), -10.0, 10.0)

@@ -1,10 +1,10 @@
 """Proximal policy optimisation.
 
-Schulman et al. 2017 (arXiv 1707.06347) with generalised advantage estimation (arXiv 1506.02438), the details of
-Huang et al. 2022 ("The 37 implementation details of PPO"), and the adaptive KL penalty of the paper's section 4 as an
-option beside clipping. Hybrid actions as in Fan et al. 2019 (arXiv 1903.01344), with a choice of what is clipped.
-Rewards may have several components, each with a critic head of its own (`components.py`); acting and the gradient steps
-are those of any actor-critic (`actor_critic.py`).
+Schulman et al. 2017 (arXiv 1707.06347), whose equations are cited below, with generalised advantage estimation (arXiv
+1506.02438), the details of Huang et al. 2022 ("The 37 implementation details of PPO"), and the adaptive KL penalty of
+the paper's section 4 as an option beside clipping. Hybrid actions as in Fan et al. 2019 (arXiv 1903.01344), with a
+choice of what is clipped. Rewards may have several components, each with a critic head of its own (`components.py`);
+acting and the gradient steps are those of any actor-critic (`actor_critic.py: act, descend`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ class Knobs(Record):
     scale: Scalar  # and deviation 1
     balance: Array  # [2] factors of the gradients of discrete and of continuous heads
 
+    def advantage(self, row: PPORow) -> Array:
+        """A [W]: the advantages of the reward's components weighed, shifted and scaled."""
+        return ((row.advantage * self.weights).sum(-1) - self.shift) / self.scale
+
 
 @register
 class PPO(ActorCritic):
@@ -76,38 +80,46 @@ class PPO(ActorCritic):
             aux["balance"] = balance.zero()
         return state.replace(norm=state.norm | norm, aux=aux)
 
-    def update_minibatch(self, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
-        """One gradient step on rows of a `TrajectoryBuffer`, whose advantages are taken as they are; counts as one
-        update of the schedules."""
-        return own_loop.update_minibatch(self, state, minibatch)
-
     # --- losses ------------------------------------------------------------------------------------------------------
 
+    def loss(self, params: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
+        """-(L_CLIP - vf_coef L_VF + ent_coef S) [W] (eq. 9, to be minimised) + kl_coef KL (eq. 8), and its parts."""
+        c = self.config
+        out, metrics = self.outputs(params, row, knobs)
+        policy_loss, ratios = self.policy_loss(out, row, knobs)
+        value_loss = self.value_loss(params, row)
+        entropy, shortfall, entropies = self.entropy(out, row)
+        loss = policy_loss + c.vf_coef * value_loss - knobs.ent_coef * entropy + knobs.kl_coef * ratios["approx_kl"]
+        if c.ent_floor_discrete is not None or c.ent_floor_continuous is not None:
+            loss = loss + c.ent_floor_coef * shortfall
+            entropies["entropy_shortfall"] = shortfall
+        losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
+        return loss, losses | entropies | ratios | metrics
+
     def policy_loss(self, out: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
-        """-L_CLIP [W] (eq. 7), summed over the ratios that are clipped, and what the ratios say."""
-        elements = self.bound.elements
-        log_prob, relevant = self.log_probs(out, row.action, row.mask)
-        difference = jnp.where(True if relevant is None else relevant, log_prob - row.log_prob, 0.0)
-        log_ratio = difference[..., None] if elements.single else elements.grouped(difference)  # [W, G]
+        """-L_CLIP [W] (eq. 7), summed over the ratios of an action, and what the ratios say."""
+        log_ratio, active, metrics = self.log_ratios(out, row)  # [W, G], of one ratio [W, 1]
         ratio = jnp.exp(jnp.minimum(log_ratio, 20.0))  # a joint ratio of many parts can overflow: its gradient is NaN
         clipped = jnp.clip(ratio, 1 - knobs.clip_eps, 1 + knobs.clip_eps)
-        advantage = (((row.advantage * knobs.weights).sum(-1) - knobs.shift) / knobs.scale)[:, None]
+        advantage = knobs.advantage(row)[:, None]
         loss = -jnp.minimum(ratio * advantage, clipped * advantage)
         kl = ratio - 1 - log_ratio  # Schulman's k3 estimate: unbiased and never negative
         outside = (jnp.abs(ratio - 1) > knobs.clip_eps).astype(jnp.float32)
-        if relevant is None:
-            active, number = 1.0, ratio.shape[-1]
-        else:
-            active = (elements.grouped(relevant.astype(jnp.float32)) > 0).astype(jnp.float32)
-            number = jnp.maximum(active.sum(-1), 1.0)
-        metrics = {"approx_kl": (kl * active).sum(-1), "clip_fraction": (outside * active).sum(-1) / number}
-        if elements.hybrid:
-            k3 = elements.split(jnp.exp(jnp.minimum(difference, 20.0)) - 1 - difference)
-            metrics |= {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
-        return (loss * active).sum(-1), metrics
+        fraction = (outside * active).sum(-1) / jnp.maximum(active.sum(-1), 1.0)
+        return (loss * active).sum(-1), {"approx_kl": (kl * active).sum(-1), "clip_fraction": fraction} | metrics
 
-    def entropies(self, out: PyTree, row: PPORow) -> tuple[Scalar, Array, dict[str, PyTree]]:
-        """The weighted entropy of the policy [W], its shortfall below the floors [W], and the entropies by part."""
+    def value_loss(self, params: PyTree, row: PPORow) -> Array:
+        """L_VF = 0.5 (V - target)^2 [W], a mean over components."""
+        c = self.config
+        value = self.bound.critic.apply(params["critic"], row.obs)
+        loss = jnp.square(value - row.target)
+        if c.vf_clip is not None:
+            near = row.value + jnp.clip(value - row.value, -c.vf_clip, c.vf_clip)
+            loss = jnp.maximum(loss, jnp.square(near - row.target))
+        return 0.5 * loss.mean(-1)
+
+    def entropy(self, out: PyTree, row: PPORow) -> tuple[Scalar, Array, dict[str, PyTree]]:
+        """S [W], parts of an action weighted; its shortfall below the floors [W]; and the entropies by part."""
         c, dist, elements = self.config, self.bound.dist, self.bound.elements
         entropy = dist.entropy(out)
         relevant = elements.relevance(row.action, row.mask)
@@ -127,38 +139,36 @@ class PPO(ActorCritic):
                 metrics[f"entropy/{name}"] = mean
         return bonus, shortfall, metrics | {"entropy": total}
 
-    def value_loss(self, params: PyTree, row: PPORow) -> Array:
-        """0.5 (V - target)^2 [W], a mean over components."""
-        c = self.config
-        value = self.bound.critic.apply(params["critic"], row.obs)
-        loss = jnp.square(value - row.target)
-        if c.vf_clip is not None:
-            near = row.value + jnp.clip(value - row.value, -c.vf_clip, c.vf_clip)
-            loss = jnp.maximum(loss, jnp.square(near - row.target))
-        return 0.5 * loss.mean(-1)
+    # --- what the losses are made of ---------------------------------------------------------------------------------
 
-    def loss(self, params: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
-        """-L_CLIP + vf_coef L_VF - ent_coef H + kl_coef KL per row [W] (eq. 9, to minimise), and its parts."""
-        c, kinds = self.config, self.bound.head_kinds
-        head, metrics = self.bound.actor.apply(params["actor"], row.obs), {}
-        if kinds is not None:
-            metrics = balance.measure(lambda head: self.surrogate(params, head, row, knobs), head, kinds)
-            head = balance.scale(head, kinds, knobs.balance)
-        out = self.bound.dist.params(head, params.get("log_std", FIXED), row.mask)
-        policy_loss, ratios = self.policy_loss(out, row, knobs)
-        value_loss = self.value_loss(params, row)
-        bonus, shortfall, entropies = self.entropies(out, row)
-        loss = policy_loss + c.vf_coef * value_loss - knobs.ent_coef * bonus + knobs.kl_coef * ratios["approx_kl"]
-        if c.ent_floor_discrete is not None or c.ent_floor_continuous is not None:
-            loss = loss + c.ent_floor_coef * shortfall
-            entropies["entropy_shortfall"] = shortfall
-        losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
-        return loss, losses | entropies | ratios | metrics
+    def outputs(self, params: PyTree, row: PPORow, knobs: Knobs) -> tuple[PyTree, dict[str, Array]]:
+        """The parameters of pi(. | s), with gradients between kinds of actions balanced where that is asked for, and
+        the norms of those gradients."""
+        head, kinds = self.bound.actor.apply(params["actor"], row.obs), self.bound.head_kinds
+        log_std = params.get("log_std", FIXED)
+        if kinds is None:
+            return self.bound.dist.params(head, log_std, row.mask), {}
+        fixed = jax.lax.stop_gradient(log_std)
 
-    def surrogate(self, params: PyTree, head: Array, row: PPORow, knobs: Knobs) -> Array:
-        """-L_CLIP [W] as a function of the policy's outputs alone."""
-        log_std = jax.lax.stop_gradient(params.get("log_std", FIXED))
-        return self.policy_loss(self.bound.dist.params(head, log_std, row.mask), row, knobs)[0]
+        def surrogate(head: Array) -> Array:
+            return self.policy_loss(self.bound.dist.params(head, fixed, row.mask), row, knobs)[0]
+
+        metrics = balance.measure(surrogate, head, kinds)
+        return self.bound.dist.params(balance.scale(head, kinds, knobs.balance), log_std, row.mask), metrics
+
+    def log_ratios(self, out: PyTree, row: PPORow) -> tuple[Array, Array, dict[str, Array]]:
+        """log (pi / pi_old)(a | s) of every ratio that is clipped (eq. 6) [W, G], 1 for ratios that matter and 0 for
+        others [W, G], and of a hybrid action KL(pi_old, pi) by part."""
+        elements = self.bound.elements
+        log_prob, relevant = self.log_probs(out, row.action, row.mask)
+        difference = log_prob - row.log_prob
+        if elements.single:
+            return difference[:, None], jnp.ones_like(difference)[:, None], {}
+        relevant = jnp.ones_like(difference, bool) if relevant is None else relevant
+        difference = jnp.where(relevant, difference, 0.0)
+        active = (elements.grouped(relevant.astype(jnp.float32)) > 0).astype(jnp.float32)
+        k3 = elements.split(jnp.exp(jnp.minimum(difference, 20.0)) - 1 - difference) if elements.hybrid else {}
+        return elements.grouped(difference), active, {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
 
     # --- update ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +252,7 @@ class PPO(ActorCritic):
         value, next_value = self.values(params, state, batch, self.encode(params, state, batch))
         done, unit = (batch.terminated | batch.truncated)[..., None], 1.0
         match c.returns:
-            case "gae":
+            case "gae":  # eq. 11 and 12
                 advantage = gae(reward, value, next_value, done, c.gamma, c.gae_lambda, batch.length)
                 target = advantage + value
             case "n_step":
@@ -271,6 +281,10 @@ class PPO(ActorCritic):
             task=components.task(advantage, factors),
         )
         return rows, metrics
+
+    def update_minibatch(self, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
+        """One gradient step, and one update of the schedules, on rows of a `TrajectoryBuffer` with its advantages."""
+        return own_loop.update_minibatch(self, state, minibatch)
 
 
 class PPOBinding(ComponentBinding):

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import optax
 from jax import lax
 
+from regimen.algorithms.base import Horizon
 from regimen.axes import compact, sync
-from regimen.config.fields import Count
 from regimen.normalize import RunningStats
 from regimen.types import Array, Batch, Clock, Scalar
-
-
-class Horizon(NamedTuple):
-    """The length of the schedules, in a unit of the clock."""
-
-    length: Scalar
-    unit: str
-
-    @classmethod
-    def parse(cls, text: str | None) -> Horizon | None:
-        count = Count.parse(text, "algo.horizon")
-        return None if count is None else cls(float(count.n), count.unit)
 
 
 def optimizer(c: Any, eps: float = 1e-5) -> optax.GradientTransformation:

@@ -190,3 +190,25 @@ class ReportArgs:
         from regimen.reports.run_report import write_report
 
         print(write_report(Path(self.run), self.out, draw=True))
+
+
+@dataclass(frozen=True)
+class TrackArgs:
+    """Send MLflow what it does not have of a run: its store was out of reach, or the run was trained with --no-track.
+    Rows that are there are not sent again.
+
+      regimen track runs/first
+      regimen track runs/first --tracking-uri http://127.0.0.1:5000
+    """
+
+    runs: tuple[str, ...] = positional("RUN...")
+    """Run directories, or folders of them."""
+    tracking_uri: str | None = None
+    """MLflow tracking store; by default that of the run."""
+
+    def __call__(self) -> None:
+        from regimen.reports.comparison import expand
+        from regimen.runs.result import track_again
+
+        for path in expand(self.runs):
+            print(track_again(Path(path), self.tracking_uri), flush=True)

@@ -30,6 +30,7 @@ GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> arguments
         "plot": ("RUN", "draw the curves of a run", "look:PlotArgs"),
         "report": ("RUN", "write a run's report.html", "look:ReportArgs"),
         "replay": ("RUN", "write episodes of the policy as tables and animations", "play:ReplayArgs"),
+        "track": ("RUN...", "send MLflow what it does not have of a run", "look:TrackArgs"),
         "export": ("RUN", "write the policy to a folder of its own", "play:ExportArgs"),
     },
     "What there is": {

@@ -111,6 +111,12 @@ def share_discount(config: TrainConfig) -> TrainConfig:
     return config
 
 
+def tied_discount(config: TrainConfig) -> dict[str, Any]:
+    """What another algorithm has to be given for the same environment, where that shares the learner's discount."""
+    domain, gamma = domain_of(config.env), config.common.gamma
+    return {} if domain is None or domain.discount is None or gamma is None else {"algo.gamma": gamma}
+
+
 def to_dict(config: TrainConfig) -> dict[str, Any]:
     """Plain nested data for `config.yaml`. `out` is left out: where a run was written is not part of repeating it."""
 

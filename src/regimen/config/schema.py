@@ -136,6 +136,8 @@ class TrackConfig:
     """Experiment name (`--experiment`); by default the environment's name."""
     model_name: str | None = None
     """Name in the model registry; by default `<env>-<algo>`."""
+    all_rows: bool = False
+    """Mirror every row of metrics.jsonl; by default a long run is thinned (docs/tracking.md)."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,10 @@ class EngineConfig:
     address: str | None = None
     """A running Ray cluster to join: `auto` or `host:port`; by default one is started and ended with this run."""
     step_timeout: NotNegative | None = None
-    """A worker whose environment is in one `step` or `reset` for more than these seconds is replaced; off when not set.
-    Compiled environments are not looked into."""
+    """A worker whose environment is in one `step` or `reset` for more than these seconds is replaced, as is one that
+    does not answer; when not set, a minute or 20 times the slowest rollout so far, whichever is longer. 0: never."""
+    start_timeout: NotNegative = 300.0
+    """A worker that has not begun to collect after these seconds is replaced. 0: never."""
     restarts: Whole = 10
     """How many times in all a worker may be replaced before the run ends with an error."""
     queue: Natural = 2

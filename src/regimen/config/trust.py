@@ -61,10 +61,12 @@ def pledge() -> tuple[bool, frozenset[str]]:
     return is_trusting(), frozenset(_vouched)
 
 
-def take(given: tuple[bool, frozenset[str]]) -> None:
-    """Trust what another process of the same command trusts."""
-    _trusting.set(given[0] or is_trusting())
-    _vouched.update(given[1])
+@contextlib.contextmanager
+def taking(pledged: tuple[bool, frozenset[str]]) -> Iterator[None]:
+    """Trust within what another process of the same command trusts."""
+    _vouched.update(pledged[1])
+    with trusting(pledged[0]):
+        yield
 
 
 def alike(part: str, whole: object) -> str:
@@ -106,8 +108,7 @@ def trustable(function: F) -> F:
 
 def vouch(name: object) -> None:
     """Remember what the user named himself; a file that names the same is trusted in this process."""
-    own = isinstance(name, str) and not isinstance(name, Named) and judged() is None
-    if isinstance(name, str) and (own or is_trusting()):
+    if isinstance(name, str) and not isinstance(name, Named) and judged() is None:
         _vouched.add(anchored(name))
 
 
@@ -161,6 +162,13 @@ def require_file(path: Path) -> None:
     if judged() is not None:
         why = "is named as a file, not as a module" if is_installed(str(path)) else "is no part of an installed package"
         raise refused(f"{path} {why}")
+
+
+def require_origin(module: ModuleType) -> None:
+    """Refuse a module that a file names, is not installed and was imported before, by a call that was trusted."""
+    origin = getattr(module, "__file__", None)
+    if judged() is not None and origin is not None and not is_installed(origin):
+        raise refused(f"{origin} is no part of an installed package")
 
 
 def require_value(value: object) -> None:

@@ -49,6 +49,9 @@ WIDTHS = (120, 240, 480, 960, 1920)  # points per line that are made; a request 
 FIRST_READ = 4 << 20  # bytes of metrics read before a first answer; the watcher reads the rest
 CACHED, ANSWERS = 4096, 64  # lines and whole answers kept ready, for other pages that show the same
 IDLE = 20.0  # seconds without a page after which nothing is watched
+BREATH = (
+    0.001  # seconds from page to page with news: all ask for lines when they hear it, and would wait for all others
+)
 
 
 class Dashboard:
@@ -57,7 +60,7 @@ class Dashboard:
     def __init__(self, root: Path, interval: float = 0.5):
         self.index = Index(root)
         self.interval = interval
-        self.clients = 0
+        self.places: set[int] = set()  # of the open pages
         self.last_request = -math.inf
         self.events: list[tuple[int, bytes]] = []
         self.number = 0
@@ -66,6 +69,10 @@ class Dashboard:
         self.first = asyncio.Event()
         self.lines: OrderedDict[tuple[object, ...], tuple[bytes, bytes]] = OrderedDict()
         self.answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+
+    @property
+    def clients(self) -> int:
+        return len(self.places)
 
     async def watch(self) -> None:
         """Keep the index up to date while a page is open."""
@@ -99,7 +106,8 @@ class Dashboard:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """A page's events, from the whole list on."""
-        self.clients += 1
+        place = next(i for i in range(len(self.places) + 1) if i not in self.places)
+        self.places.add(place)
         try:
             sent = self.number
             yield b"retry: 1000\nevent: hello\ndata: " + json.dumps(self.listing()).encode() + b"\n\n"
@@ -114,10 +122,11 @@ class Dashboard:
                     continue
                 try:
                     await asyncio.wait_for(news.wait(), 15)
+                    await asyncio.sleep(BREATH * place)
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
-            self.clients -= 1
+            self.places.discard(place)
 
     def listing(self) -> dict[str, object]:
         runs = [run.entry | indexing(run) for run in list(self.index.runs.values()) if run.entry]
@@ -249,7 +258,7 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         return send
 
     for url in assets:
-        app.add_api_route(url, asset(url), methods=["GET", "HEAD"])
+        app.add_route(url, asset(url), methods=["GET", "HEAD"])
 
     @app.get("/api/events")
     async def events() -> Response:
@@ -258,11 +267,12 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
         await board.first.wait()
         return StreamingResponse(board.stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    @app.get("/api/runs")
-    async def runs() -> Response:
+    async def runs(request: Request) -> Response:
         board.last_request = asyncio.get_running_loop().time()
         await board.first.wait()
         return answer(board.listing())
+
+    app.add_route("/api/runs", runs, methods=["GET"])
 
     async def series(request: Request) -> Response:
         """Lines of metrics: `run` and `metric` may be repeated; `x`, `width`, and the range `from`, `to` of x."""

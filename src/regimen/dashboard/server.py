@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 from regimen.errors import ConfigError, StorageError, UsageError
 
 if TYPE_CHECKING:
+    import asyncio
+
     import uvicorn
 
 PORT = 8765
+PATIENCE = 15.0  # seconds that a connection may be open without a request
+GONE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}  # of a peer in silence
 
 
 def serve(runs: str | Path, port: int = PORT, open_browser: bool = False) -> int:
@@ -40,6 +44,7 @@ def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[uvico
     """A server that is not running yet, and its socket: `server.run(sockets=[socket])`."""
     try:
         import uvicorn
+        from uvicorn.protocols.http.h11_impl import H11Protocol
 
         from regimen.dashboard.app import create_app
     except ImportError as error:
@@ -55,8 +60,24 @@ def make_server(root: Path, port: int = 0, interval: float = 0.5) -> tuple[uvico
             app.state.board.close()
             await super().shutdown(sockets)
 
+    class Connection(H11Protocol):
+        """Closed when it asks for nothing: one that sent nothing, or half a request, would be open for ever."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(PATIENCE, self.watch, None)
+
+        def watch(self, before: object) -> None:
+            """Look again and again whether there is a request, or was one since the last look."""
+            if self.transport.is_closing():
+                return
+            if self.cycle is before and (before is None or self.cycle.response_complete):
+                self.transport.close()
+                return
+            self.loop.call_later(PATIENCE, self.watch, self.cycle)
+
     settings = {"log_level": "warning", "access_log": False, "server_header": False, "timeout_graceful_shutdown": 2}
-    return Server(uvicorn.Config(app, **settings)), listener
+    return Server(uvicorn.Config(app, http=Connection, **settings)), listener
 
 
 def bind(port: int) -> socket.socket:
@@ -66,6 +87,10 @@ def bind(port: int) -> socket.socket:
     try:
         listener.bind(("127.0.0.1", port))
         listener.listen(512)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit these
+        for name, value in GONE.items():
+            if hasattr(socket, name):
+                listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)

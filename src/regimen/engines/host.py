@@ -74,7 +74,7 @@ class HostEngine(UpdateEngine):
         if self.started:
             return [self.collect_and_update()]
         # a resumed run goes on with other episodes than those it began with
-        self.source.init(host_seed(self.seed, int(self.state.clock.updates)))
+        self.source.init(host_seed(self.seed, self.state.clock.count("updates")))
         self.started = self.compiling = True  # the policy and the update; nothing is to be saved before the first
         try:
             return [self.collect_and_update()]

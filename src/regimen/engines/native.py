@@ -17,7 +17,7 @@ from regimen.engines.chunk import Buffers, CompiledEngine, Stretch, Turn, one_up
 from regimen.engines.curriculum import Curriculum
 from regimen.engines.device import Device
 from regimen.sources.scan import ScanSource
-from regimen.types import Array, PyTree, State
+from regimen.types import Array, Clock, PyTree, State
 
 Carry = PyTree  # EnvCarry; with a curriculum or a lag {"envs": EnvCarry, "curriculum": its course, "history": policies}
 
@@ -35,7 +35,7 @@ def collect_and_learn(
     key = jax.random.fold_in(state.key, state.clock.updates)
     params, played, values, new, age = algo.actor_params(state), env, {}, {}, None
     if lag:
-        params, new["history"], age = swap(carry["history"], params, state.clock.updates, lag)
+        params, new["history"], age = swap(carry["history"], params, state.clock, lag)
     if curriculum is not None:
         played, values = curriculum.apply(env, state.clock, carry["curriculum"])
     plain = curriculum is None and not lag
@@ -57,15 +57,15 @@ def collect_and_learn(
     )
 
 
-def swap(history: PyTree, params: PyTree, updates: Array, lag: int) -> tuple[PyTree, PyTree, Array]:
+def swap(history: PyTree, params: PyTree, clock: Clock, lag: int) -> tuple[PyTree, PyTree, Array]:
     """The policy to act with, the history [lag, ...] that remembers the current one instead, and how old the former is.
 
     Asynchronous workers act with a policy some updates old; this repeats it exactly: update i acts with the policy of
     update i - lag, with the first one while there is none so old."""
-    slot = updates % lag
+    slot = clock.updates_modulo(lag)
     old = jax.tree.map(lambda x: x[slot], history)
     new = jax.tree.map(lambda x, p: x.at[slot].set(p), history, params)
-    return old, new, jnp.minimum(updates, lag)
+    return old, new, jnp.where(clock.updates_high > 0, lag, jnp.minimum(clock.updates, lag))
 
 
 class NativeEngine(CompiledEngine):

@@ -1,7 +1,5 @@
 """Arguments of environments: `--env.KEY VALUE` as what a field, a class or a factory takes."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Objects by import string: `module:attribute` or `path/to/file.py:attribute`."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import importlib.util
@@ -37,7 +35,9 @@ def import_module(name: str) -> ModuleType:
     if trust.judged() is None and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a user's file never hides an installed package
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        trust.require_origin(module)
+        return module
     except UntrustedError:
         raise
     except (Exception, SystemExit) as e:

@@ -4,8 +4,6 @@ In the order in which to try them: the value of a constant, of an observation, a
 alone and given an observation; then the end of an episode, masks, and every kind of space.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -299,13 +297,13 @@ class ComponentsProbe(Probe):
         return state, state[:1]
 
     def step(self, key: Array, state: Array, action: Array):
-        chosen = action.astype(jnp.float32)
-        state = state + jnp.stack([1.0, chosen])
+        choice = action.astype(jnp.float32)
+        state = state + jnp.stack([1.0, choice])
         step = TimeStep(
             obs=state[:1] / self.max_episode_steps,
-            reward=jnp.stack([chosen, -chosen / 4]),
+            reward=jnp.stack([choice, -choice / 4]),
             terminated=state[0] >= self.max_episode_steps,
-            metrics={"chosen": chosen, "success": (state[0] == state[1]).astype(jnp.float32)},
+            metrics={"chosen": choice, "success": (state[0] == state[1]).astype(jnp.float32)},
         )
         return state, step
 

@@ -1,7 +1,5 @@
 """What an environment is. Native environments are pure functions of (key, state, action) on a frozen dataclass."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -113,7 +113,7 @@ def applies(key: str, algorithm: str | None) -> bool:
 
 
 def build(env: str | None, config_file: str | None, overrides: dict[str, object], algorithm: str | None) -> TrainConfig:
-    """One configuration; an error says which run it is of."""
+    """Build one configuration; an error says which run it is of."""
     try:
         return layers.build_config(env, config_file=config_file, overrides=overrides)
     except layers.UnknownSettingError:
@@ -282,9 +282,9 @@ def table(rows: list[Row], labels: Mapping[str, str]) -> Table:
         "stop_reason": ("stopped by", str),
         "error": ("error", str),
     }
-    used = {name: column for name, column in columns.items() if any(name in row for row in rows)}
-    cells = [[text(row[name]) if name in row else None for name, (_, text) in used.items()] for row in rows]
-    return Table([title for title, _ in used.values()], cells)
+    present = {name: column for name, column in columns.items() if any(name in row for row in rows)}
+    cells = [[text(row[name]) if name in row else None for name, (_, text) in present.items()] for row in rows]
+    return Table([title for title, _ in present.values()], cells)
 
 
 def compare_algorithms(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:

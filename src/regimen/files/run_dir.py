@@ -58,8 +58,9 @@ class RunFiles:
         self._workers = storage.CsvLog(self.path / "workers.csv")
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, object], command: str) -> Self:
-        """A new run directory. An existing one with anything in it is refused and left as it is."""
+    def create(cls, path: Path, config: Mapping[str, object], command: str, **status: object) -> Self:
+        """A new run directory. An existing one with anything in it is refused and left as it is. `status` is what its
+        status.json says besides."""
         path = Path(path)
         storage.check_free(path)
         try:
@@ -83,6 +84,7 @@ class RunFiles:
             versions=versions(),
             git_revision=git_revision(),
             started=storage.utc_now(),
+            **status,
         )
         return files
 

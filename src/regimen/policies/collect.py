@@ -67,16 +67,16 @@ class Behaviour:
         return out if self.algo is None or self.greedy else out | {"policy": self.algo.noise(keys[2], shape)}
 
     def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
-        drawn = exploration.uniform_actions(self.space, noise["uniform"], mask)
+        uniform = exploration.uniform_actions(self.space, noise["uniform"], mask)
         if self.algo is None:
-            return drawn, carry, {}
+            return uniform, carry, {}
         action, carry, _ = self.algo.act(params, obs, carry, noise.get("policy"), mask=mask, greedy=self.greedy)
         astray = noise["coin"] < self.epsilon
 
-        def either(drawn: Array, acted: Array) -> Array:
-            return jnp.where(astray.reshape(astray.shape + (1,) * (acted.ndim - astray.ndim)), drawn, acted)
+        def either(uniform: Array, action: Array) -> Array:
+            return jnp.where(astray.reshape(astray.shape + (1,) * (action.ndim - astray.ndim)), uniform, action)
 
-        return jax.tree.map(either, drawn, self.algo.to_space(action)), carry, {}
+        return jax.tree.map(either, uniform, self.algo.to_space(action)), carry, {}
 
     def to_env(self, action: PyTree) -> PyTree:
         return action

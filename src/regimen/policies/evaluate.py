@@ -20,9 +20,9 @@ from regimen.envs import registry
 from regimen.envs.protocol import Env
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, StorageError, nearest
-from regimen.files.mlflow import resolve_model_uri
 from regimen.files.run_dir import read_config
 from regimen.files.storage import Json
+from regimen.files.stores import resolve_model_uri
 from regimen.policies.policy import Policy, load_policy, read_policy, require_match
 from regimen.policies.target import environment, is_run
 from regimen.schedule import Episodes

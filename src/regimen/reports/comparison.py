@@ -4,8 +4,6 @@ The statistics are those of Agarwal et al. 2021 (arXiv 2108.13264). Runs are gro
 task (environment); seeds are the sample. Nothing here draws or prints: see `comparison_report.py`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -256,8 +254,8 @@ def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Mea
     out: dict[str, list[Measured]] = {}
     for run in runs:
         peers = [other for other in runs if other.flat.get("env") == run.flat.get("env")]
-        varied = [key for key in differing(peers, keys, ()) if key.startswith("env_args.") and key in run.flat]
-        text = ", ".join(f"{key.removeprefix('env_args.')} {in_words(run.flat[key])}" for key in varied)
+        arguments = [key for key in differing(peers, keys, ()) if key.startswith("env_args.") and key in run.flat]
+        text = ", ".join(f"{key.removeprefix('env_args.')} {in_words(run.flat[key])}" for key in arguments)
         out.setdefault(f"{run.flat.get('env')}" + (f" ({text})" if text else ""), []).append(run)
     return out
 
@@ -280,9 +278,9 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
         middle = Estimate.of(iqm(scores), bootstrap_interval(scores))
         every = {name: measure(name, group) for name in names if any(name in run.values for run in group)}
         groups.append(Group(label, group, scores, middle, every))
-        mixed = differing(group, grouping)
-        if mixed:
-            notes.append(f"{env}, {label}: its runs differ in {', '.join(mixed[:3])}; --by {mixed[0]} separates them")
+        others = differing(group, grouping)
+        if others:
+            notes.append(f"{env}, {label}: its runs differ in {', '.join(others[:3])}; --by {others[0]} separates them")
     groups.sort(key=lambda g: (g.iqm.value if lower else -g.iqm.value, g.label))
     sign = -1.0 if lower else 1.0
     task = Task(env, groups, matrix([[sign * g.scores] for g in groups]))
@@ -351,13 +349,13 @@ def measure_efficiency(task: Task, metric: str, sign: float, lower: bool) -> Non
         return
     end = max(float(x[-1]) for x, _ in curves.values())
     for group in task.groups:
-        logged = [run for run in group.runs if run.path in curves]
-        if not logged:
+        members = [run for run in group.runs if run.path in curves]
+        if not members:
             continue
-        way = [(x, (y - start) / (goal - start)) for x, y in (curves[run.path] for run in logged)]
+        way = [(x, (y - start) / (goal - start)) for x, y in (curves[run.path] for run in members)]
         areas = np.array([area(x, y, end) for x, y in way])
         group.area = Estimate.of(areas.mean(), bootstrap_interval(areas, np.mean))
-        clocks = [run.series(name, "wall_seconds")[0] for run in logged]
+        clocks = [run.series(name, "wall_seconds")[0] for run in members]
         timed = [(t, y) for t, (_, y) in zip(clocks, way) if len(t) == len(y)]
         for fraction in FRACTIONS:
             group.steps_to[fraction] = np.array([first(x, y, fraction) for x, y in way])
@@ -387,14 +385,14 @@ def add_overall(result: Comparison) -> None:
     common = [label for label in common if all(label in [g.label for g in t.groups] for t in result.tasks)]
     if len(common) < 2:
         return
-    scaled: dict[str, list[np.ndarray]] = {label: [] for label in common}
+    shares: dict[str, list[np.ndarray]] = {label: [] for label in common}
     for task in result.tasks:
         every = np.concatenate([g.scores for g in task.groups])
         low, high = float(every.min()), float(every.max())
         for g in task.groups:
-            if g.label in scaled:
+            if g.label in shares:
                 share = (g.scores - low) / (high - low) if high > low else np.full(len(g.scores), 0.5)
-                scaled[g.label].append(1.0 - share if result.lower else share)
-    estimates = {k: Estimate.of(iqm(np.concatenate(x)), stratified_bootstrap(x)) for k, x in scaled.items()}
+                shares[g.label].append(1.0 - share if result.lower else share)
+    estimates = {k: Estimate.of(iqm(np.concatenate(x)), stratified_bootstrap(x)) for k, x in shares.items()}
     result.overall = dict(sorted(estimates.items(), key=lambda item: -item[1].value))
-    result.overall_better = matrix([scaled[label] for label in result.overall])
+    result.overall_better = matrix([shares[label] for label in result.overall])

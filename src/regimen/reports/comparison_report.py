@@ -143,7 +143,7 @@ def html(c: Comparison, curves: Path | None) -> str:
 
 
 def csv_text(c: Comparison) -> str:
-    """One row per environment and group; every metric with the ends of its interval."""
+    """Write a CSV row per environment and group: every metric with the ends of its interval."""
     names = list(dict.fromkeys(name for _, g in groups(c) for name in g.metrics))
     head = ["env", "group", "rank", "metric", "runs", "iqm", "iqm_low", "iqm_high", "mean", "std", "min", "max"]
     head += [

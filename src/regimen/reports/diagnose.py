@@ -5,8 +5,6 @@ A rule speaks only where its evidence is plain. A run that reached its goal has 
 and no entropy collapse, whatever its curves look like: they are what success looks like.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -67,12 +65,12 @@ class TrainedRun(LoggedRun):
         return settings if isinstance(settings, dict) else {}
 
     def returns(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of training, by env steps."""
+        """Mean returns of training by env steps."""
         return self.series("rollout/return_mean")
 
     @property
     def solved(self) -> bool:
-        """It reached what it was to reach: the environment's threshold, its target, or a rule of success."""
+        """Whether the run reached its goal: the environment's threshold, its target, or a rule of success."""
         s = self.summary
         if s.get("solved") or s.get("solved_at") is not None or s.get("converged"):
             return True

@@ -3,8 +3,6 @@
 Jax is asked in a process of its own: a broken driver may crash or hang it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """One HTML page that opens offline: the frame, its style, and what pages are made of. Text is escaped here."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Mapping
 from html import escape

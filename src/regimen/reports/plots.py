@@ -181,7 +181,7 @@ def draw_explained_variance(ax: Axes, run: LoggedRun) -> bool:
 
 
 def draw_component(ax: Axes, run: LoggedRun, name: str, color: str) -> None:
-    """One component in its own scale: the mean of the episodes, and their lowest and highest."""
+    """Draw one component in its own scale: the mean of the episodes, and their lowest and highest."""
     metric = f"rollout/reward/{name}"
     x, mean = run.series(metric)
     _range(ax, run, f"{metric}_min", f"{metric}_max", x, color, 0.15)
@@ -323,11 +323,11 @@ def plot_run(run_dir: Path) -> list[Path]:
                 kit.signature(figure, run.title)
                 paths.append(kit.save(figure, folder / f"{name}.png"))
         if paths:
-            drawn = [name for name in PLOTS if folder / f"{name}.png" in paths]
-            rows = max(2, -(-len(drawn) // 3))
+            names = [name for name in PLOTS if folder / f"{name}.png" in paths]
+            rows = max(2, -(-len(names) // 3))
             figure = kit.blank(14, 3.6 * rows)
             figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
-            for name, ax in zip(drawn, kit.panels(figure, len(drawn), 3, rows)):
+            for name, ax in zip(names, kit.panels(figure, len(names), 3, rows)):
                 PLOTS[name](ax, run)
                 if ax.get_legend() is not None:
                     ax.legend(loc="best", fontsize=8)

@@ -1,7 +1,5 @@
 """Episodes of a trained policy to look at: a table of every step, and an animation where the environment can draw."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """`report.html`: one file that opens offline and says what a run was, what came of it, and how to repeat it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path

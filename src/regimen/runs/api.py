@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from regimen.config import datasets, layers
 from regimen.config.catalogue import folder_name
@@ -28,10 +25,11 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
-from regimen.files.storage import check_free, plain, read_json, require_own, write_atomic
+from regimen.files.storage import check_free, read_json, require_own
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import processes
 from regimen.runs.build import make_engine
+from regimen.runs.directory import ENDED, closing, copy_run, group_members, path_state, program_of, say_running
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.result import Result, announce, deliver, group_result, settle
 from regimen.runs.session import Call, Callback, Session
@@ -91,9 +89,14 @@ def train_runs(
     paths: list[Path],
     seeds: list[int],
     trials: dict[str, TrainConfig] | None = None,
+    extended: bool = False,
 ) -> list[Result]:
     """One session. What can be refused is refused before a directory is made. `trials` are the configurations of the
-    runs by label, where they differ in numbers of the algorithm; a run directory that is there already is continued."""
+    runs by label, where they differ in numbers of the algorithm. A run directory that is there already is continued;
+    one that has ended stays as it is, and has its place in the program, whose last digits depend on its width."""
+    ended = [] if extended else [k for k, path in enumerate(paths) if path_state(path) in ENDED]
+    if len(ended) == len(paths):
+        return [Result(path, read_json(path / "summary.json")) for path in paths]
     configs = list(trials.values()) if trials else [config.replace(seed=seed, seeds=None) for seed in seeds]
     with contextlib.ExitStack() as signalling:
         signals = signalling.enter_context(Signals())
@@ -105,19 +108,25 @@ def train_runs(
         processes.begin(config, seeds)
         engine = make_engine(config, call.handle, seeds, signals.is_requested, **more)
         begun_before = [(path / "config.yaml").is_file() for path in paths]
-        files = []
-        for path, one, old in zip(paths, configs, begun_before):
-            files.append(RunFiles.open(path) if old else RunFiles.create(path, layers.to_dict(one), call.command))
-            files[-1].lock()
-        with closing(files):
+        program = {"program": {"learners": len(seeds), "varied": "variants" in more}} if len(seeds) > 1 else {}
+        files: dict[int, RunFiles] = {}
+        for k, (path, one, old) in enumerate(zip(paths, configs, begun_before)):
+            if k not in ended:
+                new = partial(RunFiles.create, path, layers.to_dict(one), call.command, **program)
+                files[k] = RunFiles.open(path) if old else new()
+                files[k].lock()
+        with closing(list(files.values())):
             session = Session(call, config, engine, files, seeds, signals, trials)
-            for learner, old in zip(session.learners, begun_before):
-                if old:
+            for k, learner in session.active.items():
+                if begun_before[k]:
                     take_up(session, learner, "latest", adopted=True)
-                    say_running(learner.files)
                 elif config.init_from:
                     learner.files.event(f"starts from the policy of {config.init_from}")
-            return run(session, signalling)
+            for k, learner in session.active.items():
+                if begun_before[k]:
+                    say_running(learner, call.command)
+            results = {result.run_dir: result for result in run(session, signalling)}
+    return [results.get(path) or Result(path, read_json(path / "summary.json")) for path in paths]
 
 
 def run(session: Session, signalling: contextlib.ExitStack) -> list[Result]:
@@ -171,10 +180,7 @@ def provide_data(
     if config.data is None:
         steps, source = config.common.behaviour_steps, path.with_name(f"{path.name}-behaviour")
         console.event(f"no data given: SAC acts on {handle.id} for {steps:,} env steps first ({source})")
-        shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(source)}
-        quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
-        behaviour = layers.build_config(config.env, algo="sac", overrides=shared | quiet | {"total_steps": steps})
-        result = act_first(behaviour.replace(stop=StopConfig()), source, handle)
+        result = act_first(behaviour_config(config, source), source, handle)
         if result.exit_code:
             console.event(f"interrupted; the same command with --out {path} goes on from here")
             return config, dataclasses.replace(result, run_dir=path)
@@ -185,6 +191,15 @@ def provide_data(
         data = gather(handle, source, out, policy="replay", report=lambda text: None)
         console.event(data.summary())
     return validate(config.replace(data=str(out.resolve()))), None
+
+
+def behaviour_config(config: TrainConfig, out: Path) -> TrainConfig:
+    """The run of SAC that collects data for `config`, in the very same environment."""
+    shared = {"env_args": config.env_args, "seed": config.seed, "device": config.device, "out": str(out)}
+    quiet = {"track.enabled": False, "eval.every": "never", "checkpoint.every": "never"}
+    budget = {"total_steps": config.common.behaviour_steps}
+    overrides = shared | quiet | budget | layers.tied_discount(config)
+    return layers.build_config(config.env, algo="sac", overrides=overrides).replace(stop=StopConfig())
 
 
 def act_first(config: TrainConfig, path: Path, handle: registry.EnvHandle) -> Result:
@@ -204,11 +219,13 @@ def train_further(
     handle: registry.EnvHandle | None = None,
 ) -> Result:
     """Train in the directory `out`: from nothing, or from where an earlier call left it. What is finished stays as it
-    is; of several seeds each is continued by itself, until one is interrupted."""
+    is; of several seeds that were not trained in one program each is continued by itself, until one is interrupted."""
     path = Path(str(config.out))
     if not path.exists() or not any(path.iterdir()):
         return train(config, command, callback, console, handle)
     console = console or Console(quiet=True)
+    if config.seeds is not None and any(program_of(run)[0] > 1 for run in group_members(path)):
+        return resume(path, command=command, console=console, callback=callback, env=given_env(config, handle))
     if config.seeds is not None:
         results: list[Result] = []
         for seed in range(config.seed, config.seed + config.seeds):
@@ -221,8 +238,12 @@ def train_further(
     if status.get("state") == "finished":
         console.event(f"finished before: {path}")
         return Result(path, read_json(path / "summary.json"))
-    env = (handle.native or handle.make_host) if handle and config.env.startswith(OBJECT) else None
-    return resume(path, command=command, console=console, callback=callback, env=env)
+    return resume(path, command=command, console=console, callback=callback, env=given_env(config, handle))
+
+
+def given_env(config: TrainConfig, handle: registry.EnvHandle | None) -> registry.EnvLike | None:
+    """The environment itself, where it has no name."""
+    return (handle.native or handle.make_host) if handle and config.env.startswith(OBJECT) else None
 
 
 def accepted(result: Result) -> Result:
@@ -268,43 +289,6 @@ def new_path(name: str) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def closing(files: list[RunFiles]) -> Iterator[None]:
-    """A run that ends with an error never says `running`."""
-    try:
-        yield
-    except BaseException as error:
-        for f in files:
-            with contextlib.suppress(StorageError, OSError):
-                if state_of(f) == "running":
-                    state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-                    f.status(state=state, stop_reason=state, error=str(error))
-        raise
-    finally:
-        for f in files:
-            f.close()
-
-
-def say_running(files: RunFiles) -> None:
-    """Let status.json say that this process trains a run again."""
-    files.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
-
-
-def state_of(files: RunFiles) -> str | None:
-    return read_json(files.path / "status.json").get("state")
-
-
-def copy_run(source: RunFiles, target: Path) -> RunFiles:
-    """A run directory to continue in, with RUN's history; RUN itself stays as it is."""
-    check_free(target)
-    leave = shutil.ignore_patterns(".lock", ".*.tmp", "mlflow.json", "report.html", "plots", "summary.json")
-    try:
-        shutil.copytree(source.path, target, symlinks=True, ignore=leave, dirs_exist_ok=True)
-    except OSError as e:
-        raise StorageError(f"--out: cannot write to {target}: {e.strerror or e}") from e
-    return RunFiles.open(target)
-
-
 # --- resume ----------------------------------------------------------------------------------------------------------
 
 
@@ -329,42 +313,79 @@ def resume(
     itself, where the run was trained on an object. `trust`: also code that its files name and that is not installed
     may run."""
     begun = time.monotonic()
-    source = RunFiles.open(Path(run_dir))
-    require_own(source.path)
-    config = layers.from_dict(read_config(source.path))
-    if total_steps is not None or total_episodes is not None:
-        config = config.replace(total_steps=total_steps, total_episodes=total_episodes)
-    config = config.replace(device=device_name or config.device, devices=devices or config.devices)
-    config = config.replace(env_args=config.env_args | (env_args or {}))
-    config = validate(config)
+    path, console = Path(run_dir), console or Console(quiet=True)
+    members = group_members(path)
+    if members and (out is not None or checkpoint != "latest"):
+        flag = "--out" if out is not None else "--checkpoint"
+        raise ConfigError(f"{flag}: {path} is a group of seeds, which goes on as it is; name one, as {members[0]}")
+    extended = total_steps is not None or total_episodes is not None
+
+    def stored(run: Path) -> TrainConfig:
+        source = RunFiles.open(run)
+        require_own(source.path)
+        config = layers.from_dict(read_config(source.path))
+        if extended:
+            config = config.replace(total_steps=total_steps, total_episodes=total_episodes)
+        config = config.replace(device=device_name or config.device, devices=devices or config.devices)
+        return validate(config.replace(env_args=config.env_args | (env_args or {})))
+
+    configs = [stored(run) for run in members or [path]]
+    config = configs[0]
     refuse_object(config.env, env, f"regimen.resume('{run_dir}', env=...)")
     where = device.configure(config.device, registry.is_native(config.env if env is None else env))
     handle = stored_env(config.env, config.env_args, env)
     check_rules(config.stop, handle.id, handle.metrics)
-    files = source if out is None else copy_run(source, Path(out))
+    call = Call(handle, path, where, command, callback, console, begun)
+    if members:
+        return accepted(group_result(path, resume_group(call, configs, members, extended), console))
+    files = RunFiles.open(path) if out is None else copy_run(RunFiles.open(path), Path(out))
     files.lock()
-    call = Call(handle, files.path, where, command, callback, console or Console(quiet=True), begun)
+    call = dataclasses.replace(call, path=files.path)
     return accepted(resume_run(call, config, files, checkpoint, copied=out is not None))
 
 
+def resume_group(call: Call, configs: list[TrainConfig], members: list[Path], extended: bool) -> list[Result]:
+    """Together where they were trained in one program and still have the same settings, else one after the other. With
+    a budget that is `extended`, also those go on that have ended."""
+    first, (learners, varied) = configs[0], program_of(members[0])
+    if learners > 1 and not varied and all(config.replace(seed=first.seed) == first for config in configs):
+        seeds = list(range(first.seed, first.seed + learners))
+        return train_runs(call, first, [call.path / f"seed-{n}" for n in seeds], seeds, extended=extended)
+    results: list[Result] = []
+    for path, config in zip(members, configs):
+        if path_state(path) in ENDED and not extended:
+            results.append(Result(path, read_json(path / "summary.json")))
+            continue
+        files = RunFiles.open(path)
+        files.lock()
+        results.append(resume_run(dataclasses.replace(call, path=path), config, files, "latest", copied=False))
+        if results[-1].exit_code:
+            break
+        call = dataclasses.replace(call, begun=time.monotonic())
+    return results
+
+
 def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str, copied: bool) -> Result:
-    """One session, from a checkpoint. A copy that cannot be continued is removed again."""
+    """One session, from a checkpoint. A copy that cannot be continued is removed again. One of several that were
+    trained in one program has a program of that width to itself: another would differ in the last digits."""
+    learners, varied = program_of(files.path)
+    seeds = [config.seed] * learners
     with contextlib.ExitStack() as signalling, closing([files]):
         try:
             signals = signalling.enter_context(Signals())
-            processes.begin(config, [config.seed])
-            engine = make_engine(config, call.handle, [config.seed], signals.is_requested)
-            session = Session(call, config, engine, [files], [config.seed], signals)
+            processes.begin(config, seeds)
+            variants = [config.algo] * learners if varied else None
+            engine = make_engine(config, call.handle, seeds, signals.is_requested, variants=variants)
+            session = Session(call, config, engine, {0: files}, seeds, signals)
             take_up(session, session.learners[0], checkpoint)
         except BaseException:
             if copied:
                 shutil.rmtree(files.path, ignore_errors=True)
             raise
-        data = yaml.safe_dump(plain(layers.to_dict(config), finite=False), sort_keys=False, allow_unicode=True)
-        write_atomic(files.path / "config.yaml", data)
-        say_running(files)
-        if call.command:
-            files.event(f"command: {call.command}")
+        if learners > 1:
+            words = f"one of {learners} runs in one program, which goes on alone and takes as long as all of them"
+            session.tell(session.learners[0], words)
+        say_running(session.learners[0], call.command)
         return run(session, signalling)[0]
 
 
@@ -380,7 +401,7 @@ def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool =
         learner.load(checkpoint, warnings.append)
     c = learner.ledger.counters
     spent = learner.ledger.rules.budget.check(c.steps, c.episodes)
-    if spent is not None and state_of(learner.files) == "finished":
+    if spent is not None and path_state(learner.path) == "finished":
         raise ConfigError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
     common = learner.config.common
     horizon = Count.parse(common.horizon)

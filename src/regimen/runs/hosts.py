@@ -11,7 +11,7 @@ from typing import Any
 
 from regimen.config import layers
 from regimen.config.schema import TrainConfig
-from regimen.config.trust import named, pledge, source_of, take
+from regimen.config.trust import named, pledge, source_of, taking
 from regimen.errors import ConfigError, LostProcessError, RegimenError
 from regimen.files.storage import Json, plain
 from regimen.runs.api import default_path, resume, train
@@ -48,13 +48,13 @@ def work(job: Json) -> dict[str, object]:
     from regimen.files.console import Console
 
     console = Console(quiet=job["quiet"])
-    take(job["pledge"])
     try:
-        if "resume" in job:
-            result = resume(job["resume"], console=console, **job["arguments"])
-        else:
-            config = layers.from_dict(job["config"]).replace(out=job["out"])
-            result = train(config, command=job["command"], console=console)
+        with taking(job["pledge"]):
+            if "resume" in job:
+                result = resume(job["resume"], console=console, **job["arguments"])
+            else:
+                config = layers.from_dict(job["config"]).replace(out=job["out"])
+                result = train(config, command=job["command"], console=console)
     except RegimenError as error:
         return {"error": str(error), "kind": type(error).__name__}
     return plain(result.message())

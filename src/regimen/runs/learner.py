@@ -18,6 +18,7 @@ from regimen.envs.metric import Metric
 from regimen.envs.registry import EnvHandle
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.mlflow import Mirror
+from regimen.files.rows import SCHEDULE
 from regimen.files.run_dir import RunFiles
 from regimen.files.storage import Json, read_json
 from regimen.policies.evaluate import Evaluation, interval
@@ -67,13 +68,10 @@ class Learner:
     def start_mirror(self, name: str, warn: Callable[[str], None]) -> None:
         track = self.config.track
         params = to_dict(self.config) | {"seed": self.seed}
-        self.mirror = Mirror(track.uri, track.experiment or self.handle.id, name, self.path, params, warn=warn)
-
-    def log(self, rows: list[Row]) -> None:
-        self.files.log(*rows)
-        if self.mirror is not None:
-            for row in rows:
-                self.mirror.log(row["env_steps"], row)
+        experiment = track.experiment or self.handle.id
+        self.mirror = Mirror(track.uri, experiment, name, self.path, params, warn=warn, all_rows=track.all_rows)
+        if not track.all_rows:
+            self.files.event(SCHEDULE)
 
     def moves(self, progress: Progress) -> list[str]:
         """What the curriculum changed in an advance that is not recorded yet, and stages that began, in words."""

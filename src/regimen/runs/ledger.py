@@ -172,7 +172,7 @@ class Ledger:
         metrics = {k: np.asarray(v) for k, v in e.metrics.items()}
         table = {
             "episode": self.counters.episodes + 1 + np.arange(n),
-            "update": self.counters.updates + 1 + np.asarray(e.update),
+            "update": self.counters.updates + 1 + np.asarray(e.update, np.int64),
             "env_steps": self.counters.steps + np.asarray(e.step, np.int64),
             "return": returns,
             "length": np.asarray(e.length),

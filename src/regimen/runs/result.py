@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from functools import cached_property
@@ -11,11 +12,12 @@ import numpy as np
 
 from regimen import errors
 from regimen.envs.metric import Metric, from_table
-from regimen.errors import RegimenError
+from regimen.errors import RegimenError, StorageError
 from regimen.files.console import Console
-from regimen.files.mlflow import registry_name
-from regimen.files.run_dir import read_episodes, read_metrics
+from regimen.files.mlflow import Mirror
+from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
 from regimen.files.storage import Json, read_json, write_json
+from regimen.files.stores import default_uri, registry_name, without_password
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.plots import plot_group, try_plot_run
@@ -137,6 +139,38 @@ def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str
         alias = ", now @champion" if result.alias_moved else ""
         lines.append(f"model    models:/{registry_name(name)}/{result.model_version}{alias}")
     return lines
+
+
+def track_again(path: Path, uri: str | None = None) -> str:
+    """Send MLflow what it does not have of a run, because its store was out of reach: rows, artifacts, the policy. Says
+    where they are."""
+    with contextlib.closing(RunFiles.open(path)) as files:
+        files.lock()
+        config, record = files.config, read_json(path / "mlflow.json")
+        summary, status = read_json(path / "summary.json"), read_json(path / "status.json")
+        track = config.get("track") or {}
+        store = str(uri or track.get("uri") or record.get("uri") or default_uri(path))
+        env = str(summary.get("env", config.get("env")))
+        name = str(track.get("model_name") or f"{env}-{config.get('algorithm')}")
+        experiment = str(track.get("experiment") or record.get("experiment") or env)
+        whole = record.get("complete") is True and record.get("uri") == without_password(store)
+        mirror = Mirror(
+            store, experiment, path.resolve().name, path, config, 0.0, all_rows=track.get("all_rows") is True
+        )
+        result = mirror.finish(
+            summary | {"state": status.get("state", "finished")},
+            [] if whole else [path / n for n in ("config.yaml", "summary.json", "report.html", "plots")],
+            None if whole or not (path / "policy").is_dir() else path / "policy",
+            register=name,
+            converged=summary.get("converged") is True,
+            eval_return=summary.get("eval_return_mean"),
+            timeout=600,
+        )
+    if result.warning is not None:
+        raise StorageError(f"{path}: {result.warning}")
+    sent = "everything was there" if whole and not result.rows else f"{result.rows:,} rows sent"
+    model = f"; models:/{registry_name(name)}/{result.model_version}" if result.model_version else ""
+    return f"{path}: {sent}; run {result.run_id} in {result.uri}{model}"
 
 
 def group_result(path: Path, results: list[Result], console: Console) -> Result:

@@ -63,17 +63,19 @@ class Session:
         call: Call,
         config: TrainConfig,
         engine: Engine,
-        files: list[RunFiles],
+        files: Mapping[int, RunFiles],
         seeds: list[int],
         signals: Signals,
         trials: Mapping[str, TrainConfig] | None = None,
     ):
-        """`trials` are the learners' configurations by label, where they differ in more than the seed."""
+        """`files` by learner; a learner without is idle: its run has ended, and only the program still has it.
+        `trials` are the learners' configurations by label, where they differ in more than the seed."""
         handle = call.handle
         self.call, self.config, self.handle, self.engine, self.signals = call, config, handle, engine, signals
         self.path, self.console, self.callback = call.path, call.console, call.callback
         configs = list(trials.values()) if trials else [config] * len(seeds)
-        self.learners = [Learner(c, handle, engine, k, s, f) for k, (c, s, f) in enumerate(zip(configs, seeds, files))]
+        self.active = {k: Learner(configs[k], handle, engine, k, seeds[k], f) for k, f in files.items()}
+        self.learners = list(self.active.values())
         for learner in self.learners:
             learner.ledger.started = call.begun
         self.labels = list(trials) if trials else [f"seed {seed}" for seed in seeds]
@@ -178,12 +180,14 @@ class Session:
     def limits(self, k: int) -> Limits | None:
         """How far learner k may go before something is due; None once it has stopped."""
         every_update = self.callback is not None and not getattr(self.callback, "evaluations_only", False)
-        learner = self.learners[k]
-        return learner.ledger.limits(1 if every_update else CHUNK) if learner.stop is None else None
+        learner = self.active.get(k)
+        if learner is None or learner.stop is not None:
+            return None
+        return learner.ledger.limits(1 if every_update else CHUNK)
 
     def turn(self, progress: Mapping[int, Progress]) -> None:
         """Everything that is due after an advance, of every learner that took part in it."""
-        rows = [self.absorb(self.learners[k], one) for k, one in progress.items()]
+        rows = [self.absorb(self.active[k], one) for k, one in progress.items()]
         if not self.group:
             for row in rows[0]:
                 self.console.update(row)
@@ -204,7 +208,7 @@ class Session:
             if ledger.solved_at is not None and not solved_before:
                 self.tell_solved(learner, point["eval/return_mean"])
             self.note_unknown_metric(learner, rows[-1])
-        learner.log(rows)
+        learner.files.log(*rows)
         new_best = learner.note_best(point)
         if progress.updates and self.called_back(learner, progress, rows, point):
             ledger.stop = Stop("callback", "the callback asked to stop")
@@ -302,7 +306,7 @@ class Session:
             learner.files.event(f"interrupted by {name}; state saved at step {steps:,}")
             learner.files.status(state="interrupted", stop_reason=name)
             learner.files.summary(learner.summary(self.compile_seconds) | {"stop_reason": name})
-        which = f"{self.learners[0].path} (and so on)" if self.group else self.path
+        which = f"{self.learners[0].path} (and so on)" if self.group and self.varied else self.path
         self.console.event(f"interrupted by {name}; state saved. Continue with: regimen resume {which}")
         self.end_mirrors("interrupted")
         return 128 + number

@@ -14,7 +14,7 @@ from regimen.cli import main as cli
 from regimen.config.flags import parse
 from regimen.domains.network_defense.search import WORKFLOW_NAMES, prepare, workflows
 from regimen.domains.network_defense.trials import DefenceTrial, make_config
-from regimen.domains.network_defense.verbs.search import SearchArgs
+from regimen.domains.network_defense.verbs import SearchArgs
 from regimen.domains.network_defense.workflow import Workflow
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError, UsageError

@@ -57,13 +57,13 @@ DOMAIN = Domain(
         "solve": Verb(
             "WORLD",
             "solve a small world of humans and robots exactly",
-            "regimen.domains.empowerment.verbs.solve",
+            "regimen.domains.empowerment.verbs:SolveArgs",
             words="envs",
         ),
         "validate": Verb(
             "RUN",
             "compare what an empowerment run learned with the exact values",
-            "regimen.domains.empowerment.verbs.validate",
+            "regimen.domains.empowerment.verbs:ValidateArgs",
             group="Look at runs",
             words="envs",
         ),
@@ -71,7 +71,7 @@ DOMAIN = Domain(
     studies={
         "empowerment": Study(
             "each documented choice of learning human power, against the exact values",
-            "regimen.domains.empowerment.verbs.study:EmpowermentArgs",
+            "regimen.domains.empowerment.verbs:EmpowermentArgs",
             "regimen.domains.empowerment.study",
             "regimen study empowerment world/corr5 --parts ramp,clearing --seeds 3",
         )

@@ -1,7 +1,5 @@
 """`regimen.empowerment.solve`: a world by name, file or object, and theory parameters by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ any axes may come before them, and results have the dtype of the inputs. H human
 Values of the robot are negative and may be huge, so they are also known by `l = log(-value)`.
 """
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 from typing import TypeVar

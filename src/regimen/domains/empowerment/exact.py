@@ -4,8 +4,6 @@ pi_r of a state depends only on values at its successors, one step later, so tha
 time first the humans' policies where they are computed (phase 1), then the robot's and what follows (phase 2).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

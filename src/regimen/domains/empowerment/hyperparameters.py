@@ -1,8 +1,6 @@
 """The hyper-parameters of `--algo empowerment`, jax-free. The docstring under a field is its `--help` text;
 docs/algorithms/empowerment.md has the glossary and says where defaults differ from the prior system's, and why."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

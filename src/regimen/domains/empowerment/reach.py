@@ -5,8 +5,6 @@ order of the first step at which they can be reached: those reachable within t s
 A joint action is numbered little-endian, the first agent fastest, robots before humans.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """A solution as numbers to print, and as a file."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What a solver found: values and policies of every state at every time, and the Markov chain they induce."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -148,10 +146,10 @@ class Solution:
         out: list[np.ndarray] = []
         for t in range(len(self.v_r) - 1, -1, -1):
             n, chain = len(self.v_r[t]), self.chain(t)
-            earned = np.asarray(reward(t) if callable(reward) else reward, float)[:n]
+            gain = np.asarray(reward(t) if callable(reward) else reward, float)[:n]
             later = np.bincount(chain.source, chain.probability * value[chain.target], n)
             value = np.full(len(self.table.states), float(terminal))
-            value[:n] = np.where(self.table.ended[:n], terminal, earned + gamma * later)
+            value[:n] = np.where(self.table.ended[:n], terminal, gain + gamma * later)
             out.append(value[:n])
         return out[::-1]
 

@@ -4,8 +4,6 @@ Every choice is trained alone, all else as in the base, with the same seeds, fro
 of `regimen validate`: the error of V_r at the start, the total variation of the policy, the error of log Q ratios.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,8 +104,8 @@ class EmpowermentStudy(Frame):
         out = []
         for part, choice in dict.fromkeys((r["part"], r["choice"]) for r in self.scores):
             rows = self.rows_of(part, choice)
-            lost = sum(r["diverged"] for r in rows)
-            line: Row = {"part": part, "choice": choice, "seeds": len(rows), "diverged": lost}
+            divergent = sum(r["diverged"] for r in rows)
+            line: Row = {"part": part, "choice": choice, "seeds": len(rows), "diverged": divergent}
             whole = [r for r in rows if not r["diverged"]] or rows
             for score in SCORES:
                 values = np.array([r[score] for r in whole])
@@ -158,9 +156,9 @@ def readable(table: list[Row]) -> Table:
     """The table as people read it, with what is to be said of seeds that diverged."""
     rows = []
     for r in table:
-        lost = f"  ({r['diverged']} of {r['seeds']} seeds diverged)" if r["diverged"] else ""
+        note = f"  ({r['diverged']} of {r['seeds']} seeds diverged)" if r["diverged"] else ""
         scores = [format(r[score], form) for score, form in COLUMNS.values()]
-        rows.append([r["part"], r["choice"] + lost, *scores])
+        rows.append([r["part"], r["choice"] + note, *scores])
     return Table(["part", "choice", *COLUMNS], rows)
 
 
@@ -219,7 +217,7 @@ def configured(env: str, env_args: Settings | None, settings: Settings, budget: 
 def train(config: TrainConfig, seeds: Sequence[int], tick: Tick) -> list[Row]:
     """Scores of every seed, trained in one program. One that diverges stops there, with its last good state; its row
     says so."""
-    handle, seeds, begun = registry.resolve(config.env, config.env_args), list(seeds), time.monotonic()
+    handle, seeds, start = registry.resolve(config.env, config.env_args), list(seeds), time.monotonic()
     engine: Any = make_engine(config, handle, seeds, lambda: False)
     assert config.rollout.steps is not None and config.total_steps is not None
     updates, loop = max(1, config.total_steps // config.rollout.steps), Loop(handle, engine, seeds)
@@ -227,7 +225,7 @@ def train(config: TrainConfig, seeds: Sequence[int], tick: Tick) -> list[Row]:
     c = config.algo
     assert isinstance(c, EmpowermentConfig)
     solution = validate.solution_of(handle.native, c, reach.LIMIT)
-    seconds, rows = (time.monotonic() - begun) / len(seeds), []
+    seconds, rows = (time.monotonic() - start) / len(seeds), []
     for k, seed in enumerate(seeds):
         params = {name: m.params for name, m in engine.at(engine.state, k).models.items()}
         errors = validate.measure(validate.compare(engine.algo, jax.device_get(params), solution), c.beta_r)

@@ -5,8 +5,6 @@ not contract, so the solution is followed from 0 up to beta_r in small steps, wi
 things worse, and Newton's method where the world is small. What is left of the equations is reported: the residual.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Generic, NamedTuple
@@ -42,14 +40,14 @@ class SweepInputs(NamedTuple, Generic[X]):
 
 
 class Residual(NamedTuple):
-    """By how much a sweep changes V_h^e and V_h^m (absolute) and V_r (relative), at most."""
+    """The most that a sweep changes V_h^e and V_h^m (absolute) and V_r (relative)."""
 
     humans: float
     robot: float
 
     @property
     def worst(self) -> float:
-        """Not a number where one of them is none: that is no convergence."""
+        """The larger of the two; NaN where one of them is NaN, which is no convergence."""
         return float(np.max(self))
 
 

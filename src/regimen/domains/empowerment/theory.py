@@ -1,7 +1,5 @@
 """What is assumed of humans and wanted of robots, as one validated value. Jax-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Learned against exact: what a run of `--algo empowerment` believes of every reachable state and time, beside the
 solution of the equations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -21,14 +21,14 @@ DOMAIN = Domain(
         "search": Verb(
             "ENV",
             "find the best workflow under a gate on compliance",
-            "regimen.domains.network_defense.verbs.search",
+            "regimen.domains.network_defense.verbs",
             words="envs",
         )
     },
     studies={
         "updates": Study(
             "when to update, side by side: per episode, per N, parallel, from a replay",
-            "regimen.domains.network_defense.verbs.study:UpdatesArgs",
+            "regimen.domains.network_defense.study:UpdatesArgs",
             "regimen.experiments.studies.updates",
             "regimen study updates network_defense --quick",
         )

@@ -4,8 +4,6 @@ In each step Blue acts, Red acts, the reward is read off the true state, and Blu
 rules, where they come from and how they were checked are in docs/network_defense.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -20,7 +18,7 @@ from regimen.domains.network_defense import network as net
 from regimen.domains.network_defense import policies
 from regimen.domains.network_defense import red as reds
 from regimen.domains.network_defense.compliance import Fixes
-from regimen.domains.network_defense.red import Red
+from regimen.domains.network_defense.red import Intruder
 from regimen.domains.network_defense.workflow import Workflow, all_workflows, classes_for
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
@@ -45,7 +43,7 @@ class NetworkState(Record):
     ports: Array  # [13] int32, set of PORTS that Red found open at its last scan
     service: Array  # bool, OTService of Op_Server0 runs
     stoppable: Array  # bool, Impact stops it (faithful: no longer after a Restore)
-    red: Red
+    red: Intruder
     scans: Array  # int32, hosts with scan or exploit activity in the last step
     exploits: Array  # int32, hosts with exploit activity in the last step
     unsure: Array  # int32, first bit of the belief: Unknown 10, Privileged 11
@@ -252,8 +250,8 @@ class NetworkDefense(NativeEnv):
         other = 1 + ((chance - net.PREFER) / (1 - net.PREFER) * (number - 1)).astype(jnp.int32)
         choice = jnp.where(chance < net.PREFER, 0, jnp.minimum(other, number - 1))
         exploit = jnp.asarray(net.NTH)[among, jnp.maximum(choice, 0)]
-        tried = (kind == reds.EXPLOIT) & routed & (number > 0)
-        connected = tried & ((open_now & jnp.asarray(net.MEETS)[exploit, host]) > 0)
+        attempt = (kind == reds.EXPLOIT) & routed & (number > 0)
+        connected = attempt & ((open_now & jnp.asarray(net.MEETS)[exploit, host]) > 0)
         level = jnp.where(connected, jnp.asarray(net.LEVEL)[exploit, host], 0)
         ssh = exploit == net.SSH
         shell = (level > 0) & ~ssh
@@ -291,7 +289,7 @@ class NetworkDefense(NativeEnv):
             red_success=success,
         )
 
-    def either(self, red: Red, straight: Callable[[], T], winding: Callable[[], T]) -> T:
+    def either(self, red: Intruder, straight: Callable[[], T], winding: Callable[[], T]) -> T:
         """What comes of `b_line` or of `meander`, whichever of the two Red is."""
         if self.red == "mixed":
             return jax.tree.map(lambda w, s: jnp.where(red.meander, w, s), winding(), straight())
@@ -300,7 +298,7 @@ class NetworkDefense(NativeEnv):
     # --- what comes of it --------------------------------------------------------------------------------------------
 
     def count_fix(self, state: NetworkState, action: Array) -> Fixes:
-        """Judged by the state before the action."""
+        """Count the action if it is a fix, judged by the state before it."""
         group, host = lax.div(action - 2, net.N), lax.rem(jnp.maximum(action - 2, 0), net.N)
         is_fix = (group == net.REMOVE) | (group == net.RESTORE)
         if self.workflow == "none":
@@ -366,7 +364,7 @@ class NetworkDefense(NativeEnv):
 
 @native_env
 class NetworkDefenseWorkflow(NetworkDefense):
-    """The same with an order drawn for every episode, paid for following it: one policy learns all of them."""
+    """NetworkDefense with an order drawn for every episode, paid for following it: one policy learns all orders."""
 
     return_targets = ()  # the reward for alignment shifts them
 

@@ -4,8 +4,6 @@ A set of hosts, ports, exploits, decoys or unit types is an integer with one bit
 network.yaml; everything here is numpy, made of them once. The rules that use it are in env.py and red.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -31,7 +31,7 @@ def random(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> 
 
 
 def greedy(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> Array:
-    """By order, from Blue's beliefs: fixes the first host not believed clean of the first such type. Restore where it
+    """Repair by order, from Blue's beliefs: the first host not believed clean of the first such type. Restore where it
     is believed privileged, or Unknown (Remove was tried, and Blue is not told whether it helped); else Remove."""
     suspect = state.believed | state.unsure
     host = first_host(env, state, suspect)
@@ -40,7 +40,7 @@ def greedy(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> 
 
 
 def oracle(env: NetworkDefense, key: Array, state: NetworkState, obs: Array) -> Array:
-    """By order, from the true state: restores the first host that is compromised."""
+    """Repair by order, from the true state: restore the first host that is compromised."""
     compromised = state.sessions & ~(1 << net.USER0)
     return jnp.where(compromised > 0, RESTORE_AT + first_host(env, state, compromised), net.SLEEP)
 

@@ -4,8 +4,6 @@ Both see only what Red knows. `b_line` goes straight for the operational server 
 takes one subnet after the other.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -30,7 +28,7 @@ ENTERPRISE = net.ENTERPRISE_SESSIONS
 
 
 @pytree_dataclass
-class Red(Record):
+class Intruder(Record):
     """What Red has done and knows. Sets of hosts are integers with a bit for each host."""
 
     meander: Array  # bool, which of the two it is
@@ -44,11 +42,11 @@ class Red(Record):
     swept: Array  # int32, subnets swept
 
 
-def start(meander: Array, foothold: Array) -> Red:
+def start(meander: Array, foothold: Array) -> Intruder:
     zero = jnp.zeros((), jnp.int32)
     user0 = jnp.int32(1 << net.USER0)
     subnet = jnp.int32(1 << net.USER_NET)
-    return Red(meander, zero, foothold, user0, zero, zero, zero, subnet, zero)
+    return Intruder(meander, zero, foothold, user0, zero, zero, zero, subnet, zero)
 
 
 def member(number: Array, chance: Array) -> Array:
@@ -60,12 +58,12 @@ def member(number: Array, chance: Array) -> Array:
     return jnp.where(k < below, table[low, k & 7], table[high, (k - below) & 7] + 8)
 
 
-def b_line(red: Red) -> tuple[Array, Array]:
+def b_line(red: Intruder) -> tuple[Array, Array]:
     """(kind, target) of the script."""
     return jnp.asarray(STAGES)[red.stage], jnp.asarray(STAGE_TARGET)[red.foothold, red.stage]
 
 
-def meander(red: Red, chance: Array) -> tuple[Array, Array]:
+def meander(red: Intruder, chance: Array) -> tuple[Array, Array]:
     """(kind, target): the first of impact, sweep, scan, escalate, exploit for which there is a target, drawn among
     all of them. User0 needs no exploit before it is escalated: Red is there from the start."""
     subnets = red.subnets & ~red.swept
@@ -81,14 +79,14 @@ def meander(red: Red, chance: Array) -> tuple[Array, Array]:
     return jnp.where(impact > 0, IMPACT, kind), member(among, chance)
 
 
-def b_line_after(red: Red, success: Array, nothing: Array) -> Red:
+def b_line_after(red: Intruder, success: Array, nothing: Array) -> Intruder:
     """The next stage. After a scan that has told it `nothing` of its target, now or before, it does not know what to
     exploit and begins again with its first scan."""
     ahead = jnp.where(nothing, 1, jnp.minimum(red.stage + 1, len(STAGES) - 1))
     return red.replace(stage=jnp.where(success, ahead, jnp.asarray(ON_FAILURE)[red.stage]))
 
 
-def meander_after(red: Red, kind: Array, target: Array, success: Array) -> Red:
+def meander_after(red: Intruder, kind: Array, target: Array, success: Array) -> Intruder:
     """A sweep and an escalation tell it addresses. A failed exploit is blamed on a lost way in: all escalated
     operational hosts are forgotten, or else all escalated enterprise ones."""
     at = jnp.left_shift(1, target)
@@ -103,15 +101,15 @@ def meander_after(red: Red, kind: Array, target: Array, success: Array) -> Red:
     exploited = red.exploited | when(EXPLOIT)
     escalated = red.escalated | when(ESCALATE)
     operational, enterprise = escalated & OP, escalated & ENTERPRISE
-    lost = jnp.where(operational > 0, operational, enterprise)
-    lost = jnp.where(kind == EXPLOIT, lost, jnp.where(kind >= ESCALATE, at, 0))
-    lost = jnp.where(success, 0, lost)
+    stale = jnp.where(operational > 0, operational, enterprise)
+    stale = jnp.where(kind == EXPLOIT, stale, jnp.where(kind >= ESCALATE, at, 0))
+    stale = jnp.where(success, 0, stale)
     unmark = jnp.where(success | (kind != EXPLOIT), 0, at)
     return red.replace(
         addresses=red.addresses | news,
         scanned=red.scanned | when(SCAN),
-        exploited=exploited & ~(lost | unmark),
-        escalated=escalated & ~lost,
+        exploited=exploited & ~(stale | unmark),
+        escalated=escalated & ~stale,
         subnets=red.subnets | jnp.where(escalate, subnet, 0),
         swept=red.swept | when(SWEEP),
     )

@@ -5,8 +5,6 @@
 draws the network after so many steps of the greedy policy (it needs matplotlib, for the file).
 """
 
-from __future__ import annotations
-
 import argparse
 
 import jax
@@ -86,7 +84,7 @@ def card(canvas: Canvas, s: NetworkState, host: int) -> None:
 
 
 def legend(canvas: Canvas) -> None:
-    """In the places of the fifth hosts that two subnets do not have."""
+    """Draw what the colours mean, in the places of the fifth hosts that two subnets do not have."""
     x, y = COLUMN[net.ENTERPRISE_NET] - 84, TOP - 4 * ROW
     for k, (words, color) in enumerate((("clean", GREEN), ("user", AMBER), ("root", RED), ("unknown", VIOLET))):
         dot = (x + 100 * (k % 2), y + 8 - 22 * (k // 2))

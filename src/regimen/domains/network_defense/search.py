@@ -1,7 +1,5 @@
 """Searching the workflows of `network_defense`: the space of orders, its presets, and `regimen search` in Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -10,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regimen.domains.network_defense.verbs.search import SearchArgs
+from regimen.domains.network_defense.verbs import SearchArgs
 from regimen.domains.network_defense.workflow import ALWAYS, ATTACKED, TYPES, all_workflows, classes_for
 from regimen.errors import ConfigError, UsageError, nearest
 from regimen.experiments.search import api

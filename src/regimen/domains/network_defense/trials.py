@@ -1,7 +1,5 @@
 """Trials of workflows on `network_defense`: one policy that sees the order, one compiled program for all orders."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

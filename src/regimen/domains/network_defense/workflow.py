@@ -135,7 +135,7 @@ class EquivalenceClass:
 
     @property
     def representative(self) -> Workflow:
-        """One that has a canonical name, else the first."""
+        """The member that has a canonical name, else the first member."""
         return next((w for w in self.members if w.letters in _CANONICAL_NAME), self.members[0])
 
     @property

@@ -11,19 +11,23 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from regimen.config import trust
 from regimen.config.schema import EngineConfig
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, LostProcessError
 
 LEAST_STORE = 256 * 2**20  # bytes of shared memory; taken only as it is used
 LONGEST = 40  # characters of a temporary folder: the path of a socket below it has to fit into 107
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's name for "not only on this machine's own address"
+OWNER = ".regimen"  # in a temporary folder: locked by the process that made it, for as long as it lives
+VITAL = ("raylet", "gcs_server")  # a call into one that is gone ends this process at once, without a word
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
@@ -38,7 +42,8 @@ class Cluster:
 
     def __init__(self, config: EngineConfig, store_bytes: int):
         self.config, self.store_bytes = config, max(store_bytes, LEAST_STORE)
-        self.folder: str | None = None  # of a cluster of our own
+        self.folder: TemporaryFolder | None = None  # of a cluster of our own
+        self.processes: dict[str, list[subprocess.Popen[bytes]]] = {}  # of a cluster of our own, by their kind
         self.started = False
         self.undo_printing: Callable[[], None] = lambda: None
 
@@ -61,8 +66,7 @@ class Cluster:
     def start_own(self) -> None:
         import ray
 
-        base = tempfile.gettempdir()
-        self.folder = tempfile.mkdtemp(prefix="regimen-", dir=base if len(base) < LONGEST else "/tmp")
+        self.folder = TemporaryFolder()
         cpus = max(os.cpu_count() or 1, self.config.workers * max(self.config.cpus, 1.0))
         with loopback():
             ray.init(
@@ -73,9 +77,13 @@ class Cluster:
                 log_to_driver=self.config.verbose,
                 logging_level=logging.ERROR,
                 object_store_memory=self.store_bytes,
-                _temp_dir=self.folder,
+                _temp_dir=self.folder.path,
                 _system_config={"prestart_worker_first_driver": False},
             )
+        from ray._private import worker
+
+        node: Any = worker._global_node
+        self.processes = {kind: [p.process for p in parts] for kind, parts in node.all_processes.items()}
 
     def join(self, address: str) -> None:
         trust.require_address(address)
@@ -87,21 +95,102 @@ class Cluster:
             reason = " ".join(str(e).split())[:200]
             raise ConfigError(f"engine.address: no Ray cluster answers at '{address}': {reason}") from e
 
+    def require(self) -> None:
+        """Refuse to go on once a process that Ray cannot do without has ended."""
+        if gone := self.gone():
+            raise LostProcessError(
+                f"engine: {gone} of Ray has ended, and every worker with it; it may have been killed for lack of memory"
+            )
+
+    def gone(self) -> str | None:
+        return next((kind for kind in VITAL for p in self.processes.get(kind, ()) if p.poll() is not None), None)
+
+    def kill(self) -> None:
+        """End the processes of a cluster of our own, and those that they have started."""
+        running = [p for parts in self.processes.values() for p in parts if p.poll() is None]
+        for pid in [pid for p in running for pid in descendants(p.pid)]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for p in running:
+            p.kill()
+        for p in running:
+            p.wait()
+
     def stop(self) -> None:
         if self.started:
             import ray
 
+            if self.gone():  # asked to end by itself, Ray would wait for it, or end this process
+                self.kill()
             with contextlib.suppress(Exception):
                 ray.shutdown()
             self.started = False
         self.undo_printing()
         self.forget()
 
+    def abandon(self) -> None:
+        """End what `start` has started, in a process that is about to be ended."""
+        self.kill()
+        self.forget()
+
     def forget(self) -> None:
-        """Remove the folder of a cluster of our own; its processes end with this one."""
-        folder, self.folder = self.folder, None
+        """Remove the folder of a cluster of our own, whose processes have ended."""
+        folder, self.folder, self.processes = self.folder, None, {}
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
+
+
+class TemporaryFolder:
+    """A folder for Ray's sockets and logs. Whatever ends the process that made it, the next one removes it."""
+
+    def __init__(self) -> None:
+        base = tempfile.gettempdir()
+        base = base if len(base) < LONGEST else "/tmp"
+        for path in Path(base).glob("regimen-*"):
+            remove_orphan(path)
+        self.path = tempfile.mkdtemp(prefix="regimen-", dir=base)
+        self.owner = claim(Path(self.path) / OWNER, "x")
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.owner is not None:
+            self.owner.close()
+
+
+def claim(path: Path, mode: str) -> IO[bytes] | None:
+    """The file, locked until it is closed or the process ends; None where another process has it."""
+    import fcntl
+
+    file = open(path, mode + "b")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def remove_orphan(path: Path) -> None:
+    """Remove a temporary folder whose process has ended."""
+    with contextlib.suppress(OSError):
+        if path.is_symlink() or path.stat().st_uid != os.getuid() or not (path / OWNER).is_file():
+            return
+        owner = claim(path / OWNER, "r")
+        if owner is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            owner.close()
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and those that they have, as far as they can be seen."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    below = [pid]
+    for one in below:
+        below += [child for child, parent in parents.items() if parent == one]
+    return below[1:]
 
 
 @contextlib.contextmanager

@@ -58,6 +58,7 @@ class RayEngine(UpdateEngine):
         self.max_lag = algo.max_lag
         self.cluster = Cluster(config.engine, store_bytes)
         self.fleet = Fleet(config.engine, self.post, self.order, stop_requested)
+        self.fleet.require = self.cluster.require
         self.tell: Callable[[str], None] = lambda text: None
         self.weights: ray.ObjectRef | None = None  # reference to the newest
         self.version = -1  # updates they come from
@@ -70,7 +71,7 @@ class RayEngine(UpdateEngine):
 
     def post(self, worker: int, replaced: int) -> Post:
         data = layers.to_dict(self.config)
-        start = int(self.state.clock.updates), replaced
+        start = self.state.clock.count("updates"), replaced
         return Post(
             worker, data, self.regimen, self.env, self.algorithm, start, self.frozen, tuple(filter(None, sys.path))
         )
@@ -85,7 +86,8 @@ class RayEngine(UpdateEngine):
 
     def broadcast(self) -> None:
         """Put the current weights where workers read them, once per version."""
-        self.version = int(self.state.clock.updates)
+        self.cluster.require()
+        self.version = self.state.clock.count("updates")
         self.key = rollout_key(self.state.key, self.version)
         self.weights = ray.put(jax.device_get(self.algo.actor_params(self.state)))  # on one machine all read one copy
 
@@ -104,7 +106,7 @@ class RayEngine(UpdateEngine):
     def start(self) -> None:
         self.started = True
         where = self.cluster.start()
-        self.rollouts = int(self.state.clock.updates)  # a resumed run draws other noise
+        self.rollouts = self.state.clock.count("updates")  # a resumed run draws other noise
         self.broadcast()
         self.fleet.start()
         self.tell(f"{self.config.engine.workers} workers are starting on {where}")
@@ -171,7 +173,7 @@ class RayEngine(UpdateEngine):
                 continue
             report, reference = delivery
             self.order(member)
-            lag = int(self.state.clock.updates) - report.version
+            lag = self.state.clock.count("updates") - report.version
             if self.max_lag is not None and lag > self.max_lag:
                 self.dropped += 1
                 continue
@@ -198,7 +200,7 @@ class RayEngine(UpdateEngine):
         return counts | ({"dropped_batches": self.dropped} if self.asynchronous else {})
 
     def abandon(self) -> None:
-        self.cluster.forget()
+        self.cluster.abandon()
 
     def close(self) -> None:
         if not self.started:
@@ -216,7 +218,7 @@ def key_words(key: Array, index: Array) -> Array:
 
 def rollout_key(key: Array, index: int) -> np.ndarray:
     """The key of a rollout as plain numbers."""
-    return np.asarray(key_words(key, np.int32(index)))
+    return np.asarray(key_words(key, np.uint32(index % 2**32)))
 
 
 def portable_env(env: str) -> str:

@@ -7,6 +7,8 @@ leaves) drops what it was asked for; another takes its place with the current we
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +29,12 @@ from regimen.types import Batch
 LOOK_SECONDS = 1.0  # between two questions to a worker how it is
 STALL_SECONDS = 5.0  # of waiting, before it is said for whom; then after twice as long, and so on
 START_SECONDS = 20.0  # likewise for a worker that is starting
+AWAY_SECONDS = 5.0  # without a look: then it was the learner that was away, and no worker is blamed for it
+LEAST_TIMEOUT = 60.0  # seconds; and
+TIMES_THE_SLOWEST = (
+    20  # rollouts delivered so far: how long a worker may be busy where `engine.step_timeout` is not set
+)
+STARTS = 3  # of one worker that hangs while it starts, before any worker has delivered anything
 BLINK = 0.2  # seconds between looks for a signal
 
 
@@ -113,12 +121,15 @@ class Fleet:
         stop_requested: Callable[[], bool],
     ):
         self.config, self.post, self.order, self.stop_requested = config, post, order, stop_requested
+        self.require: Callable[[], None] = lambda: None  # before Ray is asked for anything that it could not survive
         self.tell: Callable[[str], None] = lambda text: None
         self.show: Callable[[list[WorkerRow]], None] = lambda rows: None
         self.members: list[WorkerHandle] = []
         self.restarts = 0
         self.proven = False  # a rollout has been delivered: what fails now may work again
         self.report_time = 0.0
+        self.look_time = time.monotonic()
+        self.slowest = 0.0  # seconds of the slowest rollout delivered
 
     def start(self) -> None:
         resources = {"num_cpus": self.config.cpus, "max_restarts": 0, "runtime_env": {"env_vars": ONE_THREAD}}
@@ -142,13 +153,21 @@ class Fleet:
         """End every worker, whatever it is doing."""
         members, self.members = self.members, []
         for member in members if ray.is_initialized() else ():
-            with contextlib.suppress(Exception):
-                ray.kill(member.actor)
+            self.end(member)
+
+    def end(self, member: WorkerHandle) -> None:
+        """End a worker. One that is stopped does not hear Ray; on this machine it is ended by its number."""
+        with contextlib.suppress(Exception):
+            ray.kill(member.actor)
+        if self.config.address is None and member.status.pid not in (0, os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(member.status.pid, signal.SIGKILL)
 
     # --- rollouts ----------------------------------------------------------------------------------------------------
 
     def ask(self, member: WorkerHandle, key: np.ndarray, version: int, weights: ray.ObjectRef | None) -> None:
         """One more rollout; `weights` is a reference to what `ray.put` was given."""
+        self.require()
         member.requests.append(RolloutRequest(*member.actor.rollout.remote(key, version, weights)))
 
     def offer(self, version: int, weights: ray.ObjectRef | None) -> None:
@@ -190,6 +209,7 @@ class Fleet:
             return None
         self.proven = True
         member.collected += report.steps
+        self.slowest = max(self.slowest, report.seconds)
         return report, member.requests.popleft().batch
 
     def fetch(self, member: WorkerHandle, batch: ray.ObjectRef) -> Batch | None:
@@ -204,9 +224,9 @@ class Fleet:
 
     def replace(self, member: WorkerHandle, fault: BaseException | str) -> None:
         """Put another in its place; EnvError once that has been done too often."""
+        self.require()
         why = fault if isinstance(fault, str) else explain(fault, self.proven)
-        with contextlib.suppress(Exception):
-            ray.kill(member.actor)
+        self.end(member)
         budget = self.config.restarts
         if self.restarts >= budget:
             spent = f"engine.restarts: all {budget} are spent" if budget else "engine.restarts is 0"
@@ -218,21 +238,49 @@ class Fleet:
         self.report()
 
     def look(self) -> None:
-        """Ask each worker how it is, take in the answers, and replace those whose environment hangs."""
-        now, limit = time.monotonic(), self.config.step_timeout or 0.0
+        """Ask each worker how it is, take in the answers, and replace those that hang."""
+        self.require()
+        now, limit = time.monotonic(), self.timeout()
+        away, self.look_time = now - self.look_time, now
         pause = min(LOOK_SECONDS, limit / 4) if limit else LOOK_SECONDS
         for member in self.members:
+            if away > AWAY_SECONDS:
+                member.start_time += away
+                member.question_time += away if member.question is not None else 0.0
             if member.question is not None:
                 self.hear(member)
             elif now - member.question_time >= pause:
                 member.question, member.question_time = member.actor.status.remote(), now
-            what, env, seconds = member.status[:3]
-            if limit and what in ("step", "reset") and seconds > limit:
-                self.replace(member, f"its environment {env} has been in {what}() for more than {limit:g} s")
-            elif limit and what != "start" and member.silent > limit + 10 * LOOK_SECONDS:
-                self.replace(member, f"it has not answered for {member.silent:.0f} s")  # it holds the interpreter
+            if (fault := self.fault(member, limit)) is not None:
+                self.replace(member, fault)
         if now - self.report_time >= LOOK_SECONDS:
             self.report()
+
+    def timeout(self) -> float:
+        """Seconds for which a worker may be in one thing; 0: for ever."""
+        if self.config.step_timeout is not None:
+            return self.config.step_timeout
+        return max(LEAST_TIMEOUT, TIMES_THE_SLOWEST * self.slowest)
+
+    def fault(self, member: WorkerHandle, limit: float) -> str | None:
+        """Why a worker is taken to hang, in words; None while it is not."""
+        what, env, seconds = member.status[:3]
+        start, starting = self.config.start_timeout, time.monotonic() - member.start_time
+        if start and not member.collected and what in ("start", "collect") and starting > start:
+            why = f"it has been starting for more than {start:g} s (engine.start_timeout)"
+            if not self.proven and member.restarts + 1 >= STARTS:
+                raise EnvError(f"worker {member.index}: {why}, {STARTS} times, and no worker has delivered anything")
+            return why
+        if not limit or what == "start":
+            return None
+        setting = " (engine.step_timeout)"
+        if what in ("step", "reset") and seconds > limit:
+            return f"its environment {env} has been in {what}() for more than {limit:g} s{setting}"
+        if what == "collect" and self.config.step_timeout is None and member.collected and seconds > limit:
+            return f"its compiled environments have been running for more than {limit:g} s{setting}"
+        if member.silent > limit + 10 * LOOK_SECONDS:  # it holds the interpreter, or is stopped
+            return f"it has not answered for {member.silent:.0f} s{setting}"
+        return None
 
     def hear(self, member: WorkerHandle) -> None:
         """Take in an answer that has come. That a worker is dead shows in what was asked of it, too."""

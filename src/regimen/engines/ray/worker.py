@@ -23,7 +23,7 @@ from regimen.algorithms.bind import Frozen, bind_algorithm
 from regimen.config import layers as settings
 from regimen.config import schema as configuration
 from regimen.config.regimen import Regimen
-from regimen.config.trust import take
+from regimen.config.trust import trusting
 from regimen.engines import device
 from regimen.engines.host import host_seed
 from regimen.envs import registry
@@ -67,6 +67,7 @@ class RolloutReport:
     steps: int
     rows: EpisodeRows  # of numpy arrays
     bytes: int
+    seconds: float  # it took
 
 
 class Status(NamedTuple):
@@ -99,15 +100,19 @@ class Worker:
         source = self.source = self.source or self.start()
         if self.newest[0] > version:
             version, weights = self.newest
+        begin = time.monotonic()
         own_key = share_key(jax.random.wrap_key_data(jnp.asarray(key)), self.post.worker)
         batch, rows, steps = source.next(self.algo, weights, own_key)
         batch, rows = jax.tree.map(np.asarray, (batch, rows))
-        return RolloutReport(self.post.worker, version, steps, rows, device.tree_bytes(batch)), batch
+        seconds = time.monotonic() - begin
+        return RolloutReport(self.post.worker, version, steps, rows, device.tree_bytes(batch), seconds), batch
 
     def start(self) -> HostSource | NativeSource:
         """Make the environments and the policy."""
-        post = self.post
-        take((True, frozenset()))  # the program that trains has made the same and judged it
+        with trusting():  # the program that trains has made the same and judged it
+            return self.make(self.post)
+
+    def make(self, post: Post) -> HostSource | NativeSource:
         sys.path.extend(p for p in post.path if p not in sys.path)
         know_algorithm(post.settings["algorithm"], post.algorithm)
         config = settings.from_dict(post.settings)

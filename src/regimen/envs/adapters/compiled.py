@@ -1,7 +1,5 @@
 """One copy of a native environment, compiled for the CPU: what its Gymnasium and its PettingZoo form share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

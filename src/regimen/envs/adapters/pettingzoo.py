@@ -87,15 +87,15 @@ class Team:
         ended, cut = (
             np.array([bool(x.get(agent, False)) for agent in self.agents]) & self.alive for x in (terminated, truncated)
         )
-        gone = np.array([agent not in observations for agent in self.agents]) & self.alive
+        absent = np.array([agent not in observations for agent in self.agents]) & self.alive
         reward = np.zeros((len(self.agents), len(self.reward_components)))
         for k, agent in enumerate(self.agents):
             if self.alive[k] and agent in rewards:
                 reward[k] = read_components(rewards[agent], infos.get(agent, {}), self.reward_components)
-        ended |= gone & ~cut
+        ended |= absent & ~cut
         self.alive = self.alive & ~ended & ~cut
         new = self.rows_of(observations)
-        self.last = [old if lost else one for old, one, lost in zip(self.last, new, gone & cut)]
+        self.last = [old if leaves else one for old, one, leaves in zip(self.last, new, absent & cut)]
         return self.last, reward, ended, cut & ~ended, self.info(observations, infos)
 
     def rows_of(self, observations: dict[str, PyTree]) -> list:
@@ -156,7 +156,7 @@ def is_masked(space: spaces.Space) -> bool:
 
 
 def common_space(each: list[spaces.Space], what: str) -> spaces.Space:
-    """One space for all agents."""
+    """The one space that all agents share."""
     if all(space == each[0] for space in each):
         return each[0]
     choices = [space for space in each if isinstance(space, spaces.Discrete) and space.start == 0]

@@ -1,7 +1,5 @@
 """Checking a Gymnasium or PettingZoo environment by random steps."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings
@@ -75,8 +73,8 @@ def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int
             return history
         if not isinstance(out, tuple) or len(out) != 5:
             size = f" of {len(out)}" if isinstance(out, tuple) else ""
-            got = f"{type(out).__name__}{size}"
-            report.error("step", f"step returned a {got}; it must be (obs, reward, terminated, truncated, info)")
+            what = f"{type(out).__name__}{size}"
+            report.error("step", f"step returned a {what}; it must be (obs, reward, terminated, truncated, info)")
             return history
         obs, reward, terminated, truncated, info = out
         history.append((obs, reward))

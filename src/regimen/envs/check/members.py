@@ -1,7 +1,5 @@
 """Whether spaces are supported, and whether observations and masks belong to them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import jax

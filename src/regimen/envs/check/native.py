@@ -1,7 +1,5 @@
 """Checking a native environment: first abstractly (what compiling sees), then for one copy, then compiled."""
 
-from __future__ import annotations
-
 import copy
 
 import jax

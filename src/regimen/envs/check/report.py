@@ -1,7 +1,5 @@
 """Problems of an environment, and errors of its code in one line."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Acrobot (Sutton 1996): swing a two-link arm above the bar by the joint between its links. Equals Acrobot-v1."""
 
-from __future__ import annotations
-
 import math
 
 import jax
@@ -48,9 +46,9 @@ class Acrobot(NativeEnv):
     dt: float = 0.2
     """Seconds per step."""
     max_velocity_1: float = 4 * math.pi
-    """Velocities are clipped, rad/s."""
+    """The first joint's velocity is clipped, rad/s."""
     max_velocity_2: float = 9 * math.pi
-    """Of the second joint."""
+    """The second joint's velocity is clipped, rad/s."""
 
     return_threshold = -100.0
     baselines = {"no_op": no_op, "heuristic": pump}  # noqa: RUF012

@@ -1,7 +1,5 @@
 """CartPole (Barto, Sutton and Anderson 1983): keep a pole upright on a cart. Equals Gymnasium's CartPole-v1."""
 
-from __future__ import annotations
-
 import math
 
 import jax

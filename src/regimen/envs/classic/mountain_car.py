@@ -3,8 +3,6 @@
 They equal Gymnasium's MountainCar-v0 and MountainCarContinuous-v0.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +49,7 @@ class Valley(NativeEnv):
     goal_position: float = 0.5
     """Reached at or right of it."""
     goal_velocity: float = 0.0
-    """And at least this fast."""
+    """Least velocity at which the goal counts as reached."""
 
     @property
     def observation_space(self):

@@ -1,7 +1,5 @@
 """Pendulum: swing a pole up and hold it with a torque too weak to lift it at once. Equals Gymnasium's Pendulum-v1."""
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -3,8 +3,6 @@
 Rules and constants are those of HyAR's code as published with DLPA (scenario simple_catch in a particle world).
 """
 
-from __future__ import annotations
-
 import math
 
 import jax
@@ -60,7 +58,7 @@ class CatchPoint(NativeEnv):
     reach: float = 0.2
     """Distance within which the point is caught."""
     force: float = 2.0
-    """Of a push."""
+    """Force of a push."""
     damping: float = 0.25
     """Share of the velocity lost in a step."""
     dt: float = 0.1

@@ -3,8 +3,6 @@
 The particle world and the constants of the motion are those of HyAR's code as published with DLPA.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax
@@ -56,9 +54,9 @@ class HardMove(NativeEnv):
     shared_force: bool = False
     """One force for the whole combination, in [-1, 1], instead of one for each actuator."""
     target_radius: float = 0.1
-    """Of the area to reach."""
+    """Radius of the area to reach."""
     force: float = 2.0
-    """Of the strongest combination at full force."""
+    """Push of the strongest combination at full force."""
     damping: float = 0.25
     """Share of the velocity lost in a step."""
     dt: float = 0.1

@@ -4,8 +4,6 @@ The task goes back to Xiong et al. 2018 and Fan et al. 2019; rules and constants
 (Moving-v0, Sliding-v0), Sliding's as corrected in DI-engine's copy of it.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax
@@ -62,7 +60,7 @@ class Moving(NativeEnv):
     max_episode_steps: int = 200
     """Steps after which an episode has failed."""
     target_radius: float = 0.1
-    """Of the circle to stop in."""
+    """Radius of the circle to stop in."""
     max_turn: float = math.pi / 2
     """Angle of a full turn, rad."""
     max_acceleration: float = 0.5

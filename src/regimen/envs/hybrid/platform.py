@@ -3,8 +3,6 @@
 Rules and constants are those of the authors' code as ported to Gym by gym-platform (Platform-v0).
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,7 +131,7 @@ class Platform(NativeEnv):
         ground, choice = self.platforms(), action["choice"]
         amount = jnp.stack([action["run"][0], action["hop"][0], action["leap"][0]])[choice]
         jump_key, key = jax.random.split(key)
-        lost = self.jump_noise * jnp.abs(jax.random.normal(jump_key, (2,)))
+        deficit = self.jump_noise * jnp.abs(jax.random.normal(jump_key, (2,)))
         noise = jax.random.normal(key, (MAX_SUBSTEPS, 2))  # at once: drawn in the loop it costs twice as much
 
         def going(carry):
@@ -141,7 +139,7 @@ class Platform(NativeEnv):
 
         def body(carry):
             t, state, _, _ = carry
-            state, over = self.substep(ground, state, choice, amount, lost, noise[t])
+            state, over = self.substep(ground, state, choice, amount, deficit, noise[t])
             t = t + 1
             unfinished = jnp.where(choice == RUN, t < RUN_SUBSTEPS, ~stands(ground, state)) & (t < MAX_SUBSTEPS)
             return t, state, over, unfinished & ~over
@@ -153,14 +151,14 @@ class Platform(NativeEnv):
         reward = (after.x - state.x) / course
         return after, TimeStep(self.observe(after), reward, terminated=over, metrics={"success": reached})
 
-    def substep(self, ground: tuple, state: PlatformState, choice: Array, amount: Array, lost: Array, noise: Array):
+    def substep(self, ground: tuple, state: PlatformState, choice: Array, amount: Array, deficit: Array, noise: Array):
         """A twentieth of a second: (state, whether the episode ended)."""
         left, width = ground
         standing, lift = stands(ground, state), jnp.array(LIFT)[choice]
         # A jump aims at the speed that would cover the distance, but no push adds more than MAX_PUSH.
-        aim = jnp.clip(amount / (2 * lift / self.gravity + 1) - state.dx, -MAX_PUSH / DT, MAX_FALL - lift) - lost[0]
+        aim = jnp.clip(amount / (2 * lift / self.gravity + 1) - state.dx, -MAX_PUSH / DT, MAX_FALL - lift) - deficit[0]
         push = jnp.where(standing, jnp.where(choice == RUN, amount, aim), 0.0)
-        rise = jnp.where(standing, jnp.where(choice == RUN, 0.0, lift - lost[1]), -self.gravity * DT)
+        rise = jnp.where(standing, jnp.where(choice == RUN, 0.0, lift - deficit[1]), -self.gravity * DT)
         dx = state.dx + jnp.clip(push, -MAX_PUSH, MAX_PUSH) - jnp.abs(self.player_noise * DT * noise[0])
         dx = jnp.clip(dx, 0.0, jnp.where(standing, MAX_GROUND_SPEED, MAX_SPEED))
         dy = jnp.clip(state.dy + rise, -MAX_FALL, MAX_FALL)

@@ -1,7 +1,5 @@
 """What the command line and Python call: `run` a search of any space, `compare` methods, `start` either in words."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math
@@ -12,8 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from regimen.engines.signals import Signals
 from regimen.errors import ConfigError, RegimenError
 from regimen.experiments.search.gate import LEVEL
@@ -22,7 +18,7 @@ from regimen.experiments.search.methods import METHODS, Belief
 from regimen.experiments.search.plots import all_of, regret
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Names, Store, log_row
-from regimen.experiments.search.trial import Arrays, Trial
+from regimen.experiments.search.trial import Trial
 from regimen.files.storage import Json, write_json
 
 Say = Callable[[str], None]
@@ -197,16 +193,6 @@ def draw(pictures: Callable[[], object], say: Say) -> None:
 
 def default_path(name: str) -> Path:
     return Path("searches") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
-
-
-def truth_table(trial: Trial, space: Space, arrays: Arrays | None, episodes: int, number: int = 0) -> np.ndarray:
-    """(value, standard error, rate, bound) of every candidate with one policy, on common episodes.  # [N, 4]"""
-    rows = []
-    for candidate in range(len(space)):
-        trial.start(candidate, arrays, 0)
-        o = trial.measure(episodes, number)
-        rows.append((o.value, o.se, o.rate.mean if o.rate else math.nan, o.rate.bound if o.rate else math.nan))
-    return np.array(rows)
 
 
 # --- from the command line ------------------------------------------------------------------------------------------

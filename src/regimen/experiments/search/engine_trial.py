@@ -4,8 +4,6 @@ Candidates that differ only in data (the environment's fields, say) share one co
 from the policy of another: networks, optimiser and normaliser are taken over, counters and randomness begin anew.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

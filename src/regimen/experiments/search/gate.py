@@ -45,7 +45,7 @@ def lower_bound(x, level: float = LEVEL) -> float:
 
 
 def standard_error(x) -> float:
-    """Of the mean; that of one more, opposite value where all are equal, so that it is never zero by luck."""
+    """Standard error of the mean; with one more, opposite value where all are equal, so that it is never 0 by luck."""
     x = np.asarray(x, np.float64).ravel()
     if x.size < 2:
         return 0.5

@@ -43,7 +43,7 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Of the latent value of every candidate, in the units of the targets."""
+    """Mean and covariance of the latent value of every candidate, in the units of the targets."""
 
     mean: np.ndarray  # [N]
     cov: np.ndarray  # [N, N]
@@ -53,7 +53,7 @@ class Posterior:
         return np.sqrt(np.maximum(np.diag(self.cov), 0.0))
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """One function from the posterior.  # [N]"""
+        """Draw one function from the posterior.  # [N]"""
         noise, n = rng.standard_normal(len(self.mean)), len(self.mean)
         for jitter in (1e-10, 1e-8, 1e-6, 1e-4):  # observed candidates make it nearly singular
             try:
@@ -113,7 +113,7 @@ class GP:
         return float(-0.5 * half @ half - np.log(np.diag(lower)).sum() - 0.5 * len(half) * np.log(2 * np.pi))
 
     def optimised(self) -> GP:
-        """With the hyper-parameters of the highest marginal likelihood, weakly informed."""
+        """Fit the hyper-parameters by the highest marginal likelihood, with weak priors."""
         factors = len(self.space.factors)
         priors = [THETA] * factors + [SIGNAL, NOISE]
         centre, width = np.log([p[0] for p in priors]), np.array([p[1] for p in priors])
@@ -131,7 +131,7 @@ class GP:
         return dataclasses.replace(self, hyper=Hyper.of_log(best))
 
     def posterior(self) -> Posterior:
-        """Of every candidate."""
+        """The posterior of every candidate."""
         prior = self.hyper.signal * self.space.kernel(self.hyper.theta)  # [N, N]
         if not len(self.index):
             return Posterior(np.full(len(self.space), self.shift), prior * self.scale**2)

@@ -61,13 +61,13 @@ class Options:
             if getattr(self, name) < least:
                 raise ConfigError(f"{flag(name)}: {getattr(self, name)} is too small; it must be at least {least}")
         trains = self.max_episodes > 0
-        for name, used, hint in (
+        for name, matters, hint in (
             ("warm_up", self.warm_up > 0, "; set 0 for none"),
             ("max_episodes", trains, "; raise it, or set 0 to evaluate only"),
             ("check_every", trains or self.warm_up > 0, ""),
         ):
             n = getattr(self, name)
-            if used and n < unit:
+            if matters and n < unit:
                 raise ConfigError(f"{flag(name)}: {n} is less than one update ({unit} episodes){hint}")
         for name in ("check_episodes", "eval_episodes") if trains else ("eval_episodes",):
             n, fewest = getattr(self, name), 0 if self.gate is None else self.gate.episodes_needed()
@@ -182,7 +182,7 @@ class Search:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Until the budget is spent or the method is through; False when it was interrupted."""
+        """Search until the budget is spent or the method is through; False when it was interrupted."""
         while not self.stop_requested():
             if self.running is None and not self.next_trial():
                 self.save()
@@ -214,7 +214,8 @@ class Search:
         return True
 
     def parent_of(self, candidate: int) -> int | None:
-        """Itself where it was trained before; else the nearest that was, unless all begin from one policy."""
+        """The candidate whose policy this one begins from: itself where it was trained before, else the nearest that
+        was, unless all begin from one policy."""
         trained = list(dict.fromkeys(v.candidate for v in self.verdicts if v.trained))
         if candidate in trained:
             return candidate

@@ -133,23 +133,23 @@ class Belief:
 
 
 def ucb(
-    values: Posterior, feasibility: Feasibility | None, passed: np.ndarray, tried: np.ndarray, kappa: float = 2.0
+    values: Posterior, feasibility: Feasibility | None, passed: np.ndarray, visits: np.ndarray, kappa: float = 2.0
 ) -> np.ndarray:
     """Acquisition values of all candidates, -inf where it must not be chosen. `passed` [N] says which have met the
-    gate, `tried` [N] which had a visit.  # [N]"""
+    gate, `visits` [N] which had a visit.  # [N]"""
     upper = values.mean + kappa * values.std
     likely = np.ones(len(upper)) if feasibility is None else feasibility.probability()
     if not passed.any():
-        return untried_first(likely, tried)
+        return untried_first(likely, visits)
     gain = np.maximum(upper - values.mean[passed].max(), 0.0) * likely
-    if (gain[~tried] > WORTH * np.ptp(upper)).any():
-        return untried_first(gain, tried)
+    if (gain[~visits] > WORTH * np.ptp(upper)).any():
+        return untried_first(gain, visits)
     return (upper - upper.min()) * likely
 
 
-def untried_first(scores: np.ndarray, tried: np.ndarray) -> np.ndarray:
+def untried_first(scores: np.ndarray, visits: np.ndarray) -> np.ndarray:
     """The scores where no candidate is visited a second time before all have had a visit.  # [N]"""
-    return scores if tried.all() else np.where(tried, -np.inf, scores)
+    return scores if visits.all() else np.where(visits, -np.inf, scores)
 
 
 def thompson(values: Posterior, feasibility: Feasibility | None, rng: np.random.Generator) -> np.ndarray:
@@ -196,12 +196,12 @@ def propose(
     rng = np.random.default_rng([seed, 2, turn])
     belief = Belief.of(space, gate, evidence)
     values = belief.values.posterior()
-    tried = np.zeros(n, bool)
-    tried[[one.candidate for one in evidence]] = True
+    visits = np.zeros(n, bool)
+    visits[[one.candidate for one in evidence]] = True
     if acquisition == "ucb":
-        scores = ucb(values, belief.feasibility, belief.passed, tried, kappa)
+        scores = ucb(values, belief.feasibility, belief.passed, visits, kappa)
     elif acquisition == "thompson":
-        scores = untried_first(thompson(values, belief.feasibility, rng), tried)
+        scores = untried_first(thompson(values, belief.feasibility, rng), visits)
     else:
         raise ConfigError(f"acquisition: unknown '{acquisition}'{nearest(acquisition, ACQUISITIONS)}")
     return choose(scores, values, belief.feasibility, rng)

@@ -1,7 +1,5 @@
 """Pictures of a search: regret against the plain methods, the posterior, the gate's rate in training."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from pathlib import Path

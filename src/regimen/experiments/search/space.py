@@ -6,8 +6,6 @@ product of Laplace kernels: all positive definite for every theta > 0. Candidate
 candidate, whose kernel is the mean over its members (the covariance of a function that is averaged over them).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -160,10 +158,10 @@ def permutations(
             raise refused(name, f"{len(items)} items have {total:,} orders, more than {MOST:,}; give `sample`")
         orders = list(itertools.permutations(range(len(items))))
     else:
-        rng, drawn = np.random.default_rng(seed), {}
-        while len(drawn) < sample:
-            drawn[tuple(rng.permutation(len(items)).tolist())] = None
-        orders = list(drawn)
+        rng, shuffles = np.random.default_rng(seed), {}
+        while len(shuffles) < sample:
+            shuffles[tuple(rng.permutation(len(items)).tolist())] = None
+        orders = list(shuffles)
     ranks = np.argsort(np.array(orders), axis=1)  # position of each item
     values = tuple(tuple(items[i] for i in order) for order in orders)
     keys = tuple(">".join(map(str, value)) for value in values)
@@ -185,5 +183,5 @@ def grid(choices: Mapping[str, Sequence[object]], name: str = "grid", ordered: S
         gaps[f] = gaps[f] / max(len(options) - 1, 1) if choice in ordered else gaps[f] > 0
     values = tuple({c: options[i] for (c, options), i in zip(choices.items(), place)} for place in places)
     keys = tuple(",".join(f"{c}={v}" for c, v in value.items()) for value in values)
-    used = [f for f, options in enumerate(choices.values()) if len(options) > 1]
-    return Space(name, keys, gaps[used], values, tuple(list(choices)[f] for f in used))
+    factors = [f for f, options in enumerate(choices.values()) if len(options) > 1]
+    return Space(name, keys, gaps[factors], values, tuple(list(choices)[f] for f in factors))

@@ -105,7 +105,7 @@ class Store:
     # --- policies ----------------------------------------------------------------------------------------------------
 
     def save_policy(self, name: str, arrays: Arrays) -> None:
-        """Counted on from the next `save` on."""
+        """Write a policy, which the state counts on from the next `save` on."""
         self.files[name] = self.write(arrays, name)
 
     def write(self, arrays: Arrays, name: str) -> str:
@@ -119,7 +119,7 @@ class Store:
         return file
 
     def policy(self, name: str) -> Arrays:
-        """By the name it was saved as, or by its file."""
+        """Read a policy by the name it was saved as, or by its file."""
         from safetensors.numpy import load_file
 
         file = self.path / "policies" / self.files.get(name, name)
@@ -131,7 +131,7 @@ class Store:
     # --- tables ------------------------------------------------------------------------------------------------------
 
     def add_row(self, row: Mapping[str, float | str]) -> None:
-        """One update, for training.csv."""
+        """Append the row of one update to training.csv."""
         trial = int(row["trial"])
         self.updates[trial] = self.updates.get(trial, 0) + 1
         cells = {name: row.get(name) for name in TRAINING} | {k: v for k, v in row.items() if k not in TRAINING}

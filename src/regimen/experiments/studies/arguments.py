@@ -1,7 +1,5 @@
 """Flags that every study of `regimen study` has. Jax-free."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from regimen.config.fields import Natural, Whole

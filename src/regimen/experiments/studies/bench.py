@@ -111,8 +111,8 @@ class OutlierSource:
         ends = ends.reshape(ends.shape[0], -1).any(1).astype(jnp.int32)
         first = (jnp.cumsum(ends) - ends == 0) & (device_index() == 0)  # [T]
         factor = jnp.where(first, jnp.asarray(env.factor, jnp.float32), 1.0)
-        scaled = batch.reward[:, 0] * factor.reshape(-1, *(1,) * (batch.reward.ndim - 2))
-        return carry, batch.replace(reward=batch.reward.at[:, 0].set(scaled)), rows, steps
+        reward = batch.reward[:, 0] * factor.reshape(-1, *(1,) * (batch.reward.ndim - 2))
+        return carry, batch.replace(reward=batch.reward.at[:, 0].set(reward)), rows, steps
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Bench:
     def after_outlier(
         self, lr: float, factor: float, looks: tuple[int, ...], tick: Callable[[float], None] = lambda share: None
     ) -> list[Curve]:
-        """From the middle of training: one update with an outlier of this factor (1: without), then ordinary ones.
+        """Train on from the middle: one update with an outlier of this factor (1: without), then ordinary ones.
 
         Evaluated after so many updates (`looks`) on the same episodes for every factor, until the budget is spent.
         """

@@ -4,8 +4,6 @@ What a seed never reached is `inf`. It sorts behind every number, so a median ov
 half of them or more never got there. Numpy only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A study subclasses `Frame` and says which jobs it has (`jobs`), what came of the
 is drawn (`draw`); its texts are in a YAML file. Each job has a line: what is running, i of n, and the time left.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import sys
@@ -99,7 +97,7 @@ class Lines:
 
 
 def run_jobs(parts: Mapping[str, list[Job]], lines: Lines, finished: Callable[[str], None]) -> None:
-    """One after the other; `finished(part)` after the last job of each part."""
+    """Run jobs one after the other, and call `finished(part)` after the last job of each part."""
     jobs = [job for members in parts.values() for job in members]
     total = sum(job.weight for job in jobs)
     numbers = itertools.count(1)
@@ -158,7 +156,7 @@ class Frame:
     # --- what each study fills in ------------------------------------------------------------------------------------
 
     def jobs(self) -> dict[str, list[Job]]:
-        """Its measurements, by part."""
+        """The measurements of the study, by part."""
         raise NotImplementedError
 
     def rows(self) -> dict[str, list[Row]]:

@@ -49,7 +49,7 @@ class GradientNoise:
 
     @classmethod
     def of(cls, vectors: np.ndarray, reference: np.ndarray, seed: int = 0) -> GradientNoise:
-        """From the gradients [R, P] and a reference [P]."""
+        """Estimate the noise from gradients [R, P] and a reference [P]."""
         x = np.asarray(vectors, np.float64)
         gram, count = x @ x.T, len(x)
         picks = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), RESAMPLES)
@@ -98,7 +98,7 @@ def quotient(x: float, y: float, xs: np.ndarray, ys: np.ndarray) -> Estimate:
 def draw(
     source: ScanSource, algos: tuple[PPO, ...], env: Env, state: State, carry: EnvCarry, keys: Array
 ) -> tuple[tuple[Array, ...], Array]:
-    """One rollout per key, one gradient [R, P] of it per algorithm, and the env steps [R] it took."""
+    """Collect a rollout per key; returns a gradient [R, P] of it per algorithm, and the env steps [R] it took."""
 
     def one(key: Array):
         _, batch, *_ = source.next(env, algos[0], carry, algos[0].actor_params(state), key)

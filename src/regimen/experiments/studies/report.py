@@ -3,8 +3,6 @@
 What a study says of itself (title, headings, columns and definitions) is in the YAML file of its folder.
 """
 
-from __future__ import annotations
-
 import math
 import string
 from collections.abc import Callable, Mapping, Sequence

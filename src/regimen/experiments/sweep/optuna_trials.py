@@ -69,7 +69,7 @@ class OptunaStudy:
         return self.optuna.trial.Trial(self.study, self.trials()[n]._trial_id)
 
     def point(self, trial: Trial) -> dict[str, object]:
-        """Its settings; those of a trial taken up are the ones it had."""
+        """The settings of a trial; one that is taken up again keeps those it had."""
         grid = self.plan.grid.items()
         point = {key: values[trial.suggest_categorical(key, list(range(len(values))))] for key, values in grid}
         return point | {key: suggest(trial, key, draw) for key, draw in self.plan.random.items()}

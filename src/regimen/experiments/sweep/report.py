@@ -237,12 +237,12 @@ def draw_importance(ax: Axes, shares: Mapping[str, Share], n: int) -> None:
 
 
 def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower: bool, logarithmic: set[str]) -> None:
-    """One line per trial across its settings to its value; darker is better."""
+    """Draw a line per trial across its settings to its value; darker is better."""
     from matplotlib import colormaps
 
     columns = {key: [r["params"].get(key) for r in rows] for key in keys} | {metric: [r["value"] for r in rows]}
     names = list(columns)
-    positions, ticks = zip(*(scaled(values, name in logarithmic) for name, values in columns.items()))
+    positions, ticks = zip(*(positions_of(values, name in logarithmic) for name, values in columns.items()))
     y = np.array(positions)  # [axes, trials]
     goodness = 1 - y[-1] if lower else y[-1]
     for i in np.argsort(goodness):
@@ -259,7 +259,7 @@ def draw_parallel(ax: Axes, rows: Rows, keys: Sequence[str], metric: str, lower:
     ax.set(yticks=[], xlim=(-0.1, len(names) - 0.65), title="Trials across settings (dark: better)")
 
 
-def scaled(values: Sequence[object], logarithmic: bool) -> tuple[np.ndarray, list[tuple[float, str]]]:
+def positions_of(values: Sequence[object], logarithmic: bool) -> tuple[np.ndarray, list[tuple[float, str]]]:
     """Positions in 0..1 and labels of an axis; names are spaced evenly, numbers of a wide range by their logarithm."""
     x = numbers_in(values)
     if x is None:

@@ -3,8 +3,6 @@
 Every way ends a trial with the same file in `results/`. Started again, done trials are kept, interrupted ones go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -25,7 +23,7 @@ from regimen.experiments.sweep.report import best_of, brief, write_all
 from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
-from regimen.files.storage import read_json, require_own
+from regimen.files.storage import require_own
 from regimen.words import plural, score
 
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
@@ -89,7 +87,7 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
 
 
 def train_together(files: SweepFiles, trials: Sequence[int], console: Console, command: str = "") -> int:
-    """Train what is left of these trials; returns an exit code."""
+    """Train what is left of these trials, in the program in which they began; returns an exit code."""
     from regimen.engines import curriculum, device
     from regimen.runs import api
     from regimen.runs.session import Call
@@ -101,11 +99,8 @@ def train_together(files: SweepFiles, trials: Sequence[int], console: Console, c
         config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
         files.discard_torn(n)
         for seed, path in zip(files.seeds, files.runs(n)):
-            if read_json(path / "status.json").get("state") not in ("finished", "diverged"):
-                paths.append(path)
-                configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
-    if not paths:
-        return 0
+            paths.append(path)
+            configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
     first = next(iter(configs.values()))
     where = device.configure(first.device, True)
     handle = registry.resolve(first.env, first.env_args)
@@ -150,22 +145,22 @@ def work(
 ) -> int:
     """Take trials until none is left. Any number of processes may do this at once; `pledge` is what the one that began
     trusts."""
-    trust.take(pledge)
     folder = Path(folder)
-    files = SweepFiles(folder, SweepPlan.load(folder))
-    with files.claim("study", wait=True):
-        study = OptunaStudy(folder, files.plan)
-    with contextlib.closing(claimed(files, study)) as trials:
-        return in_turn(trials, lambda n: do_trial(files, study, n, tell))
+    with trust.taking(pledge):
+        files = SweepFiles(folder, SweepPlan.load(folder))
+        with files.claim("study", wait=True):
+            study = OptunaStudy(folder, files.plan)
+        with contextlib.closing(claimed(files, study)) as trials:
+            return in_turn(trials, lambda n: do_trial(files, study, n, tell))
 
 
 def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
     """Trials that nobody works on, each claimed until the next is asked for: those left behind, then new ones."""
 
     def unclaimed() -> Iterator[int]:
-        begun = study.trials()
-        yield from (n for n in begun if study.running(n) and n < files.plan.trials)
-        if len(begun) < files.plan.trials:
+        trials = study.trials()
+        yield from (n for n in trials if study.running(n) and n < files.plan.trials)
+        if len(trials) < files.plan.trials:
             yield study.ask().number
 
     while True:
@@ -179,7 +174,7 @@ def claimed(files: SweepFiles, study: OptunaStudy) -> Generator[int]:
 
 
 def do_trial(files: SweepFiles, study: OptunaStudy, n: int, tell: Callable[[str], None]) -> int:
-    """One trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
+    """Do one trial from wherever it is; returns an exit code, which is not 0 only where the sweep is to stop."""
     from regimen.runs.api import train_further
 
     result = files.result(n)
@@ -254,7 +249,6 @@ def start_processes(folder: Path, workers: int):
 
 def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None:
     """A worker process."""
-    trust.take(pledge)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -264,7 +258,7 @@ def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None
     threading.Thread(target=watch, daemon=True).start()
     try:
         with Leaving():
-            code = work(folder)
+            code = work(folder, pledge=pledge)
     except KeyboardInterrupt as error:
         code = code_of(error)
     raise SystemExit(code)

@@ -7,8 +7,6 @@ A trial is done when its file in `results/` is there. That file is written by on
 trial, and is never written again: so a process can be killed at any moment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator
@@ -55,7 +53,7 @@ class SweepFiles:
         return read_json(path) if path.is_file() else None
 
     def results(self) -> list[TrialResult]:
-        """Of the trials that are done, by number."""
+        """The results of the trials that are done, by number."""
         return [result for n in range(self.plan.trials) if (result := self.result(n))]
 
     def missing(self) -> list[int]:
@@ -135,7 +133,7 @@ def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
 
 
 def go_on(folder: Path, plan: SweepPlan) -> SweepFiles:
-    """The same sweep again. Another one in its folder is refused, naming the difference."""
+    """Continue the sweep of a folder. Another plan than the one it was begun with is refused, naming the difference."""
     old = SweepPlan.load(folder)
     now, before = (plain(asdict(p)) for p in (plan, old))
     for name, value in before.items():

@@ -6,8 +6,6 @@ one by one (`schedule.py`) and learn from rows of a replay, or of all reachable 
 equations (4) to (9) (`targets.py`); docs/algorithms/empowerment.md explains all of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -1,8 +1,6 @@
 """What the empowerment learner makes once for a world: its model, its networks, its stages, and where rows come
 from."""
 
-from __future__ import annotations
-
 import math
 
 import jax

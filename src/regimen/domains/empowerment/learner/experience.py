@@ -1,8 +1,6 @@
 """Where the empowerment learner's rows come from: a sweep of all reachable states, a replay of what was visited, or
 both."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 
@@ -64,8 +62,8 @@ class Experience:
         if clear is not None:
             ring = ring.replace(count=jnp.where(clear, 0, ring.count))
         worker = jnp.int32(0) if batch.worker is None else batch.worker
-        written = jnp.full((1, batch.valid.shape[0]), jnp.asarray(t, jnp.float32))
-        stamp = jax.lax.dynamic_update_slice(marks["stamp"], written, (worker, ring.cursor[worker]))
+        times = jnp.full((1, batch.valid.shape[0]), jnp.asarray(t, jnp.float32))
+        stamp = jax.lax.dynamic_update_slice(marks["stamp"], times, (worker, ring.cursor[worker]))
         ring, rows = self.replay.share(device_count()).insert(ring, rows, self.reduce(batch))
         return {"ring": ring, "stamp": stamp}, rows
 

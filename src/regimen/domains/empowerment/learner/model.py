@@ -6,8 +6,6 @@ each goal of each human (for V_h^e). Else successors are made inside the program
 where they are few, and a sample of them where not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 

@@ -3,8 +3,6 @@
 Values of the robot are handled as l = log(-value): the policy is made of ratios, and values span many magnitudes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

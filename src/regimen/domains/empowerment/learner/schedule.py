@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from regimen.algorithms.shared import Horizon
+from regimen.algorithms.base import Horizon
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
 from regimen.types import Array, Spec

@@ -1,8 +1,6 @@
 """A world that can be enumerated, as the learner uses it: every reachable row has a place, and tables by place or by
 state say what networks read there and where robot actions lead. Made once, on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import jax
@@ -97,7 +95,7 @@ class Enumerated(WorldModel):
     def index(self, states: Array) -> Array:
         """Numbers [...] of reachable states [..., n]."""
         key = (states.astype(jnp.uint32) * self.factors).sum(-1, dtype=jnp.uint32)
-        place = jnp.searchsorted(jnp.asarray(self.hash), mixed(key))
+        place = jnp.searchsorted(jnp.asarray(self.hash), mix(key))
         return jnp.asarray(self.order)[jnp.minimum(place, len(self.order) - 1)]  # an exported program does not clamp
 
     def at(self, place: Array) -> Moments:
@@ -191,7 +189,7 @@ def distinct(
     return out.reshape(shape), p_q.reshape(shape), p_v.reshape(*shape, *by_goal.shape[2:])
 
 
-def mixed(key: X) -> X:
+def mix(key: X) -> X:
     """Bits of a hash spread over all of it."""
     key = key ^ (key >> 15)
     key = key * np.uint32(0x85EBCA6B)
@@ -203,7 +201,7 @@ def hashes(states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     while True:
         factors = rng.integers(0, 2**32, states.shape[1], dtype=np.uint32) | np.uint32(1)
-        key = mixed((states.astype(np.uint32) * factors).sum(-1, dtype=np.uint32))
+        key = mix((states.astype(np.uint32) * factors).sum(-1, dtype=np.uint32))
         order = np.argsort(key)
         if len(np.unique(key)) == len(key):
             return key[order], order.astype(np.int32), factors

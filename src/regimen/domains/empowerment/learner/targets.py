@@ -4,8 +4,6 @@ From the model, expectations are taken over all that the world knows (`modelled`
 (`observed`), one draw of everything is made unbiased by weights: what is wanted over what exploration did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

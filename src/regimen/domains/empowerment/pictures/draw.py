@@ -177,8 +177,8 @@ def policy(solution: Solution, scene: AgentMap, name: str) -> Figure:
         if not scene.faces:
             start(ax, solution, scene)
         ax.set_title(f"Robot {r}" if world.robots > 1 else "What the robot does")
-    used = [a for a in world.actions if MARKS.get(a)]
-    key = ["arrow: forward" if scene.faces else "arrows: moves", *(f"{MARKS[a]} {a}" for a in used)]
+    moves = [a for a in world.actions if MARKS.get(a)]
+    key = ["arrow: forward" if scene.faces else "arrows: moves", *(f"{MARKS[a]} {a}" for a in moves)]
     where = "a mark lies on the side the robot faces" if scene.faces else "length and size: probability"
     figure.supxlabel(f"{',  '.join(key)}\n{where};  strong: often", fontsize=8, color=GREY)
     headline(figure, f"{name or 'Policy'}: over an episode", color="black")

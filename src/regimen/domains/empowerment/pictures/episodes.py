@@ -1,7 +1,5 @@
 """Episodes of a solved world: robots and humans act as solved, and people take a new goal when they have got one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import jax.numpy as jnp

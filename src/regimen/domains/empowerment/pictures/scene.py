@@ -1,7 +1,5 @@
 """Where agents are on the map of a world: what pictures need to know of it, and the map of power of the live page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

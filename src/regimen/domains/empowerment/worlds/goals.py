@@ -4,8 +4,6 @@ As text: `x,y` or `x1,y1,x2,y2` (corners included), a weight after `=`, several 
 `0,0; 2,0,3,1 = 2`. YAML may give a list of such texts, or a mapping from them to weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -35,7 +33,7 @@ class Goals:
         return across + along
 
     def names(self) -> list[str]:
-        """Each as it would be written, without its weight."""
+        """The goals as a list would write them, without their weights."""
         return [f"{a},{b}" if (a, b) == (c, d) else f"{a},{b},{c},{d}" for a, b, c, d in self.boxes]
 
 
@@ -55,7 +53,7 @@ def as_text(goals: object) -> str:
 
 
 def goal_text(goal: object) -> str:
-    """One goal of a list as text."""
+    """Write one goal of a list as text."""
     if isinstance(goal, str | Mapping) or not isinstance(goal, Iterable):
         return as_text(goal)
     return ",".join(map(str, goal))

@@ -17,8 +17,6 @@ toggled by a human, does nothing any more, and stays in the way. The pause switc
 again; a robot's disabling switch puts the kill buttons, or the pause switches, out of use and back.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import lru_cache
@@ -163,8 +161,8 @@ class GridWorld(World):
         rows = [jax.nn.one_hot(state[i], size) for i, size in enumerate(self.sizes)]
         n, things = self.layout.agents, len(self.layout.things)
         where = jnp.concatenate([state[:n], state[2 * n : 2 * n + things]])
-        scaled = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
-        return jnp.concatenate([*rows, jnp.asarray(scaled)[where].ravel()])
+        coordinates = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
+        return jnp.concatenate([*rows, jnp.asarray(coordinates)[where].ravel()])
 
     # --- its laws ----------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,6 @@
 Jax-free. Every error names the place in the map and the fix.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a state of a grid world holds: agents, things, keys, doors and switches, as far as the map lets them change."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Generic, NamedTuple, TypeVar

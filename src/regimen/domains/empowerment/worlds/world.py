@@ -8,8 +8,6 @@ must not depend on it, and an episode ends for good after `max_episode_steps` st
 not solved, may have any array as its state: it has no `sizes`, and says what its states are by its own `state_space`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -147,7 +145,7 @@ class World(NativeEnv):
         return number // self.num_actions ** np.arange(agents, dtype=np.int32) % self.num_actions
 
     def robot_actions(self, joint: Array) -> Array:
-        """Each robot's action [R] of a joint one."""
+        """Split a joint action of the robots into the action of each robot [R]."""
         return joint // self.num_actions ** jnp.arange(self.robots) % self.num_actions
 
     def observe(self, state: WorldState) -> dict[str, Array]:

@@ -1,7 +1,5 @@
 """A study of update strategies in sentences whose words depend on what the intervals exclude."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Each has its documented epochs and full batches: after every episode, 5 or 10 of
 with Monte-Carlo returns z-scored over the batch and with GAE; and from a replay. Everything else is held equal.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -200,9 +198,9 @@ class UpdatesStudy(Frame):
         means = {name: gain[name][picks].mean(1) for name in ("own", "held_out")}
         row = {name: Estimate(float(gain[name].mean()), *curves.interval(means[name])) for name in means}
         with np.errstate(divide="ignore", invalid="ignore"):
-            lost = float(1 - gain["held_out"].mean() / gain["own"].mean())
+            share = float(1 - gain["held_out"].mean() / gain["own"].mean())
             ends = curves.interval(1 - means["held_out"] / means["own"])
-        return row | {"lost": Estimate(lost, *ends), "kl": float(gain["kl"].mean())}
+        return row | {"lost": Estimate(share, *ends), "kl": float(gain["kl"].mean())}
 
     def gated_row(self, arm: Arm) -> Row:
         seeds = self.gated[arm.name]
@@ -316,8 +314,8 @@ def gain(algo: PPO, old: State, new: State, batch: Batch) -> Array:
     weight = batch.valid / batch.valid.sum()
     advantage = rows.advantage.sum(-1)
     centred = advantage - (advantage * weight).sum()
-    scaled = centred / jnp.sqrt((jnp.square(centred) * weight).sum() + 1e-12)
-    return ((ratio - 1) * scaled * weight).sum()
+    standard = centred / jnp.sqrt((jnp.square(centred) * weight).sum() + 1e-12)
+    return ((ratio - 1) * standard * weight).sum()
 
 
 def run(

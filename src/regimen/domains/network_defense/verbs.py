@@ -1,7 +1,5 @@
 """`regimen search ENV`: which workflow is best, under a gate on compliance."""
 
-from __future__ import annotations
-
 import json as json_lib
 import shlex
 import sys

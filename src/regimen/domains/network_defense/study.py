@@ -1,7 +1,5 @@
 """The flags of `regimen study updates`, a study of any native environment that was made for this one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,0 +1,81 @@
+"""Run directories as the trainer takes them up: what state they are in, who belongs together, who writes to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from regimen.config import layers
+from regimen.errors import StorageError
+from regimen.files.run_dir import RunFiles
+from regimen.files.storage import check_free, plain, read_json, write_atomic
+from regimen.runs.learner import Learner
+
+ENDED = ("finished", "diverged")  # states of runs that nothing more is done for
+MOST_LEARNERS = 10_000  # of one program: what a file says beyond it is a mistake
+
+
+@contextlib.contextmanager
+def closing(files: list[RunFiles]) -> Iterator[None]:
+    """A run that ends with an error never says `running`."""
+    try:
+        yield
+    except BaseException as error:
+        for f in files:
+            with contextlib.suppress(StorageError, OSError):
+                if path_state(f.path) == "running":
+                    state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                    f.status(state=state, stop_reason=state, error=str(error))
+        raise
+    finally:
+        for f in files:
+            f.close()
+
+
+def say_running(learner: Learner, command: str) -> None:
+    """Let the files say that this process trains a run again, and with which settings."""
+    files = learner.files
+    data = yaml.safe_dump(plain(layers.to_dict(learner.config), finite=False), sort_keys=False, allow_unicode=True)
+    write_atomic(files.path / "config.yaml", data)
+    files.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
+    if command:
+        files.event(f"command: {command}")
+
+
+def path_state(path: Path) -> str | None:
+    return read_json(path / "status.json").get("state")
+
+
+def program_of(path: Path) -> tuple[int, bool]:
+    """How many runs were trained in one program with this one, and whether their hyper-parameters differ."""
+    program = read_json(path / "status.json").get("program")
+    if not isinstance(program, dict):
+        return 1, False
+    learners = program.get("learners")
+    if not isinstance(learners, int) or not 1 < learners <= MOST_LEARNERS:
+        return 1, False
+    return learners, program.get("varied") is True
+
+
+def group_members(path: Path) -> list[Path]:
+    """The run directories of a group of seeds, by seed; none where it is something else."""
+    if (path / "config.yaml").is_file():
+        return []
+    runs = {int(run.name[5:]): run for run in path.glob("seed-*") if run.name[5:].isdecimal()}
+    return [run for _, run in sorted(runs.items()) if (run / "config.yaml").is_file()]
+
+
+def copy_run(source: RunFiles, target: Path) -> RunFiles:
+    """A run directory to continue in, with RUN's history; RUN itself stays as it is."""
+    check_free(target)
+    leave = shutil.ignore_patterns(".lock", ".*.tmp", "mlflow.json", "report.html", "plots", "summary.json")
+    try:
+        shutil.copytree(source.path, target, symlinks=True, ignore=leave, dirs_exist_ok=True)
+    except OSError as e:
+        raise StorageError(f"--out: cannot write to {target}: {e.strerror or e}") from e
+    return RunFiles.open(target)
