@@ -48,9 +48,9 @@ def weight_inside(name: str) -> Iterator[None]:
     @register
     class Inside(entry.load()):
         def rows(self, state, batch):
-            rows, metrics = super().rows(state, batch)
+            rows, metrics, state = super().rows(state, batch)
             stats = RunningStats.of(rows.advantage, batch.valid)
-            return rows.replace(advantage=(rows.advantage - stats.mean) / (stats.std() + 1e-8)), metrics
+            return rows.replace(advantage=(rows.advantage - stats.mean) / (stats.std() + 1e-8)), metrics, state
 
     register_algorithm(name, Inside, entry.config)
     try:

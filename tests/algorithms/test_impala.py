@@ -145,12 +145,12 @@ def test_no_lag_is_on_policy(cls):
     state = algo.init(jax.random.key(0))
     carry = source.init(env, algo, jax.random.key(1))
     _, batch, *_ = jax.jit(source.next)(env, algo, carry, algo.actor_params(state), jax.random.key(2))
-    rows, metrics = jax.jit(algo.rows)(state, batch)
+    rows, metrics, _ = jax.jit(algo.rows)(state, batch)
     np.testing.assert_allclose(rows.corrected, rows.behaviour, atol=1e-6)
     assert float(metrics["rho_mean"]) == pytest.approx(1.0, abs=1e-6) and float(metrics["rho_clipped"]) == 0
     right = np.where(np.asarray(batch.obs)[..., 0] == 0, GAMMA, 1.0)
     value = algo.bound.critic.apply(state.models["policy"].params["critic"], batch.obs)[..., 0]
-    np.testing.assert_allclose(rows.target, right, atol=1e-5)
+    np.testing.assert_allclose(rows.target[..., 0], right, atol=1e-5)
     np.testing.assert_allclose(rows.advantage, right - value, atol=1e-5)
 
 
@@ -198,7 +198,7 @@ def test_rows_match_numpy(cls, correction):
     clips = {"trace_lambda": 0.7, "rho_clip": 1.3, "c_clip": 0.8, "pg_rho_clip": 1.7}
     algo, state = made(cls, correction=correction, **clips)
     batch, model = strange_batch(), state.models["policy"]
-    rows, metrics = jax.jit(algo.rows)(state, batch)
+    rows, metrics, _ = jax.jit(algo.rows)(state, batch)
     evaluated = model.target if cls is APPO else model.params
     corrected, behaviour = log_policy(algo, evaluated, batch), np.asarray(batch.extras["log_prob"])
     np.testing.assert_allclose(rows.corrected, corrected, rtol=1e-5)
@@ -214,7 +214,7 @@ def test_rows_match_numpy(cls, correction):
     right = vtrace_oracle.vtrace(log_rho, reward, value, next_value, done, GAMMA, *clips.values())
     target, advantage, weight = right
     advantage = weight * (advantage - advantage[valid].mean()) / advantage[valid].std()
-    np.testing.assert_allclose(np.asarray(rows.target)[valid], target[valid], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(rows.target)[valid][:, 0], target[valid], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(np.asarray(rows.advantage)[valid], advantage[valid], rtol=1e-3, atol=1e-3)
     assert float(metrics["rho_mean"]) == pytest.approx(np.exp(log_rho)[valid].mean(), rel=1e-4)
     assert float(metrics["rho_clipped"]) == pytest.approx((np.exp(log_rho) > 1.3)[valid].mean(), rel=1e-4)
@@ -260,7 +260,7 @@ def test_loss_matches_numpy(cls):
     batch, params = strange_batch(), state.models["policy"].params
     rng = np.random.default_rng(3)
     behaviour, corrected, advantage, target = rng.normal(size=(4, T, B)).astype(np.float32)
-    row = VTraceRow(batch.obs, batch.action, behaviour, corrected, advantage, target, None)
+    row = VTraceRow(batch.obs, batch.action, behaviour, corrected, advantage, target[..., None], None)
     loss, metrics = jax.jit(algo.loss)(params, row, 0.2)
     log_prob, every = log_policy(algo, params, batch), np.asarray(algo.policy(params, batch.obs, None))
     policy_loss = -log_prob * advantage

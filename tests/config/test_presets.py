@@ -19,6 +19,7 @@ ANY = "any:environment"
         ("debug", 3, 1, 16, 50),
         ("single_episode", 1, 1, 1_000_000, 1000),
         ("per_episode_ppo", 1, 10, 64, 1000),
+        ("monte_carlo_episode", 1, 4, 1_000_000, 1000),
         ("parallel_25", 25, 4, 1_000_000, 2500),
     ],
 )
@@ -33,6 +34,8 @@ def test_particulars():
     config = build_config(ANY, preset="per_episode_ppo")
     assert (config.algo.lr, config.stop.convergence_window, config.stop.patience) == (3e-4, 100, 10)
     assert (config.eval.every, config.eval.episodes) == ("50 episodes", 10)
+    config = build_config(ANY, preset="monte_carlo_episode")
+    assert (config.algo.returns, config.algo.normalize_advantage, config.algo.lr) == ("monte_carlo_z", False, 2e-3)
     config = build_config(ANY, preset="big_batch", overrides={"device": "cpu"})
     assert (config.rollout.steps, config.env_args) == (20_000, {"max_episode_steps": 100})
     assert build_config(ANY, preset="big_batch", overrides={"device": "gpu"}).rollout.num_envs == 200
@@ -48,6 +51,17 @@ def test_every_preset_forms_a_schedule(preset, device):
     assert preset.description
     for native in (True, False):
         resolve(config, native)
+
+
+def test_the_air_traffic_presets_say_what_their_document_says():
+    """Its tables: SAC with tau 0.01 and training intensities of 1.0 and 1.5 (transitions trained for each one sampled,
+    so gradient steps times the batch), IMPALA with one rate and one minibatch."""
+    for device, (batch, intensity, starts) in {"cpu": (4096, 1.0, 5000), "gpu": (8192, 1.5, 2000)}.items():
+        algo = build_config("airspace/head_on", preset="atc_sac", overrides={"device": device}).algo
+        assert (algo.tau, algo.alpha, algo.batch_size, algo.learning_starts) == (0.01, 0.1, batch, starts)
+        assert algo.update_ratio * algo.batch_size == intensity
+        algo = build_config("airspace/head_on", preset="atc_impala", overrides={"device": device}).algo
+        assert (algo.lr, algo.minibatch_size) == (6e-4, 512)
 
 
 def test_tuned():

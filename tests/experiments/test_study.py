@@ -413,7 +413,7 @@ def test_quick_changes_only_what_was_not_asked_for():
 @pytest.mark.parametrize(
     ("env", "options", "words"),
     [
-        ("gym:CartPole-v1", {}, "gym:CartPole-v1.*native environment; did you mean 'cartpole'"),
+        ("gym:CartPole-v1", {"parts": ("gradient", "target")}, "--parts: gradient begin.*choose from target, epochs"),
         ("cartpole", {"parts": ("gradiant",)}, "--parts: 'gradiant' is not a part; did you mean 'gradient'"),
         ("cartpole", {"parts": ()}, "--parts: nothing to measure"),
         ("cartpole", {"sizes": (0, 5)}, "--sizes"),
@@ -429,6 +429,27 @@ def test_bad_input_is_one_line_and_writes_nothing(env, options, words, tmp_path,
     with pytest.raises(ConfigError, match=words):
         batching.run(env, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_gymnasium_environment_is_trained_seed_by_seed(tmp_path):
+    """The parts that only train, on an environment that Python steps; a seed's curve is that of a run of its own."""
+    settings = {"sizes": (1, 2), "presets": (), "budget": 200, "eval_episodes": 2, "checks": 2, "target": 20.0}
+    settings |= {"epochs_tried": (1,), "epochs_at": 2, "rates": (1.0, 3.0), "overrides": {"network.hidden": (8,)}}
+    study = batching.run("gym:CartPole-v1", out=tmp_path / "two", seeds=2, **settings)
+    assert list(study.results["parts"]) == ["target", "epochs", "rates"] and study.exit_code == 0
+    races = json.loads((study.out / "results.json").read_text())["raw"]["runs"]
+    assert [len(race["seeds"]) for race in races] == [2] * len(races) and len(races) == 5
+    for race in races:
+        for curve in race["seeds"]:
+            assert curve["steps"][0] == 0 and curve["steps"][-1] >= 200 and len(curve["returns"]) == len(curve["steps"])
+    assert "2 episodes" in (study.out / "summary.md").read_text()
+    alone = batching.run(
+        "gym:CartPole-v1", out=tmp_path / "one", seeds=1, seed=1, **(settings | {"parts": ("target",)})
+    )
+    again = json.loads((alone.out / "results.json").read_text())["raw"]["runs"]
+    for name in ("returns", "steps", "updates"):
+        assert again[0]["seeds"][0][name] == races[0]["seeds"][1][name]
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path):

@@ -1,6 +1,6 @@
-"""The components of a reward between the environment and PPO: rewards as the critics learn them, and the weights with
-which the components' advantages become the one that the policy learns from. With one component it is the identity, but
-for the reward normaliser."""
+"""The components of a reward between the environment and a policy gradient: rewards as the critics learn them, and the
+weights with which the components' advantages become the one that the policy learns from. With one component it is the
+identity, but for the reward normaliser."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import rewards
+from regimen.algorithms.actor_critic import ActorCriticBinding
 from regimen.algorithms.shared import explained
-from regimen.config.algorithms.ppo import PPOConfig, RewardConfig
+from regimen.config.algorithms.ppo import RewardConfig
+from regimen.config.schema import NetworkConfig
+from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.schedule import RowMatrix
-from regimen.types import Array, Batch, PyTree, State
+from regimen.types import Array, Batch, PyTree, Scalar, Spec, State
 
 
 class Components:
@@ -31,6 +34,12 @@ class Components:
         self.names = names
         self.heads = len(names) if c.heads else 1
         several = self.heads > 1
+        for name, off in (("weighting", "fixed"), ("norm", "none")) if not c.heads and len(names) > 1 else ():
+            if getattr(c, name) != off:
+                raise ConfigError(
+                    f"algo.reward.{name}: '{getattr(c, name)}' needs a critic head for each component; set "
+                    "algo.reward.heads true"
+                )
         self.fixed = np.asarray(rewards.parse_weights(c.weights, names), np.float32)
         task = rewards.parse_task(c.task, names)
         self.uniform = several and c.weighting == "uniform"
@@ -41,7 +50,7 @@ class Components:
         learned = several and c.weighting == "learned"
         self.weighting = rewards.Weighting(self.fixed.tolist(), task, c.attention) if learned else None
 
-    def init(self, c: PPOConfig, columns: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    def init(self, c: Any, columns: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
         """What it adds to `norm` and to `aux` of a first state."""
         norm, aux, sums = {}, {}, jnp.zeros((columns, self.heads))
         if c.normalize_reward:
@@ -56,17 +65,17 @@ class Components:
             aux["weights"] = self.weighting.init()
         return norm, aux
 
-    def rewards(self, c: PPOConfig, state: State, batch: Batch) -> tuple[Array, Array, State]:
+    def rewards(self, c: Any, state: State, batch: Batch) -> tuple[Array, Array, State]:
         """Rewards [T, B, K] as the critics learn them, the factors [K] between components in them, and the state with
         the statistics of this batch."""
         reward = batch.reward if self.heads > 1 else (batch.reward * self.fixed).sum(-1, keepdims=True)
         norm, aux, factors = dict(state.norm), dict(state.aux), jnp.ones(self.heads)
         if "return" in aux:
-            returns, aux["return"] = rewards.running_returns(reward, aux["return"], batch, c.gamma)
+            returns = self.running(aux, "return", reward, batch, c.gamma)
         if "components" in norm:
             spread, rows = returns, batch.valid
             if "sum" in aux:
-                spread, aux["sum"] = rewards.running_returns(reward, aux["sum"], batch, 1.0)
+                spread = self.running(aux, "sum", reward, batch, 1.0)
                 rows = batch.valid & (batch.terminated | batch.truncated)
             norm["components"] = norm["components"].merge(RunningStats.of(spread, rows))
             factors = rewards.scale_factors(norm["components"], state.clock.read("episodes") >= c.reward.warmup)
@@ -77,6 +86,15 @@ class Components:
         if self.norm_over == "episode":  # which leaves no scale to bring together, and none to undo
             return rewards.standardize_episodes(reward, batch, self.norm), jnp.ones(self.heads), state
         return reward * factors, factors, state
+
+    @staticmethod
+    def running(aux: dict[str, PyTree], name: str, reward: Array, batch: Batch, decay: Scalar) -> Array:
+        """Decayed sums of the rewards so far in each episode [T, B, K], going on from the batch before. Batches of several
+        workers take turns: there, sums begin with the batch."""
+        if batch.worker is not None:
+            return rewards.running_returns(reward, jnp.zeros_like(reward[0]), batch, decay)[0]
+        returns, aux[name] = rewards.running_returns(reward, aux[name], batch, decay)
+        return returns
 
     def advantages(self, advantage: Array, valid: Array) -> Array:
         """Advantages [T, B, K] as they are weighed: standardised over the batch where that is asked for."""
@@ -136,3 +154,13 @@ class Components:
             return {}
         shares = weights if self.weighting is not None else self.fixed_weights(1.0)
         return {f"weight/{name}": w for name, w in zip(self.names, shares / shares.sum())}
+
+
+class ComponentBinding(ActorCriticBinding):
+    """An actor and a critic with the reward's components."""
+
+    def __init__(self, spec: Spec, network: NetworkConfig, c: Any, ratio: str = "joint"):
+        self.components = Components(spec.reward_components, c.reward)
+        super().__init__(spec, network, c, self.components.heads, ratio)
+        if self.components.weighting is not None and self.core is not None:
+            raise ConfigError("algo.reward.weighting: weights cannot be learned with network.memory; use fixed")

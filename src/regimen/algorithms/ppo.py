@@ -14,13 +14,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from regimen.algorithms import balance, own_loop
-from regimen.algorithms.actor_critic import FIXED, ActorCritic, ActorCriticBinding
+from regimen.algorithms.actor_critic import FIXED, ActorCritic
 from regimen.algorithms.base import register
-from regimen.algorithms.components import Components
+from regimen.algorithms.components import ComponentBinding, Components
 from regimen.algorithms.shared import adapt, explained, scheduled
 from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.schema import NetworkConfig
-from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
 from regimen.schedule import Minibatch, RowMatrix, draw_words
@@ -288,13 +287,10 @@ class PPO(ActorCritic):
         return own_loop.update_minibatch(self, state, minibatch)
 
 
-class PPOBinding(ActorCriticBinding):
-    """With the reward's components, and the kinds of the policy's outputs where their gradients are balanced."""
+class PPOBinding(ComponentBinding):
+    """With the kinds of the policy's outputs where their gradients are balanced."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: PPOConfig):
-        self.components = Components(spec.reward_components, c.reward)
-        super().__init__(spec, network, c, self.components.heads, c.ratio)
+        super().__init__(spec, network, c, c.ratio)
         kinds = balance.head_kinds(self.elements)
         self.head_kinds = kinds if c.balance_gradients and len(set(kinds.tolist())) == 2 else None
-        if self.components.weighting is not None and self.core is not None:
-            raise ConfigError("algo.reward.weighting: weights cannot be learned with network.memory; use fixed")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from regimen.config.algorithms.ppo import RewardConfig
 from regimen.config.domains import AlgorithmEntry
 from regimen.config.fields import Fraction, LogStd, Natural, NotNegative, Period, Positive, Whole
 
@@ -56,6 +57,8 @@ class IMPALAConfig:
     """Shift and scale advantages to mean 0 and deviation 1 over the whole batch, before they are weighted."""
     normalize_obs: bool = False
     """Shift and scale observations by running statistics, saved with the policy and frozen in evaluation."""
+    normalize_reward: bool = False
+    """Divide rewards by the running deviation of the discounted return (logged returns stay raw)."""
     log_std_init: LogStd = 0.0
     """Initial log standard deviation of continuous actions, in units of half the action range."""
     state_std: bool = False
@@ -63,6 +66,7 @@ class IMPALAConfig:
     bounded: Literal["auto", "clip", "tanh"] = "auto"
     """How continuous actions meet their bounds: clipped on their way to the environment, or squashed by tanh with its
     change of variables in the density. auto: tanh in hybrid spaces, clip elsewhere."""
+    reward: RewardConfig = field(default_factory=lambda: RewardConfig(heads=False))
 
 
 ENTRY = AlgorithmEntry(

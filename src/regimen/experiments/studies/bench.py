@@ -51,13 +51,13 @@ class Recipe:
         return cls(plural(n, "episode"), RolloutConfig(episodes=n), epochs, minibatch_size)
 
     @classmethod
-    def preset(cls, name: str, limit: int, device: str) -> Recipe:
+    def preset(cls, name: str, limit: int | None, device: str) -> Recipe:
         """What a preset says of the regimen. `limit`: its episodes are never made longer than the environment's."""
         preset = presets.load_preset(name)
         config = layers.from_preset(preset, layers.guess_device(device))
         lr = config.algo.lr if "lr" in preset.settings.get("algo", {}) else None
         args = dict(config.env_args)
-        if args.get(LIMIT, 0) >= limit:
+        if limit and args.get(LIMIT, 0) >= limit:
             args.pop(LIMIT)
         return cls(name, config.rollout, config.algo.epochs, config.algo.minibatch_size, lr, tuple(args.items()))
 
@@ -71,10 +71,10 @@ class Recipe:
         algo = dataclasses.replace(config.algo, **passes, **dict(self.algo))
         return config.replace(rollout=self.rollout, algo=algo, env_args=config.env_args | dict(self.env_args))
 
-    def describe(self, config: TrainConfig, limit: int) -> str:
+    def describe(self, config: TrainConfig, limit: int | None, native: bool = True) -> str:
         config = self.apply(config)
         limit = config.env_args.get(LIMIT, limit)
-        return describe(config, resolve(config, native=True, max_episode_steps=limit))
+        return describe(config, resolve(config, native=native, max_episode_steps=limit))
 
 
 # --- an outlier ------------------------------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ from typing import Annotated, Any, ClassVar
 from regimen.config import layers
 from regimen.config.fields import Natural, Positive, Range, Whole
 from regimen.config.schema import TrainConfig
+from regimen.engines import device as devices
+from regimen.envs import registry
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, nearest
-from regimen.experiments.studies.frame import flag, native_env, read_options
+from regimen.experiments.studies.frame import flag, read_options
 
 PARTS = ("gradient", "target", "epochs", "rates", "outlier")
 PRESETS = ("single_episode", "parallel_25", "big_batch")
+COMPILED = ("gradient", "outlier")  # parts that begin again and again at one state, which takes a native environment
 SCHEDULES = ("lr_schedule", "clip_schedule", "ent_schedule")
 BUDGET = 200_000  # env steps, where the environment's own settings do not say
 
@@ -91,9 +94,25 @@ def prepare(
     if options.lr is not None:
         settings["algo.lr"] = options.lr
     config = layers.build_config(env, preset=preset, overrides=settings).replace(curriculum={})
-    handle = native_env(env, config.env_args, config.device)
+    devices.configure(config.device, registry.is_native(env))
+    handle = registry.resolve(env, config.env_args)
+    if handle.native is None:
+        options = dataclasses.replace(options, parts=parts_in_python(options.parts, handle.id))
     target = options.target if options.target is not None else handle.return_threshold
     if target is None and set(options.parts) - {"gradient"}:
         raise ConfigError(f"--target: {handle.id} has no return threshold; give the evaluation return to reach")
     budget = options.budget or config.total_steps or BUDGET
     return config, handle, dataclasses.replace(options, target=target, budget=budget)
+
+
+def parts_in_python(parts: tuple[str, ...], env: str) -> tuple[str, ...]:
+    """What can be measured on an environment that Python steps: of all parts those that only train; refused where only
+    the others are asked for."""
+    rest = tuple(part for part in parts if part not in COMPILED)
+    if parts == PARTS or rest == parts:
+        return rest
+    wanted = ", ".join(part for part in parts if part in COMPILED)
+    raise ConfigError(
+        f"--parts: {wanted} begin many rollouts at one state, which takes a native environment; {env} is stepped in "
+        f"Python, choose from {', '.join(part for part in PARTS if part not in COMPILED)}"
+    )

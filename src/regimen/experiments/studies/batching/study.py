@@ -28,6 +28,7 @@ from regimen.experiments.studies.bench import Bench, Recipe, copied, native_engi
 from regimen.experiments.studies.curves import Curve, Results, Row
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick
 from regimen.experiments.studies.gradients import GradientNoise, Rollouts, groups
+from regimen.experiments.studies.host_bench import HostBench
 from regimen.experiments.studies.report import fill, numbers_of, read_texts
 from regimen.reports.table import Table
 from regimen.statistics import Estimate
@@ -103,7 +104,8 @@ class BatchingStudy(Frame):
             o = self.options
             first = next(iter(self.benches.values()), None)  # one evaluator for all: policies have the same form
             evaluator = None if first is None else first.evaluator
-            self.benches[regimen.program] = Bench(
+            kind = Bench if self.handle.native is not None else HostBench
+            self.benches[regimen.program] = kind(
                 regimen, self.config, self.seeds, self.budget, o.checks, o.eval_episodes, evaluator
             )
         return self.benches[regimen.program]
@@ -238,7 +240,7 @@ class BatchingStudy(Frame):
         """Ratios are to the first regimen."""
         base, limit = self.races.get(self.key(regimens[0])), self.handle.max_episode_steps
         return [
-            {"name": regimen.name, "regimen": regimen.describe(self.config, limit)}
+            {"name": regimen.name, "regimen": regimen.describe(self.config, limit, self.handle.native is not None)}
             | rows.race_row(race, base, self.target, self.budget)
             for regimen in regimens
             if (race := self.races.get(self.key(regimen)))
