@@ -35,7 +35,12 @@ NAVIGATION = {
         *("network_defense", "empowerment", "worlds"),
     ],
     "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "search", "studies"],
-    "Results and help": ["results", "surprises", "reliability", "troubleshooting", "migrating"],
+    "Results and help": ["results", "surprises", "reliability", "troubleshooting"],
+    "Coming from": [
+        "migrating",
+        *(f"coming_from/{name}" for name in ("stable_baselines3", "cleanrl", "rllib", "batch_training", "ppo_trainer")),
+        *(f"coming_from/{name}" for name in ("air_traffic", "empowerment_learner", "update_strategies")),
+    ],
     "Inside": [
         *("run_directory", "extending", "architecture"),
         *("project/contributing", "project/security", "project/changelog", "project/licence"),

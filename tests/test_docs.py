@@ -220,12 +220,16 @@ COMPLETE = {
     "extending.md": (0, 1, 2, 3, 4, 5, 6, 7),
     "empowerment.md": (0,),
     "environments.md": (0, 2),
+    **{f"coming_from/{page.name}": (0,) for page in (ROOT / "docs" / "coming_from").glob("*.md")},
     "offline.md": (0,),
     "search.md": (0,),
     "studies.md": (0,),
     "worlds.md": (0,),
 }
 LONG = {("offline.md", 0), ("studies.md", 0)}
+LONG |= {
+    (f"coming_from/{name}.md", 0) for name in ("cleanrl", "air_traffic", "empowerment_learner", "update_strategies")
+}
 # Blocks that define something: (page, number) -> the test below that uses it.
 USED = {
     ("agents.md", 0): "test_the_function_that_flies_agents",
@@ -256,8 +260,9 @@ def names_of(page: str, number: int) -> dict:
 def test_every_snippet_is_run():
     """Those of the architecture and the README are run above."""
     known = {(page, n) for page, numbers in COMPLETE.items() for n in numbers} | set(USED)
-    pages = [p for p in (ROOT / "docs").rglob("*.md") if p.name not in (*ELSEWHERE, ARCHITECTURE.name)]
-    assert known == {(page.name, n) for page in pages for n in range(len(blocks(page, "python")))}
+    docs = ROOT / "docs"
+    pages = [p for p in docs.rglob("*.md") if p.name not in (*ELSEWHERE, ARCHITECTURE.name)]
+    assert known == {(p.relative_to(docs).as_posix(), n) for p in pages for n in range(len(blocks(p, "python")))}
     assert all(name in globals() for name in USED.values())
     assert len(CODE) == len(blocks(ARCHITECTURE, "python"))
     for page, file in ELSEWHERE.items():
@@ -270,6 +275,17 @@ def test_every_snippet_is_run():
 )
 def test_pages_run(page, number, tmp_path, monkeypatch, registries):
     run_as_module(snippet(page, number), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "coming_from").glob("*.md")), ids=lambda page: page.stem)
+def test_who_comes_from_elsewhere_finds_their_own_beside_ours(page, tmp_path):
+    """Theirs as text, ours as Python and as a command, what differs; and what is told to be written can be read."""
+    text = page.read_text()
+    assert blocks(page, "text") and blocks(page, "python") and commands(page) and "## What differs, and why" in text
+    assert "## Names" in text or "## What was claimed, and what was measured" in text
+    for body in blocks(page, "yaml"):
+        (tmp_path / "my.yaml").write_text(body)
+        layers.build_config("cartpole", config_file=tmp_path / "my.yaml")
 
 
 @pytest.fixture(scope="module")

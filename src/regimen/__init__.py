@@ -105,6 +105,9 @@ def __getattr__(name: str) -> Any:
 
         if name in domains():
             return domains()[name]
+        from regimen.config.names import of_python
+
+        raise AttributeError(f"module 'regimen' has no attribute '{name}'{of_python('regimen', name)}")
     raise AttributeError(f"module 'regimen' has no attribute '{name}'")
 
 

@@ -1,4 +1,5 @@
-"""Numbers, durations, plurals and tables as text for people. Imports nothing but the standard library."""
+"""Numbers, durations, plurals and tables as text for people; figures by every name that people have for them. Imports
+nothing but the standard library."""
 
 from __future__ import annotations
 
@@ -53,3 +54,38 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Write a table as lines whose columns are equally wide."""
     widths = [max(map(len, column)) for column in zip(head, *rows)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+MEASURES = {"mean": "return_mean", "avg": "return_mean", "std": "return_std", "min": "return_min", "max": "return_max"}
+FIGURES = {f"{short}_reward": name for short, name in MEASURES.items()}  # name of other trainers -> ours
+FIGURES |= {f"episode_reward_{short}": FIGURES[f"{short}_reward"] for short in ("mean", "min", "max")}
+FIGURES |= {"avg_length": "length_mean", "mean_length": "length_mean", "episode_len_mean": "length_mean"}
+FIGURES |= {"ep_rew_mean": "return_mean", "ep_len_mean": "length_mean"}
+FIGURES |= {"kl_divergence": "approx_kl", "clipfrac": "clip_fraction", "total_loss": "loss"}
+
+
+class Figures(dict[str, float]):
+    """Results by name, in our words: `return_mean`, `length_mean`. They are also found by the names that other trainers
+    have for them (`avg_reward`), and those of training episodes without `rollout/` in front."""
+
+    def place(self, name: object) -> str | None:
+        """The name under which a figure is here, if it is."""
+        ours = FIGURES.get(str(name), str(name))
+        return next((key for key in (ours, f"rollout/{ours}") if dict.__contains__(self, key)), None)
+
+    def __missing__(self, name: str) -> float:
+        place = self.place(name)
+        if place is None:
+            ours = FIGURES.get(name)
+            known = f" ({ours}); no episode ended since the last one" if ours else f"; there are {', '.join(self)}"
+            raise KeyError(f"{name}{known}")
+        return self[place]
+
+    def __contains__(self, name: object) -> bool:
+        return self.place(name) is not None
+
+    def get(self, name: str, default=None):
+        place = self.place(name)
+        return default if place is None else self[place]

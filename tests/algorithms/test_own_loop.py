@@ -20,7 +20,7 @@ from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.registry import make_env
 from regimen.errors import ConfigError
 from regimen.sources.trajectory_buffer import TrajectoryBuffer
-from regimen.types import Spec
+from regimen.types import Batch, Spec
 
 TINY = NetworkConfig(hidden=(8,))
 BOX = gym.Box(-1, 1, (3,), np.float32)
@@ -228,3 +228,84 @@ def test_rows_that_do_not_fit_are_named(hybrid, components):
     )
     with pytest.raises(ConfigError, match=r"action mask: Dict\(.*\) needs a dict of masks"):
         algo.sample(state, np.zeros(3), jax.random.key(0), mask=5)
+
+
+# --- a whole update --------------------------------------------------------------------------------------------------
+
+COMPONENTS = ("goal", "time", "shape")
+ENDS = {9: True, 29: False, 63: False}  # row of an episode's last step -> whether it terminated
+LEARNED = RewardConfig(weighting="learned", scale="episode_sum", warmup=1, weight_lr=0.1, task="goal")
+CASES = {
+    "learned": {"reward": LEARNED, "normalize_reward": True},
+    "attention": {"reward": dataclasses.replace(LEARNED, attention=True, norm="zscore"), "normalize_obs": True},
+    "fixed": {"reward": RewardConfig(weights="goal=1 time=0.5 shape=0.1", scale="return_std", warmup=0)},
+    "one head": {"reward": RewardConfig(heads=False, weights="time=0.5"), "normalize_reward": True, "gamma": 0.9},
+    "monte carlo": {"returns": "monte_carlo", "kl_coef": 0.5, "kl_target": 1e-5, "normalize_advantage": False},
+    "target_kl": {"reward": LEARNED, "target_kl": 1e-4, "lr": 0.1},
+}
+
+
+def collected(algo, state, seed):
+    """The same 64 steps as a buffer and as the batch of a source."""
+    rng, buffer, rows = np.random.default_rng(seed), TrajectoryBuffer(), []
+    after = rng.uniform(-1, 1, 3).astype(np.float32)
+    for t in range(64):
+        obs, after = after, rng.uniform(-1, 1, 3).astype(np.float32)
+        action, log_prob, value = algo.sample(state, obs, jax.random.key(1000 * seed + t))
+        reward = np.array([action - 0.5, -0.1, 5 * rng.normal()], np.float32)
+        rows.append((obs, action, log_prob, reward, after))
+        if t == 0 or t - 1 in ENDS:
+            buffer.start_episode()
+        buffer.add_step(obs, action, dict(zip(COMPONENTS, reward)), value, log_prob)
+        if t in ENDS:
+            buffer.finish_episode(algo.value(state, after), ENDS[t])
+            after = rng.uniform(-1, 1, 3).astype(np.float32)
+    obs, action, log_prob, reward, successor = (np.stack(x)[:, None] for x in zip(*rows))
+    ends = {end: np.array([[t in ENDS and ENDS[t] == end] for t in range(64)]) for end in (True, False)}
+    valid, extras = np.ones((64, 1), bool), {"log_prob": log_prob}
+    return buffer, Batch(obs, action, reward, ends[True], ends[False], successor, valid, extras)
+
+
+QUICK = ("learned", "target_kl")
+
+
+@pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES])
+def test_a_loop_of_ones_own_is_the_update_of_ppo(case):
+    """Three updates of three epochs: parameters, weights, statistics and the clock are those of `update` on the same
+    data, with the components scaled, their weights learned, and the epochs ended by the target."""
+    settings = {"lr": 0.01, "epochs": 3, "minibatch_size": 64} | CASES[case]
+    algo = bound(BOX, gym.Discrete(2), COMPONENTS, **settings)
+    ours = theirs = algo.init(jax.random.key(0))
+    update = jax.jit(lambda algo, state, batch: algo.update(state, batch))
+    stops = 0
+    for i in range(3):
+        buffer, batch = collected(algo, theirs, i)
+        theirs, metrics = update(algo, theirs, batch)
+        theirs = theirs.replace(clock=theirs.clock.advance(np.int32(64), np.int32(3)))
+        ours, losses = algo.begin_update(ours, buffer), []
+        for _ in range(3):
+            for minibatch in buffer.create_minibatches(64):
+                ours, of_minibatch = algo.update_minibatch(ours, minibatch)
+                losses.append(of_minibatch)
+            if of_minibatch.get("stop"):
+                stops += 1
+                break
+        assert len(losses) == metrics["gradient_steps"]
+        ours = algo.end_update(ours, buffer, losses)
+        for name in ("loss", "approx_kl", "value_loss"):
+            assert np.mean([x[name] for x in losses]) == pytest.approx(float(metrics[name]), rel=1e-4, abs=1e-6)
+        data = [dataclasses.replace(x, key=jax.random.key_data(x.key)) for x in (ours, theirs)]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), *data)
+    if "reward" in settings and settings["reward"].weighting == "learned":
+        beta = ours.aux["weights"]["params"]["beta"]
+        assert float(jnp.abs(beta - beta[0]).max()) > 0.05, "weights were learned"
+    assert (stops > 0) == (case == "target_kl")
+
+
+def test_rewards_that_an_update_cannot_split_are_named():
+    algo = bound(BOX, gym.Discrete(2), COMPONENTS)
+    state = algo.init(jax.random.key(0))
+    buffer = TrajectoryBuffer()
+    buffer.add_episode(np.zeros((2, 3)), [0, 1], [1.0, 1.0], [0.0, 0.0], log_probs=[-0.7, -0.7])
+    with pytest.raises(ConfigError, match=r"must be by component \(goal, time, shape\)"):
+        algo.begin_update(state, buffer)

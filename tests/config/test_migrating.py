@@ -1,6 +1,7 @@
 """Names of other trainers are answered with ours, everywhere a setting can be named."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,24 +10,159 @@ import yaml
 import regimen
 from regimen.cli.train import read
 from regimen.config import layers, names
+from regimen.config.domains import domains
 from regimen.config.schema import ALGORITHMS
 from regimen.errors import RegimenError
 
-PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
-LEAVES = {algo: layers.leaf_types(algo) for algo in ALGORITHMS}
+DOCS = Path(__file__).parents[2] / "docs"
+LEAVES = {algo: layers.usable(algo) for algo in ALGORITHMS}
+
+
+ENVS = {"sac": "pendulum", "cql": "pendulum", "empowerment": "world/corr5"}
+RIGHT = {"algo.lr_schedule": "linear", "algo.gae_lambda": "0.9", "env": "head_on", "algorithm": "PPO"}
+RIGHT |= {"algo.gamma": "0.9", "algo.gamma_r": "0.9", "algo.activation": "relu", "network.activation": "relu"}
+RIGHT |= {"network.hidden": "[32, 16]", "network.memory": "gru", "algo.log_std_init": "-1", "env_args": None}
+RIGHT |= {"algo.hidden_dim": "8"}
+BOOLEAN = ("algo.normalize_obs", "algo.normalize_reward", "algo.normalize_advantage", "algo.learn_alpha")
+WHAT = re.compile(r"here it is (?:`(regimen [^`]+)`|--?([\w.-]+)((?: (?!\()(?:'[^']*'|\S+))?))")
 
 
 @pytest.mark.parametrize("name", list(names.names().values()), ids=lambda n: n.other)
-def test_every_entry_leads_to_a_setting_and_from_a_name_that_is_none(name):
+def test_every_entry_leads_to_settings(name):
     for ours in name.ours:
-        assert any(ours in leaves for leaves in LEAVES.values()), ours
-    assert layers.resolve_key(name.other, "ppo") is None, "it is a setting already"
+        assert ours.startswith("env_args") or any(ours in leaves for leaves in LEAVES.values()), ours
+    assert name.command or layers.resolve_key(name.other, "ppo") is None, "it is a setting already"
+    assert all(name.writes[s] is not False or name.ours[s] for s in name.ours), "what differs is said"
 
 
-def test_names_are_listed_once():
-    text = Path(names.__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    listed = re.findall(r"^(\w+):", text, re.MULTILINE)  # YAML takes the last of equal keys without a word
-    assert sorted(listed) == sorted(names.names())
+def given_for(name, setting):
+    """A value that somebody may have given under another trainer's name."""
+    if isinstance(name.writes.get(setting), dict):
+        return "false"
+    return "true" if setting in BOOLEAN else RIGHT.get(setting, "1")
+
+
+@pytest.mark.parametrize("algo", list(ALGORITHMS))
+def test_every_answer_is_a_command_that_can_be_read(algo, tmp_path, monkeypatch):
+    """The whole table with each algorithm: the setting named is one of this algorithm, and what is to be written can be
+    written; or the algorithm has none, and then no setting is offered."""
+    monkeypatch.chdir(tmp_path)
+    train = ["train", ENVS.get(algo, "cartpole"), "--algo", algo]
+    for other, name in names.names().items():
+        setting = names.setting_of(name, LEAVES[algo])
+        value = given_for(name, setting)
+        end = layers.suggest(other, algo, dash="--", given=value)
+        if name.command:
+            assert name.command in end
+            continue
+        if setting is None:
+            explained = "the prior system" in end or "named otherwise" in end
+            assert explained or end.startswith(f"; {algo} has none, only "), (other, end)
+            continue
+        if "named otherwise here" in end:  # empowerment's own answer
+            continue
+        told = WHAT.match(end.removeprefix("; "))
+        assert told, (other, end)
+        if told.group(1):
+            argv = shlex.split(told.group(1)) + train[2:]
+            assert "ENV" in argv or read(argv[2:])[0].env
+            continue
+        assert setting == "env_args" or told.group(2).replace("-", "_").replace("env.", "env_args.", 1) in (
+            setting,
+            *({"no_track", "track.enabled"} if setting == "track.enabled" else ()),
+        ), (other, end)
+        if told.group(3) and "KEY" not in end:
+            flags = shlex.split(f"--{told.group(2)}{told.group(3)}")
+            extra = ["--data", "x"] if setting == "data" else []
+            tokens = [*train[1:], *flags, *extra] if setting not in ("env", "algorithm") else [train[1], *flags]
+            config, _ = read(tokens)
+            assert config.total_steps or config.total_episodes
+
+
+def test_no_answer_means_another_unit():
+    """What counts something else there is written in its own unit, or without its number."""
+    told = {
+        "checkpoint_every": ("ppo", "checkpoint.every: 20 steps"),
+        "eval_frequency": ("ppo", "eval.every: 20 episodes"),
+        "train_batch_size": ("sac", "algo.batch_size: 20 (rows of one"),
+        "training_intensity": ("sac", "algo.update_ratio (gradient steps per env step; theirs counts rows"),
+        "n_steps": ("ppo", "rollout.steps (ours counts"),
+        "max_steps": ("ppo", "total_steps (the budget; the length"),
+        "max_steps_per_episode": ("ppo", "env_args.max_episode_steps: 20"),
+        "num_minibatches": ("ppo", "algo.minibatch_size (rows"),
+        "polyak": ("sac", "algo.tau (ours"),
+        "neighbor_topk": ("ppo", "env_args.neighbors: 20"),
+    }
+    for other, (algo, words) in told.items():
+        assert layers.suggest(other, algo, given=20).startswith(f"; here it is {words}"), other
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("head_on --algo PPO --timesteps 100000 --gpu", "here it is --total-steps 100000"),
+        ("head_on --gpu", "here it is --device gpu"),
+        ("--scenario head_on", "here it is `regimen train airspace/head_on`"),
+        ("--env-id CartPole-v1", "here it is `regimen train gym:CartPole-v1`"),
+        ("cartpole --enable-mlflow false", "here it is --no-track"),
+        ("cartpole --max-steps-per-episode 500", "here it is --env.max-episode-steps 500"),
+        ("pendulum --algo SAC --clip-range 0.1", "sac has none, only ppo, appo (algo.clip_eps)"),
+        ("pendulum --algo SAC --algo.clip-eps 0.1", "sac has none: it is a setting of --algo ppo or appo"),
+    ],
+)
+def test_what_people_type_first(argv, words):
+    with pytest.raises(RegimenError) as error:
+        read(argv.split())
+    assert words in str(error.value)
+
+
+def test_names_in_any_case():
+    for env, algo in (("head_on", "PPO"), ("Head-On", "ppo"), ("CartPole", "Impala"), ("PENDULUM", "SAC")):
+        config, _ = read([env, "--algo", algo])
+        assert config.algorithm == algo.lower()
+        assert config.env in ("airspace/head_on", "cartpole", "pendulum")
+        assert regimen.Trainer(env, algo).config.env == config.env
+    with pytest.raises(RegimenError, match="unknown algorithm 'DQN'"):
+        read(["cartpole", "--algo", "DQN"])
+
+
+def test_a_section_of_another_trainer_is_written_in_our_words(tmp_path):
+    """What is told to write is what the section means: with it the file trains."""
+    file = tmp_path / "my.yaml"
+    section = {"rollout_batch_size": 10, "update_epochs": 4, "minibatch_size": 64, "learning_rate": 0.001, "gamma": 0.9}
+    for title in ("trainer", "ppo", "training"):
+        file.write_text(yaml.safe_dump({title: section}))
+        with pytest.raises(RegimenError, match=f"unknown setting '{title}'; all of it in the words") as error:
+            layers.build_config("cartpole", config_file=file)
+        file.write_text(str(error.value).partition("words of this one: ")[2])
+        config = layers.build_config("cartpole", config_file=file)
+        assert (config.rollout.episodes, config.algo.epochs, config.algo.minibatch_size) == (10, 4, 64)
+        assert (config.algo.lr, config.algo.gamma) == (0.001, 0.9)
+
+
+def test_a_section_that_means_something_else_is_answered_key_by_key():
+    section = {"n_steps": 128, "clip": {"clip_range": 0.1}, "lambda_": 0.9, "xyzzy": 1, "name": "a"}
+    with pytest.raises(RegimenError) as error:
+        layers.build_config("cartpole", overrides={"ppo": section})
+    for words in (
+        "n_steps: here it is rollout.steps (ours counts",
+        "{algo: {clip_eps: 0.1}}",
+        "lambda_: here it is algo.gae_lambda: 0.9",
+        "xyzzy: `regimen train --help` lists them",
+        "'name' is ambiguous",
+    ):
+        assert words in str(error.value)
+    assert "all of it" not in str(error.value).partition("clip;")[0]
+
+
+def test_names_are_listed_once_in_each_file():
+    files = [Path(names.__file__).with_suffix(".yaml"), *(Path(d.names) for d in domains().values() if d.names)]
+    assert len(files) > 1
+    for file in files:
+        listed = re.findall(r"^(\w+):", file.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(set(listed)) == len(listed) and set(listed) <= set(
+            names.names()
+        )  # YAML takes the last of equal keys
 
 
 @pytest.mark.parametrize(
@@ -73,7 +209,22 @@ def test_other_unknown_names_still_get_the_nearest():
         layers.build_config("cartpole", overrides={"algo.clip_epss": 0.1})
 
 
-def test_the_page_has_the_tables_of_the_code():
-    text = PAGE.read_text()
-    assert names.page(text) == text, "run `python -m regimen.config.names docs/migrating.md`"
-    assert all(f"`{name.other}`" in text for name in names.names().values())
+def test_the_pages_have_the_tables_of_the_code():
+    pages = [DOCS / "migrating.md", *sorted((DOCS / "coming_from").glob("*.md"))]
+    texts = [page.read_text() for page in pages]
+    write = "run `python -m regimen.config.names docs/migrating.md docs/coming_from/*.md`"
+    assert [names.page(text) for text in texts] == texts, write
+    assert [other for other in names.names() if f"`{other}`" not in "".join(texts)] == []
+
+
+SECTION = "trainer:\n  rollout_batch_size: 10\n  update_epochs: 4\n  minibatch_size: 64\n"
+
+
+def test_the_documents_own_file_is_answered_as_its_page_says(tmp_path):
+    page = (DOCS / "coming_from" / "batch_training.md").read_text()
+    (file := tmp_path / "my.yaml").write_text(SECTION)
+    assert SECTION in page
+    with pytest.raises(RegimenError) as error:
+        layers.build_config("durotaxis", config_file=file)
+    told = yaml.safe_load(str(error.value).partition("words of this one: ")[2])
+    assert told == yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])

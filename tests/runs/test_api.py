@@ -53,8 +53,9 @@ def test_a_trainer_trains_evaluates_saves_and_loads(small, tmp_path):
     result = trainer.train(callback=lambda info: seen.append(info["update"]))
     assert seen == [1] and trainer.result is result
     played = trainer.evaluate(num_episodes=3)
-    assert set(played) == {"avg_reward", "std_reward", "min_reward", "max_reward", "avg_length"}
-    assert played["min_reward"] <= played["avg_reward"] <= played["max_reward"] and played == trainer.evaluate(3)
+    assert set(played) == {"return_mean", "return_std", "return_min", "return_max", "length_mean"}
+    assert played["return_min"] <= played["avg_reward"] <= played["return_max"] and played == trainer.evaluate(3)
+    assert played["avg_length"] == played["length_mean"] and "avg_reward" in played and played.get("rewards") is None
     folder = trainer.save(tmp_path / "policy")
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "policy.safetensors"]
     other = regimen.Trainer("cartpole").load(folder)

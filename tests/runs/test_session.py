@@ -24,6 +24,7 @@ from regimen.files.storage import replacing
 from regimen.runs.api import train
 from regimen.runs.loop import evaluation_seed
 from regimen.runs.session import mean_row
+from regimen.words import Figures
 from support import BROKEN, EPISODES, EPISODIC, STEPS, TINY, UPDATE, comparable, final_state, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -365,3 +366,20 @@ def test_schedules_need_a_length(tmp_path):
     config = dataclasses.replace(config, total_steps=None, total_episodes=None, out=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match=r"algo.lr_schedule: 'linear' has no length; set algo.horizon or a budget"):
         train(config)
+
+
+def test_a_callback_of_another_trainer_finds_its_figures(tmp_path):
+    """`avg_reward` of one episode per update is its return, also where no row of the log is due."""
+    seen = []
+
+    def callback(info):
+        seen.append((info["episode"], info["step_metrics"]["avg_reward"], info["step_metrics"]["avg_length"]))
+
+    one = {"rollout.steps": None, "rollout.episodes": 1, "rollout.num_envs": 1, "log.every": "3"}
+    result = regimen.train("cartpole", callback=callback, out=str(tmp_path / "run"), **TINY | one, total_episodes=6)
+    returns = result.episodes["return"]
+    assert [episode for episode, _, _ in seen] == [1, 2, 3, 4, 5, 6] and all(r == length for _, r, length in seen)
+    since_row = [returns[i - i % 3 : i + 1].mean() for i in range(6)]
+    assert [r for _, r, _ in seen] == pytest.approx(since_row)
+    with pytest.raises(KeyError, match=r"avg_reward \(return_mean\); no episode ended since the last one"):
+        Figures({"loss": 1.0})["avg_reward"]

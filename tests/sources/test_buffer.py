@@ -487,3 +487,63 @@ def test_clear_forgets_everything():
     buffer.add_episode({"of": [0.0]}, (np.zeros((1, 3)),), [{"a": 1.0}], [0.0])  # a step may look different now
     buffer.compute_returns_and_advantages(GAMMA, LAMBDA)
     assert len(buffer.rows()) == 1
+
+
+# --- the words of others ---------------------------------------------------------------------------------------------
+
+EPISODE = {"states": [[0.0], [1.0]], "actions": [0, 1], "rewards": [1.0, 2.0], "values": [0.5, 0.25]}
+END = {"log_probs": [-0.7, -0.6], "final_values": 4.0, "terminated": False, "success": True}
+
+
+def test_the_words_of_other_buffers():
+    """An episode by the names that a reader of others' code has, or as one dict, is the episode it is by ours."""
+    ours = TrajectoryBuffer()
+    ours.add_episode(*EPISODE.values(), 4.0, False, [-0.7, -0.6], success=True)
+    by_name, as_dict, by_step = TrajectoryBuffer(), TrajectoryBuffer(), TrajectoryBuffer()
+    by_name.add_episode(**EPISODE, **END)
+    as_dict.add_episode(EPISODE | END)
+    by_step.start_episode()
+    for t in range(2):
+        by_step.add_step(*(column[t] for column in EPISODE.values()), END["log_probs"][t])
+    by_step.finish_episode(final_values=4.0, terminated=False, success=True)
+    ours.compute_returns_and_advantages(0.5, 1.0)
+    expected = ours.rows()
+    assert expected.returns.tolist() == [3.0, 4.0]
+    for buffer in (by_name, as_dict, by_step):
+        buffer.compute_returns_and_advantages_for_all_episodes(0.5, 1.0)
+        (minibatch,) = buffer.create_minibatches(minibatch_size=2, shuffle=False)
+        for name in ("states", "actions", "rewards", "values", "log_probs", "returns", "advantages"):
+            np.testing.assert_array_equal(minibatch[name], getattr(expected, name))
+        assert minibatch["rewards"].tolist() == [1.0, 2.0] and set(minibatch) == set(minibatch.keys())
+        assert buffer.stats()["avg_reward"] == buffer.stats()["return_mean"] == 3.0
+        assert buffer.stats()["avg_length"] == 2.0 and "avg_reward" not in list(buffer.stats())
+
+
+def test_rewards_of_a_minibatch_are_by_component_where_they_came_so():
+    buffer = TrajectoryBuffer()
+    buffer.add_episode([0, 1], [0, 0], {"a": [1.0, 2.0], "b": [0.0, -1.0]}, [0.0, 0.0], terminated=True)
+    buffer.compute_returns_and_advantages(0.9, 0.9)
+    assert {name: x.tolist() for name, x in buffer.rows()["rewards"].items()} == {"a": [1.0, 2.0], "b": [0.0, -1.0]}
+
+
+def test_what_is_nothing_here_is_answered():
+    buffer = TrajectoryBuffer()
+    for use, words in (
+        (
+            lambda: buffer.add_episode(*EPISODE.values(), [-0.7, -0.6], 4.0, False),
+            "give log_probs, final_value",
+        ),
+        (lambda: buffer.add_episode(*EPISODE.values(), 4.0, [False, True]), "one value each, after values"),
+        (lambda: buffer.add_episode([0.0], [1]), "add_episode: no rewards; give states, actions, rewards and values"),
+    ):
+        with pytest.raises(TrajectoryError, match=words):
+            use()
+        assert len(buffer) == 0
+    with pytest.raises(AttributeError, match=r"here it is `buffer.clear\(\)`"):
+        buffer.clear_memory()
+    buffer.add_episode(**EPISODE)
+    buffer.compute_returns_and_advantages(0.9, 0.9)
+    with pytest.raises(KeyError, match=r"old_log_probs.*here it is `minibatch.log_probs`"):
+        buffer.rows()["old_log_probs"]
+    with pytest.raises(KeyError, match="'state'; a column is one of states, actions"):
+        buffer.rows()["state"]

@@ -57,6 +57,11 @@ MISUSE = {
     "compute open": (lambda: fresh(3), compute(0.9, 0.9), "episode 1 is still open after 3 steps; call finish_episode"),
     "minibatches too early": (fresh, lambda b: b.create_minibatches(2), "no advantages yet: call compute_returns"),
     "rows too early": (fresh, lambda b: b.rows(), "no advantages yet: call compute_returns"),
+    "whole in another order": (
+        fresh,
+        lambda b: b.add_episode(np.zeros((2, 3)), [0, 1], [1.0, 1.0], [0.0, 0.0], [-1.0, -1.0], 0.0, True),
+        "give log_probs, final_value, terminated and success by name",
+    ),
     "size 0": (fresh, lambda b: b.create_minibatches(0), "size: 0 must be at least 1"),
     "size half": (fresh, lambda b: b.create_minibatches(0.5), "size: 0.5 is not a whole number"),
     "gamma above 1": (fresh, compute(1.01, 0.9), "gamma: 1.01 must be 0 to 1"),

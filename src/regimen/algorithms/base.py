@@ -13,6 +13,7 @@ import numpy as np
 
 from regimen import spaces
 from regimen.config.fields import Count
+from regimen.config.names import Answering
 from regimen.config.schema import NetworkConfig
 from regimen.config.validation import field_types
 from regimen.normalize import RunningStats
@@ -47,7 +48,7 @@ class Binding:
         return 0
 
 
-class Algorithm:
+class Algorithm(Answering):
     """Hyper-parameters and, once bound to a `Spec`, networks. Methods are pure. The rest of the system asks the class
     for its traits, which are the attributes below."""
 

@@ -89,8 +89,8 @@ class Components:
 
     @staticmethod
     def running(aux: dict[str, PyTree], name: str, reward: Array, batch: Batch, decay: Scalar) -> Array:
-        """Decayed sums of the rewards so far in each episode [T, B, K], going on from the batch before. Batches of several
-        workers take turns: there, sums begin with the batch."""
+        """Decayed sums of the rewards so far in each episode [T, B, K], going on from the batch before. Batches of
+        several workers take turns: there, sums begin with the batch."""
         if batch.worker is not None:
             return rewards.running_returns(reward, jnp.zeros_like(reward[0]), batch, decay)[0]
         returns, aux[name] = rewards.running_returns(reward, aux[name], batch, decay)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,15 @@ import numpy as np
 from regimen import spaces
 from regimen.algorithms import balance
 from regimen.algorithms.base import Algorithm
+from regimen.algorithms.shared import adapt
 from regimen.errors import ConfigError, nearest
+from regimen.normalize import RunningStats
 from regimen.schedule import pack
-from regimen.types import Array, PyTree, State
+from regimen.types import Array, Batch, PyTree, State
 
 if TYPE_CHECKING:
-    from regimen.algorithms.ppo import PPO
-    from regimen.sources.trajectory_buffer import MinibatchRows
+    from regimen.algorithms.ppo import PPO, PPORow
+    from regimen.sources.trajectory_buffer import MinibatchRows, TrajectoryBuffer
 
 Value = np.ndarray | dict[str, np.ndarray]  # of a state; by component where there are several critic heads
 BLOCK = 64  # minibatches are padded to multiples of it, so that their sizes hardly ever compile anew
@@ -60,10 +63,45 @@ class OwnLoop(Algorithm):
         return {name: values[..., k] for k, name in enumerate(self.bound.spec.reward_components)}
 
 
-def update_minibatch(algo: PPO, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
-    rows, valid = pad(rows_of(algo, minibatch))
-    state, losses = _step(algo, state, rows, valid)
-    return state, {name: float(x) for name, x in losses.items()}
+class OwnUpdate(OwnLoop):
+    """What PPO offers beside: `begin_update`, epochs of `update_minibatch` and `end_update` are its `update`."""
+
+    def begin_update(self: Any, state: State, buffer: TrajectoryBuffer) -> State:
+        """Give a buffer of finished episodes the returns and advantages that `update` would learn from, in place of
+        `compute_returns_and_advantages`: by these settings, components scaled and weighed, weights learned."""
+        if self.bound.core is not None:
+            raise ConfigError("begin_update: network.memory needs sequences, which a TrajectoryBuffer does not keep")
+        buffer.compute_returns_and_advantages(self.gamma, 1.0)
+        whole = buffer.rows()
+        columns = rows_of(self, whole)
+        last, final = buffer.ends()
+        value = columns["value"]
+        after = np.concatenate([value[1:], value[:1]])
+        after[last] = by_head(self, "final values", final)
+        done = np.zeros(len(whole), bool)
+        done[last] = True
+        columns |= {"reward": rewards_of(self, whole.rewards), "after": after, "done": done}
+        columns, valid = pad(columns)
+        state, rows, weights = _begin(self, state, columns, valid)
+        advantage, target = (np.asarray(x)[: len(whole)] for x in (rows.advantage, rows.target))
+        buffer.weigh(self.by_component(target), advantage, np.asarray(weights))
+        return state
+
+    def update_minibatch(self: Any, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
+        """One gradient step on rows of a `TrajectoryBuffer`. After `begin_update` they are weighed as in `update`; else
+        their advantages are taken as they are, and the step counts as one update of the schedules. With a `target_kl`
+        `stop` says that the rows were past it, were not stepped on, and that the epochs should end."""
+        rows, valid = pad(rows_of(self, minibatch))
+        weights = None if minibatch.weights is None else np.asarray(minibatch.weights)[0]
+        state, losses = _step(self, state, rows, valid, weights)
+        return state, {name: float(x) for name, x in losses.items()}
+
+    def end_update(self: Any, state: State, buffer: TrajectoryBuffer, losses: Sequence[Mapping] = ()) -> State:
+        """What `update` does after its epochs: normaliser and clock, and from the steps' losses the KL penalty."""
+        whole = buffer.rows()
+        obs, valid = pad({"obs": spaces.cast(self.bound.spec.observation_space, whole.states)})
+        kl = np.float32(np.mean([x["approx_kl"] for x in losses])) if losses else None
+        return _end(self, state, obs["obs"], valid, np.int32(len(whole)), np.int32(buffer.num_episodes), kl)
 
 
 def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, PyTree]:
@@ -81,19 +119,7 @@ def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, PyTree]:
             raise ConfigError(f"update_minibatch: {name} of shape {shapes}; as `sample` gives them it is {right}")
 
     def heads(name: str) -> np.ndarray:
-        column = getattr(minibatch, name)
-        if bound.heads == 1:
-            if isinstance(column, dict):  # of advantages the buffer gives the sum as well
-                column = column["total"] if "total" in column else sum(column.values())
-            return np.asarray(column, np.float32)[:, None]
-        if not isinstance(column, dict):
-            names = ", ".join(spec.reward_components)
-            raise ConfigError(f"update_minibatch: {name} must be by component ({names}), one for each critic head")
-        for component in spec.reward_components:
-            if component not in column:
-                hint = nearest(component, column)
-                raise ConfigError(f"update_minibatch: {name} has no component '{component}'{hint}")
-        return np.stack([column[c] for c in spec.reward_components], axis=-1).astype(np.float32)
+        return by_head(algo, name, getattr(minibatch, name))
 
     mask = minibatch.masks
     return {
@@ -107,29 +133,102 @@ def rows_of(algo: PPO, minibatch: MinibatchRows) -> dict[str, PyTree]:
     }
 
 
+def by_head(algo: PPO, name: str, column: PyTree) -> np.ndarray:
+    """Numbers of a buffer as one column for each critic head [n, K]."""
+    components = algo.bound.spec.reward_components
+    if algo.bound.heads == 1:
+        if isinstance(column, dict):  # of advantages the buffer gives the sum as well
+            column = column["total"] if "total" in column else sum(column.values())
+        return np.asarray(column, np.float32)[:, None]
+    if not isinstance(column, dict):
+        names = ", ".join(components)
+        raise ConfigError(f"update_minibatch: {name} must be by component ({names}), one for each critic head")
+    for component in components:
+        if component not in column:
+            raise ConfigError(f"update_minibatch: {name} has no component '{component}'{nearest(component, column)}")
+    return np.stack([column[c] for c in components], axis=-1).astype(np.float32)
+
+
+def rewards_of(algo: PPO, rewards: PyTree) -> np.ndarray:
+    """A buffer's rewards by component of the environment [n, C]; their sum as the first, where that is all there is."""
+    components, fixed = algo.bound.spec.reward_components, algo.bound.components.fixed
+    if isinstance(rewards, dict) and set(rewards) == set(components):
+        return np.stack([rewards[c] for c in components], axis=-1).astype(np.float32)
+    if algo.bound.heads > 1 or (fixed != 1).any():
+        raise ConfigError(f"begin_update: rewards must be by component ({', '.join(components)})")
+    total = sum(rewards.values()) if isinstance(rewards, dict) else rewards
+    return np.stack([total, *[np.zeros_like(total)] * (len(components) - 1)], axis=-1).astype(np.float32)
+
+
 def pad(rows: dict[str, PyTree]) -> tuple[dict[str, PyTree], np.ndarray]:
     """Rows up to a multiple of BLOCK by repeating the first, and which of them count."""
-    n = len(rows["advantage"])
+    n = len(jax.tree.leaves(rows)[0])
     total = -(-n // BLOCK) * BLOCK
     index = np.where(np.arange(total) < n, np.arange(total), 0)
     return jax.tree.map(lambda x: np.asarray(x)[index], rows), np.arange(total) < n
 
 
 @jax.jit
-def _step(algo: PPO, state: State, rows: dict[str, PyTree], valid: Array) -> tuple[State, dict[str, Array]]:
+def _begin(algo: PPO, state: State, columns: dict[str, PyTree], valid: Array) -> tuple[State, PPORow, Array]:
+    """The state with statistics and weights brought up to date, rows in the buffer's order, and their weights [K]."""
+    batch = as_batch(columns, valid)
+    values = columns["value"][:, None], columns["after"][:, None]
+    state, packed, knobs, _ = algo.prepare(state, batch, values)
+    rows = packed.take(jnp.arange(valid.size))
+    if algo.config.normalize_advantage:
+        mean = RunningStats.of(rows.advantage, valid).mean
+        rows = rows.replace(advantage=(rows.advantage - mean) / knobs.scale)
+    return state, rows, knobs.weights
+
+
+def as_batch(columns: dict[str, PyTree], valid: Array) -> Batch:
+    """Rows of a buffer as one column of time; where an episode ends, `after` knows what follows."""
+    column = {name: jax.tree.map(lambda x: x[:, None], columns[name]) for name in ("obs", "action", "log_prob", "mask")}
+    done = columns["done"][:, None]
+    return Batch(
+        obs=column["obs"],
+        action=column["action"],
+        reward=columns["reward"][:, None],
+        terminated=jnp.zeros_like(done),
+        truncated=done,
+        next_obs=column["obs"],
+        valid=valid[:, None],
+        extras={name: column[name] for name in ("log_prob", "mask") if column[name] is not None},
+        full=False,
+    )
+
+
+@jax.jit
+def _end(algo: PPO, state: State, obs: PyTree, valid: Array, steps: Array, episodes: Array, kl: Array | None) -> State:
+    norm, aux = state.norm, dict(state.aux)
+    if "obs" in norm:
+        x = spaces.flatten(algo.bound.spec.observation_space, obs)
+        norm = norm | {"obs": norm["obs"].merge(RunningStats.of(x, valid))}
+    if "kl_coef" in aux and kl is not None:
+        aux["kl_coef"] = adapt(aux["kl_coef"], kl, algo.config.kl_target)
+    return state.replace(norm=norm, aux=aux, clock=state.clock.advance(steps, episodes))
+
+
+@jax.jit
+def _step(
+    algo: PPO, state: State, rows: dict[str, PyTree], valid: Array, weights: Array | None
+) -> tuple[State, dict[str, Array]]:
     row = algo.row(**(rows | {"obs": algo.features(rows["obs"], state.norm.get("obs"))}))
-    weights = algo.bound.components.current_weights(state, row.advantage, valid)
-    knobs = algo.knobs(state, weights)
+    alone = weights is None  # nobody has begun an update with these rows
+    now = algo.bound.components.current_weights(state, row.advantage, valid) if weights is None else weights
+    knobs, target = algo.knobs(state, now), algo.config.target_kl
     model, norms, metrics = algo.descend(
         state,
         pack(row, valid, all_valid=False, dense=True),
         lambda params, rows, _: algo.loss(params, rows, knobs),
         epochs=1,
         size=valid.size,
+        target_kl=target,
         memory=state.aux.get("balance"),
         follow=balance.follow,
     )
     aux = state.aux if norms is None else state.aux | {"balance": norms}
-    none = jnp.int32(0)
-    state = state.replace(models={"policy": model}, aux=aux, clock=state.clock.advance(none, none))
-    return state, {name: x for name, x in metrics.items() if name not in ("lr", "gradient_steps")}
+    clock = state.clock.advance(jnp.int32(0), jnp.int32(0)) if alone else state.clock
+    state = state.replace(models={"policy": model}, aux=aux, clock=clock)
+    losses = {name: x for name, x in metrics.items() if name not in ("lr", "gradient_steps")}
+    return state, losses if target is None else losses | {"stop": losses["approx_kl"] > 1.5 * target}

@@ -13,17 +13,17 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from regimen.algorithms import balance, own_loop
+from regimen.algorithms import balance
 from regimen.algorithms.actor_critic import FIXED, ActorCritic
 from regimen.algorithms.base import register
 from regimen.algorithms.components import ComponentBinding, Components
+from regimen.algorithms.own_loop import OwnUpdate
 from regimen.algorithms.shared import adapt, explained, scheduled
 from regimen.config.algorithms.ppo import PPOConfig
 from regimen.config.schema import NetworkConfig
 from regimen.normalize import RunningStats
 from regimen.returns import gae, monte_carlo, n_step
 from regimen.schedule import Minibatch, RowMatrix, draw_words
-from regimen.sources.trajectory_buffer import MinibatchRows
 from regimen.types import Array, Batch, PyTree, Record, Scalar, Spec, State, pytree_dataclass
 
 
@@ -59,7 +59,7 @@ class Knobs(Record):
 
 
 @register
-class PPO(ActorCritic):
+class PPO(ActorCritic, OwnUpdate):
     """Clipped policy gradient on batches of the current policy."""
 
     config_class = PPOConfig
@@ -214,12 +214,15 @@ class PPO(ActorCritic):
 
         return whole.gradient(loss, flat)[0]
 
-    def prepare(self, state: State, batch: Batch) -> tuple[State, RowMatrix, Knobs, dict[str, Array]]:
+    def prepare(
+        self, state: State, batch: Batch, values: tuple[Array, Array] | None = None
+    ) -> tuple[State, RowMatrix, Knobs, dict[str, Array]]:
         """What the epochs work on: the batch as rows with advantages, what the loss holds fixed, and the state with its
-        reward statistics and component weights brought up to date."""
+        reward statistics and component weights brought up to date. `values` [T, B, K] of rows and of their successors
+        are those of the critics now, unless they are given."""
         c, components = self.config, self.bound.components
         reward, factors, state = components.rewards(c, state, batch)
-        rows, metrics = self.advantages(state, batch, reward, factors)
+        rows, metrics = self.advantages(state, batch, reward, factors, values)
         packed = self.pack(rows, batch)
         weights, state = components.weights(c.reward, state, packed, rows, batch.valid, factors, self.log_prob)
         knobs = self.knobs(state, weights)
@@ -245,11 +248,13 @@ class PPO(ActorCritic):
             balance=balance.factors(state.aux.get("balance"), c.balance_warmup),
         )
 
-    def advantages(self, state: State, batch: Batch, reward: Array, factors: Array) -> tuple[PPORow, dict[str, Array]]:
+    def advantages(
+        self, state: State, batch: Batch, reward: Array, factors: Array, values: tuple[Array, Array] | None = None
+    ) -> tuple[PPORow, dict[str, Array]]:
         """The batch as rows to learn from, and how well the critics explain their targets. `reward` [T, B, K] and
         `factors` [K] as `Components.rewards` gives them."""
         c, components, params = self.config, self.bound.components, state.models["policy"].params
-        value, next_value = self.values(params, state, batch, self.encode(params, state, batch))
+        value, next_value = values or self.values(params, state, batch, self.encode(params, state, batch))
         done, unit = (batch.terminated | batch.truncated)[..., None], 1.0
         match c.returns:
             case "gae":  # eq. 11 and 12
@@ -281,10 +286,6 @@ class PPO(ActorCritic):
             task=components.task(advantage, factors),
         )
         return rows, metrics
-
-    def update_minibatch(self, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
-        """One gradient step, and one update of the schedules, on rows of a `TrajectoryBuffer` with its advantages."""
-        return own_loop.update_minibatch(self, state, minibatch)
 
 
 class PPOBinding(ComponentBinding):

@@ -81,8 +81,9 @@ class AlgorithmsArgs:
             for name, entry in ALGORITHMS.items():
                 print(f"{name:<14} {entry.description}\n{'':<14} {entry.when}")
             return
-        entry = ALGORITHMS[layers.check_algorithm(self.name)]
-        print(f"{self.name}: {entry.description}\n{entry.when}\n")
+        name = layers.check_algorithm(self.name)
+        entry = ALGORITHMS[name]
+        print(f"{name}: {entry.description}\n{entry.when}\n")
         for row in settings_of(entry.config(), "algo."):
             print(f"  --{row.name:<27} {row.default!s:<10} {row.help}")
 

@@ -151,7 +151,7 @@ def tokenize(argv: list[str], others: Mapping[str, Any] | None = None) -> Tokens
     """The command line sorted; `others` are the types of flags of another verb, which come first."""
     only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS} | dict(others or {})
     choices = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
-    algorithms = [a for a in (*choices, "ppo", *ALGORITHMS) if a in ALGORITHMS]
+    algorithms = [a for a in (*map(str.lower, choices), "ppo", *ALGORITHMS) if a in ALGORITHMS]
 
     def find(key: str) -> tuple[str, object] | None:
         if key in only:
@@ -162,7 +162,10 @@ def tokenize(argv: list[str], others: Mapping[str, Any] | None = None) -> Tokens
                 return setting, layers.leaf_types(algorithm).get(setting, str)
         return None
 
-    tokens = read_tokens(argv, find, lambda key: layers.suggest(key, algorithms[0], extra=ONLY_FLAGS, dash="--"))
+    def hint_for(key: str, value: str | None) -> str:
+        return layers.suggest(key, algorithms[0], extra=ONLY_FLAGS, dash="--", given=value)
+
+    tokens = read_tokens(argv, find, hint_for)
     if len(tokens.positionals) > 1:
         raise UsageError(f"unexpected argument '{tokens.positionals[1]}'; see `regimen train --help`")
     return tokens

@@ -21,6 +21,19 @@ def anchored(env: str) -> str:
     return f"{prefix}:{path.resolve()}" if prefix in FILES and path.is_file() else env
 
 
+def full_name(env: str) -> str | None:
+    """The registered name that an environment's name stands for: that very name, the same in other letters
+    (`CartPole`), or the only one that ends so (`head_on`). None where there is none, or more than one."""
+    if env in ENVS:
+        return env
+    text = env.lower().replace("-", "_")
+    for alike in (lambda name: name.lower() == text, lambda name: name.lower().rpartition("/")[2] == text):
+        matches = list(filter(alike, ENVS))
+        if matches:
+            return matches[0] if len(matches) == 1 else None
+    return None
+
+
 def suggestion(name: str) -> str:
     """The end of an error about an unknown environment: `; did you mean 'gym:CartPole-v1'?`. Loads Gymnasium."""
     import gymnasium

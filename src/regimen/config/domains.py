@@ -117,6 +117,8 @@ class Domain:
     tables: str | None = None
     """`module:function`, which draws a table that a run left in `trajectories/` or `replays/` for the page: (file name,
     header, rows, configuration as dotted keys) -> a view of `files.views`, or None where it draws no such table."""
+    names: str | None = None
+    """A file like `config/names.yaml`: what its field's people call the settings of its environments and algorithms."""
     discount: tuple[str, float] | None = None
     """The field of its environments whose value must be the learner's discount (that of shaping by a potential), and
     its default."""

@@ -78,11 +78,11 @@ class Tokens:
 
 
 def read_tokens(
-    argv: list[str], find: Callable[[str], tuple[str, Any] | None], hint_for: Callable[[str], str]
+    argv: list[str], find: Callable[[str], tuple[str, Any] | None], hint_for: Callable[[str, str | None], str]
 ) -> Tokens:
     """Sort `argv` into places, flags and `--env.KEY` pairs.
 
-    `find` gives the (key, type) that a flag's name stands for, `hint_for(name)` ends an error about another.
+    `find` gives the (key, type) that a flag's name stands for, `hint_for(name, value)` ends an error about another.
     """
     tokens = Tokens([], {}, {})
     rest = list(argv)
@@ -109,7 +109,8 @@ def read_tokens(
             if setting is not None and optional(setting[1])[0] is not bool:
                 setting = None
         if setting is None:
-            raise UsageError(f"unknown flag '--{name}'{hint_for(key)}")
+            following = rest[0] if rest and not rest[0].startswith("--") else None
+            raise UsageError(f"unknown flag '--{name}'{hint_for(key, value if equals else following)}")
         key, hint = setting
         kind = optional(hint)[0]
         if negated:
@@ -153,7 +154,7 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     places = [f for f in fields.values() if "positional" in f.metadata]
     flags = {n: hints[n] for n, f in fields.items() if f not in places and n != "env_args"}
 
-    def hint_for(key: str) -> str:
+    def hint_for(key: str, value: str | None) -> str:
         return nearest(key.replace("_", "-"), [n.replace("_", "-") for n in flags]).replace("mean '", "mean '--")
 
     tokens = read_tokens(argv, lambda key: (key, flags[key]) if key in flags else None, hint_for)

@@ -17,7 +17,7 @@ from typing import Any
 
 from regimen.config import datasets, presets, trust
 from regimen.config import names as migrating
-from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
+from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, full_name, suggestion
 from regimen.config.curriculum import PRESET
 from regimen.config.domains import domain_of, effective
 from regimen.config.regimen import EPISODES, resolve
@@ -55,14 +55,15 @@ def build_config(
         raise ConfigError("no environment named; see `regimen envs`")
     env, of_dataset = dataset_env(env, _peek(overrides, "data"))
     check_env_name(env)
-    env = anchored(env)
+    env = anchored(full_name(env) or env)
     trust.vouch(env)
     algorithm = algo or _peek_algorithm(overrides) or _peek_algorithm(file)
+    algorithm = algorithm and check_algorithm(algorithm)
     device = _peek(overrides, "device") or _peek(file, "device") or "auto"
     device = coerce(device, field_types(TrainConfig)["device"], "device")
     start = preset or _peek(overrides, "preset")
     if start is None and not is_complete(file, algorithm):  # a run's own config.yaml needs no preset below it
-        start = _peek(file, "preset") or presets.default_for(env, check_algorithm(algorithm or "ppo"))
+        start = _peek(file, "preset") or presets.default_for(env, algorithm or "ppo")
     source = presets.load_preset(coerce(start, str, "preset"), env, algorithm or "ppo") if start is not None else None
     if source is not None:
         algorithm = algorithm or _peek_algorithm(source.settings)
@@ -164,6 +165,12 @@ def leaf_types(algorithm: str) -> dict[str, Any]:
     return collect(TrainConfig, "")
 
 
+def usable(algorithm: str) -> set[str]:
+    """The settings that the algorithm has a use for: one with a replay of steps collects no whole episodes."""
+    leaves = set(leaf_types(algorithm))
+    return leaves - {"rollout.episodes"} if "algo.buffer_size" in leaves else leaves
+
+
 def normalize_key(key: object) -> str:
     """`algo__lr`, `stop.target-return` and `env.length` as dotted keys; env arguments live under `env_args`."""
     text = str(key).strip()
@@ -186,28 +193,64 @@ def resolve_key(key: str, algorithm: str) -> str | None:
     return matches[0] if matches else None
 
 
-def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "") -> str:
-    """`; here it is algo.lr` for a name of other trainers, or what the algorithm says of a name that others use; else
-    the nearest setting anywhere, also in another algorithm: `; did you mean 'algo.lr'?`."""
+def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "", given: object = None) -> str:
+    """`; here it is algo.lr: 0.1` for a name of other trainers and a value, or what the algorithm says of a name that
+    others use; else who has a setting of that name, or the nearest one: `; did you mean 'algo.lr'?`."""
     explain = getattr(ALGORITHMS[algorithm].config, "unknown", None)
     if explain is not None and (text := explain(key.rsplit(".", 1)[-1])) is not None:
         return f"; {text}"
-    if (answer := migrating.answer(key, leaf_types(algorithm), dash)) is not None:
+    leaves = {name: usable(name) for name in ALGORITHMS}
+    if (answer := migrating.answer(key, algorithm, leaves, dash, given)) is not None:
         return answer
-    candidates = dict.fromkeys((*leaf_types(algorithm), *ALIASES, *extra), "")
-    for other in ALGORITHMS:
-        for name in leaf_types(other):
-            candidates.setdefault(name, f" (a setting of --algo {other})")
+    others = [name for name in ALGORITHMS if resolve_key(key, name) is not None]
+    if others:
+        return f"; {algorithm} has none: it is a setting of --algo {' or '.join(others)}"
+    candidates = (*leaf_types(algorithm), *ALIASES, *extra)
 
     def closeness(name: str) -> float:
         tail = difflib.SequenceMatcher(None, key.rsplit(".", 1)[-1], name.rsplit(".", 1)[-1]).ratio()
-        return max(difflib.SequenceMatcher(None, key, name).ratio(), 0.95 * tail) - (0.01 if candidates[name] else 0)
+        return max(difflib.SequenceMatcher(None, key, name).ratio(), 0.95 * tail)
 
     best = max(candidates, key=closeness)
     if closeness(best) < 0.6:
         return "; `regimen train --help` lists them"
     name_of_best = best.replace("_", "-") if dash else best
-    return f"; did you mean '{dash}{name_of_best}'{candidates[best]}?"
+    return f"; did you mean '{dash}{name_of_best}'?"
+
+
+def explain_section(section: str, items: Mapping[str, object], algorithm: str) -> str:
+    """The end of an error about a section of another trainer: what to write instead, where all of it means the same
+    here; else an answer to each of its keys."""
+    leaves = {name: usable(name) for name in ALGORITHMS}
+    same: dict[str, object] = {}
+    answers = []
+    for raw, value in items.items():
+        key = normalize_key(raw)
+        if isinstance(value, Mapping) and key not in ALIASES:
+            answers.append(f"{raw}{explain_section(f'{section}.{raw}', value, algorithm)}")
+            continue
+        try:
+            setting, name = resolve_key(key, algorithm), migrating.name_of(key)
+        except ConfigError as error:  # several settings end so
+            answers.append(str(error))
+            continue
+        text = value
+        if setting is None and name is not None and (setting := migrating.setting_of(name, leaves[algorithm])):
+            text = migrating.environment(name.value(setting, value)) if setting == "env" else name.value(setting, value)
+        if setting is not None and text is not None:
+            same[setting] = text
+            answers.append(f"{raw}: here it is {setting}: {migrating.plain(text)}")
+        else:
+            answers.append(f"{raw}{suggest(key, algorithm, given=value).replace(';', ':', 1)}")
+    if len(same) < len(items):
+        return f", whose keys are: {'; '.join(answers)}"
+    nested: dict[str, dict[str, str]] = {}
+    for setting, value in same.items():
+        head, _, tail = setting.rpartition(".")
+        nested.setdefault(head, {})[tail] = f"{tail}: {migrating.plain(value)}"
+    parts = list(nested.pop("", {}).values())
+    parts += [f"{head}: {{{', '.join(texts.values())}}}" for head, texts in nested.items()]
+    return f"; all of it in the words of this one: {{{', '.join(parts)}}}"
 
 
 def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dict[str, Any]:
@@ -254,8 +297,10 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
                     setting = resolve_key(key, algorithm)
                 except ConfigError as error:
                     raise ConfigError(f"{where}{error}") from None
+                if setting is None and isinstance(value, Mapping) and not migrating.is_mapping(key):
+                    raise UnknownSettingError(key, explain_section(key, value, algorithm), where)
                 if setting is None:
-                    raise UnknownSettingError(key, suggest(key, algorithm), where)
+                    raise UnknownSettingError(key, suggest(key, algorithm, given=value), where)
                 put(setting, value)
 
     expand(layer, "")
@@ -293,9 +338,10 @@ def is_complete(layer: Mapping[str, object], algorithm: str | None) -> bool:
 
 
 def check_algorithm(name: str) -> str:
-    if name not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm '{name}'{nearest(name, ALGORITHMS)}")
-    return name
+    """The algorithm's name; `PPO` is `ppo`."""
+    if name.lower() not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm '{name}'{nearest(name.lower(), ALGORITHMS)}")
+    return name.lower()
 
 
 def dataset_env(env: str, data: object) -> tuple[str, Mapping[str, object]]:
@@ -311,7 +357,7 @@ def dataset_env(env: str, data: object) -> tuple[str, Mapping[str, object]]:
 
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
-    if ":" not in env and env not in ENVS:
+    if ":" not in env and full_name(env) is None:
         hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
         if os.path.isdir(env):
             hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"

@@ -1,12 +1,23 @@
-"""Names that people know from other trainers, and ours. One table, `names.yaml`: it answers unknown settings and makes
-the tables of docs/migrating.md. Jax-free."""
+"""Names that people know from other trainers, and ours. One table, `names.yaml`, and those of domains: it answers
+unknown settings and makes the tables of docs/coming_from. Jax-free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regimen.config.catalogue import full_name
+from regimen.config.domains import domains
+from regimen.config.presets import load_yaml
+
+PYTHON = "python_names.yaml"  # classes and methods, beside names.yaml
+TRUE, FALSE = ("true", "yes", "on", "1", ""), ("false", "no", "off", "0")
+SHORT = {("track.enabled", "false"): "--no-track", ("track.enabled", "true"): "--track.enabled"}
 
 
 @dataclass(frozen=True)
@@ -14,24 +25,66 @@ class Name:
     """A name elsewhere, and what it is here."""
 
     other: str
-    ours: tuple[str, ...]
+    ours: Mapping[str, str] = field(default_factory=dict)  # setting -> what differs; the first that applies is meant
     trainers: tuple[str, ...] = ("other",)
     note: str = ""
+    writes: Mapping[str, Any] = field(default_factory=dict)
+    """How a value of theirs is written as one of a setting: a template, by yes and no a dict, or False where the number
+    means something else."""
+    command: str = ""
+    """What to run instead of setting something."""
+
+    def value(self, setting: str, given: Any) -> str | None:
+        """A value of theirs as one of a setting; None where it cannot be told."""
+        write = self.writes[setting]
+        if isinstance(write, Mapping):
+            word = "" if given is None else str(given).lower()
+            return None if word not in TRUE + FALSE else write[word in TRUE]
+        if not write:
+            return None
+        template = str(write)
+        if "{}" not in template:
+            return template
+        return None if given is None else template.format(plain(given))
+
+
+def plain(value: Any) -> str:
+    """A value as YAML and flags write it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none"}[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(plain, value))}]"
+    return str(value)
+
+
+@cache
+def general_names() -> dict[str, Name]:
+    """The names of `names.yaml`, by what they are elsewhere."""
+    return read_names(Path(__file__).with_suffix(".yaml"))
 
 
 @cache
 def names() -> dict[str, Name]:
-    """The names of `names.yaml`, by what they are elsewhere."""
-    import yaml
+    """Those, and the names of domains, which may add settings to a general one."""
+    table = dict(general_names())
+    for file in [Path(domain.names) for domain in domains().values() if domain.names]:
+        for other, new in read_names(file).items():
+            old = table.get(other, new)
+            table[other] = replace(old, ours={**old.ours, **new.ours}, writes={**old.writes, **new.writes})
+    return table
 
-    def listed(value: str | list[str]) -> tuple[str, ...]:
-        return (value,) if isinstance(value, str) else tuple(value)
 
-    table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return {
-        other: Name(other, listed(row["ours"]), listed(row.get("of", "other")), row.get("note", ""))
-        for other, row in table.items()
-    }
+def read_names(file: Path) -> dict[str, Name]:
+    """The names of a file."""
+    return {other: read_row(other, row) for other, row in load_yaml(file, "names of other trainers").items()}
+
+
+def read_row(other: str, row: Mapping[str, Any]) -> Name:
+    ours, note, trainers = row.get("ours", ()), row.get("note", ""), row.get("of", "other")
+    settings = ours if isinstance(ours, Mapping) else dict.fromkeys([ours] if isinstance(ours, str) else ours, note)
+    trainers = (trainers,) if isinstance(trainers, str) else tuple(trainers)
+    writes = dict.fromkeys(settings, row.get("write", "{}"))
+    return Name(other, settings, trainers, note, writes, row.get("command", ""))
 
 
 def name_of(key: str) -> Name | None:
@@ -39,31 +92,96 @@ def name_of(key: str) -> Name | None:
     return names().get(key.rsplit(".", 1)[-1].replace("-", "_").lower())
 
 
-def answer(key: str, settings: Iterable[str], dash: str = "") -> str | None:
-    """The end of an error about an unknown setting: `; here it is algo.clip_eps`. `settings` are those of the chosen
-    algorithm. None where nobody else calls anything so."""
+def is_mapping(key: str) -> bool:
+    """Whether a mapping is the value of another trainer's key, and no section: the arguments of an environment are."""
+    name = name_of(key)
+    return name is not None and "env_args" in name.ours
+
+
+def setting_of(name: Name, settings: Iterable[str]) -> str | None:
+    """The setting that a name means, among those there are; arguments of environments are always there."""
+    has = set(settings)
+    return next((s for s in name.ours if s in has or s.startswith("env_args")), None)
+
+
+def answer(
+    key: str, algorithm: str, leaves: Mapping[str, Iterable[str]], dash: str = "", given: Any = None
+) -> str | None:
+    """The end of an error about an unknown setting: `; here it is algo.clip_eps: 0.1`, with the value that was given
+    where it means the same here. `leaves` are the settings by algorithm. None where nobody else calls anything so."""
     name = name_of(key)
     if name is None:
         return None
-    has = set(settings)
-    setting = next((setting for setting in name.ours if setting in has), name.ours[0])
+    if name.command:
+        return f"; here it is {name.command}" + (f" ({name.note})" if name.note else "")
+    setting = setting_of(name, leaves[algorithm])
+    if setting is None:
+        others = [a for a in leaves if setting_of(name, leaves[a])]
+        told = setting_of(name, leaves[others[0]]) or ""
+        return f"; {algorithm} has none, only {', '.join(others)} ({told})"
     if setting == key:  # it is called so here, in another algorithm
         return None
-    text = dash + (setting.replace("_", "-") if dash else setting)
-    if setting in ("env_args", "env"):
-        text = {"env_args": "--env.KEY" if dash else "env_args", "env": "the environment's name" if dash else "env"}[
-            setting
-        ]
-    return f"; here it is {text}" + (f" ({name.note})" if name.note else "")
+    note = name.ours[setting]
+    return f"; here it is {written(setting, name.value(setting, given), dash)}" + (f" ({note})" if note else "")
+
+
+def written(setting: str, value: str | None, dash: str = "") -> str:
+    """A setting with its value as a flag, or as a line of YAML."""
+    if setting == "env":
+        name = environment(value)
+        return f"`regimen train {name or 'ENV'}`" if dash else f"env: {name}" if name else "env"
+    if setting == "env_args":
+        return "--env.KEY VALUE" if dash else "env_args: {KEY: VALUE}"
+    if not dash:
+        return f"{setting}: {value}" if value is not None else setting
+    flag = "--" + setting.replace("env_args.", "env.").replace("_", "-")
+    return SHORT.get((setting, value or ""), flag if value is None else f"{flag} {shlex.quote(value)}")
+
+
+def environment(value: str | None) -> str | None:
+    """An environment's id as another trainer writes it, as it is here."""
+    if value is None or ":" in value:
+        return value
+    return full_name(value) or (f"gym:{value}" if re.search(r"-v\d+$", value) else value)
+
+
+# --- classes and methods ---------------------------------------------------------------------------------------------
+
+
+def of_python(owner: str, name: str) -> str:
+    """The end of an AttributeError: `; here it is policy.act(obs)` for what other trainers have; else nothing."""
+    rows = load_python()
+    told = rows.get(owner, {}).get(name)
+    return f"; here it is {told}" if told else ""
+
+
+@cache
+def load_python() -> dict[str, dict[str, str]]:
+    return load_yaml(Path(__file__).with_name(PYTHON), "names of other trainers")
+
+
+class Answering:
+    """Objects that say, where they have not what another trainer's have, what it is here."""
+
+    if not TYPE_CHECKING:  # which would take every attribute to be there
+
+        def __getattr__(self, name: str) -> Any:
+            owners = () if name.startswith("_") else type(self).__mro__
+            hint = next(filter(None, (of_python(owner.__name__, name) for owner in owners)), "")
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
 def table(trainer: str) -> list[str]:
     """The Markdown table of one trainer's names."""
     lines = ["| theirs | ours | |", "|---|---|---|"]
-    for name in names().values():
+    for name in (names() | general_names()).values():
         if trainer in name.trainers:
-            ours = " or ".join(f"`{n}`" for n in name.ours)
-            lines.append(f"| `{name.other}` | {ours} | {name.note} |")
+            ours = " or ".join(f"`{n}`" for n in name.ours) or name.command
+            notes = dict.fromkeys(filter(None, (name.note, *name.ours.values())))
+            lines.append(f"| `{name.other}` | {ours} | {'; '.join(notes)} |")
     return lines
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from regimen.config import trust
-from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, suggestion
+from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, full_name, suggestion
 from regimen.config.domains import EnvEntry
 from regimen.config.validation import coerce
 from regimen.envs.arguments import LIMIT, Arguments, bind, changed_fields, parameters_of, set_fields, unknown_argument
@@ -153,6 +153,7 @@ def locate(env: EnvLike) -> tuple[str, Any]:
     if not isinstance(env, str):
         trust.vouch(name_of(env))
         return name_of(env), env
+    env = full_name(env) or env
     trust.vouch(env)
     name, target = (env, ENVS[env].target) if env in ENVS else (anchored(env), env)
     if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:")):

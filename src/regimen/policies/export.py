@@ -1,15 +1,17 @@
-"""`regimen export RUN`: a policy in a folder of its own, with what it is and where it comes from."""
+"""What a policy is and where it comes from, beside it in its folder; and `regimen export RUN`: a policy in a folder of
+its own."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
 from regimen.files.run_dir import read_metrics, versions
-from regimen.files.storage import Json, check_free, read_json, utc_now, write_atomic, write_json
-from regimen.policies.policy import Policy, load_policy
+from regimen.files.storage import Json, check_free, plain, read_json, utc_now, write_atomic, write_json
+from regimen.policies.policy import load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
 
@@ -31,7 +33,8 @@ def export_policy(
     policy = load_policy(run, checkpoint)
     fresh = not path.exists()
     policy.save(path)
-    about = metadata(run, policy, checkpoint)
+    returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
+    about = metadata(run, policy.meta, read_json(run / "summary.json"), max(returns, default=None), checkpoint)
     text = readme(about)
     if program != "policy":
         from regimen.policies.export_program import write_program
@@ -52,10 +55,16 @@ def template(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def metadata(run: Path, policy: Policy, checkpoint: str = "best") -> Json:
-    """What a policy is, how it was trained and how good it is, as far as its run says."""
-    summary, status, meta = read_json(run / "summary.json"), read_json(run / "status.json"), policy.meta
-    returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
+def described(run: Path, meta: Json, summary: Json, best: float | None) -> dict[str, str]:
+    """The files beside a run's `policy/`, by name: `meta` is what its config.json says."""
+    about = metadata(run, meta, summary, best)
+    return {"metadata.json": json.dumps(plain(about), indent=2) + "\n", "README.md": readme(about)}
+
+
+def metadata(run: Path, meta: Json, summary: Json, best: float | None, checkpoint: str = "best") -> Json:
+    """What a policy is, how it was trained and how good it is, as far as its run says. `best` is the best evaluation in
+    training."""
+    status = read_json(run / "status.json")
     out: Json = {
         "schema": SCHEMA,
         "algorithm": meta["algorithm"],
@@ -63,12 +72,12 @@ def metadata(run: Path, policy: Policy, checkpoint: str = "best") -> Json:
         "env_args": meta.get("env_args", {}),
         "seed": meta.get("seed"),
         "agents": summary.get("agents", 1),
-        "observation_space": spaces.describe(policy.observation_space),
-        "action_space": spaces.describe(policy.action_space),
+        "observation_space": spaces.describe(spaces.from_json(meta["observation_space"])),
+        "action_space": spaces.describe(spaces.from_json(meta["action_space"])),
         "policy": checkpoint,
         "policy_env_steps": meta.get("env_steps"),
         "run": run.resolve().name,
-        "best_return": max(returns, default=None),
+        "best_return": best,
         "evaluation": evaluation(summary, checkpoint),
     }
     out |= {name: summary[name] for name in OF_THE_RUN if summary.get(name) is not None}

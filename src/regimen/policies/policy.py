@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from regimen import spaces
 from regimen.algorithms import policy_map
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm
+from regimen.config.names import Answering
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.trust import named, trustable
 from regimen.config.validation import field_types
@@ -42,7 +43,7 @@ def load_frozen(config: TrainConfig, agents: tuple[str, ...]) -> dict[str, tuple
     return {name: (policy.algo, policy.params) for name, policy in loaded.items()}
 
 
-class Policy:
+class Policy(Answering):
     """Acts on observations, greedily by default. Made by `regimen.load_policy`. A recurrent policy remembers what it
     has seen: call `reset` where an episode begins. With several agents `act` takes and gives dictionaries by agent."""
 
@@ -146,8 +147,15 @@ def row_of(actions: PyTree, i: int) -> PyTree:
     return jax.tree.map(lambda x: x[i].item() if x.ndim == 1 else x[i], actions)
 
 
-def save_policy(path: Path, algorithm: str, algo: Algorithm, params: PyTree, meta: Json) -> None:
-    """Write the policy folder: completely, or not at all."""
+def save_policy(
+    path: Path,
+    algorithm: str,
+    algo: Algorithm,
+    params: PyTree,
+    meta: Json,
+    beside: Callable[[Json], Mapping[str, str]] = lambda config: {},
+) -> None:
+    """Write the policy folder: completely, or not at all. `beside` makes of the config more files, name -> text."""
     spec = algo.bound.spec
     tmp, old = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".old")
     try:
@@ -168,7 +176,9 @@ def save_policy(path: Path, algorithm: str, algo: Algorithm, params: PyTree, met
         }
         if isinstance(algo, policy_map.PolicyMap):
             config["policies"] = {m.name: member_config(m, algorithm, spec) for m in algo.members}
-        (tmp / "config.json").write_text(json.dumps(config, indent=2, default=float) + "\n")
+        text = json.dumps(config, indent=2, default=float) + "\n"
+        for name, content in ({"config.json": text} | dict(beside(json.loads(text)))).items():
+            (tmp / name).write_text(content, encoding="utf-8")
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
             os.rename(path, old)

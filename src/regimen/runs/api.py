@@ -31,6 +31,7 @@ from regimen.runs import processes
 from regimen.runs.build import make_engine
 from regimen.runs.directory import ENDED, closing, copy_run, group_members, path_state, program_of, say_running
 from regimen.runs.learner import Learner, initial_from
+from regimen.runs.loop import Steps, finish
 from regimen.runs.result import Result, announce, deliver, group_result, settle
 from regimen.runs.session import Call, Callback, Session
 from regimen.runs.stopping import check_rules
@@ -48,6 +49,19 @@ def train(
     handle: registry.EnvHandle | None = None,
 ) -> Result:
     """Train as configured. With `seeds`, one run directory per seed under a group."""
+    return finish(train_steps(config, command, callback, console, handle))
+
+
+def train_steps(
+    config: TrainConfig,
+    command: str = "",
+    callback: Callback | None = None,
+    console: Console | None = None,
+    handle: registry.EnvHandle | None = None,
+    stepwise: bool = False,
+) -> Steps[Result]:
+    """The same as a generator. One that is closed early leaves the run as a signal would: saved, `interrupted`, and to
+    be resumed."""
     begun = time.monotonic()
     config = resolve_horizon(config)
     path = Path(config.out) if config.out else default_path(config)
@@ -61,22 +75,24 @@ def train(
     config, interrupted = provide_data(config, handle, path, console)
     if interrupted is not None:
         return interrupted
-    call = Call(handle, path, where, command, callback, console, begun)
+    call = Call(handle, path, where, command, callback, console, begun, stepwise)
     if config.seeds is None:
-        return accepted(train_runs(call, config, [path], [config.seed])[0])
-    return accepted(group_result(path, train_seeds(call, config), console))
+        results = yield from steps_of_runs(call, config, [path], [config.seed])
+        return accepted(results[0])
+    results = yield from steps_of_seeds(call, config)
+    return accepted(group_result(path, results, console))
 
 
-def train_seeds(call: Call, config: TrainConfig) -> list[Result]:
+def steps_of_seeds(call: Call, config: TrainConfig) -> Steps[list[Result]]:
     """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
     paths = [call.path / f"seed-{seed}" for seed in seeds]
     offline = config.data is not None and not config.common.online_steps
     if offline or (call.handle.native is not None and not config.engine.distributed):
-        return train_runs(call, config, paths, seeds)
+        return (yield from steps_of_runs(call, config, paths, seeds))
     results: list[Result] = []
     for path, seed in zip(paths, seeds):
-        results += train_runs(dataclasses.replace(call, path=path), config, [path], [seed])
+        results += yield from steps_of_runs(dataclasses.replace(call, path=path), config, [path], [seed])
         if results[-1].exit_code:
             break
         call = dataclasses.replace(call, begun=time.monotonic())
@@ -91,6 +107,18 @@ def train_runs(
     trials: dict[str, TrainConfig] | None = None,
     extended: bool = False,
 ) -> list[Result]:
+    """One session, all of it: see `steps_of_runs`."""
+    return finish(steps_of_runs(call, config, paths, seeds, trials, extended))
+
+
+def steps_of_runs(
+    call: Call,
+    config: TrainConfig,
+    paths: list[Path],
+    seeds: list[int],
+    trials: dict[str, TrainConfig] | None = None,
+    extended: bool = False,
+) -> Steps[list[Result]]:
     """One session. What can be refused is refused before a directory is made. `trials` are the configurations of the
     runs by label, where they differ in numbers of the algorithm. A run directory that is there already is continued;
     one that has ended stays as it is, and has its place in the program, whose last digits depend on its width."""
@@ -125,21 +153,24 @@ def train_runs(
             for k, learner in session.active.items():
                 if begun_before[k]:
                     say_running(learner, call.command)
-            results = {result.run_dir: result for result in run(session, signalling)}
+            results = {result.run_dir: result for result in (yield from run(session, signalling))}
     return [results.get(path) or Result(path, read_json(path / "summary.json")) for path in paths]
 
 
-def run(session: Session, signalling: contextlib.ExitStack) -> list[Result]:
+def run(session: Session, signalling: contextlib.ExitStack) -> Steps[list[Result]]:
     """The loop, then evaluation, summary, plots and mirror; says where everything is. From the summary on everything is
     saved: a signal is then left to the command, in which it is an exception that cleans up after itself."""
     console = session.console
     try:
         session.header()
-        session.train()
+        yield from session.train()
         if not session.signals.requested:
             session.final_evaluation()
     except Interrupted:
         pass
+    except GeneratorExit:
+        session.leave("the caller")
+        raise
     finally:
         session.close()
     code = session.interrupted() if session.signals.requested else 0
@@ -386,7 +417,7 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
             words = f"one of {learners} runs in one program, which goes on alone and takes as long as all of them"
             session.tell(session.learners[0], words)
         say_running(session.learners[0], call.command)
-        return run(session, signalling)[0]
+        return finish(run(session, signalling))[0]
 
 
 def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool = False) -> None:

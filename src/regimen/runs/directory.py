@@ -29,7 +29,7 @@ def closing(files: list[RunFiles]) -> Iterator[None]:
         for f in files:
             with contextlib.suppress(StorageError, OSError):
                 if path_state(f.path) == "running":
-                    state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                    state = "interrupted" if isinstance(error, (KeyboardInterrupt, GeneratorExit)) else "failed"
                     f.status(state=state, stop_reason=state, error=str(error))
         raise
     finally:

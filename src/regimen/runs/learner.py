@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,8 +21,9 @@ from regimen.files.checkpoint import Checkpoints
 from regimen.files.mlflow import Mirror
 from regimen.files.rows import SCHEDULE
 from regimen.files.run_dir import RunFiles
-from regimen.files.storage import Json, read_json
+from regimen.files.storage import Json, read_json, write_atomic
 from regimen.policies.evaluate import Evaluation, interval
+from regimen.policies.export import described
 from regimen.policies.policy import read_policy, require_match, save_policy
 from regimen.runs.ledger import Ledger, Row
 from regimen.runs.stopping import Stop
@@ -108,14 +110,25 @@ class Learner:
         meta |= {} if self.lesson is None else {"lesson": self.lesson}
         origin = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed, "env_steps": steps}
 
-        def write_policy(path: Path) -> None:
-            save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, origin)
+        def write_policy(path: Path, **more: Any) -> None:
+            save_policy(path, self.config.algorithm, self.engine.algo_of(self.k), params, origin, **more)
 
         best = ledger.best if new_best else None
         snapshot, final = self.engine.snapshot(self.k), ledger.stop is not None
         self.checkpoints.save(steps, snapshot, meta, write_policy, best=best, final=final)
         if new_best or ledger.best is None:
-            write_policy(self.path / "policy")
+            write_policy(self.path / "policy", beside=self.described)
+
+    def described(self, meta: Json, summary: Json | None = None) -> dict[str, str]:
+        """What stands beside the policy: what it is, where it comes from, and at the end how good it is."""
+        return described(self.path, meta, summary or self.summary(0.0), self.ledger.best)
+
+    def describe_policy(self, summary: Json) -> None:
+        """Let the files beside the policy say what came of the run."""
+        folder = self.path / "policy"
+        if (folder / "config.json").is_file():
+            for name, text in self.described(read_json(folder / "config.json"), summary).items():
+                write_atomic(folder / name, text)
 
     def load(self, which: str, warn: Callable[[str], None]) -> None:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""

@@ -6,11 +6,13 @@ train towards goals of their own (`Loop.reach`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from regimen.engines.base import IDLE, Engine, Limits, Progress
 from regimen.envs.registry import EnvHandle
+from regimen.files.storage import Json
 from regimen.policies.evaluate import Evaluation, HostEvaluator, NativeEvaluator
 from regimen.runs.build import blaming_the_env
 from regimen.runs.ledger import Counters
@@ -77,6 +79,13 @@ class Loop:
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         """Advance every learner k as far as `limits(k)` and hand what it did to `absorb`, until all limits are None."""
+        for _ in self.turns(limits, absorb, interrupted):
+            pass
+
+    def turns(
+        self, limits: Callable[[int], Limits | None], absorb: Absorb, interrupted: Callable[[], bool]
+    ) -> Iterator[None]:
+        """The same with a pause after each turn, in which the caller may look, or end it by not coming back."""
         while not interrupted():
             bounds = [limits(k) for k in range(len(self.seeds))]
             if all(x is None for x in bounds):
@@ -84,6 +93,7 @@ class Loop:
             with blaming_the_env(self.handle):
                 progress = self.engine.advance([IDLE if x is None else x for x in bounds])
             absorb({k: progress[k] for k, x in enumerate(bounds) if x is not None})
+            yield
 
     def reach(self, goal: Callable[[int], Goal | None], absorb: Absorb = lambda progress: None) -> None:
         """Train every learner k until it has reached `goal(k)` or diverged. `absorb` is called after each advance."""
@@ -106,3 +116,16 @@ class Loop:
 def evaluation_seed(seed: int, index: int) -> int:
     """Starts that training never uses and that differ from one evaluation to the next."""
     return (1_000_003 * (seed + 1) + index) % 2**31
+
+
+T = TypeVar("T")
+Steps = Generator[Json, None, T]  # of what a callback is told after each update; only where somebody looks at them
+
+
+def finish(steps: Steps[T]) -> T:
+    """The outcome of a training, all of it."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

@@ -75,6 +75,7 @@ class Result:
 def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Result:
     """Write the summary and the last word of status.json."""
     summary = learner.summary(compile_seconds)
+    learner.describe_policy(summary)
     if exit_code == 0:
         state = "diverged" if learner.diverged else "finished"
         learner.files.summary(summary)

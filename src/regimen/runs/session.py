@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from regimen.runs.ledger import Row
 from regimen.runs.loop import Loop
 from regimen.runs.stopping import Stop
 from regimen.sources.host import Interrupted
-from regimen.words import size
+from regimen.words import Figures, size
 
 Callback = Callable[[Json], object]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
@@ -53,6 +53,7 @@ class Call:
     callback: Callback | None
     console: Console
     begun: float  # by the monotonic clock
+    stepwise: bool = False  # whether somebody looks at every update (`Trainer.updates`)
 
 
 class Session:
@@ -84,6 +85,7 @@ class Session:
         self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
         self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
         self.warned_of: set[str] = set()
+        self.told: list[Json] = []  # of a stepwise call: what is still to be looked at
         self.workers_written = (-math.inf, 0)  # when, and their restarts then
         signals.busy, signals.last_words = self.busy, self.last_words
         engine.watch(lambda text: self.tell(self.learners[0], text), self.show_workers)
@@ -159,8 +161,9 @@ class Session:
 
     # --- training ----------------------------------------------------------------------------------------------------
 
-    def train(self) -> None:
-        """Train until every learner has stopped or a signal asks to. Files are complete whatever happens."""
+    def train(self) -> Iterator[Json]:
+        """Train until every learner has stopped or a signal asks to. Files are complete whatever happens. A generator:
+        where the call is stepwise, of what a callback would be told after each update."""
         c = self.config
         self.start_mirrors()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
@@ -168,9 +171,13 @@ class Session:
         self.console.start(total, unit, algo.stages, algo.progress)
         self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
-            self.loop.run(self.limits, self.turn, self.signals.is_requested)
+            for _ in self.loop.turns(self.limits, self.turn, self.signals.is_requested):
+                yield from self.told
+                self.told.clear()
         except Interrupted:
             pass
+        except GeneratorExit:  # who looks at the updates has seen enough
+            raise
         except BaseException as error:
             self.fail(error)
             raise
@@ -179,7 +186,8 @@ class Session:
 
     def limits(self, k: int) -> Limits | None:
         """How far learner k may go before something is due; None once it has stopped."""
-        every_update = self.callback is not None and not getattr(self.callback, "evaluations_only", False)
+        called = self.callback is not None and not getattr(self.callback, "evaluations_only", False)
+        every_update = called or self.call.stepwise
         learner = self.active.get(k)
         if learner is None or learner.stop is not None:
             return None
@@ -251,19 +259,22 @@ class Session:
 
     def called_back(self, learner: Learner, progress: Progress, rows: list[Row], point: Row) -> bool:
         """Whether the user's callback asks to stop."""
-        if self.callback is None:
+        if self.callback is None and not self.call.stepwise:
             return False
-        c, row = learner.ledger.counters, rows[-1] if rows else {}
+        c, row = learner.ledger.counters, rows[-1] if rows else learner.ledger.rollout_metrics()
         metrics = {name: float(v[-1]) for name, v in progress.metrics.items()}
         info = {
+            "run_dir": learner.path,
             "seed": learner.seed,
             "episode": c.episodes,
             "update": c.updates,
             "env_steps": c.steps,
-            "step_metrics": metrics | {name: v for name, v in row.items() if name.startswith("rollout/")},
-            "eval_metrics": {name.removeprefix("eval/"): v for name, v in point.items()} or None,
+            "step_metrics": Figures(metrics | {name: v for name, v in row.items() if name.startswith("rollout/")}),
+            "eval_metrics": Figures({name.removeprefix("eval/"): v for name, v in point.items()}) or None,
         }
-        return self.callback(info) is True
+        if self.call.stepwise:
+            self.told.append(info)
+        return self.callback is not None and self.callback(info) is True
 
     # --- rules that could never fire ---------------------------------------------------------------------------------
 
@@ -296,9 +307,13 @@ class Session:
             learner.evaluations = {"best": best, "final": final}
 
     def interrupted(self) -> int:
-        """Save what is still going; the exit code."""
+        """Save what is still going, after a signal; the exit code."""
         number = self.signals.requested
-        name = signal.Signals(number).name
+        self.leave(signal.Signals(number).name)
+        return 128 + number
+
+    def leave(self, name: str) -> None:
+        """Save what is still going, so that a resume goes on from here; `name` says what ended it."""
         for learner in self.learners:
             if learner.stop is None:
                 learner.save()
@@ -309,7 +324,6 @@ class Session:
         which = f"{self.learners[0].path} (and so on)" if self.group and self.varied else self.path
         self.console.event(f"interrupted by {name}; state saved. Continue with: regimen resume {which}")
         self.end_mirrors("interrupted")
-        return 128 + number
 
     def fail(self, error: BaseException) -> None:
         """Keep what can be kept, and let the files say what happened."""

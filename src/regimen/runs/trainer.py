@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,25 @@ from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm
 from regimen.algorithms.own_loop import Value
 from regimen.config import layers
+from regimen.config.names import Answering
 from regimen.config.schema import ALGORITHMS
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.files.console import Console
+from regimen.files.storage import Json, read_json
 from regimen.policies.evaluate import evaluate_policy
 from regimen.policies.policy import Policy, load_policy
 from regimen.policies.target import OBJECT
-from regimen.runs.api import train
+from regimen.runs.api import train, train_steps
 from regimen.runs.result import Result
 from regimen.runs.session import Callback
 from regimen.sources.trajectory_buffer import TrajectoryBuffer
 from regimen.types import PyTree, Spec, State
+from regimen.words import Figures
 
 
-class Trainer:
+class Trainer(Answering):
     """`Trainer(env="cartpole", algo=PPO(lr=1e-3), total_steps=50_000).train()`.
 
     `env` is an id, or a Gymnasium or native environment (instance, class or factory); `algo` a name or an algorithm
@@ -64,6 +68,27 @@ class Trainer:
         self._policy = None
         return self.result
 
+    def updates(self) -> Iterator[Json]:
+        """Train as `train` does, with a pause after each update in which the program goes on with what a callback would
+        be told: `for update in trainer.updates(): ...`. Leaving the loop early leaves a run that is `interrupted` and
+        saved, which `regimen.resume(trainer.result.run_dir)` continues as if nothing had happened."""
+        if jax.distributed.is_initialized() and jax.process_count() > 1:
+            raise ConfigError("updates: several processes train together; use train(callback) there")
+        command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
+        steps = train_steps(self.config, command, None, self.console, self.handle, stepwise=True)
+        path, self._policy = None, None
+        try:
+            while True:
+                update = next(steps)
+                path = update["run_dir"]
+                yield update
+        except StopIteration as end:
+            self.result, path = end.value, None
+        finally:
+            steps.close()
+            if path is not None:
+                self.result = Result(path, read_json(path / "summary.json"))
+
     # --- a loop of one's own -----------------------------------------------------------------------------------------
 
     def begin(self) -> tuple[Any, State]:
@@ -94,11 +119,16 @@ class Trainer:
         of minibatches of `algo.minibatch_size`. Mean losses; `policy` then is the policy as it stands."""
         algo, state = self.begin()
         c, losses = algo.config, []
-        buffer.compute_returns_and_advantages(c.gamma, c.gae_lambda, normalize_advantage=c.normalize_advantage)
+        state = algo.begin_update(state, buffer)
         for _ in range(c.epochs):
             for minibatch in buffer.create_minibatches(c.minibatch_size):
                 state, of_minibatch = algo.update_minibatch(state, minibatch)
                 losses.append(of_minibatch)
+                if of_minibatch.get("stop"):
+                    break
+            if losses[-1].get("stop"):
+                break
+        state = algo.end_update(state, buffer, losses)
         self._learner = algo, state
         origin = {"algorithm": self.config.algorithm, "env": self.config.env, "env_args": self.config.env_args}
         self._policy = Policy(algo, algo.actor_params(state), origin | {"seed": self.config.seed})
@@ -121,9 +151,9 @@ class Trainer:
             device.configure(self.config.device, registry.is_native(self.config.env))
         handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
         played = evaluate_policy(handle, self.policy, num_episodes, seed)
-        of_returns = {"avg": np.mean, "std": np.std, "min": np.min, "max": np.max}
-        figures = {f"{name}_reward": float(of(played.returns)) for name, of in of_returns.items()}
-        return figures | {"avg_length": float(played.lengths.mean())}
+        of_returns = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+        figures = {f"return_{name}": float(of(played.returns)) for name, of in of_returns.items()}
+        return Figures(figures | {"length_mean": float(played.lengths.mean())})
 
     def save(self, path: str | Path) -> Path:
         """Write the policy folder (safetensors and JSON)."""

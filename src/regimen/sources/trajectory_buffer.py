@@ -7,55 +7,29 @@ is that of `regimen.returns.gae`, here one episode at a time and in float64.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
-from regimen.errors import ConfigError
-
-PyTree = Any  # nested dicts and tuples of arrays; a list is an array
-
-SCALAR = ("reward", "value", "final_value")
-FINITE = (*SCALAR, "log_prob")
-DTYPES = dict.fromkeys(SCALAR, np.float64) | {"log_prob": np.float32, "mask": np.bool_}
-
-
-class TrajectoryError(ConfigError, ValueError):
-    """The buffer was used in the wrong order, or was given what does not fit the steps before."""
-
-
-@dataclass(frozen=True, eq=False)
-class MinibatchRows:
-    """Rows of a buffer. With values by component so are `returns` and `advantages`; the latter also have `total`, the
-    sum over the components. Those made with `as_jax=True` are pytrees."""
-
-    states: PyTree  # [M, ...]
-    actions: PyTree  # [M, ...]
-    log_probs: PyTree  # [M, ...] float32; None where no step had one
-    values: PyTree  # [M] float32, or component -> [M]
-    returns: PyTree  # [M] float32, or component -> [M]
-    advantages: PyTree  # [M] float32, or component -> [M]
-    masks: PyTree  # [M, ...] bool; None where no step had one
-    extras: dict[str, PyTree]  # name -> [M, ...]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.returns.values())) if isinstance(self.returns, dict) else self.returns)
-
-    def map(self, f: Callable[[np.ndarray], PyTree]) -> MinibatchRows:
-        """`f` of every array."""
-        return MinibatchRows(
-            **{x.name: map_tree(lambda _, array: f(array), getattr(self, x.name)) for x in fields(self)}
-        )
-
-    def to_jax(self) -> MinibatchRows:
-        import jax.numpy as jnp
-
-        register_pytree()
-        return self.map(jnp.asarray)
+from regimen.config.names import Answering
+from regimen.sources.trajectory_rows import (
+    DTYPES,
+    FINITE,
+    SCALAR,
+    MinibatchRows,
+    PyTree,
+    TrajectoryError,
+    check_components,
+    flatten,
+    map_tree,
+    paths_of,
+    read_fraction,
+    read_generator,
+    require_components,
+)
+from regimen.words import Figures
 
 
 @dataclass(frozen=True)
@@ -66,7 +40,7 @@ class _Episode:
     success: bool | None
 
 
-class TrajectoryBuffer:
+class TrajectoryBuffer(Answering):
     """Collect episodes step by step or whole, then learn from all of their steps at once.
 
     States, actions, log-probabilities, masks and extras may be nested dicts and tuples. Rewards and values are numbers,
@@ -117,9 +91,17 @@ class TrajectoryBuffer:
         self._open.append(row)
         self._keep(skeleton, row, lead=0)
 
-    def finish_episode(self, final_value: PyTree = 0.0, terminated: bool = False, success: bool | None = None) -> None:
-        """Close the open episode. `final_value` is V of the true final observation, which a truncated episode goes on
-        with; where it `terminated` there is nothing after the end, whatever `final_value` says."""
+    def finish_episode(
+        self,
+        final_value: PyTree = 0.0,
+        terminated: bool = False,
+        success: bool | None = None,
+        *,
+        final_values: PyTree = None,
+    ) -> None:
+        """Close the open episode. `final_value` (or `final_values`) is V of the true final observation, which a
+        truncated episode goes on with; where it `terminated` there is nothing after the end, whatever it says."""
+        final_value = final_value if final_values is None else final_values
         if self._open is None:
             raise TrajectoryError("finish_episode: no episode is open; call start_episode() first")
         if not self._open or self._skeleton is None:
@@ -132,19 +114,33 @@ class TrajectoryBuffer:
     def add_episode(
         self,
         states: PyTree,
-        actions: PyTree,
-        rewards: PyTree,
-        values: PyTree,
+        actions: PyTree = None,
+        rewards: PyTree = None,
+        values: PyTree = None,
         final_value: PyTree = 0.0,
         terminated: bool = False,
         log_probs: PyTree = None,
         masks: PyTree = None,
         success: bool | None = None,
+        *,
+        final_values: PyTree = None,
         **extras: PyTree,
     ) -> None:
-        """A whole episode at once. Each argument holds arrays with a leading axis of steps (nested where a step is), or
-        is a list with one entry per step."""
+        """A whole episode at once, or one dict of these arguments. Each holds arrays with a leading axis of steps
+        (nested where a step is), or is a list with one entry per step; `final_values` is another name of
+        `final_value`."""
         self._refuse_open("add_episode")
+        if actions is None and isinstance(states, Mapping) and {"states", "actions"} <= set(states):
+            return self.add_episode(**states)
+        final_value = final_value if final_values is None else final_values
+        if np.ndim(terminated) or (not isinstance(final_value, Mapping) and np.ndim(final_value)):
+            raise TrajectoryError(
+                "add_episode: final_value and terminated are one value each, after values; give log_probs, "
+                "final_value, terminated and success by name"
+            )
+        for name, x in (("actions", actions), ("rewards", rewards), ("values", values)):
+            if x is None:
+                raise TrajectoryError(f"add_episode: no {name}; give states, actions, rewards and values")
         rewards, values = (list(x) if isinstance(x, tuple) else x for x in (rewards, values))
         step = {"state": states, "action": actions, "reward": rewards, "value": values}
         step |= {"log_prob": log_probs, "mask": masks}
@@ -200,20 +196,47 @@ class TrajectoryBuffer:
             *map(single, (step["value"], returns, advantages)),
             masks=step["mask"],
             extras=step["extras"],
+            rewards=single(step["reward"]),
         )
+
+    compute_returns_and_advantages_for_all_episodes = compute_returns_and_advantages  # by the name that others have
+
+    def ends(self) -> tuple[np.ndarray, PyTree]:
+        """Of the finished episodes: the row of each one's last step [N], and V after it [N], 0 where the episode
+        terminated; by component where the values are."""
+        value = self._skeleton["value"] if self._skeleton else "value"
+        finals = map_tree(lambda _, path: np.array([e.final[path] for e in self._episodes], np.float32), value)
+        return np.cumsum([e.length for e in self._episodes]) - 1, finals
+
+    def weigh(self, returns: PyTree, advantages: np.ndarray, weights: np.ndarray) -> None:
+        """Take the returns and advantages [M, K] that an algorithm has computed, and its weights [K] of the latter."""
+        assert self._rows is not None, "compute_returns_and_advantages() comes first"
+        total = advantages[:, 0]
+        if isinstance(returns, dict):
+            by_name = {name: advantages[:, k] for k, name in enumerate(returns)}
+            total = by_name | {"total": advantages @ weights}
+        column = np.broadcast_to(weights, advantages.shape)
+        self._rows = replace(self._rows, returns=returns, advantages=total, weights=column)
 
     def rows(self, as_jax: bool = False) -> MinibatchRows:
         """Every step, in the order in which they were added."""
         return self.create_minibatches(max(len(self), 1), shuffle=False, as_jax=as_jax)[0]
 
     def create_minibatches(
-        self, size: int, seed: int | np.random.Generator | None = None, shuffle: bool = True, as_jax: bool = False
+        self,
+        size: int | None = None,
+        seed: int | np.random.Generator | None = None,
+        shuffle: bool = True,
+        as_jax: bool = False,
+        *,
+        minibatch_size: int | None = None,
     ) -> list[MinibatchRows]:
-        """One epoch: every step exactly once, in ceil(M / size) minibatches whose sizes differ by at most one. A size
-        above the number of steps means one full batch. `seed` is a number or a numpy Generator; without one the
-        buffer's own goes on, so that every epoch has another order."""
+        """One epoch: every step exactly once, in ceil(M / size) minibatches whose sizes differ by at most one; a size
+        (or `minibatch_size`) above the number of steps means one full batch. `seed` is a number or a numpy Generator;
+        without one the buffer's own goes on, so that every epoch has another order."""
+        size = minibatch_size if size is None else size
         try:
-            size = operator.index(size)
+            size = operator.index(size)  # type: ignore[arg-type]
         except TypeError:
             raise TrajectoryError(f"size: {size!r} is not a whole number") from None
         if size < 1:
@@ -227,13 +250,13 @@ class TrajectoryBuffer:
         batches = [rows.map(lambda x, part=part: x[part]) for part in np.array_split(order, -(-count // size))]
         return [batch.to_jax() for batch in batches] if as_jax else batches
 
-    def stats(self) -> dict[str, float]:
+    def stats(self) -> Figures:
         """Of the finished episodes. What has no data is absent: everything but the counts in an empty buffer,
         `success_rate` where no episode says whether it succeeded. Components are `reward/NAME`, as in a run's rows."""
         steps = sum(e.length for e in self._episodes)
         out: dict[str, float] = {"num_episodes": self.num_episodes, "total_steps": steps}
         if not self._episodes or self._skeleton is None:
-            return out
+            return Figures(out)
         reward = self._skeleton["reward"]
         returns = np.array([total_of(e.columns, paths_of(reward)).sum() for e in self._episodes])
         out |= {f"return_{how}": getattr(returns, how)() for how in ("mean", "std", "min", "max")}
@@ -244,7 +267,7 @@ class TrajectoryBuffer:
         for name, path in reward.items() if isinstance(reward, dict) else ():
             sums = np.array([e.columns[path].sum() for e in self._episodes])
             out |= {f"reward/{name}": sums.mean(), f"reward/{name}_min": sums.min(), f"reward/{name}_max": sums.max()}
-        return {name: x if isinstance(x, int) else float(x) for name, x in out.items()}
+        return Figures({name: x if isinstance(x, int) else float(x) for name, x in out.items()})
 
     def _refuse_open(self, method: str) -> None:
         if self._open is not None:
@@ -374,77 +397,3 @@ def _gae(episode: _Episode, rewards: list[str], path: str, gamma: float, gae_lam
 
 def total_of(columns: dict[str, np.ndarray], paths: list[str]) -> np.ndarray:
     return np.sum([columns[path] for path in paths], axis=0)
-
-
-def paths_of(skeleton: PyTree) -> list[str]:
-    return list(skeleton.values()) if isinstance(skeleton, dict) else [skeleton]
-
-
-def check_components(reward: PyTree, value: PyTree) -> None:
-    """Rewards and values are numbers or flat dicts, and dicts of values have the components of the rewards."""
-    for field, x in (("reward", reward), ("value", value)):
-        flat = isinstance(x, dict) and x and all(isinstance(path, str) for path in x.values())
-        if not isinstance(x, str) and not flat:
-            raise TrajectoryError(f"{field}: must be a number, or a dict from component to number")
-    if isinstance(reward, dict) and len(reward) > 1 and "total" in reward:
-        raise TrajectoryError("reward['total']: 'total' is the sum of all components; leave it out or rename it")
-    if isinstance(value, dict):
-        if not isinstance(reward, dict):
-            raise TrajectoryError("value: by component, but reward is a number; give both by component")
-        require_components("value", value, "reward", reward)
-
-
-def require_components(field: str, skeleton: PyTree, other: str, expected: dict) -> None:
-    names = skeleton if isinstance(skeleton, dict) else {}
-    for name in expected:
-        if not isinstance(names.get(name), str):
-            raise TrajectoryError(f"{field}[{name!r}]: missing, but {other} has this component")
-    for name in names:
-        if name not in expected:
-            raise TrajectoryError(f"{field}[{name!r}]: given, but {other} does not have this component")
-
-
-def read_fraction(name: str, x: float) -> float:
-    try:
-        number = float(x)
-    except (TypeError, ValueError):
-        raise TrajectoryError(f"{name}: {x!r} is not a number") from None
-    if not 0.0 <= number <= 1.0:
-        raise TrajectoryError(f"{name}: {x} must be 0 to 1")
-    return number
-
-
-def read_generator(seed: int | np.random.Generator) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError):
-        raise TrajectoryError(f"seed: {seed!r} is neither a number of at least 0 nor a numpy Generator") from None
-
-
-def flatten(tree: PyTree, path: str, leaves: dict[str, PyTree]) -> PyTree:
-    """Put the arrays of a tree into `leaves`, by path, and return the tree with paths in their places."""
-
-    def put(path: str, x: PyTree) -> str:
-        leaves[path] = x
-        return path
-
-    return map_tree(put, tree, path)
-
-
-def map_tree(f: Callable[[str, PyTree], PyTree], tree: PyTree, path: str = "") -> PyTree:
-    """`f(path, array)` of every array of a tree, in its place; None stays."""
-    if tree is None:
-        return None
-    if isinstance(tree, Mapping):
-        return {name: map_tree(f, x, f"{path}[{name!r}]") for name, x in tree.items()}
-    if isinstance(tree, tuple):
-        items = [map_tree(f, x, f"{path}[{i}]") for i, x in enumerate(tree)]
-        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
-    return f(path, tree)
-
-
-@cache
-def register_pytree() -> None:
-    import jax
-
-    jax.tree_util.register_dataclass(MinibatchRows, [x.name for x in fields(MinibatchRows)], [])

@@ -126,8 +126,8 @@ PRESETS = {
 @pytest.mark.long
 @pytest.mark.parametrize("algo", PRESETS)
 def test_the_documents_presets_train_and_their_rules_fire(algo, tmp_path):
-    """Two updates of each with the original reward, small; episodes of one step cannot have a conflict, so the streak of
-    the preset, made shorter, ends the run before its budget."""
+    """Two updates of each with the original reward, small; episodes of one step cannot have a conflict, so the streak
+    of the preset, made shorter, ends the run before its budget."""
     settings = SMALL | PRESETS[algo] | {"env_args": {"reward": "compat", "max_episode_steps": 1}}
     settings |= {"stop.zero_conflict_streak": 2, "out": str(tmp_path / "run")}
     run = regimen.train("airspace/head_on", algo=algo, preset=f"atc_{algo}", **settings)

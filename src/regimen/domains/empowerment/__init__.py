@@ -53,6 +53,7 @@ DOMAIN = Domain(
         )
     },
     presets=f"{__path__[0]}/presets",
+    names=f"{__path__[0]}/names.yaml",
     verbs={
         "solve": Verb(
             "WORLD",
