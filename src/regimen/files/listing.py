@@ -81,7 +81,7 @@ def last_row(path: Path) -> Json:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
         lines = file.read().split(b"\n")
     for line in reversed(lines[:-1]):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):
                 return row
