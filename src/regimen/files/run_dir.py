@@ -22,6 +22,9 @@ from regimen.errors import StorageError
 from regimen.files import sealed, storage, tally
 
 SEAL = "# a run of regimen, as it was trained; digest "  # first line of config.yaml
+WORDS = {str: "text", dict: "section"}
+SECTIONS = ("env_args", "rollout", "algo", "network", "eval", "log", "checkpoint", "stop", "track", "engine")
+KINDS = dict.fromkeys(("env", "algorithm"), str) | dict.fromkeys(SECTIONS, dict)
 STATES = ("running", "finished", "interrupted", "failed", "diverged")
 
 # progress.csv: contract columns that have another name in metrics.jsonl
@@ -307,16 +310,27 @@ def read_config(path: Path) -> storage.Json:
         raise StorageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
         raise StorageError(f"{path} does not hold a configuration")
-    head = text.partition("\n")[0]
-    if sealed.DIGEST in head or sealed.SCHEMA in storage.read_json(path.with_name("status.json")):
-        with sealed.reading(path):
-            fits = head == f"{SEAL}{sealed.digest_of(value)}"
-        if not fits:
-            raise StorageError(
-                f"{path} has changed since the run was begun, and what it says is no longer what was trained; put it "
-                f"back as it was. To train with these settings: `regimen train --config {path}`"
-            )
+    for name, kind in KINDS.items():
+        if not isinstance(value.get(name, kind()), kind):
+            raise StorageError(f"{path} is damaged: {name} is {str(value[name])[:40]!r}, which is no {WORDS[kind]}")
+    if not is_as_written(text, value, sealed.SCHEMA in storage.read_json(path.with_name("status.json"))):
+        raise StorageError(
+            f"{path} has changed since Regimen wrote it, and what it says is not what was trained; put it back as it "
+            f"was. To train with these settings: `regimen train --config {path}`"
+        )
     return trust.named(value, path)
+
+
+def is_as_written(text: str, value: object, required: bool) -> bool:
+    """Whether a config.yaml holds the `value` that its first line has the digest of; `required` where it must have
+    one."""
+    head = text.partition("\n")[0]
+    if not required and not head.startswith("# a run"):
+        return True
+    try:
+        return head == f"{SEAL}{sealed.digest_of(value)}"
+    except (TypeError, ValueError, RecursionError):  # of what JSON cannot hold
+        return False
 
 
 def versions() -> dict[str, str]:

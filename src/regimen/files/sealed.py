@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from regimen.errors import RegimenError, StorageError
 from regimen.files.storage import Json, plain, read_plain, write_json
 
+F = TypeVar("F", bound=Callable[..., Any])
 SCHEMA, DIGEST = "schema", "digest"
 ADVICE = "put it back as it was"
 
@@ -86,6 +88,18 @@ def reading(what: object) -> Iterator[None]:
         raise StorageError(f"{what} is damaged: {brief(error)}") from error
     except RecursionError as error:
         raise StorageError(f"{what} is damaged: it is nested too deeply") from error
+
+
+def reads(function: F) -> F:
+    """A function of run directories (its first argument) that runs nothing of the user's: see `reading`."""
+
+    @wraps(function)
+    def call(source: Any, *args: Any, **kwargs: Any) -> Any:
+        paths = [source] if isinstance(source, (str, Path)) else list(source)
+        with reading(" or ".join(map(str, paths[:3])) + (" or another run" if len(paths) > 3 else "")):
+            return function(source, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 def brief(error: BaseException) -> str:

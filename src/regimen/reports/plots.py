@@ -13,7 +13,7 @@ from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError, StorageError
 from regimen.files.console import component_sums
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
-from regimen.files.sealed import read_sealed
+from regimen.files.sealed import read_sealed, reads
 from regimen.files.storage import require_own
 from regimen.reports import figure as kit
 from regimen.statistics import bootstrap_band
@@ -309,6 +309,7 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
         ax.legend(loc="best")
 
 
+@reads
 def plot_run(run_dir: Path) -> list[Path]:
     """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
     run = LoggedRun(run_dir)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from regimen.errors import StorageError
-from regimen.files.sealed import read_sealed
+from regimen.files.sealed import read_sealed, reads
 from regimen.files.storage import read_text, write_atomic
 from regimen.reports import diagnose
 from regimen.reports.page import PICTURES, embed, facts, folded, literal, page, section, tiles
@@ -36,6 +36,7 @@ MOST = 24  # pictures of one folder
 LEFT_OUT = ("eval_metrics", "eval_metrics_ci95", "stop_detail")  # shown elsewhere
 
 
+@reads
 def write_report(run_dir: Path, out: str | Path | None = None, draw: bool = False) -> Path:
     """Write `<run_dir>/report.html` (or `out`) from the run's files and the pictures in `plots/` and `replays/`, and
     return its path. Of a group of seeds: their statistics, its pictures and a row for each. `draw`: its curves first,
