@@ -212,7 +212,7 @@ def test_resume_of_what_is_not_a_run(capsys, tmp_path):
     refused(capsys, ["resume", tmp_path / "file"], 6, "it is a file")
     (tmp_path / "group" / "seed-0").mkdir(parents=True)
     (tmp_path / "group" / "seed-0" / "config.yaml").write_text("")
-    refused(capsys, ["resume", tmp_path / "group"], 6, "its runs are in its sub-directories")
+    refused(capsys, ["resume", tmp_path / "group"], 6, "seed-0/config.yaml does not hold a configuration")
     refused(capsys, ["evaluate", tmp_path / "group"], 3, "holds several seeds; name one of them")
 
 

@@ -312,8 +312,8 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
 @reads
 def plot_run(run_dir: Path) -> list[Path]:
     """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
+    require_own(Path(run_dir))
     run = LoggedRun(run_dir)
-    require_own(run.path)
     folder = run.path / "plots"
     paths: list[Path] = []
     with kit.style():

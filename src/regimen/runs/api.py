@@ -25,7 +25,7 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
-from regimen.files.sealed import read_sealed
+from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import check_free, require_own
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import processes
@@ -355,7 +355,8 @@ def resume(
     def stored(run: Path) -> TrainConfig:
         source = RunFiles.open(run)
         require_own(source.path)
-        config = layers.from_dict(read_config(source.path))
+        with reading(source.path / "config.yaml"):
+            config = layers.from_dict(read_config(source.path))
         if extended:
             config = config.replace(total_steps=total_steps, total_episodes=total_episodes)
         config = config.replace(device=device_name or config.device, devices=devices or config.devices)
