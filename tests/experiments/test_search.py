@@ -99,7 +99,7 @@ def test_a_search_without_a_candidate_says_what_came_nearest_and_what_to_try(tmp
     assert summary["feasible_trials"] == 0
     assert said[-2].startswith("nearest: ") and said[-2].endswith("where the gate is 0.9")
     assert "try --eval-episodes 400 in a new one" in said[-1] and "lower --gate" in said[-1], "its mean passes"
-    options = dataclasses.replace(options, eval_episodes=80, max_episodes=10, check_every=10, gate=Gate(0.97))
+    options = dataclasses.replace(options, max_episodes=10, check_every=10, gate=Gate(0.94))
     api.start((SPACE, Toy(), options, api.Names()), str(tmp_path / "u"), False, "", said.append, str)
     assert "try --max-episodes-per-workflow 100 in a new one" in said[-1]
     assert api.start((SPACE, Toy(), BASE, api.Names()), str(tmp_path / "t"), False, "", said.append, str)[1] == 0
