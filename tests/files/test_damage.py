@@ -235,7 +235,7 @@ def test_an_action_bound_is_not_changed_in_silence(policy, tmp_path):
 
 
 OLD = {"no algorithm": ("algorithm", ...), "a number": ("algo", 3), "no spaces": ("action_space", None)}
-OLD |= {"odd network": ("network", {"hidden": None}), "odd args": ("algo", {"lr": []}), "a list": ("policies", [1])}
+OLD |= {"odd network": ("network", {"hidden": None}), "odd args": ("algo", {"no_such": 1}), "a list": ("policies", [1])}
 
 
 @pytest.mark.parametrize("case", OLD)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ def unseal(value: Json, where: str, since: int = 1) -> Json:
     return content
 
 
-def write_sealed(path: Path, value: Json, schema: int = 1, sync: bool = True) -> None:
+def write_sealed(path: Path, value: Mapping[str, object], schema: int = 1, sync: bool = True) -> None:
     write_json(path, seal(plain(value), schema), sync)
 
 
