@@ -5,8 +5,6 @@ compared. Log-probabilities and entropies have one number per element of the act
 (`joint`), over those elements that matter (`Joint.relevance`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partialmethod

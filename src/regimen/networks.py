@@ -1,7 +1,5 @@
 """Networks. The only file that imports flax: everything else sees `Net(init, apply)` and plain-dict parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol

@@ -11,8 +11,6 @@ off switch (`config.algorithms.ppo.RewardConfig`):
 - weights: fixed, uniform, or learned (`Weighting`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import jax

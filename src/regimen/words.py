@@ -1,8 +1,6 @@
 """Numbers, durations, plurals and tables as text for people; figures by every name that people have for them. Imports
 nothing but the standard library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 

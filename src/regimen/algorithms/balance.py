@@ -6,8 +6,6 @@ norms of the two then set factors on the gradients that flow back from them, so 
 the layers they share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

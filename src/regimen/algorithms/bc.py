@@ -5,8 +5,6 @@ beat. Any action space that has a distribution; continuous actions by a squashed
 observation. Rewards are not looked at.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import optax

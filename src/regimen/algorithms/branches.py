@@ -6,8 +6,6 @@ branches that see different numbers are passes of their own (Bester et al. 2019,
 branches, one is sampled: the critic reads the choices as one-hot, with straight-through gradients (Jang et al. 2017).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -2,8 +2,6 @@
 weights with which the components' advantages become the one that the policy learns from. With one component it is the
 identity, but for the reward normaliser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -11,8 +11,6 @@ a multiplier that holds the term at a threshold (Lagrange, section 3.2), a warm 
 cloning, and the largest of several Q in the target. Given an environment it goes on online (`engines/offline.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

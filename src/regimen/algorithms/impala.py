@@ -5,8 +5,6 @@ Espeholt et al. 2018 (arXiv 1802.01561): an actor-critic whose batches may come 
 current policy it is advantage actor-critic with lambda-returns.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

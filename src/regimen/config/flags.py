@@ -4,8 +4,6 @@ Values are read by the same `coerce` as YAML and Python settings, so `1e6` is a 
 help page and is imported only for it.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

@@ -4,8 +4,6 @@ Each layer is flattened to dotted keys of the right type (`algo.lr`, `rollout.ep
 a few keys exclude each other, so setting one clears its rival in lower layers (`merge`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib.util

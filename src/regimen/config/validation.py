@@ -1,7 +1,5 @@
 """Types and ranges: every setting is read by `coerce` and checked by `validate`. Jax-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """YAML that may come from a stranger: plain data, and no aliases that make gigabytes of a few lines. Jax-free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -3,8 +3,6 @@
 `chunk` repeats a `turn`, which says what one update does; `CompiledEngine` runs it for K learners in one program.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

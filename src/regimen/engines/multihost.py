@@ -4,8 +4,6 @@ Process 0 is in charge, the others hold their share of the environments and take
 any of them reaches process 0 with the next message. Who runs the session and who follows is `runs/processes.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping

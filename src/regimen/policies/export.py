@@ -1,8 +1,6 @@
 """What a policy is and where it comes from, beside it in its folder; and `regimen export RUN`: a policy in a folder of
 its own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

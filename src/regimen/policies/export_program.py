@@ -4,8 +4,6 @@ Both take batches of observations [B, ...], any B, and give the greedy actions i
 the memory of recurrent policies are not part of them.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence

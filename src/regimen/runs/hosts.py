@@ -1,8 +1,6 @@
 """One run on a Ray cluster: Ray Train's `JaxTrainer` starts N workers and joins them with `jax.distributed`; in each of
 them runs what `--distributed` runs (`processes.py`), so worker 0 is in charge."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

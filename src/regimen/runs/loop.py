@@ -4,8 +4,6 @@
 train towards goals of their own (`Loop.reach`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar

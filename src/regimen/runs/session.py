@@ -4,8 +4,6 @@
 Gymnasium environments is in the engine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal

@@ -4,8 +4,6 @@ Native environments are played inside one compiled program (`play`), Gymnasium a
 process (`play_host`). Neither touches the training state. The caller says where episodes start and what is recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple

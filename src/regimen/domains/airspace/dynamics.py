@@ -5,8 +5,6 @@ Each second: airspeed, then heading, then position. There is one sine and cosine
 it. The seconds are a loop: unrolled, the compiler computes the early ones again for each of the later ones.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

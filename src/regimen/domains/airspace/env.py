@@ -4,8 +4,6 @@ away from the others. One policy is shared by all of them.
 The task, its formulas and how `compat` and `clean` differ are in docs/airspace.md.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

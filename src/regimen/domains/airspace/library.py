@@ -5,8 +5,6 @@
 Offsets are (north, east) in NM from the centre, at 60 NM to a degree.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Geometry of every pair of aircraft: range, closest point of approach, and how dangerous it is."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp

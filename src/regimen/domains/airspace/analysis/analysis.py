@@ -1,7 +1,5 @@
 """`analyse`: fly, measure, and write what was found."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time

@@ -5,8 +5,6 @@ the row at which it was decided: what a policy does is judged by what it could s
 Definitions: docs/airspace_safety.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 from types import ModuleType

@@ -3,8 +3,6 @@
 Every column is defined in docs/airspace_safety.md. What is undefined is NaN here, null in JSON and empty in CSV.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A shift maps a scenario file to a scenario file, so a shifted scenario can be sa
 shifts there are stands in shifts.yaml.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A batching study in sentences whose words depend on what the intervals exclude."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -4,8 +4,6 @@ Five parts, each on its own terms: the noise of the gradient at fixed policies, 
 over a batch, sensitivity to the learning rate, and the damage one outlier episode does. Everything else is held equal.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
