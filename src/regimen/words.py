@@ -54,8 +54,6 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
 
 
-# --- figures ---------------------------------------------------------------------------------------------------------
-
 MEASURES = {"mean": "return_mean", "avg": "return_mean", "std": "return_std", "min": "return_min", "max": "return_max"}
 FIGURES = {f"{short}_reward": name for short, name in MEASURES.items()}  # name of other trainers -> ours
 FIGURES |= {f"episode_reward_{short}": FIGURES[f"{short}_reward"] for short in ("mean", "min", "max")}

@@ -63,8 +63,6 @@ class Branches:
         self.passes, inverse = np.unique(self.matters[:, self.rows :], axis=0, return_inverse=True)  # [P, X]
         self.output = inverse.reshape(-1) * self.heads + self.head  # [N] among the outputs of all passes
 
-    # --- tables ------------------------------------------------------------------------------------------------------
-
     def action(self, choices: np.ndarray | Array, numbers: np.ndarray | Array) -> PyTree:
         """The action with these choices [..., R] and numbers [..., X]."""
         out, r, x = {}, 0, 0
@@ -126,8 +124,6 @@ class Branches:
             leaves[name] = jnp.where(d.squashed, spread, leaves[name])
         return leaves if self.elements.hybrid else next(iter(leaves.values()))
 
-    # --- what the policy would do ------------------------------------------------------------------------------------
-
     def policy(self, out: PyTree, noise: PyTree, mask: Array | None) -> BranchPolicy:
         """The policy whose distribution has the parameters `out`, its numbers sampled with `noise`."""
         out, noise = self.elements.by_leaf(out), self.elements.by_leaf(noise)
@@ -164,8 +160,6 @@ class Branches:
         through = through * jnp.repeat(matters[..., : self.rows], np.asarray(self.row_sizes), axis=-1)
         weight = jnp.ones((*choices.shape[:-1], 1))
         return BranchPolicy(weight, log_prob[..., None, :], matters[..., None, :], options, numbers, through)
-
-    # --- what the critic reads and says ------------------------------------------------------------------------------
 
     def values(self, critic: Callable[[Array], Array], obs: Array, policy: BranchPolicy) -> Array:
         """Q of every branch [..., N] from `critic(inputs)` -> [..., heads]."""

@@ -111,8 +111,6 @@ class Components:
             for k, name in enumerate(self.names)
         }
 
-    # --- weights -----------------------------------------------------------------------------------------------------
-
     def weights(
         self,
         c: RewardConfig,

@@ -69,8 +69,6 @@ class CQL(SAC):
         log = {"log": jnp.log(jnp.full(1, self.config.min_q_weight, jnp.float32))}
         return state.replace(models=state.models | {"lagrange": Model(log, self.optimizer().init(log))})
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def draw(self, params: PyTree, x: Array, key: Array, mask: Array | None, n: int) -> BranchPolicy:
         """What the policy would do in states x [B, D], `n` times over: numbers [n, B, X]."""
         lead = (n, x.shape[0])
@@ -146,8 +144,6 @@ class CQL(SAC):
         entropy_only = self.soft(models["alpha"].params["log"], policy, jnp.zeros(()))
         cloning = -mean(entropy_only + likelihood, sample.weight)
         return jnp.where(sample.cloning, cloning, loss), policy
-
-    # --- update ------------------------------------------------------------------------------------------------------
 
     def gradient_step(
         self, models: Models, sample: NStepTransitions, norm: RunningStats | None, keys: list[Array], number: Array

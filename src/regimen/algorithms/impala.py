@@ -64,8 +64,6 @@ class IMPALA(ActorCritic):
     def max_lag(self) -> int | None:
         return self.config.max_lag
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def policy_loss(self, log_prob: Array, row: VTraceRow) -> tuple[Array, dict[str, Array]]:
         """-rho A log pi [W]; the importance weight is part of the advantage already."""
         return -log_prob * row.advantage, {}
@@ -89,8 +87,6 @@ class IMPALA(ActorCritic):
         kl = jnp.exp(jnp.minimum(log_ratio, 20.0)) - 1 - log_ratio
         metrics |= {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
         return loss, metrics | {"entropy": entropy, "approx_kl": kl}
-
-    # --- update ------------------------------------------------------------------------------------------------------
 
     def passes(self) -> int:
         """The number of passes over each batch."""

@@ -105,8 +105,6 @@ class SAC(OffPolicy):
         action, anything = dist.sample(out, white), self.bound.branches.uniform(white, mask, x.shape[:-1])
         return jax.tree.map(lambda a, b: jnp.where(params["random"] > 0, a, b), anything, action), carry, {}
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def policy(self, params: PyTree, x: Array, key: Array, mask: Array | None) -> BranchPolicy:
         """What the policy would do in states x [B, D]: every branch with its probability, numbers sampled."""
         noise = self.bound.dist.noise(key, x.shape[:-1])
@@ -163,8 +161,6 @@ class SAC(OffPolicy):
     def alpha_loss(self, log_alpha: Array, entropy: Array, target: Array) -> Array:
         """sum_l log alpha_l (H_l - target_l) (eq. 18, in the logarithm) from mean entropies and targets [L]."""
         return (log_alpha * lax.stop_gradient(entropy - target)).sum()
-
-    # --- update ------------------------------------------------------------------------------------------------------
 
     def update(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         """Keep the batch, then take the gradient steps that are due: `update_ratio` for each env step."""

@@ -63,9 +63,6 @@ def parse_scalar(text: str) -> Any:
         return text
 
 
-# --- tokens ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Tokens:
     """What a command line said, values still as text."""
@@ -139,9 +136,6 @@ def wants_help(argv: list[str]) -> bool:
     return any(token in ("-h", "--help") for token in argv)
 
 
-# --- verbs with a fixed set of flags ---------------------------------------------------------------------------------
-
-
 def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     """The verb's arguments as its dataclass; `--help` prints and ends the process."""
     if wants_help(argv):
@@ -177,9 +171,6 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     if "env_args" in fields:
         values["env_args"] = tokens.env_args
     return cls(**values)
-
-
-# --- help ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,6 @@ def from_preset(preset: presets.Preset, device: str = "cpu") -> TrainConfig:
     return validate(_build(TrainConfig, flat, algorithm))
 
 
-# --- keys ------------------------------------------------------------------------------------------------------------
-
-
 def leaf_types(algorithm: str) -> dict[str, Any]:
     """Dotted key -> type of every setting with this algorithm."""
 
@@ -362,9 +359,6 @@ def check_env_name(env: str) -> None:
         elif os.path.isfile(env):
             hint = ": a file; " + ", ".join(f"{kind.what} is written {p}:{env}" for p, kind in FILES.items())
         raise ConfigError(f"unknown environment '{env}'{hint} (or {OTHERS})")
-
-
-# --- layers ----------------------------------------------------------------------------------------------------------
 
 
 def merge(low: Mapping[str, Any], high: Mapping[str, Any], where: str = "") -> dict[str, Any]:

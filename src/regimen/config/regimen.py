@@ -133,9 +133,6 @@ def neighbours(value: int, valid: Iterable[int]) -> str:
     return " or ".join(str(d) for d in near if d is not None)
 
 
-# --- in words --------------------------------------------------------------------------------------------------------
-
-
 def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 

@@ -17,9 +17,6 @@ from regimen.errors import ConfigError, nearest
 TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
 
 
-# --- types -----------------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=64)
 def field_types(cls: type) -> dict[str, Any]:
     """Field name -> resolved type hint of a dataclass."""
@@ -140,9 +137,6 @@ def coerce(value: Any, hint: Any, where: str = "value") -> Any:
         text = repr(value) if isinstance(value, str) else "none" if value is None else str(value)
         hint_text = nearest(str(value), typing.get_args(inner)) if typing.get_origin(inner) is Literal else ""
         raise ConfigError(f"{where}: {text} is not {type_name(hint)}{hint_text.split('; choose')[0]}") from None
-
-
-# --- ranges ----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)

@@ -65,9 +65,6 @@ def one_update(algo: Algorithm, state: State, batch: Batch, episodes: Array, ste
     return Update(new, finite(metrics, new), metrics)
 
 
-# --- many updates ----------------------------------------------------------------------------------------------------
-
-
 @pytree_dataclass
 class Buffers(Record):
     """What a chunk hands to the host, with room for a seed that waits: it writes behind its last row, unread."""
@@ -154,9 +151,6 @@ def append(buffer: EpisodeRows, rows: EpisodeRows, active: Array) -> EpisodeRows
 
     new = jax.tree.map(write, replace(buffer, count=()), replace(rows, count=()))  # type: ignore[arg-type]
     return replace(new, count=buffer.count + jnp.where(active, rows.count, 0))
-
-
-# --- the engine ------------------------------------------------------------------------------------------------------
 
 
 class CompiledEngine(Engine):

@@ -53,9 +53,6 @@ class RunsPlan:
     out: str | None = None
 
 
-# --- planning --------------------------------------------------------------------------------------------------------
-
-
 def is_several(env: object, algo: object) -> bool:
     """Whether a command names several runs."""
     return algo == ALL or (isinstance(env, str) and env.endswith(f"/{ALL}") and env not in ENVS)
@@ -120,9 +117,6 @@ def build(env: str | None, config_file: str | None, overrides: dict[str, object]
         raise
     except ConfigError as error:
         raise ConfigError(f"{env} with {algorithm}: {error}" if algorithm else f"{env}: {error}") from error
-
-
-# --- training --------------------------------------------------------------------------------------------------------
 
 
 def in_turn(jobs: Iterable[T], train: Callable[[T], int]) -> int:
@@ -218,9 +212,6 @@ def with_data(job: RunPlan, folder: Path, rows: Mapping[str, Row]) -> TrainConfi
     source = folder / job.data_from / ("" if config.seeds is None else f"seed-{config.seed}")
     collected = folder / f"{job.name}-data"
     return config.replace(data=str(collected if datasets.locate(collected) else source))
-
-
-# --- what came of it -------------------------------------------------------------------------------------------------
 
 
 def blank(job: RunPlan) -> Row:

@@ -271,9 +271,6 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
     return HostEvaluator(handle, act)
 
 
-# --- the verb `evaluate` --------------------------------------------------------------------------------------------
-
-
 @trustable
 def evaluate(
     target: registry.EnvLike | Path,

@@ -37,8 +37,6 @@ from regimen.runs.session import Call, Callback, Session
 from regimen.runs.stopping import check_rules
 from regimen.sources.host import Interrupted
 
-# --- train -----------------------------------------------------------------------------------------------------------
-
 
 @processes.together
 def train(
@@ -301,9 +299,6 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
     return config.replace(algo=dataclasses.replace(config.algo, horizon=str(horizon)))
 
 
-# --- run directories -------------------------------------------------------------------------------------------------
-
-
 def default_path(config: TrainConfig, title: str | None = None) -> Path:
     name = title or f"{folder_name(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
@@ -318,9 +313,6 @@ def new_path(name: str) -> Path:
         n += 1
         path = base.with_name(f"{base.name}-{n}")
     return path
-
-
-# --- resume ----------------------------------------------------------------------------------------------------------
 
 
 @trustable

@@ -157,8 +157,6 @@ class Session:
             below = learner.path.relative_to(self.path).as_posix() if self.group else ""
             learner.start_mirror(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
 
-    # --- training ----------------------------------------------------------------------------------------------------
-
     def train(self) -> Iterator[Json]:
         """Train until every learner has stopped or a signal asks to. Files are complete whatever happens. A generator:
         where the call is stepwise, of what a callback would be told after each update."""
@@ -274,8 +272,6 @@ class Session:
             self.told.append(info)
         return self.callback is not None and self.callback(info) is True
 
-    # --- rules that could never fire ---------------------------------------------------------------------------------
-
     def note_blind_rules(self, learner: Learner) -> None:
         for text in unreachable(learner.config, self.engine.regimen, learner.ledger.rules):
             self.warn_once(learner, text)
@@ -291,8 +287,6 @@ class Session:
         if text not in self.warned_of:
             self.warned_of.add(text)
             self.console.event(f"warning: {text}")
-
-    # --- the end -----------------------------------------------------------------------------------------------------
 
     def final_evaluation(self) -> None:
         """The best and the final policy, on episodes neither was selected on."""

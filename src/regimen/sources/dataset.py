@@ -186,9 +186,6 @@ def on_device(data: Dataset, dist: Distribution, gamma: float, probe: int = PROB
     )
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
 def read(name: str | Path | None) -> Dataset:
     """The dataset in a folder, in a `.npz` file, or of `minari:ID`."""
     path = datasets.locate(name)

@@ -24,9 +24,6 @@ from regimen.types import ActingAlgorithm, Array, PyTree
 Record = Callable[[PyTree], dict[str, Array]]  # of one state
 
 
-# --- who acts --------------------------------------------------------------------------------------------------------
-
-
 def no_memory(params: PyTree, rows: int) -> PyTree:
     """The memory of an actor that has none."""
     return ()
@@ -82,9 +79,6 @@ def baseline_actor(function: Baseline) -> Actor:
         return side_by_side(env, jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs)), memory
 
     return Actor(act)
-
-
-# --- native environments ---------------------------------------------------------------------------------------------
 
 
 class Recording(NamedTuple):
@@ -156,9 +150,6 @@ def play_resets(
         return act_key, jax.random.split(step_key, episodes)
 
     return play(env, actor, params, jax.vmap(env.reset)(jax.random.split(start_key, episodes)), keys, record)
-
-
-# --- Gymnasium and PettingZoo environments ---------------------------------------------------------------------------
 
 
 class HostMoment(NamedTuple):

@@ -48,9 +48,6 @@ def through(middle: Offset, heading: float, radius: float) -> Route:
     return Route((middle[0] - away[0], middle[1] - away[1]), (middle[0] + away[0], middle[1] + away[1]), heading)
 
 
-# --- the sea: five first scenarios -----------------------------------------------------------------------------------
-
-
 def head_on(approach_nm: float = 18.0) -> list[Route]:
     """Two aircraft towards each other."""
     return [through((0, 0), 0, approach_nm), through((0, 0), 180, approach_nm)]
@@ -88,9 +85,6 @@ def converging(inbound_nm: float = 12.0) -> list[Route]:
         heading = math.degrees(math.atan2(east, goal[0] - start[0])) % 360
         flights.append(Route(start, goal, round(heading, 3)))
     return flights
-
-
-# --- the land: chase, cross and merge --------------------------------------------------------------------------------
 
 
 def chase_2x2(gap_nm: float = 6.0, south_nm: float = 18.0, lane_nm: float = 8.0) -> list[Route]:

@@ -23,8 +23,6 @@ def depth(separation: Array, edge: float = SEPARATION) -> Array:
     return jnp.maximum(1.0 - separation / edge, 0.0)
 
 
-# --- compat ----------------------------------------------------------------------------------------------------------
-
 PROGRESS, DRIFT, DEADZONE, ENTRY, DEEP, BOOST = 0.04, 0.01, 8.0, -25.0, 1.0, 1.5
 ACT, TIME, FINISHED_TIME, REACH, TERMINAL = -0.01, -0.005, 0.1, 10.0, -10.0
 TEAM, TEAM_GAMMA, TEAM_EMA, TEAM_CAP = 0.6, 0.99, 0.05, 0.05
@@ -83,9 +81,6 @@ def compat(
     ]
     reward = jnp.where(present[:, None], jnp.stack(parts, axis=-1), 0.0)
     return after.replace(team=jnp.stack([phi, average]), drift=angle), reward
-
-
-# --- clean -----------------------------------------------------------------------------------------------------------
 
 
 def clean(

@@ -68,8 +68,6 @@ class EngineTrial:
         self.programs: dict[str, Program] = {}
         self.candidate = -1
 
-    # --- what a subclass says ----------------------------------------------------------------------------------------
-
     def config_of(self, candidate: int) -> TrainConfig:
         """The settings that the candidate is trained with; -1: those of a warm-up."""
         raise NotImplementedError
@@ -97,8 +95,6 @@ class EngineTrial:
     def identity(self) -> dict[str, object]:
         """What a directory must have been begun with to be continued."""
         return {"config": layers.to_dict(self.config_of(-1)), "seed": self.seed}
-
-    # --- the protocol ------------------------------------------------------------------------------------------------
 
     @property
     def unit(self) -> int:
@@ -186,8 +182,6 @@ class EngineTrial:
     def env_args_of(self, candidate: int) -> dict[str, object]:
         """What makes the candidate's environment again."""
         return dict(self.config_of(candidate).env_args)
-
-    # --- reading episodes --------------------------------------------------------------------------------------------
 
     def played(self, progress: Progress) -> TrialEpisodes:
         names = self.program(self.candidate).handle.reward_components

@@ -60,9 +60,6 @@ class Shift:
 BASELINE = Shift("baseline", 0.0, "", ALL, "baseline")
 
 
-# --- what a shift does to an aircraft --------------------------------------------------------------------------------
-
-
 def moved(file: ScenarioFile, agent: Agent, along: float, across: float) -> Agent:
     """Moved along its heading and to the right of it, in NM."""
     h = math.radians(agent.hdg_deg)
@@ -109,9 +106,6 @@ def apply(file: ScenarioFile, shift: Shift) -> ScenarioFile:
     change = ONE[shift.kind]
     agents = tuple(change(file, a, shift) if shift.target in (ALL, a.id) else a for a in file.agents)
     return replace(file, agents=agents)
-
-
-# --- the grid --------------------------------------------------------------------------------------------------------
 
 
 def representatives(file: ScenarioFile) -> tuple[str, ...]:
