@@ -110,7 +110,7 @@ class ActorCritic(OwnLoop):
         return flat if relevant is None else jnp.where(relevant, flat, 0.0), relevant
 
     def joint_log_prob(self, log_prob: Array) -> Array:
-        """Of the whole action [...], from what `log_probs` gives."""
+        """The log-probability of whole actions [...], from what `log_probs` gives."""
         return log_prob if self.bound.elements.single else log_prob.sum(-1)
 
     def encode(self, params: PyTree, state: State, batch: Batch) -> Array:

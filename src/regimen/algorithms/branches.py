@@ -180,7 +180,7 @@ class Branches:
         return bool((self.head == np.arange(self.number)).all())
 
     def critic_inputs(self, action: PyTree) -> tuple[Array, Array | None]:
-        """Of an action that was taken: what the critic reads beside the observation, and its output, one-hot."""
+        """What the critic reads of an action that was taken beside the observation, and its output, one-hot."""
         choices, raw = self.choices_and_numbers(action)
         starts = np.cumsum([0, *(d.size for d in self.continuous.values())])
         parts = [squash(d, raw[..., a : a + d.size]) for d, a in zip(self.continuous.values(), starts)]

@@ -76,7 +76,7 @@ class CQL(SAC):
         return self.bound.branches.policy(repeat[0], self.bound.dist.noise(key, lead), repeat[1])
 
     def uniform(self, key: Array, like: BranchPolicy) -> BranchPolicy:
-        """The same choices with numbers from anywhere in the space; N(0, 1) where it has no bounds."""
+        """Actions with the same choices and with numbers from anywhere in the space; N(0, 1) where it has no bounds."""
         branches, key, other = self.bound.branches, *jax.random.split(key)
         leaves: list[Any] = list(branches.continuous.values())
         squashed = np.concatenate([d.squashed for d in leaves])

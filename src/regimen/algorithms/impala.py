@@ -69,7 +69,7 @@ class IMPALA(ActorCritic):
         return -log_prob * row.advantage, {}
 
     def entropy(self, out: PyTree, row: VTraceRow) -> Array:
-        """Of the elements that matter [W]."""
+        """The entropy of the elements of an action that matter [W]."""
         elements = self.bound.elements
         entropy, relevant = elements.flat(self.bound.dist.entropy(out)), elements.relevance(row.action, row.mask)
         return (entropy if relevant is None else entropy * relevant).sum(-1)

@@ -147,7 +147,7 @@ class PolicyMap(Algorithm):
         }
 
     def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
-        """By member, each for all rows: those of other agents are never looked at."""
+        """What the policies remember by member, each for all rows: those of other agents are never looked at."""
         carries = {m.name: m.algo.initial_carry(lead) for m in self.members}
         return carries if any_leaves(carries) else ()
 

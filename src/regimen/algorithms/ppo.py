@@ -283,7 +283,7 @@ class PPO(ActorCritic, OwnUpdate):
 
 
 class PPOBinding(ComponentBinding):
-    """With the kinds of the policy's outputs where their gradients are balanced."""
+    """What PPO is bound to: also the kinds of the policy's outputs, where their gradients are balanced."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: PPOConfig):
         super().__init__(spec, network, c, c.ratio)

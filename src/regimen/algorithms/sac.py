@@ -269,7 +269,7 @@ class SAC(OffPolicy):
 
 
 class SACBinding(OffPolicyBinding):
-    """With the critics, the branches of an action, the replay and the exploration."""
+    """What SAC is bound to: also the critics, the branches of an action, the replay and the exploration."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: SACConfig):
         if network.name == "graph":

@@ -88,8 +88,8 @@ def effective_layer(env: str, flat: Mapping[str, Any], chosen: Mapping[str, Any]
     def arguments(layer: Mapping[str, Any]) -> dict[str, Any]:
         return {k.removeprefix("env_args."): v for k, v in layer.items() if k.startswith("env_args.")}
 
-    kept = effective(env, arguments(flat), arguments(chosen))
-    return {k: v for k, v in flat.items() if not k.startswith("env_args.") or k.removeprefix("env_args.") in kept}
+    names = effective(env, arguments(flat), arguments(chosen))
+    return {k: v for k, v in flat.items() if not k.startswith("env_args.") or k.removeprefix("env_args.") in names}
 
 
 def share_discount(config: TrainConfig) -> TrainConfig:

@@ -257,7 +257,7 @@ class CompiledEngine(Engine):
         return self.algo if self.variants is None else self.variants[k]
 
     def actor_params(self, k: int) -> PyTree:
-        """On one device: that is where policies are evaluated."""
+        """The parameters that learner k acts with, on the one device where policies are evaluated."""
         return self.algo.actor_params(self.at(jax.tree.map(lambda x: x.addressable_data(0), self.state), k))
 
 

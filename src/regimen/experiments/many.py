@@ -279,7 +279,7 @@ def table(rows: list[Row], labels: Mapping[str, str]) -> Table:
 
 
 def compare_algorithms(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
-    """Where several algorithms were trained: which is better. Never a reason to fail."""
+    """Compare the algorithms, where several were trained. Never a reason to fail."""
     from regimen.reports.comparison import compare
 
     finished = [job for job in plan.jobs if rows[job.name]["state"] == "finished"]

@@ -44,7 +44,7 @@ def write_program(policy: Policy, folder: Path, kind: str) -> Path:
 
 
 def input_names(policy: Policy) -> list[str]:
-    """Of the parts of an observation; a plain one is `observation`."""
+    """Names of the parts of an observation; a plain one is `observation`."""
     return [name or "observation" for name in spaces.leaves(policy.observation_space)]
 
 

@@ -58,8 +58,8 @@ def train_steps(
     handle: registry.EnvHandle | None = None,
     stepwise: bool = False,
 ) -> Steps[Result]:
-    """The same as a generator. One that is closed early leaves the run as a signal would: saved, `interrupted`, and to
-    be resumed."""
+    """Training as a generator of what a callback would be told. One that is closed early leaves the run as a signal
+    would: saved, `interrupted`, and to be resumed."""
     begun = time.monotonic()
     config = resolve_horizon(config)
     path = Path(config.out) if config.out else default_path(config)

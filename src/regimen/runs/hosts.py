@@ -42,7 +42,7 @@ def resume_on_hosts(
 
 
 def work(job: Json) -> dict[str, object]:
-    """In every worker: the run, and what came of it."""
+    """The run in one worker; returns what came of it."""
     from regimen.files.console import Console
 
     console = Console(quiet=job["quiet"])

@@ -83,7 +83,7 @@ class Session:
         self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
         self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
         self.warned_of: set[str] = set()
-        self.told: list[Json] = []  # of a stepwise call: what is still to be looked at
+        self.looks: list[Json] = []  # of a stepwise call: updates still to be looked at
         self.workers_written = (-math.inf, 0)  # when, and their restarts then
         signals.busy, signals.last_words = self.busy, self.last_words
         engine.watch(lambda text: self.tell(self.learners[0], text), self.show_workers)
@@ -168,8 +168,8 @@ class Session:
         self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             for _ in self.loop.turns(self.limits, self.turn, self.signals.is_requested):
-                yield from self.told
-                self.told.clear()
+                yield from self.looks
+                self.looks.clear()
         except Interrupted:
             pass
         except GeneratorExit:  # who looks at the updates has seen enough
@@ -269,7 +269,7 @@ class Session:
             "eval_metrics": Figures({name.removeprefix("eval/"): v for name, v in point.items()}) or None,
         }
         if self.call.stepwise:
-            self.told.append(info)
+            self.looks.append(info)
         return self.callback is not None and self.callback(info) is True
 
     def note_blind_rules(self, learner: Learner) -> None:

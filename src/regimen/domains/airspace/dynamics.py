@@ -39,7 +39,7 @@ def of_type(table: list[float], kind: Array) -> Array:
 
 
 def wrap(angle: Array) -> Array:
-    """To -180..180 deg."""
+    """An angle brought to -180..180 deg."""
     return angle - 360.0 * jnp.round(angle / 360.0)
 
 

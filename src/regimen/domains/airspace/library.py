@@ -42,7 +42,7 @@ def inbound(heading: float, goal: Offset, distance: float) -> Route:
 
 
 def through(middle: Offset, heading: float, radius: float) -> Route:
-    """From one side of a circle to the other."""
+    """A route from one side of a circle to the other."""
     h = math.radians(heading)
     away = radius * round(math.cos(h), 12), radius * round(math.sin(h), 12)
     return Route((middle[0] - away[0], middle[1] - away[1]), (middle[0] + away[0], middle[1] + away[1]), heading)

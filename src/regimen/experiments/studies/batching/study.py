@@ -107,7 +107,7 @@ class BatchingStudy(Frame):
         return self.benches[regimen.program]
 
     def jobs(self) -> dict[str, list[Job]]:
-        """By part. A training that an earlier part needs too is not repeated."""
+        """The trainings and measurements of each part. What an earlier part needs too is not repeated."""
         o = self.options
         planned: set[tuple] = set()
         by_part: dict[str, Callable[[], list[Job | None]]] = {
