@@ -124,7 +124,7 @@ class SAC(OffPolicy):
         return (policy.weight * (q - (policy.log_prob * alpha).sum(-1))).sum(-1)
 
     def target(self, models: Models, sample: NStepTransitions, x: Array, key: Array) -> Array:
-        """r + gamma V(s') from the slow critics (eq. 5 and 6), over the steps that the sample spans [B]."""
+        """r + gamma V(s') from the slow critics (in eq. 5), over the steps that the sample spans [B]."""
         policy = self.policy(models["actor"].params, x, key, sample.next_mask)
         q = self.values(models["critic"].target, x, policy)
         return sample.reward + sample.discount * self.soft(models["alpha"].params["log"], policy, q)
@@ -136,7 +136,7 @@ class SAC(OffPolicy):
         return q[..., 0] if output is None else (q * output).sum(-1)
 
     def critic_loss(self, params: PyTree, sample: NStepTransitions, x: Array, target: Array) -> tuple[Array, Metrics]:
-        """1/2 (Q_i(s, a) - target)^2, summed over the two critics and a mean over rows; and what it says of Q."""
+        """1/2 (Q_i(s, a) - target)^2 (eq. 5), summed over the two critics, a mean over rows; and what it says of Q."""
         q = self.q_of(params, x, sample.action)
         loss = 0.5 * mean(jnp.square(q - target).sum(0), sample.weight)
         return loss, {"value_loss": loss, "q_mean": mean(q.mean(0), sample.weight)}
