@@ -4,6 +4,12 @@ The pages are plain Markdown that reads well in the repository, too; what only t
 fetched from elsewhere, and it works without a server, the search included.
 """
 
+import html
+import re
+from pathlib import Path
+
+from sphinx.errors import SphinxError
+
 project = "Regimen"
 author = "The Regimen developers"
 copyright = "The Regimen developers"
@@ -34,7 +40,7 @@ NAVIGATION = {
         *("environments", "classic_control", "hybrid", "durotaxis", "airspace", "airspace_safety"),
         *("network_defense", "empowerment", "worlds"),
     ],
-    "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "search", "studies"],
+    "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "workflow_search", "studies"],
     "Results and help": ["results", "surprises", "reliability", "troubleshooting"],
     "Coming from": [
         "migrating",
@@ -55,6 +61,15 @@ def add_navigation(app, name, source):
             source[0] += "\n\n".join(["", f"```{{toctree}}\n:hidden:\n:caption: {caption}\n", *pages]) + "\n```\n"
 
 
+def find_lost_pages(app, error):
+    """A page whose name Sphinx needs for one of its own (`search`, `genindex`) would be written over without a word."""
+    for page in () if error else sorted(app.env.found_docs):
+        written = Path(app.outdir, app.builder.get_target_uri(page)).read_text(encoding="utf-8")
+        if app.env.titles[page].astext() not in html.unescape(re.sub("<[^>]+>", "", written.partition("<h1")[2])):
+            raise SphinxError(f"{page}: its page was written over by one of Sphinx's own; give it another name")
+
+
 def setup(app):
     app.connect("source-read", add_navigation)
+    app.connect("build-finished", find_lost_pages)
     return {"parallel_read_safe": True}

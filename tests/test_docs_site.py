@@ -38,6 +38,15 @@ def test_every_page_is_in_the_site_and_in_its_tree(site):
         assert page.name == "index.md" or f'href="{place}"' in first, f"{place}: not in the navigation"
 
 
+@pytest.mark.parametrize(("name", "lost"), [("search", True), ("looking", False)])
+def test_a_page_that_sphinx_writes_over_fails_the_build(name, lost, tmp_path):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "index.md").write_text(f"# All\n\n[one]({name}.md)\n")
+    (tmp_path / "source" / f"{name}.md").write_text("# `regimen search` <&> others\n\nA sentence.\n")
+    done = build(tmp_path / "source", tmp_path / "site")
+    assert (f"{name}: its page was written over" in done.stderr) == lost, done.stderr
+
+
 def test_nothing_is_fetched_from_elsewhere(site):
     """Scripts, styles, fonts and pictures are in the folder; so it opens from a disk without a network."""
     tag = re.compile(

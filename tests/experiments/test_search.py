@@ -91,6 +91,21 @@ def test_every_verdict_has_a_cause_and_the_budget_is_kept(tmp_path):
     assert [v.spent for v in done.verdicts] == sorted(v.spent for v in done.verdicts)
 
 
+def test_a_search_without_a_candidate_says_what_came_nearest_and_what_to_try(tmp_path):
+    said = []
+    options = dataclasses.replace(BASE, budget=600, max_episodes=20)
+    summary, code = api.start((SPACE, Toy(), options, api.Names()), str(tmp_path / "s"), False, "", said.append, str)
+    assert code == 1 and summary["best"] is None and any("no candidate met the gate" in line for line in said)
+    assert summary["feasible_trials"] == 0
+    assert said[-2].startswith("nearest: ") and said[-2].endswith("where the gate is 0.9")
+    assert "try --eval-episodes 400 in a new one" in said[-1] and "lower --gate" in said[-1], "its mean passes"
+    options = dataclasses.replace(options, max_episodes=10, check_every=10, gate=Gate(0.94))
+    api.start((SPACE, Toy(), options, api.Names()), str(tmp_path / "u"), False, "", said.append, str)
+    assert "try --max-episodes-per-workflow 100 in a new one" in said[-1]
+    assert api.start((SPACE, Toy(), BASE, api.Names()), str(tmp_path / "t"), False, "", said.append, str)[1] == 0
+    assert said[-1].startswith("best: ")
+
+
 def run_one(tmp_path, candidate, monkeypatch, **changes):
     monkeypatch.setattr(loop, "propose", lambda *args: loop.Choice(candidate))
     one = search(tmp_path / f"one{candidate}", **changes)

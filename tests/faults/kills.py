@@ -47,10 +47,10 @@ def start(*argv: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
-def complete(*argv: object) -> None:
+def complete(*argv: object, other: int = 0) -> None:
     process = start(*argv)
     out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, out
+    assert process.returncode in (0, other), out
 
 
 def rows(run: Path) -> int:
@@ -160,7 +160,7 @@ def run_search(tries: int, seed: int, folder: Path) -> dict[str, object]:
     draw, detail, kills, searches = random.Random(seed), [], 0, 0
     argv = ["search", "network_defense", "--preset", "quick", "--budget", 600, "--quiet", "--out"]
     begun = time.monotonic()
-    complete(*argv, folder / "whole")
+    complete(*argv, folder / "whole", other=1)  # no candidate meets the gate so soon
     most, expected = time.monotonic() - begun, tables(folder / "whole")
     while kills < tries and searches < 4 * tries:
         out = folder / f"search-{searches}"
@@ -170,7 +170,7 @@ def run_search(tries: int, seed: int, folder: Path) -> dict[str, object]:
                 break
             kills += 1
         try:
-            complete(*argv, out)
+            complete(*argv, out, other=1)
             assert tables(out) == expected, "another end"
         except AssertionError as error:
             detail.append(f"search {searches}: {' '.join(str(error).split())[:160]}")

@@ -22,7 +22,7 @@ STEPS = (1000, 2000, 3000, 4000)
 def make(path, env="pendulum", algo="ppo", seed=0, curve=(0.0, 1.0, 2.0, 4.0), los=None, threshold=None, **more):
     """A finished run whose evaluations are `curve`, and whose final one is its last."""
     settings = {"env": env, "env_args": {}, "algorithm": algo, "seed": seed, "algo": {"lr": more.pop("lr", 1e-3)}}
-    declared = more.pop("declared", True)
+    declared, intervals = more.pop("declared", True), more.pop("intervals", {"return_mean": [0.0, 9.0]})
     settings |= more
     with RunFiles.create(path, settings, "regimen train") as files:
         if declared:
@@ -33,7 +33,7 @@ def make(path, env="pendulum", algo="ppo", seed=0, curve=(0.0, 1.0, 2.0, 4.0), l
         if curve:
             metrics = {"return_mean": curve[-1]} | ({} if los is None else {"los": los})
             summary = {"eval_return_mean": curve[-1], "eval_return_std": 1.0, "eval_episodes": 20}
-            summary |= {"eval_metrics": metrics, "eval_metrics_ci95": {"return_mean": [0.0, 9.0]}}
+            summary |= {"eval_metrics": metrics, "eval_metrics_ci95": intervals}
             summary |= {"env_steps": STEPS[-1], "wall_seconds": 2.0, "return_threshold": threshold}
             files.summary(summary)
     return path
@@ -103,6 +103,26 @@ def test_groups_are_ranked_within_each_environment(runs):
     assert list(found.overall) == ["sac", "ppo"]
     assert found.overall["sac"].value == pytest.approx((21.5 - 10) / 13)
     assert any("2 environments" in note for note in found.notes)
+
+
+def test_two_runs_that_are_named_are_compared(tmp_path):
+    """Not pooled, though both are of one algorithm; nor are folders of seeds."""
+    a = make(tmp_path / "first" / "run", curve=(0.0, 10.0), lr=1e-3, intervals={"return_mean": [9.0, 11.0]})
+    b = make(tmp_path / "second" / "run", curve=(0.0, 13.0), lr=1e-4, intervals={"return_mean": [12.0, 14.0]})
+    found = compare([a, b])
+    assert [(g.label, g.scores.tolist()) for g in found.tasks[0].groups] == [("second/run", [13]), ("first/run", [10])]
+    assert "second/run is better than first/run by 3 (1.586 to 4.414 over the episodes" in "\n".join(found.lines())
+    near = make(tmp_path / "near", curve=(0.0, 12.5), intervals={"return_mean": [11.5, 13.5]})
+    assert "not decided: 0.5 (-0.91" in "\n".join(compare([near, b]).lines())
+    assert [g.label for g in compare([a, b], by="lr").tasks[0].groups] == ["algo.lr 0.0001", "algo.lr 0.001"]
+    assert [g.label for g in compare([a, b], by="algo").tasks[0].groups] == ["ppo"], "who asks for it"
+    for seed in range(3):
+        make(tmp_path / "a" / f"seed-{seed}", curve=(0.0, 1.0 + seed), seed=seed)
+        make(tmp_path / "b" / f"seed-{seed}", curve=(0.0, 11.0 + seed), seed=seed)
+    folders = compare([tmp_path / "a", tmp_path / "b"])
+    assert [(g.label, len(g.runs)) for g in folders.tasks[0].groups] == [("b", 3), ("a", 3)]
+    assert "b is best: a run of b beats one of a with probability 1 (1 to 1)" in "\n".join(folders.lines())
+    assert [g.label for g in compare([tmp_path / "a", tmp_path / "b"], by="algo").tasks[0].groups] == ["ppo"]
 
 
 def test_any_metric_ranks_and_conflicts_rank_downwards(runs):

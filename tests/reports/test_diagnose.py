@@ -99,8 +99,18 @@ def test_divergence(tmp_path):
     assert found[0].code == "non_finite" and found[0].level == "error" and "update 7" in found[0].evidence
 
 
+def test_a_run_that_failed_or_was_killed(tmp_path):
+    path = write(tmp_path / "run", GOOD, state="running")
+    assert codes(path) == ["killed"], "no process holds it"
+    with RunFiles.open(path) as files:
+        files.status(state="failed", error="the environment's step failed: the motor is gone")
+    found = diagnose(path)[0]
+    assert (found.code, found.level) == ("failed", "error") and "the motor is gone; 80,000 env steps" in found.evidence
+    assert f"regimen resume {path}" in found.advice and "regimen check-env cartpole" in found.advice
+
+
 def test_every_code_is_tested():
-    assert set(texts()) == {*BAD, "non_finite"}
+    assert set(texts()) == {*BAD, "non_finite", "failed", "killed"}
 
 
 # --- no false alarms -------------------------------------------------------------------------------------------------
@@ -136,6 +146,7 @@ def test_certainty_that_pays_is_no_collapse(tmp_path):
 
 def test_too_little_to_tell_from(tmp_path):
     with RunFiles.create(tmp_path / "run", {"env": "cartpole", "algorithm": "ppo"}, "x") as files:
+        files.status(state="finished")
         assert diagnose(tmp_path / "run") == []
         files.log({"env_steps": 1, "updates": 1, "rollout/return_mean": -5.0, "train/approx_kl": 9.0})
     assert diagnose(tmp_path / "run") == []

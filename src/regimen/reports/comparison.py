@@ -30,17 +30,20 @@ FRACTIONS = (0.5, 0.9)  # of the way from the first evaluation to the goal
 BY = ("env", "algorithm")
 ALIASES = {"algo": "algorithm", "return": "return_mean", "success": "success_rate", "length": "length_mean"}
 SPREAD = ("return_std", "return_min", "return_max", "best_return", "episodes")  # evaluation columns that are no metric
-SAME = ("seed", "seeds", "out", "device", "devices", "init_from", "data", "track", "log", "checkpoint")
+NAME = "name"  # of a run: the run directory or the folder that was named, as far as it takes to tell it from the others
+SAME = (NAME, "seed", "seeds", "out", "device", "devices", "init_from", "data", "track", "log", "checkpoint")
 """A group's runs may differ in these."""
 
 
 class Measured(LoggedRun):
     """A run, and what its evaluations say."""
 
+    name: str = ""
+
     @cached_property
     def flat(self) -> dict[str, object]:
-        """The configuration as dotted keys."""
-        return {key: value for key, value in dotted(self.config) if value != {}}
+        """The configuration as dotted keys, and the run's name."""
+        return {NAME: self.name, **{key: value for key, value in dotted(self.config) if value != {}}}
 
     @cached_property
     def values(self) -> dict[str, float]:
@@ -175,10 +178,11 @@ def compare(
 ) -> Comparison:
     """Compare run directories, or folders of them (`--seeds` groups, `regimen train NAME/all`).
 
-    `by` are configuration keys that make the groups (`algo.lr`; default: environment and algorithm), `metric` is any
-    evaluation metric, `lower` says that smaller is better (by default what the environment declares).
+    `by` are configuration keys that make the groups (`algo.lr`; `name` for what is named in `runs`), by default
+    environment and algorithm, and where that leaves one group, what is named. `metric` is any evaluation metric,
+    `lower` says that smaller is better (by default what the environment declares).
     """
-    every = [Measured(path) for path in expand([runs] if isinstance(runs, (str, Path)) else runs)]
+    every = read_runs([runs] if isinstance(runs, (str, Path)) else runs)
     notes: list[str] = []
     evaluated = [run for run in every if run.values]
     if not evaluated:
@@ -188,7 +192,7 @@ def compare(
     metric = resolve_metric(metric, evaluated)
     notes += [f"left out: {run.path} has no metric '{metric}'" for run in evaluated if metric not in run.values]
     measured = [run for run in evaluated if metric in run.values]
-    keys = resolve_keys(by, measured)
+    keys = default_keys(measured) if by is None else resolve_keys(by, measured)
     if lower is None:
         lower = any(run.metrics[metric].better == "lower" for run in measured if metric in run.metrics)
     tasks = [make_task(env, runs, keys, metric, lower, notes) for env, runs in by_task(measured, keys).items()]
@@ -219,6 +223,25 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
     return list(out.values())
 
 
+def read_runs(paths: Sequence[str | Path]) -> list[Measured]:
+    """The runs of what is named, each under its name."""
+    roots = {run.resolve(): Path(path) for path in reversed(paths) for run in expand([path])}
+    short = dict(zip(roots.values(), tell_apart(list(roots.values()))))
+    runs = [Measured(path) for path in expand(paths)]
+    for run in runs:
+        run.name = short[roots[run.path.resolve()]]
+    return runs
+
+
+def tell_apart(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of paths that differ wherever the paths do."""
+    parts = [path.resolve().parts for path in paths]
+    length = 1
+    while len({part[-length:] for part in parts}) < len(set(parts)):
+        length += 1
+    return ["/".join(part[-length:]) for part in parts]
+
+
 def resolve_metric(name: str, runs: Sequence[Measured]) -> str:
     names = dict.fromkeys(metric for run in runs for metric in run.values)
     short = name.removeprefix("eval/")
@@ -228,10 +251,15 @@ def resolve_metric(name: str, runs: Sequence[Measured]) -> str:
     return metric
 
 
-def resolve_keys(by: str | Sequence[str] | None, runs: Sequence[Measured]) -> tuple[str, ...]:
+def default_keys(runs: Sequence[Measured]) -> tuple[str, ...]:
+    """The algorithm; the names where several are named and no environment has several algorithms."""
+    algorithms = {(run.flat.get("env"), run.flat.get("algorithm")) for run in runs}
+    alike = len(algorithms) == len({env for env, _ in algorithms})
+    return ("env", NAME) if alike and len({run.name for run in runs}) > 1 else BY
+
+
+def resolve_keys(by: str | Sequence[str], runs: Sequence[Measured]) -> tuple[str, ...]:
     """Dotted keys of the configuration; a name that occurs once may go without its section."""
-    if by is None:
-        return BY
     names = by.split(",") if isinstance(by, str) else list(by)
     keys = dict.fromkeys(key for run in runs for key in run.flat)
     out = []
@@ -268,7 +296,7 @@ def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, 
     groups = []
     for key, group in members.items():
         scores = np.array([run.values[metric] for run in group])
-        label = ", ".join(str(v) if k == "algorithm" else f"{k} {in_words(v)}" for k, v in zip(grouping, key))
+        label = ", ".join(str(v) if k in ("algorithm", NAME) else f"{k} {in_words(v)}" for k, v in zip(grouping, key))
         middle = Estimate.of(iqm(scores), bootstrap_interval(scores))
         every = {name: measure(name, group) for name in names if any(name in run.values for run in group)}
         groups.append(Group(label, group, scores, middle, every))

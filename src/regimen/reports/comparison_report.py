@@ -107,8 +107,30 @@ def lines(c: Comparison) -> list[str]:
     for table in tables(c, details=False):
         out += ["", table.title] if out else [table.title]
         out += [f"  {line}" for line in table.lines()]
-    out += ["", *(f"note: {note}" for note in explanations(c))]
+    out += ["", *verdicts(c), *(f"note: {note}" for note in explanations(c))]
     return out
+
+
+def verdicts(c: Comparison) -> list[str]:
+    """Which group is best in each environment, and how sure that is."""
+    return [verdict(c, task) for task in c.tasks if len(task.groups) > 1]
+
+
+def verdict(c: Comparison, task: Task) -> str:
+    """`a is ahead of b`, by how much, and whether that may be luck: over runs, or with one run each over episodes."""
+    first, second, sure = *task.groups[:2], task.better[0][1]
+    where = f"{task.env}: " if len(c.tasks) > 1 else ""
+    if sure is not None and sure.has_interval:
+        chance = f"a run of {first.label} beats one of {second.label} with probability {in_words(sure)}"
+        return where + (f"{first.label} is best: {chance}" if sure.excludes(0.5) else f"not decided: {chance}")
+    one, other = (group.metrics[c.metric] for group in (first, second))
+    by = abs(first.iqm.value - second.iqm.value)
+    if not (one.has_interval and other.has_interval):
+        return f"{where}{first.label} is ahead of {second.label} by {number(by)}; how sure that is cannot be said"
+    half = float(np.hypot(one.high - one.low, other.high - other.low)) / 2
+    over = f"{number(by)} ({number(by - half)} to {number(by + half)} over the episodes evaluated)"
+    words = f"{first.label} is better than {second.label} by {over}" if by > half else f"not decided: {over}"
+    return f"{where}{words}; other seeds may differ by more"
 
 
 def explanations(c: Comparison) -> list[str]:
@@ -126,14 +148,14 @@ def markdown(c: Comparison) -> str:
     parts = ["# Comparison", ""]
     for table in tables(c):
         parts += [f"## {table.title}", "", table.markdown(), ""]
-    return "\n".join([*parts, *(f"- {note}" for note in explanations(c)), ""])
+    return "\n".join([*parts, *(f"- {note}" for note in [*verdicts(c), *explanations(c)]), ""])
 
 
 def html(c: Comparison, curves: Path | None) -> str:
     sections = [section(table.title, table.html()) for table in tables(c)]
     if curves is not None:
         sections.insert(1, section("Curves", embed(curves, f"Evaluation {c.metric} and its interquartile mean")))
-    notes = "".join(f"<li>{escape(note)}</li>" for note in explanations(c))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in [*verdicts(c), *explanations(c)])
     runs = sum(len(g.runs) for _, g in groups(c))
     below = f"{runs} runs, {plural(len(c.tasks), 'environment')}, by {', '.join(c.by)}"
     return page("Comparison", below, [*sections, section("Notes", f"<ul>{notes}</ul>\n")])

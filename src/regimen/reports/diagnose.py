@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 
 from regimen.envs.metric import violation_of
+from regimen.files.listing import is_running
 from regimen.reports.plots import LoggedRun, centred_average
 from regimen.words import clock, score
 
@@ -111,6 +112,16 @@ def not_finite(run: TrainedRun) -> Iterator[Finding]:
         lr = run.algo.get("lr")
         rate = f"; algo.lr {lr:g}" if isinstance(lr, (int, float)) else ""
         yield finding("non_finite", f"{detail}{rate}", env=run.config.get("env"))
+
+
+def no_end(run: TrainedRun) -> Iterator[Finding]:
+    """Ended by an error, or by something that left it no time to say so."""
+    state, at = run.status.get("state"), run.points[-1].get("env_steps", 0) if run.points else 0
+    if state == "failed":
+        error = run.status.get("error") or "an error that status.json does not name"
+        yield finding("failed", f"{error}; {steps(at)} are logged", env=run.config.get("env"), run=run.path)
+    elif state == "running" and not is_running(run.path):
+        yield finding("killed", f"status.json says running, no process is; {steps(at)} are logged", run=run.path)
 
 
 def plateau(run: TrainedRun) -> Iterator[Finding]:
@@ -282,6 +293,7 @@ def lag(run: TrainedRun) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     not_finite,
+    no_end,
     plateau,
     oscillation,
     streak_at_zero,

@@ -294,7 +294,8 @@ def test_a_search_begins_from_a_trained_policy(tmp_path, env, env_args):
     )
     flags = ["--red", "b_line", "--init-from", str(tmp_path / "run"), "--max-episodes-per-workflow", "0"]
     flags += ["--eval-episodes", "90", "--budget", "180", "--quiet"]
-    assert cli.main(["search", "network_defense", *flags, "--out", str(tmp_path / "s")]) == 0
+    code = cli.main(["search", "network_defense", *flags, "--out", str(tmp_path / "s")])
+    assert code == 1, "a policy of a few updates meets no gate"
     rows = list(csv.DictReader((tmp_path / "s" / "search.csv").read_text().splitlines()))
     assert len(rows) == 2 and {r["cause"] for r in rows} == {"no training"}
     state = json.loads((tmp_path / "s" / "state.json").read_text())

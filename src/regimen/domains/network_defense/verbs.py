@@ -25,7 +25,7 @@ class SearchArgs:
     """
 
     env: str = positional("ENV")
-    """`network_defense`, or `file.py:make` that returns a space and its trials (see docs/search.md)."""
+    """`network_defense`, or `file.py:make` that returns a space and its trials (see docs/workflow_search.md)."""
     budget: Natural | None = None
     """All episodes: training, checks and evaluations (60,000; quick: 1,000)."""
     gate: float | None = None

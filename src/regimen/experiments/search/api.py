@@ -207,7 +207,7 @@ def start(
         result = run(space, trial, options, path, **report)
         for line in ending(result.search):
             say(line)
-        return result.summary, result.code
+        return result.summary, result.code or int(result.search.best is None)
     methods = compare(space, trial, options, path, **report)
     code = next((m.code for m in methods.values() if m.code), 0)
     summaries = {name: m.summary for name, m in methods.items()}
@@ -252,14 +252,35 @@ def describe(o: Options) -> str:
 
 
 def ending(search: Search) -> list[str]:
+    """What is recommended; where nothing can be, what came nearest and what to try."""
     best, space = search.best, search.space
     if best is None:
-        return [f"no candidate met the gate in {len(search.verdicts)} trials and {search.spent:,} episodes"]
+        return [
+            f"no candidate met the gate in {len(search.verdicts)} trials and {search.spent:,} episodes",
+            *advice(search),
+        ]
     o, rate = best.outcome, best.outcome.rate
     text = f"best: {space.keys[best.candidate]} ({space.text(best.candidate)}), {o.value:.4g} ± {o.se:.2g}"
     if rate is not None:
         text += f", {search.store.names.rate} {rate.mean:.3f} with bound {rate.bound:.3f}"
     return [f"{text}; {len(search.verdicts)} trials, {search.spent:,} episodes"]
+
+
+def advice(search: Search) -> list[str]:
+    """Which candidate came nearest to the gate, and the flags that would let one pass."""
+    o, space, gate = search.options, search.space, search.options.gate
+    rates = [(v.outcome.rate, v) for v in search.verdicts if v.outcome.rate is not None]
+    if gate is None or not rates:
+        return []
+    rate, nearest = max(rates, key=lambda pair: pair[0].bound)
+    words = f"{search.store.names.rate} {rate.mean:.3f} with bound {rate.bound:.3f}"
+    text = f"nearest: {space.keys[nearest.candidate]}, {words} where the gate is {gate.threshold:g}"
+    more = [f"a larger {flag('budget')} on the same --out"]
+    if rate.mean >= gate.threshold:  # more episodes would show it
+        more.insert(0, f"{flag('eval_episodes')} {4 * o.eval_episodes} in a new one")
+    elif o.max_episodes:
+        more.insert(0, f"{flag('max_episodes')} {10 * o.max_episodes} in a new one")
+    return [text, f"try {', '.join(more)}, or a lower {flag('gate')}"]
 
 
 def table(comparison: Json) -> list[str]:
