@@ -106,9 +106,6 @@ def steps(x: float) -> str:
     return f"{int(x):,} env steps"
 
 
-# --- rules -----------------------------------------------------------------------------------------------------------
-
-
 def not_finite(run: TrainedRun) -> Iterator[Finding]:
     if run.status.get("state") == "diverged" or run.summary.get("stop_reason") == "diverged":
         detail = run.summary.get("stop_detail") or run.status.get("stop_detail") or "an update was not finite"
