@@ -8,8 +8,6 @@ and gradients those of all of them. Each is the identity where there is one devi
 collectives equally often: a loop with one inside needs a predicate that all devices agree on.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

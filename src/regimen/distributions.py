@@ -5,8 +5,6 @@ compared. Log-probabilities and entropies have one number per element of the act
 (`joint`), over those elements that matter (`Joint.relevance`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partialmethod
@@ -297,8 +295,8 @@ class Elements:
         start = 0
         for name, d in sorted(self.leaves.items(), key=lambda item: item[0] in tied):
             if name in tied:
-                own = groups[self.conditions[name][0]]
-                groups[name] = np.repeat(own, d.size // len(own))
+                choices = groups[self.conditions[name][0]]
+                groups[name] = np.repeat(choices, d.size // len(choices))
                 continue
             groups[name] = start + (np.arange(d.size) if ratio == "per_element" else np.zeros(d.size, int))
             start = 0 if ratio == "joint" else int(groups[name].max()) + 1

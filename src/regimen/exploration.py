@@ -7,8 +7,6 @@ episode (a sum of such Lorentzians is 1 / f in between, van der Ziel 1950). No s
 in every source and is checkpointed with the policy's carry.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

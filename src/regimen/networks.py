@@ -1,7 +1,5 @@
 """Networks. The only file that imports flax: everything else sees `Net(init, apply)` and plain-dict parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -154,8 +152,8 @@ class GraphNet(nnx.Module):
         for i in range(self.rounds):
             layers = [getattr(self, f"{name}_{i}") for name in ("own", "successors", "predecessors")]
             kernel = jnp.concatenate([layer.kernel[...] for layer in layers], axis=-1)  # one product, not three
-            own, after, before = jnp.split(on_rows(lambda rows, kernel=kernel: rows @ kernel, h), 3, axis=-1)
-            new = own + layers[0].bias + (edges @ after) / successors
+            nodes, after, before = jnp.split(on_rows(lambda rows, kernel=kernel: rows @ kernel, h), 3, axis=-1)
+            new = nodes + layers[0].bias + (edges @ after) / successors
             new += jnp.einsum("...ij,...id->...jd", edges, before) / predecessors
             new = act(new + getattr(self, f"pooled_{i}")(pool(h))[..., None, :])
             h = (h + new if h.shape == new.shape else new) * live

@@ -5,8 +5,6 @@ where the episode terminated; `done` (terminated or truncated) cuts the trace. `
 use when T is a capacity.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jax import lax
 

@@ -11,8 +11,6 @@ off switch (`config.algorithms.ppo.RewardConfig`):
 - weights: fixed, uniform, or learned (`Weighting`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import jax
@@ -59,9 +57,6 @@ def parse_task(text: str, components: tuple[str, ...]) -> tuple[float, ...]:
     return tuple(float(not names or c in names) for c in components)
 
 
-# --- scale across episodes -------------------------------------------------------------------------------------------
-
-
 def running_returns(reward: Array, start: Array, batch: Batch, decay) -> tuple[Array, Array]:
     """Decayed sums of the rewards so far in each episode [T, B, K], and those the next batch goes on from [B, K]."""
     done = (batch.terminated | batch.truncated)[..., None]
@@ -83,9 +78,6 @@ def scale_factors(stats: RunningStats, ready: Array) -> Array:
     reference = jnp.nanmedian(jnp.where(varies, sigma, jnp.nan))
     factor = jnp.clip(reference / jnp.where(varies, sigma, 1.0), *SCALE_RANGE)
     return jnp.where(varies & ready & jnp.isfinite(reference), factor, 1.0)
-
-
-# --- per batch, or per episode ---------------------------------------------------------------------------------------
 
 
 def standardize(x: Array, valid: Array, method: str) -> Array:
@@ -133,9 +125,6 @@ def _standardize(x: Array, ids: Array, valid: Array, method: str, segments: int,
             out = jnp.where(std >= TINY, z, jnp.where(width >= TINY, unit - 0.5, 0.0))
     enough = (count >= least)[ids]
     return jnp.where(ok, jnp.where(enough, out, flat), 0.0).reshape(x.shape)
-
-
-# --- weights ---------------------------------------------------------------------------------------------------------
 
 
 class Weighting:

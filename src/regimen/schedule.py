@@ -5,8 +5,6 @@ make ceil(M / size) minibatches whose sizes differ by at most one. With several 
 them; each takes that share of its own rows to every minibatch, and gradients are means over the rows of all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

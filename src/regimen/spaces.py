@@ -1,7 +1,5 @@
 """Helpers over gymnasium.spaces: what a space's values look like, and observations as one flat vector."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

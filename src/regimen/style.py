@@ -1,7 +1,5 @@
 """Colours of what verbs print: only on a terminal, never with NO_COLOR, always with FORCE_COLOR."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import TextIO

@@ -1,7 +1,5 @@
 """Pytrees as flat dictionaries of arrays, by path: what checkpoints and policies store."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

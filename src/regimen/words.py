@@ -1,8 +1,6 @@
 """Numbers, durations, plurals and tables as text for people; figures by every name that people have for them. Imports
 nothing but the standard library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 
@@ -55,8 +53,6 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(head, *rows)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
 
-
-# --- figures ---------------------------------------------------------------------------------------------------------
 
 MEASURES = {"mean": "return_mean", "avg": "return_mean", "std": "return_std", "min": "return_min", "max": "return_max"}
 FIGURES = {f"{short}_reward": name for short, name in MEASURES.items()}  # name of other trainers -> ours

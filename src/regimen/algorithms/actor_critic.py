@@ -110,10 +110,8 @@ class ActorCritic(OwnLoop):
         return flat if relevant is None else jnp.where(relevant, flat, 0.0), relevant
 
     def joint_log_prob(self, log_prob: Array) -> Array:
-        """Of the whole action [...], from what `log_probs` gives."""
+        """The log-probability of whole actions [...], from what `log_probs` gives."""
         return log_prob if self.bound.elements.single else log_prob.sum(-1)
-
-    # --- a batch under the current networks --------------------------------------------------------------------------
 
     def encode(self, params: PyTree, state: State, batch: Batch) -> Array:
         """What actor and critic see [T, B, D]. A recurrent core goes on from what the policy remembered, row by row."""
@@ -136,8 +134,6 @@ class ActorCritic(OwnLoop):
 
         value = values(critic, x, batch.length, parts.heads)
         return value, next_values(successor, batch, value)
-
-    # --- learning ----------------------------------------------------------------------------------------------------
 
     def descend(
         self,
@@ -189,8 +185,6 @@ class ActorCritic(OwnLoop):
         metrics = {name: x / steps for name, x in totals.items()}
         metrics |= {"lr": lr, "gradient_steps": steps.astype(jnp.float32)}
         return model.replace(params=unravel(flat), opt_state=opt_state), memory, metrics
-
-    # --- rows and sequences ------------------------------------------------------------------------------------------
 
     def pack(self, rows: PyTree, batch: Batch) -> RowMatrix:
         """What minibatches are drawn from: rows, or with a recurrent core sequences of them, each with what the policy

@@ -6,8 +6,6 @@ the ratio pi / pi_target, reached as min(mu / pi_target, is_clip) * pi / mu. Sev
 ratio 1 even when mu is old.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -6,8 +6,6 @@ norms of the two then set factors on the gradients that flow back from them, so 
 the layers they share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax
@@ -42,7 +40,7 @@ def measure(surrogate: Callable[[Array], Array], head: Array, kinds: np.ndarray)
 
 
 def scale(head: Array, kinds: np.ndarray, factors: Array) -> Array:
-    """The same outputs [W, O], whose gradients are multiplied by the factor of their kind."""
+    """The outputs of a policy [W, O] unchanged, whose gradients are multiplied by the factor of their kind."""
     fixed = lax.stop_gradient(head)
     return fixed + factors[kinds] * (head - fixed)
 

@@ -103,8 +103,6 @@ class Algorithm(Answering):
         assert self.binding is not None, "call bind(spec) first"
         return self.binding
 
-    # --- what an algorithm defines -----------------------------------------------------------------------------------
-
     def build(self, spec: Spec) -> Binding:
         """What is made once for an environment."""
         raise NotImplementedError
@@ -125,8 +123,6 @@ class Algorithm(Answering):
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """The state after learning from one rollout, and metrics of it."""
         raise NotImplementedError
-
-    # --- what most have in common ------------------------------------------------------------------------------------
 
     def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
         """What the policy carries between the steps of an episode, at its start."""

@@ -5,8 +5,6 @@ beat. Any action space that has a distribution; continuous actions by a squashed
 observation. Rewards are not looked at.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -46,8 +44,6 @@ class BC(OffPolicy):
         out = self.distribution(params["actor"], self.features(obs, params.get("norm")), mask)
         return dist.mode(out) if greedy else dist.sample(out, noise), carry, {}
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def loss(
         self, params: PyTree, sample: NStepTransitions, norm: RunningStats | None
     ) -> tuple[Array, dict[str, Array]]:
@@ -57,8 +53,6 @@ class BC(OffPolicy):
         entropy = self.total(self.bound.dist.entropy(out), sample.action, sample.mask).mean()
         loss = -log_prob - self.config.ent_coef * entropy
         return loss, {"loss": loss, "log_prob": log_prob, "entropy": entropy}
-
-    # --- fit ---------------------------------------------------------------------------------------------------------
 
     def fit(self, state: State, data: Data, steps: int) -> tuple[State, dict[str, Array]]:
         """The state after `steps` gradient steps on a dataset, and means of their metrics."""

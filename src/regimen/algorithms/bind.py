@@ -1,7 +1,5 @@
 """The algorithm of a run: made by its name and bound to an environment and to the regimen."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ branches that see different numbers are passes of their own (Bester et al. 2019,
 branches, one is sampled: the critic reads the choices as one-hot, with straight-through gradients (Jang et al. 2017).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -64,8 +62,6 @@ class Branches:
         self.head = self.index(canonical)  # [N] output of the critic
         self.passes, inverse = np.unique(self.matters[:, self.rows :], axis=0, return_inverse=True)  # [P, X]
         self.output = inverse.reshape(-1) * self.heads + self.head  # [N] among the outputs of all passes
-
-    # --- tables ------------------------------------------------------------------------------------------------------
 
     def action(self, choices: np.ndarray | Array, numbers: np.ndarray | Array) -> PyTree:
         """The action with these choices [..., R] and numbers [..., X]."""
@@ -128,8 +124,6 @@ class Branches:
             leaves[name] = jnp.where(d.squashed, spread, leaves[name])
         return leaves if self.elements.hybrid else next(iter(leaves.values()))
 
-    # --- what the policy would do ------------------------------------------------------------------------------------
-
     def policy(self, out: PyTree, noise: PyTree, mask: Array | None) -> BranchPolicy:
         """The policy whose distribution has the parameters `out`, its numbers sampled with `noise`."""
         out, noise = self.elements.by_leaf(out), self.elements.by_leaf(noise)
@@ -167,8 +161,6 @@ class Branches:
         weight = jnp.ones((*choices.shape[:-1], 1))
         return BranchPolicy(weight, log_prob[..., None, :], matters[..., None, :], options, numbers, through)
 
-    # --- what the critic reads and says ------------------------------------------------------------------------------
-
     def values(self, critic: Callable[[Array], Array], obs: Array, policy: BranchPolicy) -> Array:
         """Q of every branch [..., N] from `critic(inputs)` -> [..., heads]."""
         if not self.exact:
@@ -188,7 +180,7 @@ class Branches:
         return bool((self.head == np.arange(self.number)).all())
 
     def critic_inputs(self, action: PyTree) -> tuple[Array, Array | None]:
-        """Of an action that was taken: what the critic reads beside the observation, and its output, one-hot."""
+        """What the critic reads of an action that was taken beside the observation, and its output, one-hot."""
         choices, raw = self.choices_and_numbers(action)
         starts = np.cumsum([0, *(d.size for d in self.continuous.values())])
         parts = [squash(d, raw[..., a : a + d.size]) for d, a in zip(self.continuous.values(), starts)]

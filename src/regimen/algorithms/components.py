@@ -2,8 +2,6 @@
 weights with which the components' advantages become the one that the policy learns from. With one component it is the
 identity, but for the reward normaliser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -112,8 +110,6 @@ class Components:
             f"explained_variance/{name}": explained(target[..., k], value[..., k], valid)
             for k, name in enumerate(self.names)
         }
-
-    # --- weights -----------------------------------------------------------------------------------------------------
 
     def weights(
         self,

@@ -11,8 +11,6 @@ a multiplier that holds the term at a threshold (Lagrange, section 3.2), a warm 
 cloning, and the largest of several Q in the target. Given an environment it goes on online (`engines/offline.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -71,8 +69,6 @@ class CQL(SAC):
         log = {"log": jnp.log(jnp.full(1, self.config.min_q_weight, jnp.float32))}
         return state.replace(models=state.models | {"lagrange": Model(log, self.optimizer().init(log))})
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def draw(self, params: PyTree, x: Array, key: Array, mask: Array | None, n: int) -> BranchPolicy:
         """What the policy would do in states x [B, D], `n` times over: numbers [n, B, X]."""
         lead = (n, x.shape[0])
@@ -80,7 +76,7 @@ class CQL(SAC):
         return self.bound.branches.policy(repeat[0], self.bound.dist.noise(key, lead), repeat[1])
 
     def uniform(self, key: Array, like: BranchPolicy) -> BranchPolicy:
-        """The same choices with numbers from anywhere in the space; N(0, 1) where it has no bounds."""
+        """Actions with the same choices and with numbers from anywhere in the space; N(0, 1) where it has no bounds."""
         branches, key, other = self.bound.branches, *jax.random.split(key)
         leaves: list[Any] = list(branches.continuous.values())
         squashed = np.concatenate([d.squashed for d in leaves])
@@ -148,8 +144,6 @@ class CQL(SAC):
         entropy_only = self.soft(models["alpha"].params["log"], policy, jnp.zeros(()))
         cloning = -mean(entropy_only + likelihood, sample.weight)
         return jnp.where(sample.cloning, cloning, loss), policy
-
-    # --- update ------------------------------------------------------------------------------------------------------
 
     def gradient_step(
         self, models: Models, sample: NStepTransitions, norm: RunningStats | None, keys: list[Array], number: Array

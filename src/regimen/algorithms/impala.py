@@ -5,8 +5,6 @@ Espeholt et al. 2018 (arXiv 1802.01561): an actor-critic whose batches may come 
 current policy it is advantage actor-critic with lambda-returns.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 
@@ -66,14 +64,12 @@ class IMPALA(ActorCritic):
     def max_lag(self) -> int | None:
         return self.config.max_lag
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def policy_loss(self, log_prob: Array, row: VTraceRow) -> tuple[Array, dict[str, Array]]:
         """-rho A log pi [W]; the importance weight is part of the advantage already."""
         return -log_prob * row.advantage, {}
 
     def entropy(self, out: PyTree, row: VTraceRow) -> Array:
-        """Of the elements that matter [W]."""
+        """The entropy of the elements of an action that matter [W]."""
         elements = self.bound.elements
         entropy, relevant = elements.flat(self.bound.dist.entropy(out)), elements.relevance(row.action, row.mask)
         return (entropy if relevant is None else entropy * relevant).sum(-1)
@@ -91,8 +87,6 @@ class IMPALA(ActorCritic):
         kl = jnp.exp(jnp.minimum(log_ratio, 20.0)) - 1 - log_ratio
         metrics |= {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
         return loss, metrics | {"entropy": entropy, "approx_kl": kl}
-
-    # --- update ------------------------------------------------------------------------------------------------------
 
     def passes(self) -> int:
         """The number of passes over each batch."""

@@ -1,8 +1,6 @@
 """What algorithms share that learn from transitions however they were collected: a squashed policy, the loop of
 gradient steps, and what a dataset says beside what happened in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -86,8 +86,6 @@ class PolicyMap(Algorithm):
                 members.append(Member(name, algo.bind(dataclasses.replace(spec, agents=agents)), places))
         return cls(tuple(members), Members(spec, tuple(members)))
 
-    # --- the way to a member and back --------------------------------------------------------------------------------
-
     def columns(self, member: Member, tree: PyTree, axis: int) -> PyTree:
         """The columns of a member's agents; `axis` is that of all rows, environments times agents."""
         agents, places = len(self.binding.spec.agents), self.places(member, axis)
@@ -117,8 +115,6 @@ class PolicyMap(Algorithm):
         key = jax.random.fold_in(state.key, 1 + self.members.index(member))
         replay = state.replay[member.name] if isinstance(state.replay, dict) else ()
         return State(entries(state.models), entries(state.norm), key, state.clock, entries(state.aux), replay)
-
-    # --- the seam ----------------------------------------------------------------------------------------------------
 
     def init(self, key: Array) -> State:
         states = {m.name: m.algo.init(jax.random.fold_in(key, i)) for i, m in enumerate(self.members) if m.learns}
@@ -151,7 +147,7 @@ class PolicyMap(Algorithm):
         }
 
     def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
-        """By member, each for all rows: those of other agents are never looked at."""
+        """What the policies remember by member, each for all rows: those of other agents are never looked at."""
         carries = {m.name: m.algo.initial_carry(lead) for m in self.members}
         return carries if any_leaves(carries) else ()
 
@@ -243,9 +239,6 @@ def _unflatten(binding: Members, algos: tuple[Algorithm, ...]) -> PolicyMap:
 
 
 jax.tree_util.register_pytree_node(PolicyMap, _flatten, _unflatten)
-
-
-# --- which agent has which policy ------------------------------------------------------------------------------------
 
 
 def role_of(agent: str) -> str:

@@ -80,8 +80,6 @@ class PPO(ActorCritic, OwnUpdate):
             aux["balance"] = balance.zero()
         return state.replace(norm=state.norm | norm, aux=aux)
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def loss(self, params: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
         """-(L_CLIP - vf_coef L_VF + ent_coef S) [W] (eq. 9, to be minimised) + kl_coef KL (eq. 8), and its parts."""
         c = self.config
@@ -139,8 +137,6 @@ class PPO(ActorCritic, OwnUpdate):
                 metrics[f"entropy/{name}"] = mean
         return bonus, shortfall, metrics | {"entropy": total}
 
-    # --- what the losses are made of ---------------------------------------------------------------------------------
-
     def outputs(self, params: PyTree, row: PPORow, knobs: Knobs) -> tuple[PyTree, dict[str, Array]]:
         """The parameters of pi(. | s), with gradients between kinds of actions balanced where that is asked for, and
         the norms of those gradients."""
@@ -169,8 +165,6 @@ class PPO(ActorCritic, OwnUpdate):
         active = (elements.grouped(relevant.astype(jnp.float32)) > 0).astype(jnp.float32)
         k3 = elements.split(jnp.exp(jnp.minimum(difference, 20.0)) - 1 - difference) if elements.hybrid else {}
         return elements.grouped(difference), active, {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
-
-    # --- update ------------------------------------------------------------------------------------------------------
 
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
         """One regimen's worth of learning: advantages over the whole batch, then epochs of minibatches."""
@@ -289,7 +283,7 @@ class PPO(ActorCritic, OwnUpdate):
 
 
 class PPOBinding(ComponentBinding):
-    """With the kinds of the policy's outputs where their gradients are balanced."""
+    """What PPO is bound to: also the kinds of the policy's outputs, where their gradients are balanced."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: PPOConfig):
         super().__init__(spec, network, c, c.ratio)

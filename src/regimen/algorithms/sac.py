@@ -105,8 +105,6 @@ class SAC(OffPolicy):
         action, anything = dist.sample(out, white), self.bound.branches.uniform(white, mask, x.shape[:-1])
         return jax.tree.map(lambda a, b: jnp.where(params["random"] > 0, a, b), anything, action), carry, {}
 
-    # --- losses ------------------------------------------------------------------------------------------------------
-
     def policy(self, params: PyTree, x: Array, key: Array, mask: Array | None) -> BranchPolicy:
         """What the policy would do in states x [B, D]: every branch with its probability, numbers sampled."""
         noise = self.bound.dist.noise(key, x.shape[:-1])
@@ -126,7 +124,7 @@ class SAC(OffPolicy):
         return (policy.weight * (q - (policy.log_prob * alpha).sum(-1))).sum(-1)
 
     def target(self, models: Models, sample: NStepTransitions, x: Array, key: Array) -> Array:
-        """r + gamma V(s') from the slow critics (eq. 5 and 6), over the steps that the sample spans [B]."""
+        """r + gamma V(s') from the slow critics (in eq. 5), over the steps that the sample spans [B]."""
         policy = self.policy(models["actor"].params, x, key, sample.next_mask)
         q = self.values(models["critic"].target, x, policy)
         return sample.reward + sample.discount * self.soft(models["alpha"].params["log"], policy, q)
@@ -138,7 +136,7 @@ class SAC(OffPolicy):
         return q[..., 0] if output is None else (q * output).sum(-1)
 
     def critic_loss(self, params: PyTree, sample: NStepTransitions, x: Array, target: Array) -> tuple[Array, Metrics]:
-        """1/2 (Q_i(s, a) - target)^2, summed over the two critics and a mean over rows; and what it says of Q."""
+        """1/2 (Q_i(s, a) - target)^2 (eq. 5), summed over the two critics, a mean over rows; and what it says of Q."""
         q = self.q_of(params, x, sample.action)
         loss = 0.5 * mean(jnp.square(q - target).sum(0), sample.weight)
         return loss, {"value_loss": loss, "q_mean": mean(q.mean(0), sample.weight)}
@@ -163,8 +161,6 @@ class SAC(OffPolicy):
     def alpha_loss(self, log_alpha: Array, entropy: Array, target: Array) -> Array:
         """sum_l log alpha_l (H_l - target_l) (eq. 18, in the logarithm) from mean entropies and targets [L]."""
         return (log_alpha * lax.stop_gradient(entropy - target)).sum()
-
-    # --- update ------------------------------------------------------------------------------------------------------
 
     def update(self, state: State, batch: Batch) -> tuple[State, Metrics]:
         """Keep the batch, then take the gradient steps that are due: `update_ratio` for each env step."""
@@ -273,7 +269,7 @@ class SAC(OffPolicy):
 
 
 class SACBinding(OffPolicyBinding):
-    """With the critics, the branches of an action, the replay and the exploration."""
+    """What SAC is bound to: also the critics, the branches of an action, the replay and the exploration."""
 
     def __init__(self, spec: Spec, network: NetworkConfig, c: SACConfig):
         if network.name == "graph":

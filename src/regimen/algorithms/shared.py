@@ -1,7 +1,5 @@
 """What algorithms share: schedules of hyper-parameters, the optimiser, the adaptive penalty, how good a critic is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

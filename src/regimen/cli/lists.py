@@ -1,7 +1,5 @@
 """Verbs that say what there is: `envs`, `algorithms`, `presets`, `doctor`, `completion`, `check-env`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

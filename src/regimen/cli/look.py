@@ -1,7 +1,5 @@
 """Verbs that look at runs: `dashboard`, `compare`, `runs`, `diagnose`, `plot`, `report`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The `regimen` command: find the verb, run it, and turn errors into one line and an exit code."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Verbs that play episodes with a policy or hand it on: `evaluate`, `collect`, `replay`, `export`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass, field

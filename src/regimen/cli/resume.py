@@ -1,7 +1,5 @@
 """`regimen resume RUN`: continue a run."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass, field

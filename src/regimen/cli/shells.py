@@ -1,7 +1,5 @@
 """Completion scripts. Everything a shell offers is written into the script, so that pressing tab starts no Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import typing

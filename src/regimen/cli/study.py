@@ -1,7 +1,5 @@
 """`regimen study STUDY ENV`: measure what a way of training buys."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The environments by name, Regimen's own and those of domains. Jax-free: one is imported when it is asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from regimen.config.domains import EnvEntry, FileKind, domains

@@ -30,7 +30,7 @@ class CommonHyperparameters:
 
     @classmethod
     def of(cls, hyperparameters: object) -> CommonHyperparameters:
-        """Those of any object, usually a dataclass of `config.algorithms` or of a user."""
+        """The hyper-parameters of any object, usually a dataclass of `config.algorithms` or of a user."""
         names = [f.name for f in dataclasses.fields(cls) if hasattr(hyperparameters, f.name)]
         return cls(**{name: getattr(hyperparameters, name) for name in names})
 

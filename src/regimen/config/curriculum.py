@@ -5,8 +5,6 @@
 30, 40, 50 up 0.8 down 0.5 window 100   levels by success rate
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

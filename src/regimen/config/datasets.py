@@ -4,8 +4,6 @@ A dataset is a Minari folder (`data/metadata.json` within), `minari:ID` in Minar
 same arrays, for machines without Minari (`regimen.sources.dataset`).
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

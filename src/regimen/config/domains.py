@@ -8,8 +8,6 @@ installed package adds one with an entry point of the group `regimen.domains`:
     forest = "forest_package:DOMAIN"
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -4,8 +4,6 @@ Values are read by the same `coerce` as YAML and Python settings, so `1e6` is a 
 help page and is imported only for it.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect
@@ -63,9 +61,6 @@ def parse_scalar(text: str) -> Any:
         return number(yaml.safe_load(text))
     except yaml.YAMLError:
         return text
-
-
-# --- tokens ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -141,9 +136,6 @@ def wants_help(argv: list[str]) -> bool:
     return any(token in ("-h", "--help") for token in argv)
 
 
-# --- verbs with a fixed set of flags ---------------------------------------------------------------------------------
-
-
 def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     """The verb's arguments as its dataclass; `--help` prints and ends the process."""
     if wants_help(argv):
@@ -179,9 +171,6 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     if "env_args" in fields:
         values["env_args"] = tokens.env_args
     return cls(**values)
-
-
-# --- help ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ Each layer is flattened to dotted keys of the right type (`algo.lr`, `rollout.ep
 a few keys exclude each other, so setting one clears its rival in lower layers (`merge`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib.util
@@ -90,8 +88,8 @@ def effective_layer(env: str, flat: Mapping[str, Any], chosen: Mapping[str, Any]
     def arguments(layer: Mapping[str, Any]) -> dict[str, Any]:
         return {k.removeprefix("env_args."): v for k, v in layer.items() if k.startswith("env_args.")}
 
-    kept = effective(env, arguments(flat), arguments(chosen))
-    return {k: v for k, v in flat.items() if not k.startswith("env_args.") or k.removeprefix("env_args.") in kept}
+    names = effective(env, arguments(flat), arguments(chosen))
+    return {k: v for k, v in flat.items() if not k.startswith("env_args.") or k.removeprefix("env_args.") in names}
 
 
 def share_discount(config: TrainConfig) -> TrainConfig:
@@ -144,9 +142,6 @@ def from_preset(preset: presets.Preset, device: str = "cpu") -> TrainConfig:
     algorithm = check_algorithm(_peek_algorithm(preset.settings) or "ppo")
     flat = merge(BASE, preset_layer(preset, algorithm, device), f"preset '{preset.name}': ")
     return validate(_build(TrainConfig, flat, algorithm))
-
-
-# --- keys ------------------------------------------------------------------------------------------------------------
 
 
 def leaf_types(algorithm: str) -> dict[str, Any]:
@@ -364,9 +359,6 @@ def check_env_name(env: str) -> None:
         elif os.path.isfile(env):
             hint = ": a file; " + ", ".join(f"{kind.what} is written {p}:{env}" for p, kind in FILES.items())
         raise ConfigError(f"unknown environment '{env}'{hint} (or {OTHERS})")
-
-
-# --- layers ----------------------------------------------------------------------------------------------------------
 
 
 def merge(low: Mapping[str, Any], high: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -133,9 +133,6 @@ def neighbours(value: int, valid: Iterable[int]) -> str:
     return " or ".join(str(d) for d in near if d is not None)
 
 
-# --- in words --------------------------------------------------------------------------------------------------------
-
-
 def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
@@ -165,7 +162,7 @@ def describe(config: TrainConfig, regimen: Regimen) -> str:
 
 
 def describe_replay(common: CommonHyperparameters, regimen: Regimen) -> str:
-    """The same where an update learns from a replay."""
+    """The regimen in words where an update learns from a replay."""
     n, num_envs = regimen.n, regimen.num_envs
     ratio = common.update_ratio * n
     each = f" in each of {num_envs:,} environments" if num_envs > 1 else ""

@@ -123,8 +123,8 @@ def judging(name: object) -> Iterator[bool]:
     """Import and make what is named. Within, nothing is imported that is not installed where a file named it; True
     there. What is asked for within is judged alike: an environment may make another one by its name."""
     if isinstance(name, Named) and not is_trusting() and anchored(name) not in _vouched:
-        if not any(isinstance(finder, Guard) for finder in sys.meta_path):
-            sys.meta_path.insert(0, Guard())
+        if not any(isinstance(finder, ImportGuard) for finder in sys.meta_path):
+            sys.meta_path.insert(0, ImportGuard())
         token = _judged.set(name)
         try:
             yield True
@@ -185,14 +185,14 @@ def require_address(address: str) -> None:
             raise refused("a cluster sends code")
 
 
-class Guard:
+class ImportGuard:
     """Comes first when a module is looked for: refuses to find those that are not installed, before they run."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if judged() is None:
             return None
         for finder in sys.meta_path:
-            find = None if isinstance(finder, Guard) else getattr(finder, "find_spec", None)
+            find = None if isinstance(finder, ImportGuard) else getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
             if spec is not None:
                 if spec.has_location and not is_installed(str(spec.origin)):

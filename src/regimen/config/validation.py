@@ -1,7 +1,5 @@
 """Types and ranges: every setting is read by `coerce` and checked by `validate`. Jax-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os
@@ -17,9 +15,6 @@ from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.errors import ConfigError, nearest
 
 TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
-
-
-# --- types -----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -142,9 +137,6 @@ def coerce(value: Any, hint: Any, where: str = "value") -> Any:
         text = repr(value) if isinstance(value, str) else "none" if value is None else str(value)
         hint_text = nearest(str(value), typing.get_args(inner)) if typing.get_origin(inner) is Literal else ""
         raise ConfigError(f"{where}: {text} is not {type_name(hint)}{hint_text.split('; choose')[0]}") from None
-
-
-# --- ranges ----------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)

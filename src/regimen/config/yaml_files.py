@@ -1,7 +1,5 @@
 """YAML that may come from a stranger: plain data, and no aliases that make gigabytes of a few lines. Jax-free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml
@@ -33,11 +31,11 @@ def load(text: str) -> Any:
         loader.dispose()
 
 
-def values_in(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values a node stands for, aliases written out; `known` are those of nodes met before."""
-    if id(node) not in known:
-        known[id(node)] = MOST + 1  # met again below itself: it would never end
+def values_in(node: yaml.Node, counts: dict[int, int]) -> int:
+    """How many values a node stands for, aliases written out; `counts` are those of nodes met before."""
+    if id(node) not in counts:
+        counts[id(node)] = MOST + 1  # met again below itself: it would never end
         children: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
         parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        known[id(node)] = min(MOST + 1, 1 + sum(values_in(part, known) for part in parts))
-    return known[id(node)]
+        counts[id(node)] = min(MOST + 1, 1 + sum(values_in(part, counts) for part in parts))
+    return counts[id(node)]

@@ -105,7 +105,7 @@ class Engine:
         return ""
 
     def watch(self, tell: Callable[[str], None], show: Callable[[list[WorkerRow]], None]) -> None:
-        """Where to say what happens within an advance: events, and the state of each worker."""
+        """Say where to report what happens within an advance: events, and the state of each worker."""
 
     def summary(self) -> Mapping[str, object]:
         """What it adds to summary.json."""

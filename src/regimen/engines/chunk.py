@@ -3,8 +3,6 @@
 `chunk` repeats a `turn`, which says what one update does; `CompiledEngine` runs it for K learners in one program.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,9 +63,6 @@ def one_update(algo: Algorithm, state: State, batch: Batch, episodes: Array, ste
         metrics[AGENT_STEPS] = sum_over_devices(batch.valid.sum(dtype=jnp.float32))
     new = new.replace(clock=state.clock.advance(steps, episodes))
     return Update(new, finite(metrics, new), metrics)
-
-
-# --- many updates ----------------------------------------------------------------------------------------------------
 
 
 @pytree_dataclass
@@ -156,9 +151,6 @@ def append(buffer: EpisodeRows, rows: EpisodeRows, active: Array) -> EpisodeRows
 
     new = jax.tree.map(write, replace(buffer, count=()), replace(rows, count=()))  # type: ignore[arg-type]
     return replace(new, count=buffer.count + jnp.where(active, rows.count, 0))
-
-
-# --- the engine ------------------------------------------------------------------------------------------------------
 
 
 class CompiledEngine(Engine):
@@ -265,7 +257,7 @@ class CompiledEngine(Engine):
         return self.algo if self.variants is None else self.variants[k]
 
     def actor_params(self, k: int) -> PyTree:
-        """On one device: that is where policies are evaluated."""
+        """The parameters that learner k acts with, on the one device where policies are evaluated."""
         return self.algo.actor_params(self.at(jax.tree.map(lambda x: x.addressable_data(0), self.state), k))
 
 

@@ -129,8 +129,6 @@ class Curriculum:
         down = full & (wins < rule.too_few()) & (level > 0)
         return {LEVEL: level + up - down, "seen": jnp.where(up | down, 0, count), "recent": recent}
 
-    # --- in words ----------------------------------------------------------------------------------------------------
-
     def words(self) -> str:
         parts = [s.words(field) for field, s in self.schedules.items() if not isinstance(s, Levels)]
         if self.rule is not None:

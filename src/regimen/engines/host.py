@@ -1,7 +1,5 @@
 """Gymnasium environments: rollouts are collected in Python, the update alone is compiled; every advance is one."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Process 0 is in charge, the others hold their share of the environments and take
 any of them reaches process 0 with the next message. Who runs the session and who follows is `runs/processes.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -54,9 +52,6 @@ def join(address: str, process_id: int, num_processes: int, device: str = "auto"
         ) from e
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
 def exchange(values: np.ndarray) -> np.ndarray:
     """What every process gives [N, ...], on all of them."""
     with blaming_the_lost():
@@ -89,9 +84,6 @@ def blaming_the_lost() -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-# --- the engine ------------------------------------------------------------------------------------------------------
 
 
 class SharedEngine(NativeEngine):

@@ -1,7 +1,5 @@
 """Native environments: an update collects a rollout and learns from it, both compiled, on every device its share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

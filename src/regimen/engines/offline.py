@@ -4,8 +4,6 @@ Offline, an update is `rollout.steps` gradient steps, and they are what the cloc
 engine (evaluation on the real environment, checkpoints, stopping rules, files) is the same as online.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import partial

@@ -141,9 +141,6 @@ def handle_on(name: str, target: Any, env_args: Mapping[str, object] | None) -> 
     return native_handle(name, set_fields(first, rest, name, parameters_of(target)), bound | rest)
 
 
-# --- what an id means ------------------------------------------------------------------------------------------------
-
-
 def locate(env: EnvLike) -> tuple[str, Any]:
     """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `PREFIX:FILE` (see
     `catalogue.FILES`), `module:factory`, `file.py:factory` or an object.
@@ -189,9 +186,6 @@ def name_of(env: object) -> str:
     return next((name for name, entry in ENVS.items() if entry.target in (path, env)), path)
 
 
-# --- native ----------------------------------------------------------------------------------------------------------
-
-
 def looks_native(env: object) -> bool:
     """An instance with the methods of a native environment."""
     return not inspect.isclass(env) and all(hasattr(env, n) for n in ("reset", "step", "observation_space"))
@@ -222,9 +216,6 @@ def declared_by(env: Any) -> dict[str, Any]:
         "action_conditions": dict(getattr(env, "action_conditions", {})),
         "agents": tuple(getattr(env, "agents", ())),
     }
-
-
-# --- host ------------------------------------------------------------------------------------------------------------
 
 
 def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str, object]) -> EnvHandle:

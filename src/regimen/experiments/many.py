@@ -53,9 +53,6 @@ class RunsPlan:
     out: str | None = None
 
 
-# --- planning --------------------------------------------------------------------------------------------------------
-
-
 def is_several(env: object, algo: object) -> bool:
     """Whether a command names several runs."""
     return algo == ALL or (isinstance(env, str) and env.endswith(f"/{ALL}") and env not in ENVS)
@@ -120,9 +117,6 @@ def build(env: str | None, config_file: str | None, overrides: dict[str, object]
         raise
     except ConfigError as error:
         raise ConfigError(f"{env} with {algorithm}: {error}" if algorithm else f"{env}: {error}") from error
-
-
-# --- training --------------------------------------------------------------------------------------------------------
 
 
 def in_turn(jobs: Iterable[T], train: Callable[[T], int]) -> int:
@@ -220,9 +214,6 @@ def with_data(job: RunPlan, folder: Path, rows: Mapping[str, Row]) -> TrainConfi
     return config.replace(data=str(collected if datasets.locate(collected) else source))
 
 
-# --- what came of it -------------------------------------------------------------------------------------------------
-
-
 def blank(job: RunPlan) -> Row:
     c = job.config
     return {"run": job.name, "env": c.env, "algo": c.algorithm, "state": "not started", "exit_code": 0}
@@ -288,7 +279,7 @@ def table(rows: list[Row], labels: Mapping[str, str]) -> Table:
 
 
 def compare_algorithms(plan: RunsPlan, folder: Path, rows: Mapping[str, Row], say: Console) -> None:
-    """Where several algorithms were trained: which is better. Never a reason to fail."""
+    """Compare the algorithms, where several were trained. Never a reason to fail."""
     from regimen.reports.comparison import compare
 
     finished = [job for job in plan.jobs if rows[job.name]["state"] == "finished"]

@@ -40,9 +40,6 @@ POLICIES = ("random", "expert", "medium", "replay", "final")
 Report = Callable[[str], None]
 
 
-# --- behaviour -------------------------------------------------------------------------------------------------------
-
-
 @jax.tree_util.register_static
 class Behaviour:
     """Who acts: nobody (uniform), or a policy that is replaced by uniform actions with probability `epsilon`. For a
@@ -82,9 +79,6 @@ class Behaviour:
         return action
 
 
-# --- playing ---------------------------------------------------------------------------------------------------------
-
-
 def play(handle: registry.EnvHandle, who: Behaviour, seed: int, most: int) -> Iterator[RecordedEpisode]:
     """Whole episodes without end, `most` or fewer at a time; in the order of their start, so that taking the first n
     does not favour short ones."""
@@ -114,9 +108,6 @@ def split(batch: Batch, who: Behaviour) -> Iterator[RecordedEpisode]:
     for i, steps in enumerate(rows.valid.sum(0)):
         if steps:
             yield episode_of(jax.tree.map(lambda x, i=i, steps=steps: x[:steps, i], rows), who)
-
-
-# --- parts of a mix --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -304,9 +295,6 @@ def episode_of(rows: ReplayRows, algo: ActingAlgorithm) -> RecordedEpisode:
         bool(rows.terminated[-1]),
         None if rows.mask is None or rows.next_mask is None else with_last(rows.mask, rows.next_mask),
     )
-
-
-# --- collect ---------------------------------------------------------------------------------------------------------
 
 
 @trustable

@@ -235,7 +235,7 @@ def summarize(handle: EnvHandle, policy: str, seed: int, sums: PyTree, ended: np
 
 
 def success_of(handle: EnvHandle, returns: np.ndarray, metrics: dict[str, np.ndarray]) -> np.ndarray | None:
-    """From the environment's own `success`, else its return threshold, else unknown."""
+    """Whether each episode was a success: by the environment's own `success`, else by its return threshold."""
     if "success" in metrics:
         return metrics["success"] > 0.5
     return returns >= handle.return_threshold if handle.return_threshold is not None else None
@@ -269,9 +269,6 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
         return jax.tree.map(lambda *x: np.stack(x), *actions), memory
 
     return HostEvaluator(handle, act)
-
-
-# --- the verb `evaluate` --------------------------------------------------------------------------------------------
 
 
 @trustable

@@ -1,8 +1,6 @@
 """What a policy is and where it comes from, beside it in its folder; and `regimen export RUN`: a policy in a folder of
 its own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -100,7 +98,7 @@ def evaluation(summary: Json, checkpoint: str) -> Json | None:
 
 
 def readme(about: Json) -> str:
-    """The same for a person."""
+    """The metadata as a page for people."""
     env, algorithm, agents = about.get("env", "an environment"), str(about["algorithm"]).upper(), about["agents"]
     args = ", ".join(f"{k} {v}" for k, v in about.get("env_args", {}).items())
     end = about.get("evaluation", {})

@@ -4,8 +4,6 @@ Both take batches of observations [B, ...], any B, and give the greedy actions i
 the memory of recurrent policies are not part of them.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -46,7 +44,7 @@ def write_program(policy: Policy, folder: Path, kind: str) -> Path:
 
 
 def input_names(policy: Policy) -> list[str]:
-    """Of the parts of an observation; a plain one is `observation`."""
+    """Names of the parts of an observation; a plain one is `observation`."""
     return [name or "observation" for name in spaces.leaves(policy.observation_space)]
 
 

@@ -207,9 +207,6 @@ def compare(
     return result
 
 
-# --- which runs ------------------------------------------------------------------------------------------------------
-
-
 def expand(paths: Sequence[str | Path]) -> list[Path]:
     """Run directories, each once; a folder stands for the runs in it, two levels deep."""
     if not paths:
@@ -290,9 +287,6 @@ def by_task(runs: Sequence[Measured], keys: Sequence[str]) -> dict[str, list[Mea
     return out
 
 
-# --- groups ----------------------------------------------------------------------------------------------------------
-
-
 def make_task(env: str, runs: list[Measured], keys: Sequence[str], metric: str, lower: bool, notes: list[str]) -> Task:
     """Groups of one environment with everything that is said of them."""
     grouping = [key for key in keys if key != "env"] or ["algorithm"]
@@ -358,9 +352,6 @@ def matrix(scores: Sequence[Sequence[np.ndarray]]) -> list[list[Estimate | None]
     return [[None if a is b else beats(a, b) for b in scores] for a in scores]
 
 
-# --- sample efficiency -----------------------------------------------------------------------------------------------
-
-
 def measure_efficiency(task: Task, metric: str, sign: float, lower: bool) -> None:
     """How fast each run gets how far. The way goes from the mean of the first evaluations to the environment's return
     threshold, or where there is none to the best evaluation of any run. A run that ended keeps its last value."""
@@ -404,9 +395,6 @@ def area(x: np.ndarray, y: np.ndarray, end: float) -> float:
         return float(y[-1])
     x, y = np.concatenate([[0.0], x, [max(end, float(x[-1]))]]), np.concatenate([y[:1], y, y[-1:]])
     return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / x[-1])
-
-
-# --- all environments together ---------------------------------------------------------------------------------------
 
 
 def add_overall(result: Comparison) -> None:

@@ -39,9 +39,6 @@ def in_words(e: Estimate | None) -> str:
     return number(e.value) + (f" ({number(e.low)} to {number(e.high)})" if e.has_interval else "")
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
 def tables(c: Comparison, details: bool = True) -> list[Table]:
     """Everything that is said, as text."""
     out = [ranking(c)]
@@ -191,9 +188,6 @@ def ends(e: Estimate | None) -> list[float | None]:
     if e is None:
         return [None, None, None]
     return [e.value, e.low, e.high] if e.has_interval else [e.value, None, None]
-
-
-# --- the picture -----------------------------------------------------------------------------------------------------
 
 
 def plot(c: Comparison, path: Path) -> Path:

@@ -38,8 +38,6 @@ from regimen.runs.session import Call, Callback, Session
 from regimen.runs.stopping import check_rules
 from regimen.sources.host import Interrupted
 
-# --- train -----------------------------------------------------------------------------------------------------------
-
 
 @processes.together
 def train(
@@ -61,8 +59,8 @@ def train_steps(
     handle: registry.EnvHandle | None = None,
     stepwise: bool = False,
 ) -> Steps[Result]:
-    """The same as a generator. One that is closed early leaves the run as a signal would: saved, `interrupted`, and to
-    be resumed."""
+    """Training as a generator of what a callback would be told. One that is closed early leaves the run as a signal
+    would: saved, `interrupted`, and to be resumed."""
     begun = time.monotonic()
     config = resolve_horizon(config)
     path = Path(config.out) if config.out else default_path(config)
@@ -302,9 +300,6 @@ def resolve_horizon(config: TrainConfig) -> TrainConfig:
     return config.replace(algo=dataclasses.replace(config.algo, horizon=str(horizon)))
 
 
-# --- run directories -------------------------------------------------------------------------------------------------
-
-
 def default_path(config: TrainConfig, title: str | None = None) -> Path:
     name = title or f"{folder_name(config.env)}-{config.algorithm}"
     seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
@@ -319,9 +314,6 @@ def new_path(name: str) -> Path:
         n += 1
         path = base.with_name(f"{base.name}-{n}")
     return path
-
-
-# --- resume ----------------------------------------------------------------------------------------------------------
 
 
 @trustable

@@ -1,7 +1,5 @@
 """Making the engine that trains a configuration: what it needs, and what is refused before anything is made."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Which stopping rules cannot fire within a run's budget, and the setting that would let them."""
 
-from __future__ import annotations
-
 from regimen.config.fields import Count
 from regimen.config.regimen import Regimen
 from regimen.config.schema import TrainConfig

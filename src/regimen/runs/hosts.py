@@ -1,8 +1,6 @@
 """One run on a Ray cluster: Ray Train's `JaxTrainer` starts N workers and joins them with `jax.distributed`; in each of
 them runs what `--distributed` runs (`processes.py`), so worker 0 is in charge."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile
@@ -44,7 +42,7 @@ def resume_on_hosts(
 
 
 def work(job: Json) -> dict[str, object]:
-    """In every worker: the run, and what came of it."""
+    """The run in one worker; returns what came of it."""
     from regimen.files.console import Console
 
     console = Console(quiet=job["quiet"])

@@ -1,7 +1,5 @@
 """One seed of a session: its bookkeeping, its files, its checkpoints, its mirror, and the policy to keep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -146,7 +146,7 @@ class Ledger:
         return point
 
     def evaluation(self, played: Evaluation) -> Row:
-        """Its metrics; notes when the environment was first solved."""
+        """The metrics of an evaluation; notes when the environment was first solved."""
         point = played.point()
         mean, threshold = point["eval/return_mean"], self.handle.return_threshold
         if self.solved_at is None and threshold is not None and mean >= threshold:
@@ -240,8 +240,9 @@ class Ledger:
         } | {name: getattr(self, name) for name in PLAIN}
 
     def restore(self, saved: Json, seconds: float, finished: bool = False) -> None:
-        """As it was saved. A run that had stopped and was ended before it could say `finished` has stopped for good,
-        unless it was for a budget, which may be larger now; one that is finished goes on, and its rules begin anew."""
+        """Take the bookkeeping up as it was saved. A run that had stopped and was ended before it could say `finished`
+        has stopped for good, unless it was for a budget, which may be larger now; one that is finished goes on, and its
+        rules begin anew."""
         ended = saved.get("stop")
         if ended is not None and not finished and ended["code"] not in BUDGETS:
             self.stop = Stop(**ended)

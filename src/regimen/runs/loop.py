@@ -4,8 +4,6 @@
 train towards goals of their own (`Loop.reach`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
@@ -85,7 +83,7 @@ class Loop:
     def turns(
         self, limits: Callable[[int], Limits | None], absorb: Absorb, interrupted: Callable[[], bool]
     ) -> Iterator[None]:
-        """The same with a pause after each turn, in which the caller may look, or end it by not coming back."""
+        """The turns of `run` with a pause after each, in which the caller may look, or end it by not coming back."""
         while not interrupted():
             bounds = [limits(k) for k in range(len(self.seeds))]
             if all(x is None for x in bounds):

@@ -4,8 +4,6 @@
 Gymnasium environments is in the engine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import signal
@@ -85,7 +83,7 @@ class Session:
         self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
         self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
         self.warned_of: set[str] = set()
-        self.told: list[Json] = []  # of a stepwise call: what is still to be looked at
+        self.looks: list[Json] = []  # of a stepwise call: updates still to be looked at
         self.workers_written = (-math.inf, 0)  # when, and their restarts then
         signals.busy, signals.last_words = self.busy, self.last_words
         engine.watch(lambda text: self.tell(self.learners[0], text), self.show_workers)
@@ -159,8 +157,6 @@ class Session:
             below = learner.path.relative_to(self.path).as_posix() if self.group else ""
             learner.start_mirror(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
 
-    # --- training ----------------------------------------------------------------------------------------------------
-
     def train(self) -> Iterator[Json]:
         """Train until every learner has stopped or a signal asks to. Files are complete whatever happens. A generator:
         where the call is stepwise, of what a callback would be told after each update."""
@@ -172,8 +168,8 @@ class Session:
         self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
             for _ in self.loop.turns(self.limits, self.turn, self.signals.is_requested):
-                yield from self.told
-                self.told.clear()
+                yield from self.looks
+                self.looks.clear()
         except Interrupted:
             pass
         except GeneratorExit:  # who looks at the updates has seen enough
@@ -273,10 +269,8 @@ class Session:
             "eval_metrics": Figures({name.removeprefix("eval/"): v for name, v in point.items()}) or None,
         }
         if self.call.stepwise:
-            self.told.append(info)
+            self.looks.append(info)
         return self.callback is not None and self.callback(info) is True
-
-    # --- rules that could never fire ---------------------------------------------------------------------------------
 
     def note_blind_rules(self, learner: Learner) -> None:
         for text in unreachable(learner.config, self.engine.regimen, learner.ledger.rules):
@@ -293,8 +287,6 @@ class Session:
         if text not in self.warned_of:
             self.warned_of.add(text)
             self.console.event(f"warning: {text}")
-
-    # --- the end -----------------------------------------------------------------------------------------------------
 
     def final_evaluation(self) -> None:
         """The best and the final policy, on episodes neither was selected on."""

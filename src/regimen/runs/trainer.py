@@ -90,8 +90,6 @@ class Trainer(Answering):
             if path is not None:
                 self.result = Result(path, read_sealed(path / "summary.json"))
 
-    # --- a loop of one's own -----------------------------------------------------------------------------------------
-
     def begin(self) -> tuple[Any, State]:
         """The algorithm bound to the environment's spaces, and its first state: for `sample`, `value` and `update`."""
         if self._learner is None:
@@ -134,8 +132,6 @@ class Trainer(Answering):
         origin = {"algorithm": self.config.algorithm, "env": self.config.env, "env_args": self.config.env_args}
         self._policy = Policy(algo, algo.actor_params(state), origin | {"seed": self.config.seed})
         return {name: sum(x[name] for x in losses) / len(losses) for name in losses[0]}
-
-    # --- what was learned --------------------------------------------------------------------------------------------
 
     @property
     def policy(self) -> Policy:

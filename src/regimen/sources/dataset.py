@@ -130,7 +130,7 @@ class Dataset:
         return out.astype(np.float32)
 
     def save_npz(self, path: Path) -> Path:
-        """The same arrays in one file that numpy alone can read."""
+        """Write the dataset as one file that numpy alone can read."""
         arrays = {"reward": self.reward, "terminated": self.terminated, "starts": self.starts}
         for name, space in zip(("obs", "next_obs", "action"), (*[self.observation_space] * 2, self.action_space)):
             arrays |= {f"{name}/{k}": v for k, v in spaces.split(space, getattr(self, name)).items()}
@@ -184,9 +184,6 @@ def on_device(data: Dataset, dist: Distribution, gamma: float, probe: int = PROB
         probe=jax.tree.map(lambda x: x[some], table),
         mc_return=jnp.asarray(data.monte_carlo(gamma)[some]),
     )
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read(name: str | Path | None) -> Dataset:
@@ -330,5 +327,5 @@ def require_fit(data: Dataset, handle: EnvHandle) -> None:
 
 
 def parts_of(space: gymnasium.Space) -> dict[str, str]:
-    """Its parts by name: Minari does not keep the order of a Dict."""
+    """The parts of a space by name, in words: Minari does not keep the order of a Dict."""
     return {name: spaces.describe(leaf) for name, leaf in spaces.leaves(space).items()}

@@ -190,7 +190,7 @@ class HostSource:
         return done
 
     def step_teams(self, rows: HostRows, t: int, actions: list[HostAction], active: list[int]) -> list[Ending]:
-        """The same for environments of several agents, each of which has a column as long as it acts."""
+        """Step environments of several agents, each of which has a column as long as it acts."""
         done, limit = [], self.limit or 1 << 62
         for i in active:
             columns, team = self.columns_of(i), self.envs[i]
@@ -221,7 +221,7 @@ class HostSource:
         return done
 
     def columns_of(self, i: int) -> slice:
-        """Those of environment i."""
+        """The columns of environment i."""
         width = max(1, self.agents)
         return slice(i * width, (i + 1) * width)
 

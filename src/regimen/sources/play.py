@@ -4,8 +4,6 @@ Native environments are played inside one compiled program (`play`), Gymnasium a
 process (`play_host`). Neither touches the training state. The caller says where episodes start and what is recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
@@ -24,9 +22,6 @@ from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
 from regimen.types import ActingAlgorithm, Array, PyTree
 
 Record = Callable[[PyTree], dict[str, Array]]  # of one state
-
-
-# --- who acts --------------------------------------------------------------------------------------------------------
 
 
 def no_memory(params: PyTree, rows: int) -> PyTree:
@@ -84,9 +79,6 @@ def baseline_actor(function: Baseline) -> Actor:
         return side_by_side(env, jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs)), memory
 
     return Actor(act)
-
-
-# --- native environments ---------------------------------------------------------------------------------------------
 
 
 class Recording(NamedTuple):
@@ -158,9 +150,6 @@ def play_resets(
         return act_key, jax.random.split(step_key, episodes)
 
     return play(env, actor, params, jax.vmap(env.reset)(jax.random.split(start_key, episodes)), keys, record)
-
-
-# --- Gymnasium and PettingZoo environments ---------------------------------------------------------------------------
 
 
 class HostMoment(NamedTuple):

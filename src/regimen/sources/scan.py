@@ -226,7 +226,7 @@ def masks(env: Env, state: PyTree) -> Array | None:
 
 
 def select(mask: Array, a: Array, b: Array) -> Array:
-    """By environment: `mask` is [E], the others [E, ...] or [B, ...]."""
+    """Choose by environment: `mask` is [E], the others [E, ...] or [B, ...]."""
     mask = mask if mask.size == a.shape[0] else jnp.repeat(mask, a.shape[0] // mask.size)
     return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
 

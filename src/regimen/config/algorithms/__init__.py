@@ -1,7 +1,5 @@
 """One file for each algorithm: its hyper-parameters, and the `ENTRY` that makes it one of `regimen algorithms`."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

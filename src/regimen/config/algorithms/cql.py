@@ -1,7 +1,5 @@
 """The hyper-parameters of CQL. Jax-free; the docstring under a field is its `--help` text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

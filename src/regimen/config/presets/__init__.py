@@ -7,8 +7,6 @@ that device. `extends: NAME` starts from another file beside it. A tuned file al
 task in Gymnasium and gymnax.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache

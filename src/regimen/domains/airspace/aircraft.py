@@ -1,7 +1,5 @@
 """Aircraft types and their envelopes. Jax-free."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

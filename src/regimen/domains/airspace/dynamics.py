@@ -5,8 +5,6 @@ Each second: airspeed, then heading, then position. There is one sine and cosine
 it. The seconds are a loop: unrolled, the compiler computes the early ones again for each of the later ones.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -41,7 +39,7 @@ def of_type(table: list[float], kind: Array) -> Array:
 
 
 def wrap(angle: Array) -> Array:
-    """To -180..180 deg."""
+    """An angle brought to -180..180 deg."""
     return angle - 360.0 * jnp.round(angle / 360.0)
 
 

@@ -4,8 +4,6 @@ away from the others. One policy is shared by all of them.
 The task, its formulas and how `compat` and `clean` differ are in docs/airspace.md.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 
@@ -140,8 +138,6 @@ class Airspace(NativeEnv):
         if self.scenario not in ("mixed", "random"):
             load(self.scenario)
 
-    # --- who and what ------------------------------------------------------------------------------------------------
-
     @property
     def file(self) -> ScenarioFile | None:
         """The scenario's file, when there is one."""
@@ -177,8 +173,6 @@ class Airspace(NativeEnv):
     def counts(self, state: AirspaceState) -> Array:
         """Aircraft that others must stay away from."""
         return state.scenario.present if self.reward == "compat" or self.fly_on else self.alive(state)
-
-    # --- episodes ----------------------------------------------------------------------------------------------------
 
     def reset(self, key: Array):
         return self.start(self.draw(key))

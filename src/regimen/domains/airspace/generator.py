@@ -88,7 +88,7 @@ def between(u: Array, low: float, high: float) -> Array:
 
 
 def along(north: Array, east: Array, angle: Array, back: Array, on: Array) -> Routes:
-    """From `back` NM before a point to `on` NM beyond it, in the direction of `angle` (rad)."""
+    """Routes from `back` NM before a point to `on` NM beyond it, in the direction of `angle` (rad)."""
     c, s = jnp.cos(angle), jnp.sin(angle)
     return Routes(north - back * c, east - back * s, north + on * c, east + on * s)
 

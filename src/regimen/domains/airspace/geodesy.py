@@ -5,8 +5,6 @@ The plane is an azimuthal equidistant map about the scenario's centre: distances
 turned by `convergence(center) * east`, which the dynamics add to a heading.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@
 Offsets are (north, east) in NM from the centre, at 60 NM to a degree.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable
@@ -44,13 +42,10 @@ def inbound(heading: float, goal: Offset, distance: float) -> Route:
 
 
 def through(middle: Offset, heading: float, radius: float) -> Route:
-    """From one side of a circle to the other."""
+    """A route from one side of a circle to the other."""
     h = math.radians(heading)
     away = radius * round(math.cos(h), 12), radius * round(math.sin(h), 12)
     return Route((middle[0] - away[0], middle[1] - away[1]), (middle[0] + away[0], middle[1] + away[1]), heading)
-
-
-# --- the sea: five first scenarios -----------------------------------------------------------------------------------
 
 
 def head_on(approach_nm: float = 18.0) -> list[Route]:
@@ -90,9 +85,6 @@ def converging(inbound_nm: float = 12.0) -> list[Route]:
         heading = math.degrees(math.atan2(east, goal[0] - start[0])) % 360
         flights.append(Route(start, goal, round(heading, 3)))
     return flights
-
-
-# --- the land: chase, cross and merge --------------------------------------------------------------------------------
 
 
 def chase_2x2(gap_nm: float = 6.0, south_nm: float = 18.0, lane_nm: float = 8.0) -> list[Route]:

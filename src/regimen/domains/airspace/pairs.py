@@ -1,7 +1,5 @@
 """Geometry of every pair of aircraft: range, closest point of approach, and how dangerous it is."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -48,7 +46,7 @@ class Approach(NamedTuple):
 
 
 def approach(dn: Array, de: Array, vn: Array, ve: Array) -> Approach:
-    """Of relative positions (NM) and velocities (kt)."""
+    """The closest approach of relative positions (NM) and velocities (kt)."""
     v2 = vn * vn + ve * ve
     t = jnp.clip(-(dn * vn + de * ve) / jnp.maximum(v2, 1e-3), 0.0, HORIZON / HOUR)  # h
     mn, me = dn + vn * t, de + ve * t
@@ -58,7 +56,7 @@ def approach(dn: Array, de: Array, vn: Array, ve: Array) -> Approach:
 
 
 class PairTable(NamedTuple):
-    """Of aircraft j as seen by i, [N, N] each."""
+    """What aircraft i sees of every aircraft j, [N, N] each."""
 
     valid: Array  # bool, j counts and is another
     range: Array  # NM

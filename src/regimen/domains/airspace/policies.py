@@ -1,7 +1,5 @@
 """Policies written by hand, for `regimen evaluate airspace/head_on --policy mvp`."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 
 from regimen.domains.airspace import dynamics, observe

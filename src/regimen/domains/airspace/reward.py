@@ -23,26 +23,24 @@ def depth(separation: Array, edge: float = SEPARATION) -> Array:
     return jnp.maximum(1.0 - separation / edge, 0.0)
 
 
-# --- compat ----------------------------------------------------------------------------------------------------------
-
 PROGRESS, DRIFT, DEADZONE, ENTRY, DEEP, BOOST = 0.04, 0.01, 8.0, -25.0, 1.0, 1.5
 ACT, TIME, FINISHED_TIME, REACH, TERMINAL = -0.01, -0.005, 0.1, 10.0, -10.0
 TEAM, TEAM_GAMMA, TEAM_EMA, TEAM_CAP = 0.6, 0.99, 0.05, 0.05
 
 
 def violate_step(separation: Array) -> Array:
-    """Per step in violation; deeper than 1 NM up to 2.5 times as much."""
+    """The penalty of each step in violation; deeper than 1 NM up to 2.5 times as much."""
     boost = 1.0 + BOOST * jnp.maximum(DEEP - separation, 0.0) / DEEP
     return jnp.where(separation < SEPARATION, -depth(separation) * boost, 0.0)
 
 
 def drift(before: Array, after: Array) -> Array:
-    """For turning towards the waypoint; the dead zone is taken off the improvement, not off the angle."""
+    """The reward for turning towards the waypoint; the dead zone is taken off the improvement, not off the angle."""
     return DRIFT * jnp.maximum(before - after - DEADZONE, 0.0)
 
 
 def potential(separation: Array) -> Array:
-    """Of the smallest separation of all pairs: 0 at 0, a half at 5 NM, 1 from 10 NM."""
+    """The potential of the smallest separation of all pairs: 0 at 0, a half at 5 NM, 1 from 10 NM."""
     outer = 0.5 + 0.5 * jnp.minimum((separation - SEPARATION) / SEPARATION, 1.0)
     return jnp.where(separation <= SEPARATION, 0.5 * separation / SEPARATION, outer)
 
@@ -85,9 +83,6 @@ def compat(
     return after.replace(team=jnp.stack([phi, average]), drift=angle), reward
 
 
-# --- clean -----------------------------------------------------------------------------------------------------------
-
-
 def clean(
     env: Airspace,
     alive: Array,
@@ -121,5 +116,5 @@ def shaped(gamma: float, before: Array, after: Array, ended: Array) -> Array:
 
 
 def team_potential(separation: Array, present: Array) -> Array:
-    """Of the closest pair; 1 when there is none."""
+    """The potential of the closest pair; 1 when there is none."""
     return jnp.where(jnp.sum(present) > 1, potential(jnp.min(separation)), 1.0)

@@ -1,7 +1,5 @@
 """What a scenario is and what happens if nobody does anything: `regimen scenario show`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jax

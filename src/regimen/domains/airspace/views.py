@@ -1,7 +1,5 @@
 """Aircraft of trajectory tables, for the page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 

@@ -3,8 +3,6 @@
 The task, the formulas and how they differ from an earlier system are in docs/durotaxis.md.
 """
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ in Python or sorts; C is the capacity, W = C / 32 the words of a row. Edges lead
 the first chain, so there are no cycles, and a set of bits holds no edge twice.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax

@@ -1,7 +1,5 @@
 """Policies written by hand, for `regimen evaluate durotaxis --policy heuristic`."""
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -1,13 +1,7 @@
-"""Pictures of a colony.
-
-    python -m regimen.domains.durotaxis.render docs/images/durotaxis.png --step 9
-
-draws the heuristic's colony after so many steps of an episode (it needs matplotlib, for the file).
-"""
+"""Pictures of a colony."""
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 import jax
@@ -62,25 +56,3 @@ def shade(age: int) -> tuple[int, int, int]:
     share = min((age - 1) / OLD_AGE, 1.0)
     r, g, b = ((1 - share) * YOUNG + share * OLD).astype(int).tolist()
     return r, g, b
-
-
-def main() -> None:
-    from matplotlib import image
-
-    from regimen.domains.durotaxis.env import Durotaxis
-
-    parser = argparse.ArgumentParser(description="Draw the heuristic's colony in the middle of an episode.")
-    parser.add_argument("path")
-    parser.add_argument("--step", type=int, default=9)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    env = Durotaxis()
-    advance = jax.jit(lambda e, k, s: e.step(k, s, e.baselines["heuristic"](e, k, s, None))[0])
-    state, _ = jax.jit(lambda e, k: e.reset(k))(env, jax.random.key(args.seed))
-    for t in range(args.step):
-        state = advance(env, jax.random.key(t), state)
-    image.imsave(args.path, draw(env, state))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """Stiffness ("intensity") of the substrate. It rises with x, along a line or an exponential, and not with y."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import jax

@@ -1,7 +1,5 @@
 """Colonies of replays, for the page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

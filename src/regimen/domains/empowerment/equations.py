@@ -25,9 +25,6 @@ def module_of(x: np.ndarray | Array) -> ModuleType:
     return np if isinstance(x, np.ndarray) else jnp
 
 
-# --- humans ----------------------------------------------------------------------------------------------------------
-
-
 def attain_target(attained: Array, value: Array, terminal: Array, gamma_h: Number) -> Array:
     """What a successor is worth for a goal, in (1) and (6): 1 where it is attained there, also on arrival at the end of
     the world, else what is still to come. All three broadcast; `value` is V_h(s', g)."""
@@ -70,9 +67,6 @@ def together(marginal: X) -> X:
     for h in range(marginal.shape[1]):
         out = (marginal[:, h, :, None] * out[:, None, :]).reshape(out.shape[0], -1)
     return out
-
-
-# --- the robot -------------------------------------------------------------------------------------------------------
 
 
 def q_robot(v_r: Array, terminal: Array, gamma_r: Number, terminal_v_r: Number) -> Array:
@@ -141,9 +135,6 @@ def log_neg_v_r(log_u: Array, log_policy: Array, log_q: Array) -> Array:
 def duration_weight(gamma_r: float) -> float:
     """Factor on U_r where reward accrues during a step instead of at its start; it changes no policy."""
     return 1.0 if gamma_r == 1 else (1 - gamma_r) / -math.log(gamma_r)
-
-
-# --- in bits ---------------------------------------------------------------------------------------------------------
 
 
 def bits_of_robot(value: Array, xi: Number, eta: Number) -> Array:

@@ -265,7 +265,7 @@ def of_states(method: str, world: World, states: Array) -> Array:
 
 
 def flags(world: World, states: np.ndarray) -> np.ndarray:
-    """Where the world has ended [S] bool."""
+    """Whether the world has ended in each state [S]."""
     if type(world).ended is World.ended:
         return np.zeros(len(states), bool)
     return in_chunks("ended", world, states).astype(bool)

@@ -83,9 +83,6 @@ def lines(summary: dict[str, Any]) -> list[str]:
     return out
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 def save(solution: Solution, path: str) -> Path:
     """Write every state at every time at which it can be reached: `.npz` (all arrays) or `.csv` (one row each)."""
     file = output_file(path)

@@ -98,8 +98,6 @@ class Solution:
         u_r, v_r = float(self.u_r[t][s]), float(self.v_r[t][s])
         return Point(pi_h, q_r, pi_r, self.v_h_e[t][s], self.x_h[t][s], u_r, v_r, v_h_m)
 
-    # --- the chain that robots and humans make together --------------------------------------------------------------
-
     def marginals(self, time: int, rows: slice = slice(None)) -> np.ndarray:
         """How humans act when their goals are not known [S_t, H, A]."""
         return np.einsum("hg,shga->sha", self.world.goal_weights, self.pi_h[self.layer(time)][rows])

@@ -168,9 +168,6 @@ def agreement(learned: np.ndarray, right: np.ndarray) -> tuple[float, int]:
     return (float(hits[gap].mean()) if gap.any() else 1.0), int(gap.sum())
 
 
-# --- runs ------------------------------------------------------------------------------------------------------------
-
-
 def validate(
     run: str | Path, checkpoint: str = "final", limit: int = reach.LIMIT, out: str | Path | None = None
 ) -> Validation:

@@ -153,8 +153,6 @@ class NetworkDefense(NativeEnv):
             out.append(f"order classes       {definition}, against {self.red}: {len(classes)} of 120 orders: {names}")
         return out
 
-    # --- an episode --------------------------------------------------------------------------------------------------
-
     def reset(self, key: Array) -> tuple[NetworkState, Array]:
         chance = jax.random.bits(key, (2,), jnp.uint32)
         meander = (chance[0] >> 2) & 1 if self.red == "mixed" else self.red == "meander"
@@ -191,8 +189,6 @@ class NetworkDefense(NativeEnv):
         state = state.replace(time=state.time + 1, blue_action=action, tally=tally)
         return state, self.report(before.tally, state, action, valid)
 
-    # --- Blue --------------------------------------------------------------------------------------------------------
-
     def blue(self, state: NetworkState, action: Array) -> tuple[NetworkState, Array, Array]:
         """The action's effect, and the sets of hosts on which it found a dropped file and started a decoy."""
         group, host = lax.div(action - 2, net.N), lax.rem(action - 2, net.N)
@@ -220,8 +216,6 @@ class NetworkDefense(NativeEnv):
             believed=state.believed & ~(remove | restore),
         )
         return state, analyse & state.files, jnp.where(accepted, at, 0)
-
-    # --- Red ---------------------------------------------------------------------------------------------------------
 
     def red_acts(self, key: Array, state: NetworkState, deployed: Array) -> NetworkState:
         """Red's turn, and what monitoring makes of it. A decoy that Blue started on the same host in this step
@@ -294,8 +288,6 @@ class NetworkDefense(NativeEnv):
         if self.red == "mixed":
             return jax.tree.map(lambda w, s: jnp.where(red.meander, w, s), winding(), straight())
         return straight() if self.red == "b_line" else winding()
-
-    # --- what comes of it --------------------------------------------------------------------------------------------
 
     def count_fix(self, state: NetworkState, action: Array) -> Fixes:
         """Count the action if it is a fix, judged by the state before it."""

@@ -54,8 +54,6 @@ def column(values: Iterable[int]) -> np.ndarray:
     return np.array(list(values), np.int32)
 
 
-# --- hosts -----------------------------------------------------------------------------------------------------------
-
 TYPE_OF = column(TYPES.index(host["type"]) for host in HOST_FACTS)  # [N] index into TYPES
 SUBNET_OF = column(SUBNETS.index(host["subnet"]) for host in HOST_FACTS)  # [N]
 CONFIDENTIALITY = column(host["cost"] for host in HOST_FACTS)  # [N] of a root session, in each step
@@ -66,8 +64,8 @@ SUBNET_HOSTS = column(bits(np.flatnonzero(s == SUBNET_OF)) for s in range(3))  #
 ENTERPRISE_SESSIONS = int(TYPE_HOSTS[TYPES.index("enterprise")])  # any of them opens the way to the operational subnet
 ALL = bits(range(N))
 
-# --- exploits, by falling weight: the lowest bit of a set of them is the preferred one -------------------------------
 
+# Exploits are in order of falling weight: the lowest bit of a set of them is the preferred one.
 SSH = EXPLOITS.index("SSH")
 EXPLOIT_PORT = column(ports(exploit["port"]) for exploit in EXPLOIT_FACTS)  # [8]
 # [8, N] session won against the real service; 0: it fails, or there is none
@@ -90,7 +88,6 @@ def options(open_ports: int) -> int:
 
 OPTIONS = column(options(p) for p in range(1 << len(FACTS["ports"])))  # [2^12]
 
-# --- decoys ----------------------------------------------------------------------------------------------------------
 
 DECOY_NEEDS = column(ports(decoy["needs"]) for decoy in DECOY_FACTS)  # [8] must be free
 DECOY_HOSTS = column(

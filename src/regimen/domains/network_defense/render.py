@@ -1,11 +1,4 @@
-"""Pictures of the network.
-
-    python -m regimen.domains.network_defense.render docs/images/network_defense.png --step 22
-
-draws the network after so many steps of the greedy policy (it needs matplotlib, for the file).
-"""
-
-import argparse
+"""Pictures of the network."""
 
 import jax
 import numpy as np
@@ -142,24 +135,3 @@ def text(canvas: Canvas, words: str, at: tuple[float, float], color: Color) -> N
     top = int(np.searchsorted(-canvas.y[:, 0], -at[1])) - pixels.shape[0]
     part = canvas.pixels[top : top + pixels.shape[0], left : left + pixels.shape[1]]
     part[pixels[: part.shape[0], : part.shape[1]]] = color
-
-
-def main() -> None:
-    from matplotlib import image
-
-    parser = argparse.ArgumentParser(description="Draw the network in the middle of an episode of a baseline.")
-    parser.add_argument("path")
-    parser.add_argument("--policy", default="greedy")
-    parser.add_argument("--step", type=int, default=22)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    env = NetworkDefense(red="meander", workflow="critical_first")
-    advance = jax.jit(lambda e, k, s: e.step(k, s, e.baselines[args.policy](e, k, s, None))[0])
-    state, _ = jax.jit(lambda e, k: e.reset(k))(env, jax.random.key(args.seed))
-    for t in range(args.step):
-        state = advance(env, jax.random.key(args.seed * 1000 + t), state)
-    image.imsave(args.path, draw(env, state))
-
-
-if __name__ == "__main__":
-    main()

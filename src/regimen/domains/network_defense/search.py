@@ -45,9 +45,6 @@ NUMBERS = {  # of the standard and of the quick preset
 }
 
 
-# --- from the command line -------------------------------------------------------------------------------------------
-
-
 def prepare(args: SearchArgs) -> Prepared:
     """What is to be searched and how; everything that can be refused is, before anything is compiled."""
     choices = {name: getattr(args, name) for name in OPTIONS}
@@ -117,9 +114,6 @@ def defence_options(preset: str, gate: float, choices: Mapping[str, Any], based:
     return Options(gate=threshold, **values), unit
 
 
-# --- the space -------------------------------------------------------------------------------------------------------
-
-
 def workflows(red: str = "meander", compliance: str = "published", orders: str = "classes") -> Space:
     """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows."""
     classes, every = classes_for(red, compliance), all_workflows()
@@ -134,9 +128,6 @@ def workflows(red: str = "meander", compliance: str = "published", orders: str =
     distances = kendall_matrix(ranks, ranks)[None]
     details = {"red": red, "compliance": compliance, "orders": orders}
     return Space("workflows", tuple(w.name for w in values), distances, values, ("kendall",), members, details)
-
-
-# --- equal orders ----------------------------------------------------------------------------------------------------
 
 
 def equal_orders(args: SearchArgs) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from regimen.config.schema import TrainConfig
 from regimen.domains.network_defense.env import NetworkDefense, NetworkState
 from regimen.envs import registry
 from regimen.errors import ConfigError
-from regimen.experiments.search.engine_trial import EngineTrial, Program, TrialEpisodes
+from regimen.experiments.search.engine_trial import EngineTrial, Program
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays
 from regimen.experiments.studies.gradients import changed
 from regimen.files.run_dir import read_config
 from regimen.files.storage import dotted
+from regimen.policies.evaluate import Evaluation
 from regimen.runs.learner import initial_from
 from regimen.types import Array, Record, State, TimeStep, pytree_dataclass
 
@@ -76,18 +77,18 @@ class DefenceTrial(EngineTrial):
     def env_args_of(self, candidate: int) -> dict[str, object]:
         return self.config.env_args | {"workflow": self.space.values[candidate].name}
 
-    def values(self, played: TrialEpisodes) -> np.ndarray:
+    def values(self, played: Evaluation) -> np.ndarray:
         return played.metrics["env_return"]
 
-    def rates(self, played: TrialEpisodes) -> tuple[np.ndarray, float]:
+    def rates(self, played: Evaluation) -> tuple[np.ndarray, float]:
         """Episodes with too few fixes do not count in the repaired definition."""
         compliance = np.clip(played.metrics["compliance"].astype(np.float64), 0.0, 1.0)
         if not self.repaired:
             return compliance, float(played.metrics["fixes"].sum())
         return compliance[played.metrics["counted"] > 0], float(played.metrics["fixes_repaired"].sum())
 
-    def row(self, played: TrialEpisodes) -> dict[str, float]:
-        alignment = played.components.get("alignment", np.zeros(len(played)))
+    def row(self, played: Evaluation) -> dict[str, float]:
+        alignment = played.components.get("alignment", np.zeros(len(played.returns)))
         return {"alignment": float(alignment.mean()), "fixes": float(played.metrics["fixes"].mean())}
 
     def adopt(self, program: Program) -> State:

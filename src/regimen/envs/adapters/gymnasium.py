@@ -88,9 +88,6 @@ def make_registered(name: str, render_mode: str | None = None, **fields: object)
     return GymnasiumEnv(env, time_limit=False, render_mode=render_mode)
 
 
-# --- what a Gymnasium environment may put in its info ----------------------------------------------------------------
-
-
 def read_components(reward: SupportsFloat, info: Info, names: tuple[str, ...]) -> np.ndarray:
     """The reward by component [K]: itself when there is one, else what info["reward_components"] says, where a part
     that is missing is 0."""

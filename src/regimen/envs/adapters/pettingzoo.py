@@ -33,9 +33,6 @@ def require_pettingzoo() -> None:
         raise EnvError("PettingZoo is not installed: pip install 'regimen[multi-agent]'")
 
 
-# --- training on a parallel environment ------------------------------------------------------------------------------
-
-
 class Team:
     """A parallel environment whose agents have fixed places, as `HostSource` steps it.
 
@@ -196,9 +193,6 @@ def parallel_factory(identifier: str) -> Callable[..., ParallelEnv]:
     require_pettingzoo()
     target = identifier if ":" in identifier else f"{identifier}:parallel_env"
     return load(target)
-
-
-# --- native environments as parallel ones ----------------------------------------------------------------------------
 
 
 def to_pettingzoo(env: Env, render_mode: str | None = None) -> ParallelNative:

@@ -195,9 +195,6 @@ def default_path(name: str) -> Path:
     return Path("searches") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
 
 
-# --- from the command line ------------------------------------------------------------------------------------------
-
-
 def start(
     prepared: Prepared, out: str | None, all_methods: bool, command: str, say: Say, progress: Say
 ) -> tuple[Mapping[str, object], int]:

@@ -23,24 +23,12 @@ from regimen.envs.protocol import Env
 from regimen.errors import ConfigError
 from regimen.experiments.search.gate import Rate
 from regimen.experiments.search.trial import Arrays, Measurement, StretchResult
-from regimen.policies.evaluate import make_evaluator
+from regimen.policies.evaluate import Evaluation, make_evaluator, summarize
 from regimen.policies.policy import save_policy
 from regimen.runs.build import make_engine
 from regimen.runs.loop import Evaluator, Goal, Loop
 from regimen.trees import flatten, unflatten
-from regimen.types import Clock, Record, State, pytree_dataclass
-
-
-@pytree_dataclass
-class TrialEpisodes(Record):
-    """Whole episodes, of training or of an evaluation."""
-
-    returns: np.ndarray  # [n]
-    components: dict[str, np.ndarray]  # name -> [n]
-    metrics: dict[str, np.ndarray]  # name -> [n]
-
-    def __len__(self) -> int:
-        return len(self.returns)
+from regimen.types import Clock, EpisodeRows, State
 
 
 @dataclass
@@ -68,8 +56,6 @@ class EngineTrial:
         self.programs: dict[str, Program] = {}
         self.candidate = -1
 
-    # --- what a subclass says ----------------------------------------------------------------------------------------
-
     def config_of(self, candidate: int) -> TrainConfig:
         """The settings that the candidate is trained with; -1: those of a warm-up."""
         raise NotImplementedError
@@ -78,15 +64,15 @@ class EngineTrial:
         """The environment it plays, made from that of its configuration; of one form for all that share a program."""
         return env
 
-    def values(self, played: TrialEpisodes) -> np.ndarray:
+    def values(self, played: Evaluation) -> np.ndarray:
         """What is to be maximised, by episode.  # [n]"""
         return played.returns
 
-    def rates(self, played: TrialEpisodes) -> tuple[np.ndarray, float] | None:
+    def rates(self, played: Evaluation) -> tuple[np.ndarray, float] | None:
         """What the gate looks at, by episode (0..1, [n]), and of how many events that is; None without a gate."""
         return None
 
-    def row(self, played: TrialEpisodes) -> dict[str, float]:
+    def row(self, played: Evaluation) -> dict[str, float]:
         """What the logs say beside value and rate."""
         return {}
 
@@ -97,8 +83,6 @@ class EngineTrial:
     def identity(self) -> dict[str, object]:
         """What a directory must have been begun with to be continued."""
         return {"config": layers.to_dict(self.config_of(-1)), "seed": self.seed}
-
-    # --- the protocol ------------------------------------------------------------------------------------------------
 
     @property
     def unit(self) -> int:
@@ -140,23 +124,21 @@ class EngineTrial:
     def train(self, episodes: int) -> StretchResult:
         loop = self.program(self.candidate).loop
         rows: list[dict[str, float]] = []
-        parts: list[TrialEpisodes] = []
+        parts: list[EpisodeRows] = []
 
         def absorb(progress: Mapping[int, Progress]) -> None:
             advance = progress[0]
-            played = self.played(advance)
-            update = np.asarray(advance.episodes.update)
+            parts.append(jax.tree.map(np.asarray, advance.episodes))
             for i in range(advance.updates):
-                of_update = jax.tree.map(partial(np.compress, update == i), played)
+                of_update = jax.tree.map(partial(np.compress, parts[-1].update == i, axis=0), parts[-1])
                 rows.append(self.summary(of_update) | {"seconds": advance.seconds / advance.updates})
-            parts.append(played)
 
         loop.begin()
         loop.reach(lambda k: Goal(episodes // self.unit), absorb)
         if not parts:
             return StretchResult(0)
         whole = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-        means = self.summary(whole) if len(whole) else {}
+        means = self.summary(whole) if len(whole.length) else {}
         trained = loop.tallies[0].updates * self.unit
         return StretchResult(trained, means.get("value"), means.get("rate"), tuple(rows), loop.tallies[0].diverged)
 
@@ -165,8 +147,7 @@ class EngineTrial:
         native = self.env_of(self.candidate, program.env)
         program.evaluator.handle = dataclasses.replace(program.evaluator.handle, native=native)
         program.loop.episodes = episodes
-        result = program.loop.evaluate(0, number)
-        played = TrialEpisodes(result.returns, result.components, {k: np.asarray(v) for k, v in result.metrics.items()})
+        played = program.loop.evaluate(0, number)
         values = np.asarray(self.values(played), np.float64)
         rates = self.rates(played)
         rate = None if rates is None else Rate.of(rates[0], events=rates[1])
@@ -187,17 +168,11 @@ class EngineTrial:
         """What makes the candidate's environment again."""
         return dict(self.config_of(candidate).env_args)
 
-    # --- reading episodes --------------------------------------------------------------------------------------------
-
-    def played(self, progress: Progress) -> TrialEpisodes:
-        names = self.program(self.candidate).handle.reward_components
-        reward = np.asarray(progress.episodes.reward, np.float64)
-        metrics = {k: np.asarray(v) for k, v in progress.episodes.metrics.items()}
-        return TrialEpisodes(reward.sum(-1), {name: reward[:, i] for i, name in enumerate(names)}, metrics)
-
-    def summary(self, played: TrialEpisodes) -> dict[str, float]:
-        """Means of some episodes."""
-        out = {"episodes": len(played), "value": float(np.mean(self.values(played)))}
+    def summary(self, episodes: EpisodeRows) -> dict[str, float]:
+        """Means of some episodes of training."""
+        handle = self.program(self.candidate).handle
+        played = summarize(handle, "training", self.seed, episodes, np.asarray(episodes.terminated))
+        out = {"episodes": len(played.returns), "value": float(np.mean(self.values(played)))}
         rates = self.rates(played)
         if rates is not None:
             out["rate"] = float(rates[0].mean()) if len(rates[0]) else 0.0

@@ -179,8 +179,6 @@ class Search:
         candidate = recommend(self.options.method, self.space, self.evidence)
         return None if candidate is None else next(v for v in reversed(self.verdicts) if v.candidate == candidate)
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
-
     def run(self) -> bool:
         """Search until the budget is spent or the method is through; False when it was interrupted."""
         while not self.stop_requested():
@@ -326,8 +324,6 @@ class Search:
         picture = views.posterior("Posterior over candidates", self.frames, label=self.store.names.value)
         views.write(self.store.path, "posterior", picture)
 
-    # --- words -------------------------------------------------------------------------------------------------------
-
     def describe_running(self, r: Running) -> str:
         name = "warm-up" if r.number < 0 else f"[{r.number + 1}] {self.space.keys[r.candidate]}"
         judged_by = self.store.names.value if self.options.gate is None else self.store.names.rate
@@ -346,8 +342,6 @@ class Search:
             words.append(f"{names.rate} {rate.mean:.3f} (bound {rate.bound:.3f}), {verdict}")
         words.append("none feasible yet" if best is None else f"best {keys[best.candidate]} {best.outcome.value:.4g}")
         return " · ".join([*words, f"{self.spent:,} of {self.options.budget:,} episodes"])
-
-    # --- the disk ----------------------------------------------------------------------------------------------------
 
     def note(self, r: Running, stretch: StretchResult) -> None:
         """The updates of a stretch, for the training log."""

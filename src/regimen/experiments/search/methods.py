@@ -70,9 +70,6 @@ def current(evidence: Sequence[Evidence]) -> list[Evidence]:
     return latest
 
 
-# --- models ----------------------------------------------------------------------------------------------------------
-
-
 def stabilised(rate: float) -> float:
     return math.asin(math.sqrt(min(max(rate, 0.0), 1.0)))
 
@@ -129,9 +126,6 @@ class Belief:
         return None if self.feasibility is None else self.feasibility.probability()
 
 
-# --- acquisition -----------------------------------------------------------------------------------------------------
-
-
 def ucb(
     values: Posterior, feasibility: Feasibility | None, passed: np.ndarray, visits: np.ndarray, kappa: float = 2.0
 ) -> np.ndarray:
@@ -169,9 +163,6 @@ def choose(scores: np.ndarray, values: Posterior, feasibility: Feasibility | Non
     pick = int(rng.choice(top))
     likely = None if feasibility is None else float(feasibility.probability()[pick])
     return Choice(pick, float(scores[pick]), float(values.mean[pick]), float(values.std[pick]), likely)
-
-
-# --- methods ---------------------------------------------------------------------------------------------------------
 
 
 def propose(

@@ -75,7 +75,7 @@ class Space:
 
     @cached_property
     def levels(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Of one distance with few values between candidates of several points: the values [V], and which share of the
+        """The values [V] of one distance with few of them, between candidates of several points, and which share of the
         pairs of points has each [V, N, N]. It spares the kernel all of the points."""
         if self.single or len(self.distances) > 1:
             return None

@@ -60,8 +60,6 @@ class Store:
         self.updates: dict[int, int] = {}
         self.table: CsvLog | None = None
 
-    # --- state -------------------------------------------------------------------------------------------------------
-
     def load(self, identity: Mapping[str, object]) -> Saved | None:
         """The state to go on from, or None in a new directory; another search's is refused."""
         self.identity = plain(identity)
@@ -104,8 +102,6 @@ class Store:
             if file.name not in in_use:
                 file.unlink(missing_ok=True)
 
-    # --- policies ----------------------------------------------------------------------------------------------------
-
     def save_policy(self, name: str, arrays: Arrays) -> None:
         """Write a policy, which the state counts on from the next `save` on."""
         self.files[name] = self.write(arrays, name)
@@ -136,8 +132,6 @@ class Store:
             raise
         except Exception as e:  # safetensors has errors of its own
             raise StorageError(f"the policy {file} is missing or damaged: {e}") from e
-
-    # --- tables ------------------------------------------------------------------------------------------------------
 
     def add_row(self, row: Mapping[str, float | str]) -> None:
         """Append the row of one update to training.csv."""
@@ -200,9 +194,6 @@ def log_row(space: Space, v: Verdict) -> dict[str, object]:
     }
 
 
-# --- the live page ---------------------------------------------------------------------------------------------------
-
-
 def most_frames(space: Space) -> int:
     """How many trials the page shows: the last ones, fewer of a large space."""
     return max(1, min(200, MOST // len(space)))
@@ -229,9 +220,6 @@ def frame(space: Space, gate: Gate | None, evidence: Sequence[Evidence], best: i
     passed = "" if best is not None else "; none has passed the gate"
     title = f"after trial {len(evidence)}, {space.keys[evidence[-1].candidate]}{passed}"
     return {"title": title, "candidates": candidates}
-
-
-# --- identities ------------------------------------------------------------------------------------------------------
 
 
 def difference(old: object, new: object, name: str = "") -> tuple[str, object, object] | None:

@@ -77,9 +77,6 @@ class Recipe:
         return describe(config, resolve(config, native=native, max_episode_steps=limit))
 
 
-# --- an outlier ------------------------------------------------------------------------------------------------------
-
-
 @pytree_dataclass
 class Injected(Record):
     """An environment, and what the rewards of one episode of each rollout are multiplied by: data, so that any update
@@ -113,9 +110,6 @@ class OutlierSource:
         factor = jnp.where(first, jnp.asarray(env.factor, jnp.float32), 1.0)
         reward = batch.reward[:, 0] * factor.reshape(-1, *(1,) * (batch.reward.ndim - 2))
         return carry, batch.replace(reward=batch.reward.at[:, 0].set(reward)), rows, steps
-
-
-# --- trainings -------------------------------------------------------------------------------------------------------
 
 
 def mean_of(values: list[float]) -> float:

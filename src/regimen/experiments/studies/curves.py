@@ -87,9 +87,6 @@ def recovery(updates: Sequence[int], returns: Sequence[float], before: float, fl
     return next((float(u) for u, r in zip(updates[below[0] :], returns[below[0] :]) if r >= bar), math.inf)
 
 
-# --- intervals -------------------------------------------------------------------------------------------------------
-
-
 def median(x: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.median(x, axis=axis)
 

@@ -35,9 +35,6 @@ Tick = Callable[[float], None]  # share of a job that is done
 Options = TypeVar("Options")
 
 
-# --- options ---------------------------------------------------------------------------------------------------------
-
-
 def read_options(
     cls: type[Options], choices: Mapping[str, object], defaults: Mapping[str, Any], derived: Sequence[str] = ()
 ) -> Options:
@@ -64,9 +61,6 @@ def native_env(env: str, env_args: Mapping[str, object], device: str) -> registr
         hint = f"; did you mean '{twin}'?" if twin else "; `regimen envs` lists them"
         raise ConfigError(f"{handle.id}: the study compiles its trainings and needs a native environment{hint}")
     return handle
-
-
-# --- jobs ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,9 +120,6 @@ def run_jobs(parts: Mapping[str, list[Job]], lines: Lines, finished: Callable[[s
         finished(part)
 
 
-# --- a study ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class Frame:
     """One study: its work, what has come of it, and the folder that it is written to."""
@@ -152,8 +143,6 @@ class Frame:
         path = Path(out) if out else Path("studies") / f"{cls.kind}-{folder_name(env)}-{stamp}"
         check_free(path)
         return path
-
-    # --- what each study fills in ------------------------------------------------------------------------------------
 
     def jobs(self) -> dict[str, list[Job]]:
         """The measurements of the study, by part."""
@@ -196,8 +185,6 @@ class Frame:
     def conclusions(self) -> list[str]:
         """What is said in the end."""
         return self.results["sentences"]
-
-    # --- what is the same for all ------------------------------------------------------------------------------------
 
     def measure(self, lines: Lines, head: str = "") -> None:
         """Do all jobs. Results are written after each part; Ctrl+C ends it early and keeps what is measured."""

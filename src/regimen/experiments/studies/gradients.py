@@ -33,9 +33,6 @@ A = TypeVar("A", bound=Algorithm)
 CRITIC = ("critic", "value")  # how the names of the value function's parameters begin
 
 
-# --- estimates from vectors ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class GradientNoise:
     """What R independent gradients have in common and how they differ; bootstrap values beside each estimate."""
@@ -90,9 +87,6 @@ def quotient(x: float, y: float, xs: np.ndarray, ys: np.ndarray) -> Estimate:
         return Estimate(np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         return Estimate(x / y, *interval(np.where(ys > 0, xs / ys, np.nan)))
-
-
-# --- vectors from rollouts -------------------------------------------------------------------------------------------
 
 
 def draw(

@@ -1,7 +1,5 @@
 """Trainings of a study on environments that Python steps: one seed after the other, each with an engine of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

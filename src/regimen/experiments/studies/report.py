@@ -26,9 +26,6 @@ def read_texts(path: Path, **values: object) -> Texts:
     return texts | {"definitions": {name: text.format(**values) for name, text in texts["definitions"].items()}}
 
 
-# --- numbers in words ------------------------------------------------------------------------------------------------
-
-
 def short(x: float, infinite: str = "never") -> str:
     """Three digits, thousands as `12.3k`; a dash for what is unknown. What is infinite was never reached."""
     if math.isnan(x):
@@ -93,9 +90,6 @@ class RowFormatter(string.Formatter):
 def fill(template: str, row: Row, **more: object) -> str:
     """Fill the places of a template, such as `{name}: {reached} of {seeds}`, with a row's values and others."""
     return RowFormatter().vformat(template, (), {**row, **more})
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def encoded(value: object) -> object:

@@ -50,9 +50,6 @@ def best_of(results: Rows, lower: bool) -> TrialResult | None:
     return next(iter(ranked(results, lower)), None)
 
 
-# --- importance ------------------------------------------------------------------------------------------------------
-
-
 def numbers_in(values: Sequence[object]) -> np.ndarray | None:
     """The values as numbers; None where one of them is no number."""
     numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
@@ -101,9 +98,6 @@ def importance(results: Rows, keys: Sequence[str]) -> dict[str, Share]:
     y = np.array([r["value"] for r in rows], float)
     columns = {key: [r["params"].get(key) for r in rows] for key in keys}
     return {k: {"explained": explained(groups_of(x), y), "rho": rank_correlation(x, y)} for k, x in columns.items()}
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def write_all(files: SweepFiles) -> list[str]:
@@ -190,9 +184,6 @@ def markdown(files: SweepFiles, trials: Table, shares: Mapping[str, Share]) -> s
         if (files.folder / "plots" / f"{name}.png").exists() or shares:
             parts += [f"![{name}](plots/{name}.png)", ""]
     return "\n".join(parts)
-
-
-# --- pictures --------------------------------------------------------------------------------------------------------
 
 
 def draw(files: SweepFiles, results: Rows, shares: Mapping[str, Share]) -> list[str]:

@@ -67,9 +67,6 @@ def run_sweep(
     return code
 
 
-# --- one program -----------------------------------------------------------------------------------------------------
-
-
 def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> int:
     """Trials x seeds are the learners of one engine, as with `--seeds`, each with hyper-parameters of its own."""
     with files.claim("sweep") as free:
@@ -133,9 +130,6 @@ def standing(files: SweepFiles, n: int, result: TrialResult, finished: int, befo
     value = score(result["value"]) if "value" in result else result.get("state")
     top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
     return f"[{finished}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
-
-
-# --- one by one ------------------------------------------------------------------------------------------------------
 
 
 def work(
@@ -203,9 +197,6 @@ def side_by_side(config: TrainConfig) -> int:
     """How many seeds of a trial train at the same time."""
     native = registry.is_native(config.env) and not config.engine.distributed
     return (config.seeds or 1) if native else 1
-
-
-# --- several processes -----------------------------------------------------------------------------------------------
 
 
 def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -> int:

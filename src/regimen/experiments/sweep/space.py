@@ -100,8 +100,6 @@ class SweepPlan:
     draw_seed: int = 0
     schema: int = SCHEMA
 
-    # --- trials --------------------------------------------------------------------------------------------------
-
     @property
     def keys(self) -> tuple[str, ...]:
         return (*self.grid, *self.random)
@@ -157,8 +155,6 @@ class SweepPlan:
             if ends[0].env_args != ends[1].env_args:  # where shaping has the learner's discount
                 return f"{key} changes the environment too"
         return None
-
-    # --- files ---------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
         write_sealed(folder / PLAN, asdict(self), SCHEMA)

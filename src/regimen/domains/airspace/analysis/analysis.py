@@ -1,7 +1,5 @@
 """`analyse`: fly, measure, and write what was found."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time
@@ -193,9 +191,6 @@ def analyse(
     return analysis
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
-
-
 def _names(value: Names) -> list[str] | None:
     if value is None:
         return None
@@ -266,9 +261,6 @@ def choose_samples(samples: Sequence[SampleFlight]) -> list[SampleFlight]:
         return not configuration.row["own"], float(flights.state["min_sep"][flights.flying].min(initial=np.inf))
 
     return [samples[i] for i in sorted(sorted(range(len(samples)), key=order)[:MOST])]
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def write_analysis(analysis: Analysis, out: Path) -> None:

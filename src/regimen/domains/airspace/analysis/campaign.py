@@ -33,7 +33,7 @@ class Configuration(NamedTuple):
 
     @property
     def names(self) -> dict[str, str]:
-        """Who flew where under which shift."""
+        """The names of the policy, the scenario and the shift, as columns of a table."""
         return {"policy": self.subject.name, "scenario": self.file.name, "shift": self.shift.name}
 
 

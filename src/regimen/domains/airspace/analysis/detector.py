@@ -5,8 +5,6 @@ the row at which it was decided: what a policy does is judged by what it could s
 Definitions: docs/airspace_safety.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 from types import ModuleType
@@ -114,7 +112,7 @@ def ends(n: int) -> np.ndarray:
 
 
 def pairs_by_aircraft(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of each aircraft, its pairs and who the other is: [N, N - 1] each."""
+    """The pairs of each aircraft, and who the other is: [N, N - 1] each."""
     table = [[(k, i + j - one) for k, (i, j) in enumerate(pairs(n)) if one in (i, j)] for one in range(n)]
     both = np.array(table, np.int32).reshape(n, n - 1, 2)
     return both[..., 0], both[..., 1]
@@ -162,8 +160,8 @@ def alarms(tracks: Tracks, detector: Detector) -> Alarms:
 
 
 def threats(time: Array, distance: Array, both: Array, n: int) -> tuple[Array, Array, Array]:
-    """Of each aircraft, the distance and time of its most threatening intruder and who it is, [N, ...] each: the one
-    that comes closest, of equal ones the first to come."""
+    """The distance and time of each aircraft's most threatening intruder and who it is, [N, ...] each: the one that
+    comes closest, of equal ones the first to come."""
     xp = namespace(time)
     index, other = pairs_by_aircraft(n)
     rank = xp.where(both, distance + 1e-5 * time, xp.inf)[index]  # [N, N - 1, ...]

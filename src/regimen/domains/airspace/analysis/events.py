@@ -1,7 +1,5 @@
 """Events as runs of flags, and conflicts matched one-to-one with alerts. Numpy, over all episodes at once."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

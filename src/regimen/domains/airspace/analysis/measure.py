@@ -22,7 +22,7 @@ from regimen.types import Array
 
 
 class Measures(NamedTuple):
-    """Of C episodes, in numpy. Units U: the scene, each aircraft, each pair."""
+    """Measurements of C episodes, in numpy. Units U: the scene, each aircraft, each pair."""
 
     episode: dict[str, np.ndarray]  # [C]
     aircraft: dict[str, np.ndarray]  # [C, N]

@@ -1,7 +1,5 @@
 """Who flies: the policy of a run, or a baseline; and the environment it flies in."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

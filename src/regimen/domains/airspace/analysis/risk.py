@@ -6,8 +6,6 @@ docs/airspace_safety.md for the formula and for what the number is not.
 in accidents per flight hour, two for each collision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations

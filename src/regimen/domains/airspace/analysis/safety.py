@@ -3,8 +3,6 @@
 Every column is defined in docs/airspace_safety.md. What is undefined is NaN here, null in JSON and empty in CSV.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +45,7 @@ def per(total: float | np.ndarray, units: float | np.ndarray) -> float:
 
 
 def mean(values: np.ndarray, minus: float = 0.0) -> float:
-    """Their mean less a number, NaN of none."""
+    """The mean of some values less a number, NaN of none."""
     return float(values.mean() - minus) if len(values) else np.nan
 
 
@@ -122,8 +120,8 @@ def summarise(m: Measures, detector: Detector, seed: int = 0) -> Row:
 
 
 def differences(m: Measures, base: Measures, seed: int = 0) -> dict[str, float]:
-    """Of a configuration to the baseline flown from the same perturbations: means, and bootstrap intervals over the
-    episodes, which are resampled together."""
+    """Differences of a configuration to the baseline flown from the same perturbations: means, and bootstrap intervals
+    over the episodes, which are resampled together."""
     n = len(m.present)
     out: dict[str, float] = {}
     columns = {

@@ -4,8 +4,6 @@ A shift maps a scenario file to a scenario file, so a shifted scenario can be sa
 shifts there are stands in shifts.yaml.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -62,9 +60,6 @@ class Shift:
 BASELINE = Shift("baseline", 0.0, "", ALL, "baseline")
 
 
-# --- what a shift does to an aircraft --------------------------------------------------------------------------------
-
-
 def moved(file: ScenarioFile, agent: Agent, along: float, across: float) -> Agent:
     """Moved along its heading and to the right of it, in NM."""
     h = math.radians(agent.hdg_deg)
@@ -111,9 +106,6 @@ def apply(file: ScenarioFile, shift: Shift) -> ScenarioFile:
     change = ONE[shift.kind]
     agents = tuple(change(file, a, shift) if shift.target in (ALL, a.id) else a for a in file.agents)
     return replace(file, agents=agents)
-
-
-# --- the grid --------------------------------------------------------------------------------------------------------
 
 
 def representatives(file: ScenarioFile) -> tuple[str, ...]:

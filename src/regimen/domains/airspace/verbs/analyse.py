@@ -1,7 +1,5 @@
 """`regimen analyse RUN`: how safe an airspace policy is, and under which shifts it stops being so."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any, Literal

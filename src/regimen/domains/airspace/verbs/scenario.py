@@ -1,7 +1,5 @@
 """`regimen scenario new|show|list`: airspace scenarios as files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -43,9 +43,6 @@ def plot_solution(solution: Solution, folder: Path, name: str = "", seed: int = 
     return paths
 
 
-# --- maps ------------------------------------------------------------------------------------------------------------
-
-
 def best_time(solution: Solution, scene: AgentMap) -> int:
     """The time at which agents can be in most cells, not in the last third: something can still be attained."""
     counts = []
@@ -227,9 +224,6 @@ def arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], alpha:
     kind = "-|>,head_width=0.18,head_length=0.32" if head else "-"
     look = {"arrowstyle": kind, "color": "#2b6cb0", "lw": 1.8, "alpha": alpha}
     ax.annotate("", end, start, arrowprops=look | {"shrinkA": 0, "shrinkB": 0})
-
-
-# --- time ------------------------------------------------------------------------------------------------------------
 
 
 def power_over_time(solution: Solution, episode: SolvedEpisode, name: str) -> Figure:

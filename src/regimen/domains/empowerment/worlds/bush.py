@@ -62,8 +62,6 @@ class BushWorld(World):
             raise ConfigError(f"env.map: a bush of density {most} is more than env.B {self.B}, the densest bush")
         goals.parse(self.possible_goals, layout.width, layout.height)
 
-    # --- who and where -----------------------------------------------------------------------------------------------
-
     @property
     def layout(self) -> BushMap:
         return read_map(self.map, self.fill_density)
@@ -109,8 +107,6 @@ class BushWorld(World):
         at = self.layout
         return jnp.array((*at.robots, *at.humans, *at.densities), jnp.int32)
 
-    # --- laws --------------------------------------------------------------------------------------------------------
-
     def outcomes(self, state: Array, actions: Array) -> tuple[Array, Array]:
         """All combinations of the humans' coins: bit h of an outcome says whether human h gets in [2^H]."""
         agents, robots, humans = self.num_agents, self.robots, self.humans
@@ -145,8 +141,6 @@ class BushWorld(World):
     def human_cells(self, state: Array) -> Array:
         return state[self.robots : self.num_agents]
 
-    # --- what networks see -------------------------------------------------------------------------------------------
-
     def features(self, state: Array) -> Array:
         """Where each agent is, one-hot, and how dense each cell is."""
         agents = self.num_agents
@@ -170,9 +164,6 @@ class BushWorld(World):
             canvas.line(centers[cell], towards, AMBER, 0.05).ring(towards, 0.12, AMBER, 0.05)
             canvas.disc(centers[cell], 0.28, INK).disc(centers[cell], 0.25, AMBER)
         return canvas.bar(1 - float(state.time) / self.max_episode_steps, INK).image()
-
-
-# --- maps ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,6 @@ def positive(text: str, part: str) -> float:
     return weight
 
 
-# --- the prior of who is after a goal --------------------------------------------------------------------------------
-
-
 def inverse_temperature(value: str | float) -> float:
     """A number of at least 0, or inf, as the field `beta_h` of a world has it."""
     try:

@@ -110,8 +110,6 @@ class GridWorld(World):
     def layout(self) -> StateLayout:
         return layout_of(self.grid)
 
-    # --- what it is --------------------------------------------------------------------------------------------------
-
     @property
     def robots(self) -> int:
         return len(self.grid.robots)
@@ -163,8 +161,6 @@ class GridWorld(World):
         where = jnp.concatenate([state[:n], state[2 * n : 2 * n + things]])
         coordinates = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
         return jnp.concatenate([*rows, jnp.asarray(coordinates)[where].ravel()])
-
-    # --- its laws ----------------------------------------------------------------------------------------------------
 
     def outcomes(self, state: Array, actions: Array) -> tuple[Array, Array]:
         layout, m = self.layout, self.grid

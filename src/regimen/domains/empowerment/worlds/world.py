@@ -44,8 +44,6 @@ class World(NativeEnv):
     allowed: Callable[[Array], Array] | None = None  # [A^R] bool, where robots may not do everything
     max_episode_steps: int
 
-    # --- what a subclass says ----------------------------------------------------------------------------------------
-
     robots: int  # R
     humans: int  # H
     actions: Sequence[str]  # names of one agent's A actions
@@ -90,8 +88,6 @@ class World(NativeEnv):
         """One successor, drawn from `outcomes`."""
         p, states = self.outcomes(state, actions)
         return states[jax.random.categorical(key, jnp.log(p))]
-
-    # --- what follows from it ----------------------------------------------------------------------------------------
 
     @property
     def modelled(self) -> bool:

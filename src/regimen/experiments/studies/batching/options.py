@@ -1,7 +1,5 @@
 """What a batching study measures, and what all its trainings share."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -32,8 +32,6 @@ def draw(study: BatchingStudy, parts: Sequence[str]) -> None:
                 signature(figure, f"{study.env} · {seeds if part != 'gradient' else '95% intervals'}")
 
 
-# --- gradient --------------------------------------------------------------------------------------------------------
-
 LINES = {
     ("policy", "normalised"): ("policy, normalised advantages", BLUE, "o", "-"),
     ("policy", "raw"): ("policy, raw advantages", BLUE, "s", ":"),
@@ -104,9 +102,6 @@ def log_axis(ax: Axes, values: Sequence[float]) -> None:
     ax.xaxis.set_major_locator(FixedLocator(values))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-# --- trainings -------------------------------------------------------------------------------------------------------
 
 
 def race(axes: Sequence[Axes], rows: list[Row], study: BatchingStudy) -> None:

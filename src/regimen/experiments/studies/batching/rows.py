@@ -1,7 +1,5 @@
 """A batching study's measurements as rows of estimates: what tables, sentences and plots are made of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

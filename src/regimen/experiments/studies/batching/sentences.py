@@ -1,7 +1,5 @@
 """A batching study in sentences whose words depend on what the intervals exclude."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +26,7 @@ def sentences(part: str, rows: Sequence[Row], target: float | None, budget: int)
 
 
 def gradient_sentences(rows: Sequence[Row]) -> Iterator[str]:
-    """Per policy: how the noise fell with the rollout's size, beside the 1/n law."""
+    """Sentences for each policy: how the noise fell with the rollout's size, beside the 1/n law."""
     for policy, group, kind in dict.fromkeys((row["policy"], row["group"], row["advantages"]) for row in rows):
         first, *others = (r for r in rows if (r["policy"], r["group"], r["advantages"]) == (policy, group, kind))
         later = [r for r in (first, *others) if r["expected"] < 1 and not math.isnan(r["relative_noise"].value)]
@@ -74,7 +72,7 @@ def race_sentences(rows: Sequence[Row], goal: str, budget: int) -> list[str]:
 
 
 def compared(row: Row, base: Row, budget: int) -> str:
-    """To the first regimen. Where a median lies past the budget, only a bound on the steps is known."""
+    """A regimen beside the first one. Where a median lies past the budget, only a bound on the steps is known."""
     if "steps_ratio" not in row:
         return ""
     steps, here, there = row["steps_ratio"], row["steps_to_target"].value, base["steps_to_target"].value

@@ -4,8 +4,6 @@ Five parts, each on its own terms: the noise of the gradient at fixed policies, 
 over a batch, sensitivity to the learning rate, and the damage one outlier episode does. Everything else is held equal.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -63,8 +61,6 @@ class BatchingStudy(Frame):
         self.policy_notes: dict[str, dict[str, float]] = {}
         self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
 
-    # --- regimens ----------------------------------------------------------------------------------------------------
-
     @property
     def lr(self) -> float:
         return float(self.config.algo.lr)
@@ -110,10 +106,8 @@ class BatchingStudy(Frame):
             )
         return self.benches[regimen.program]
 
-    # --- work --------------------------------------------------------------------------------------------------------
-
     def jobs(self) -> dict[str, list[Job]]:
-        """By part. A training that an earlier part needs too is not repeated."""
+        """The trainings and measurements of each part. What an earlier part needs too is not repeated."""
         o = self.options
         planned: set[tuple] = set()
         by_part: dict[str, Callable[[], list[Job | None]]] = {
@@ -214,8 +208,6 @@ class BatchingStudy(Frame):
         job = Job(f"{regimen.name}, one with rewards times {factor:g}", self.budget, work)
         return [self.training(planned, regimen), job]
 
-    # --- what came of it ---------------------------------------------------------------------------------------------
-
     def rows(self) -> dict[str, list[Row]]:
         o = self.options
         by_part: dict[str, Callable[[], list[Row]]] = {
@@ -249,8 +241,6 @@ class BatchingStudy(Frame):
     def races_by_name(self) -> dict[str, Race]:
         """What the target part compared, in its order."""
         return {r.name: race for r in self.regimens() if (race := self.races.get(self.key(r)))}
-
-    # --- files -------------------------------------------------------------------------------------------------------
 
     def settings(self) -> Results:
         return {

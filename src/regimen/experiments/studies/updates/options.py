@@ -1,7 +1,5 @@
 """What a study of update strategies compares: the strategies with their documented settings, and what they share."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

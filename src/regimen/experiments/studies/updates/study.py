@@ -58,8 +58,6 @@ class UpdatesStudy(Frame):
         self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
         self.policies: dict[str, dict[str, State]] = {}  # form of the returns -> initial | halfway -> state
 
-    # --- programs ----------------------------------------------------------------------------------------------------
-
     def config(self, arm: Arm, **env_args: object) -> TrainConfig:
         return base_config(self.env, arm.algorithm, self.env_args | env_args, self.device)
 
@@ -73,8 +71,6 @@ class UpdatesStudy(Frame):
     def engine(self, arm: Arm) -> NativeEngine:
         """A program of the arm with one learner, for rollouts at a fixed policy."""
         return native_engine(arm.regimen.apply(self.config(arm)), self.seeds[:1])
-
-    # --- work --------------------------------------------------------------------------------------------------------
 
     def jobs(self) -> dict[str, list[Job]]:
         arms, on_policy = self.options.arms, [arm for arm in self.options.arms if arm.algorithm == "ppo"]
@@ -144,8 +140,6 @@ class UpdatesStudy(Frame):
 
         return Job(f"{o.repeats} updates, {arm.name}", 3 * o.repeats * arm.steps + COMPILE, work)
 
-    # --- what came of it ---------------------------------------------------------------------------------------------
-
     def rows(self) -> dict[str, list[Row]]:
         arms = self.options.arms
         return {
@@ -213,8 +207,6 @@ class UpdatesStudy(Frame):
             "episodes": seeds[0].episodes[-1],
         }
 
-    # --- files -------------------------------------------------------------------------------------------------------
-
     def sentences(self, part: str, rows: Sequence[Row]) -> list[str]:
         return sentences(part, list(rows), self.options.targets, self.options.gate)
 
@@ -269,9 +261,6 @@ class UpdatesStudy(Frame):
     def draw(self, parts: Sequence[str]) -> None:
         """All pictures: each of them compares what several parts have measured."""
         plots.draw(self)
-
-
-# --- measures --------------------------------------------------------------------------------------------------------
 
 
 def bound_of(metric: str, evaluation: Evaluation) -> float:
