@@ -11,6 +11,7 @@ import numpy as np
 import regimen
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.run_dir import read_metrics
+from regimen.files.sealed import seal, unseal
 
 BROKEN = Path(__file__).parent / "broken_envs.py"
 
@@ -66,6 +67,11 @@ def tiny(out, updates=4, env="cartpole", callback=None, **overrides):
     settings = {**TINY, "total_steps": updates * UPDATE, "out": str(out), **overrides}
     settings = {k: v for k, v in settings.items() if v is not None}
     return regimen.train(env, callback=callback, **settings)
+
+
+def reseal(path: Path, **changes) -> None:
+    """Change an object in a JSON file, and its digest with it: what the digest would hide is tested so."""
+    path.write_text(json.dumps(seal(unseal(json.loads(path.read_text()), str(path)) | changes)))
 
 
 def command_line(**settings) -> list[str]:

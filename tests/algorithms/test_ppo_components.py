@@ -19,6 +19,7 @@ from regimen.config.algorithms.ppo import RewardConfig
 from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.envs.protocol import native_env
+from regimen.files.sealed import unseal
 from regimen.policies.policy import save_policy
 from regimen.returns import gae
 from regimen.schedule import Episodes, Steps
@@ -439,7 +440,7 @@ def test_a_policy_is_read_back_with_its_components(saved):
 
 def test_a_policy_from_before_components_is_read_with_defaults(saved):
     policy = regimen.load_policy(saved)
-    meta = json.loads((saved / "config.json").read_text())
+    meta = unseal(json.loads((saved / "config.json").read_text()), "it") | {"schema": 1}
     since = ("reward", "ratio", "bounded", "state_std", "balance_gradients", "balance_warmup", "ent_floor_coef")
     meta["algo"] = {k: v for k, v in meta["algo"].items() if k not in since}
     del meta["reward_components"]

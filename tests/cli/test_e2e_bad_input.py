@@ -9,7 +9,8 @@ import yaml
 from kit import refused
 from regimen.cli.main import main
 from regimen.files.checkpoint import Checkpoints
-from support import BROKEN, UPDATE, command_line, digest_of, status, tiny
+from regimen.files.run_dir import write_config
+from support import BROKEN, UPDATE, command_line, digest_of, reseal, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -135,14 +136,13 @@ def edit(run, **changes):
     for key, value in changes.items():
         section, _, name = key.rpartition("__")
         (config[section] if section else config)[name] = value
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    write_config(run, config)
 
 
 def edit_identity(run, **changes):
     for path in (run / "checkpoints").glob("*/meta.json"):
         meta = json.loads(path.read_text())
-        meta["identity"] |= changes
-        path.write_text(json.dumps(meta))
+        reseal(path, identity=meta["identity"] | changes)
 
 
 def truncate(folder):
@@ -212,7 +212,7 @@ def test_resume_of_what_is_not_a_run(capsys, tmp_path):
     refused(capsys, ["resume", tmp_path / "file"], 6, "it is a file")
     (tmp_path / "group" / "seed-0").mkdir(parents=True)
     (tmp_path / "group" / "seed-0" / "config.yaml").write_text("")
-    refused(capsys, ["resume", tmp_path / "group"], 6, "its runs are in its sub-directories")
+    refused(capsys, ["resume", tmp_path / "group"], 6, "seed-0/config.yaml does not hold a configuration")
     refused(capsys, ["evaluate", tmp_path / "group"], 3, "holds several seeds; name one of them")
 
 

@@ -18,8 +18,9 @@ from regimen.cli.main import main
 from regimen.config import trust, yaml_files
 from regimen.envs import registry
 from regimen.errors import ConfigError
-from regimen.files.run_dir import read_config
+from regimen.files.run_dir import read_config, write_config
 from regimen.files.storage import regular
+from support import reseal
 
 EVIL = """
 import gymnasium, pathlib
@@ -90,9 +91,8 @@ def handed_over(trained: Path, to: Path, env: str, **args: object) -> Path:
     """A run whose files name an environment, as a stranger would hand it over."""
     shutil.copytree(trained, to, symlinks=True)
     config = read_config(to) | {"env": env, "env_args": args, "total_episodes": 60}
-    (to / "config.yaml").write_text(yaml.safe_dump(config))
-    path = to / "policy" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"env": env, "env_args": args}))
+    write_config(to, config)
+    reseal(to / "policy" / "config.json", env=env, env_args=args)
     return to
 
 
@@ -172,7 +172,7 @@ def test_a_sweep_from_elsewhere_imports_nothing_of_its_own(capsys, evil):
     plan = evil / "sweep" / "plan.json"
     trust._vouched.clear()  # as in a process of another day
     for kind in ("file", "gym"):
-        plan.write_text(json.dumps(json.loads(plan.read_text()) | {"env": names_in(evil)[kind], "trials": 2}))
+        reseal(plan, env=names_in(evil)[kind], trials=2)
         for more in ([], ["--one-by-one"], ["--workers", "2"]):
             refused(capsys, evil, ["sweep", "--out", "sweep", *more])
             assert [p.name for p in (evil / "sweep" / "results").iterdir()] == ["0000.json"], "a trial that did not run"
@@ -230,8 +230,7 @@ def test_python_asks_as_well(trained, evil):
 def test_a_policy_that_needs_its_environment_asks(evil, trained):
     """The meta of a policy of empowerment has its environment made when it is loaded."""
     run = handed_over(trained, evil / "run", names_in(evil)["absolute"])
-    meta = run / "policy" / "config.json"
-    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"algorithm": "empowerment"}))
+    reseal(run / "policy" / "config.json", algorithm="empowerment")
     with pytest.raises(ConfigError, match="names the code"):
         regimen.load_policy(run)
     assert not ran(evil)
@@ -398,7 +397,7 @@ def test_workers_of_ray_make_what_was_trusted(capsys, trained, evil):
     run = handed_over(trained, evil / "run", names_in(evil)["absolute"])
     config = read_config(run)
     config["engine"] |= {"name": "ray", "workers": 1}
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    write_config(run, config)
     shutil.rmtree(run / "checkpoints")
     refused(capsys, evil, ["resume", run, "--quiet"])
     assert main(["resume", str(run), "--quiet", "--trust"]) == 0 and ran(evil)

@@ -25,10 +25,10 @@ from regimen.engines.native import NativeEngine
 from regimen.envs import registry
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, StorageError
-from regimen.files.run_dir import read_episodes, read_metrics
+from regimen.files.run_dir import read_episodes, read_metrics, write_config
 from regimen.runs.learner import initial_from
 from regimen.types import Clock, EpisodeRows, TimeStep
-from support import BROKEN, TINY, UPDATE, assert_same_run, command_line, final_state, tiny
+from support import BROKEN, TINY, UPDATE, assert_same_run, command_line, final_state, reseal, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -437,8 +437,8 @@ def test_without_a_curriculum_nothing_is_carried_or_logged(tmp_path):
     path = run / "checkpoints" / str(2 * UPDATE) / "meta.json"
     meta, config = json.loads(path.read_text()), yaml.safe_load((run / "config.yaml").read_text())
     assert config.pop("curriculum") == {} and meta["identity"].pop("curriculum") == "none" and "lesson" not in meta
-    path.write_text(json.dumps(meta))  # as they were before there were curricula
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    reseal(path, identity=meta["identity"])  # as they were before there were curricula
+    write_config(run, config)
     assert regimen.resume(run, total_steps=4 * UPDATE).summary["updates"] == 4
 
 
@@ -447,7 +447,7 @@ def test_a_checkpoint_belongs_to_its_curriculum(tmp_path):
     tiny(run, updates=2, env=DIAL, **COMMON)
     config = yaml.safe_load((run / "config.yaml").read_text())
     for course, words in (({**COURSE, "drift": "0 @ 0"}, ".*drift 0 @ 0"), ({}, "none")):
-        (run / "config.yaml").write_text(yaml.safe_dump(config | {"curriculum": course}))
+        write_config(run, config | {"curriculum": course})
         with pytest.raises(StorageError, match=f"its curriculum is .* over 400 steps, this run's is {words}"):
             regimen.resume(run, total_steps=4 * UPDATE)
     other = layers.build_config(DIAL, overrides={**TINY, "curriculum": {"dial": "5 @ 0"}})

@@ -16,7 +16,7 @@ from regimen.experiments.sweep.space import Draw, SweepPlan, make_plan
 from regimen.experiments.sweep.trials import SweepFiles, begin
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.storage import read_json
-from support import TINY, tiny
+from support import TINY, reseal, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -220,8 +220,7 @@ def test_interrupted_runs_of_a_program_go_on(tmp_path):
 
     train(half.replace(total_steps=64, out=str(torn.trial(0)), algo=whole_algo(whole)))
     (torn.trial(0) / "config.yaml").write_text((whole.trial(0) / "config.yaml").read_text())
-    status = read_json(torn.trial(0) / "status.json") | {"state": "running"}
-    (torn.trial(0) / "status.json").write_text(json.dumps(status))
+    reseal(torn.trial(0) / "status.json", state="running")
     torn.trial(1).mkdir()
     (torn.trial(1) / "command.txt").write_text("x\n")
     assert run_sweep(torn) == 0

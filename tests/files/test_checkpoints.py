@@ -13,6 +13,7 @@ import pytest
 from regimen import trees
 from regimen.errors import StorageError
 from regimen.files.checkpoint import SCHEMA, Checkpoints, digest, is_current, read, verify
+from regimen.files.sealed import seal, unseal
 
 
 def tree(value: float):
@@ -132,16 +133,37 @@ def flip_a_bit(path):
 
 def newer_schema(path):
     meta = json.loads((path / "meta.json").read_text())
-    (path / "meta.json").write_text(json.dumps(meta | {"schema": SCHEMA + 1}))
+    (path / "meta.json").write_text(json.dumps(seal(unseal(meta, "it") | {"schema": SCHEMA + 1})))
+
+
+def without_digest(path):
+    meta = json.loads((path / "meta.json").read_text())
+    (path / "meta.json").write_text(json.dumps(unseal(meta, "it")))
+
+
+def another_counter(path):
+    text = (path / "meta.json").read_text()
+    (path / "meta.json").write_text(text.replace('"step": 2', '"step": 3'))
+
+
+def as_if_older(path):
+    """One bit from 3: what is older has no digest."""
+    text = (path / "meta.json").read_text()
+    (path / "meta.json").write_text(text.replace(f'"schema": {SCHEMA}', f'"schema": {SCHEMA - 1}'))
 
 
 DAMAGE = {
     "truncated": (truncate_state, "is damaged"),
     "bit flip": (flip_a_bit, "is damaged"),
     "no state": (lambda path: (path / "state.safetensors").unlink(), "is damaged"),
-    "torn meta.json": (lambda path: (path / "meta.json").write_text('{"schema": 1, "fi'), "meta.json cannot be read"),
-    "no meta.json": (lambda path: (path / "meta.json").unlink(), "meta.json cannot be read"),
-    "meta.json of nothing": (lambda path: (path / "meta.json").write_text("[]"), "meta.json cannot be read"),
+    "torn meta.json": (lambda path: (path / "meta.json").write_text('{"schema": 1, "fi'), "meta.json is damaged"),
+    "no meta.json": (lambda path: (path / "meta.json").unlink(), "cannot read .*meta.json: No such file"),
+    "meta.json of nothing": (lambda path: (path / "meta.json").write_text("[]"), "meta.json is damaged"),
+    "a deep meta.json": (lambda path: (path / "meta.json").write_text("[" * 200_000), "meta.json is damaged"),
+    "bytes": (lambda path: (path / "meta.json").write_bytes(b"\xff\xfe{}"), "meta.json is damaged"),
+    "another counter": (another_counter, "meta.json is damaged: it has changed"),
+    "another schema": (as_if_older, "meta.json is damaged: it has changed"),
+    "no digest": (without_digest, "meta.json is damaged: it has changed"),
     "newer": (newer_schema, f"written by a newer version of regimen .schema {SCHEMA + 1}"),
 }
 
@@ -169,7 +191,7 @@ def test_an_orbax_checkpoint_is_refused_in_one_line_that_says_who_reads_it(store
         (path / "state" / "_METADATA").write_text("{}")
         files = {"policy/config.json": digest(path / "policy" / "config.json")}
         files["state/_METADATA"] = digest(path / "state" / "_METADATA")
-        (path / "meta.json").write_text(json.dumps(meta | {"schema": 1, "files": files}))
+        (path / "meta.json").write_text(json.dumps(unseal(meta, "it") | {"schema": 1, "files": files}))
     for which in ("latest", "best", "1"):
         with pytest.raises(
             StorageError, match=r"earlier version of regimen; regimen 0\.1 reads it .schema 1"

@@ -12,6 +12,7 @@ import yaml
 
 from regimen.errors import StorageError
 from regimen.files.run_dir import PROGRESS_COLUMNS, RunFiles, read_episodes, read_metrics
+from regimen.files.sealed import unseal
 from regimen.files.storage import plain, rows_up_to, write_json
 
 CONFIG = {"env": "cartpole", "seed": 3, "network": {"hidden": (64, 64)}}
@@ -144,8 +145,8 @@ def test_what_is_not_finite_is_absent_not_nan(tmp_path):
     assert json.loads(text, parse_constant=pytest.fail) == point(1)
     assert rows(files.path / "progress.csv")[0].keys() == dict.fromkeys([*PROGRESS_COLUMNS, "train/loss"]).keys()
     files.summary({"score": float("nan"), "steps": np.int64(3), "path": files.path, "flag": np.bool_(True)})
-    summary = json.loads((files.path / "summary.json").read_text(), parse_constant=pytest.fail)
-    assert summary == {"score": None, "steps": 3, "path": str(files.path), "flag": True}
+    summary = unseal(json.loads((files.path / "summary.json").read_text(), parse_constant=pytest.fail), "it")
+    assert summary == {"schema": 1} | {"score": None, "steps": 3, "path": str(files.path), "flag": True}
 
 
 def test_a_new_column_rewrites_the_header_and_pads_old_rows(tmp_path):

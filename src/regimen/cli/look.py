@@ -77,8 +77,9 @@ class RunsArgs:
     """`list`, `show` or `remove`."""
     runs: tuple[str, ...] = positional("RUN...", default=())
     """Run directories; for `list`, folders to look into (runs/)."""
-    state: Literal["running", "finished", "interrupted", "failed", "diverged", "killed"] | None = None
-    """Only runs in this state; killed: its process is gone and it did not say why."""
+    state: Literal["running", "finished", "interrupted", "failed", "diverged", "killed", "damaged"] | None = None
+    """Only runs in this state; killed: its process is gone and it did not say why; damaged: a file of it is, and
+    `regimen runs show RUN` says which."""
     env: str | None = None
     """Only runs whose environment's name has this in it."""
     algo: str | None = None

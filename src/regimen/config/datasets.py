@@ -48,9 +48,13 @@ def read_metadata(path: Path) -> dict[str, Any]:
             import numpy as np
 
             with np.load(path, allow_pickle=False) as file:
-                return json.loads(str(file["metadata"]))
-        return json.loads((path / "data" / "metadata.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as e:
+                metadata = json.loads(str(file["metadata"]))
+        else:
+            metadata = json.loads((path / "data" / "metadata.json").read_text(encoding="utf-8"))
+        if not isinstance(metadata, dict):
+            raise ValueError("no object")
+        return metadata
+    except (OSError, ValueError, LookupError, EOFError, RecursionError, zipfile.BadZipFile) as e:
         raise StorageError(f"the dataset {path} is damaged: its metadata cannot be read ({type(e).__name__})") from e
 
 
@@ -59,13 +63,16 @@ def environment(path: Path) -> tuple[str, dict[str, Any]]:
     metadata = read_metadata(path)
     note = metadata.get(OWN)
     if isinstance(note, dict) and note.get("env"):
-        return trust.named(str(note["env"]), path), dict(note.get("env_args") or {})
+        args = note.get("env_args") or {}
+        if not isinstance(args, dict):
+            raise StorageError(f"the dataset {path} is damaged: env_args is {str(args)[:40]!r}, which is no object")
+        return trust.named(str(note["env"]), path), dict(args)
     try:
         spec = json.loads(metadata["env_spec"])
         limit = spec.get("max_episode_steps")
         args = dict(spec.get("kwargs") or {}) | ({"max_episode_steps": limit} if limit else {})
         return trust.named(f"gym:{spec['id']}", path), args
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         raise ConfigError(
             f"the dataset {path} does not say which environment it is of; name it: `regimen train ENV --data {path}`"
         ) from None

@@ -7,11 +7,14 @@ import yaml
 from regimen.config.trust import Named
 
 yaml.SafeDumper.add_representer(Named, yaml.SafeDumper.represent_str)  # written, it is text like any other
+LONGEST = 1_000_000  # characters
 MOST = 100_000  # values in a file, counted as often as aliases repeat them
 
 
 def load(text: str) -> Any:
     """The data in a YAML text; a `yaml.YAMLError` where it is none, or stands for too much."""
+    if len(text) > LONGEST:
+        raise yaml.YAMLError(f"it has more than {LONGEST:,} characters")
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -22,6 +25,8 @@ def load(text: str) -> Any:
         return loader.construct_document(node)
     except RecursionError as error:
         raise yaml.YAMLError("it is nested too deeply") from error
+    except (ValueError, TypeError, OverflowError) as error:  # 2026-99-99 is no date, and a list no key
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
     finally:
         loader.dispose()
 

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from regimen.dashboard.columns import MOST_VALUES, Columns
-from regimen.dashboard.reading import NAME, Settings, UnreadableError, parse_json, read_config, read_object, read_tail
+from regimen.dashboard.reading import NAME, Settings, UnreadableError, parse_json, read_config, read_own, read_tail
 from regimen.envs.metric import from_table
 
 SIGNS = ("status.json", "metrics.jsonl")  # a folder with one of them is a run; MLflow keeps copies of a config.yaml
@@ -54,6 +54,7 @@ class WatchedRun:
         self.summary: dict[str, object] = {}
         self.config: Settings = {}
         self.config_error: str | None = None
+        self.errors: dict[str, str | None] = {}  # of the files that say what the run is
         self.last: dict[str, float] = {}
         self.columns: Columns | None = None
         self.used = 0.0
@@ -69,12 +70,14 @@ class WatchedRun:
                 self.config, self.config_error = read_config(self.root, *self.parts, "config.yaml"), None
             except UnreadableError as error:
                 self.config, self.config_error = {}, str(error)
+            has_one = self.stamps["config.yaml"] is not None
+            self.errors["config.yaml"] = f"config.yaml: {self.config_error}" if self.config_error and has_one else None
         if self.changed("status.json"):
-            self.status = read_object(self.root, *self.parts, "status.json")
+            self.status, self.errors["status.json"] = read_own(self.root, *self.parts, "status.json")
             metrics = islice(from_table(self.status.get("metrics")).items(), MOST_METRICS)
             self.labels = {name[:NAME]: metric.label[:NAME] for name, metric in metrics if metric.label}
         if self.changed("summary.json"):
-            self.summary = read_object(self.root, *self.parts, "summary.json")
+            self.summary, self.errors["summary.json"] = read_own(self.root, *self.parts, "summary.json")
         if self.changed("metrics.jsonl"):
             self.last = self.last_values()
         for folder in PICTURES:  # a file that is replaced changes its folder
@@ -110,7 +113,10 @@ class WatchedRun:
 
     @property
     def state(self) -> str:
-        """As status.json says, but `dead` for one that says running and whose process is gone."""
+        """As status.json says, but `dead` for one that says running and whose process is gone, and `damaged` where a
+        file is."""
+        if any(self.errors.values()):
+            return "damaged"
         state = str(self.status.get("state", "unknown" if self.is_run else "folder"))[:40]
         if state != "running":
             return state
@@ -139,7 +145,7 @@ class WatchedRun:
             "seed": c.get("seed"),
             "state": self.state,
             "stop_reason": text(s.get("stop_reason")),
-            "detail": text(s.get("error") or s.get("stop_detail")),
+            "detail": text(next(filter(None, self.errors.values()), None) or s.get("error") or s.get("stop_detail")),
             "pid": s.get("pid") if isinstance(s.get("pid"), int) else None,
             "started": text(s.get("started")),
             "progress": self.progress,

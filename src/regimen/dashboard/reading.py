@@ -17,6 +17,9 @@ from typing import BinaryIO
 
 import yaml
 
+from regimen.errors import StorageError
+from regimen.files.run_dir import is_as_written
+from regimen.files.sealed import unseal
 from regimen.files.storage import dotted
 
 SMALL = 4 << 20  # most bytes of a JSON or YAML file of a run
@@ -89,6 +92,21 @@ def read_object(root: Path, *parts: str, limit: int = SMALL) -> dict[str, object
     return value if isinstance(value, dict) else {}
 
 
+def read_own(root: Path, *parts: str) -> tuple[dict[str, object], str | None]:
+    """The object in a file that Regimen reads back, as far as it can be read, and what is wrong with it."""
+    if not os.path.lexists(root.joinpath(*parts)):
+        return {}, None
+    try:
+        value = parse_json(read_bytes(SMALL, root, *parts))
+        if isinstance(value, dict):
+            unseal(value, parts[-1])
+    except UnreadableError as error:
+        return {}, f"{parts[-1]}: {error}"
+    except StorageError as error:
+        return read_object(root, *parts), str(error)
+    return (value, None) if isinstance(value, dict) else ({}, f"{parts[-1]} holds no object")
+
+
 def read_config(root: Path, *parts: str) -> Settings:
     """A configuration as {dotted key: value}. Aliases are refused: a few lines of them can stand for gigabytes."""
     text = read_bytes(SMALL // 4, root, *parts)
@@ -105,6 +123,8 @@ def read_config(root: Path, *parts: str) -> Settings:
         raise UnreadableError(f"not valid YAML: {' '.join(str(error).split())[:120]}") from error
     if not isinstance(value, dict):
         raise UnreadableError("does not hold a configuration")
+    if not is_as_written(text.decode(errors="replace").replace("\r\n", "\n"), value, required=False):
+        raise UnreadableError("has changed since Regimen wrote it")
     return {name[:NAME]: as_json(item) for name, item in islice(dotted(value), LEAVES)}
 
 

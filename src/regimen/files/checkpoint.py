@@ -8,6 +8,7 @@ links to the best by evaluation.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,11 +21,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from regimen.errors import StorageError
-from regimen.files.storage import Json, read_json, read_plain, regular, write_json
+from regimen.files.sealed import brief, load_object, read_sealed, reading, seal, unseal, write_sealed
+from regimen.files.storage import Json, plain, read_json, regular, write_json
 from regimen.trees import flatten
 from regimen.types import PyTree
 
-SCHEMA = 2  # 1 had its arrays in a folder of orbax
+SCHEMA = 3  # 1 had its arrays in a folder of orbax, 2 no digest of meta.json
+SEALED = 3  # the first whose meta.json has a digest of itself
 OLDER_READERS = {1: "regimen 0.1"}  # the last version that reads a schema which this one does not
 
 
@@ -40,8 +43,29 @@ class Checkpoints:
         return sorted(int(f.name) for f in folders if f.name.isdigit())
 
     def index(self) -> Json:
-        """{"best": {step: evaluation return}, "final": step or None}."""
-        return {"best": {}, "final": None} | read_json(self.path / "index.json")
+        """{"best": {step: evaluation return}, "final": step or None}; StorageError where the file has changed."""
+        path = self.path / "index.json"
+        if not path.exists():
+            return self.remade_index()
+        try:
+            with reading(path):
+                saved = read_sealed(path)
+                best = {str(int(step)): float(score) for step, score in saved["best"].items()}
+                return {"best": best, "final": None if saved["final"] is None else int(saved["final"])}
+        except StorageError as e:
+            raise StorageError(f"{path} is damaged; remove it: it is made again from the checkpoints") from e
+
+    def remade_index(self) -> Json:
+        """What the checkpoints themselves say of it, where the file is gone."""
+        index: Json = {"best": {}, "final": None}
+        for step in self.steps():
+            with contextlib.suppress(StorageError, LookupError, TypeError):
+                state = read_meta(self.path / str(step))["run"]
+                if state["best_step"] == step and state["best"] is not None:
+                    index["best"][str(step)] = state["best"]
+                if state["stopped"]:
+                    index["final"] = step
+        return index
 
     def save(
         self,
@@ -63,7 +87,7 @@ class Checkpoints:
                 save_file(flatten(tree), tmp / "state.safetensors")
                 write_policy(tmp / "policy")
                 files = {str(p.relative_to(tmp)): digest(p) for p in sorted(tmp.rglob("*")) if p.is_file()}
-                write_json(tmp / "meta.json", {"schema": SCHEMA, **meta, "files": files})
+                write_json(tmp / "meta.json", seal(plain({**meta, "files": files}), SCHEMA))
                 shutil.rmtree(target, ignore_errors=True)
                 os.rename(tmp, target)
             self.retire(step, best, final)
@@ -83,7 +107,7 @@ class Checkpoints:
                 del index["best"][old]
         if final:
             index["final"] = step
-        write_json(self.path / "index.json", index)
+        write_sealed(self.path / "index.json", index)
         self.link_best()
         needed = {*map(int, index["best"]), index["final"], step}
         others = [s for s in self.steps() if s not in needed]
@@ -147,7 +171,7 @@ class Checkpoints:
         index = self.index()
         index["best"] = {s: score for s, score in index["best"].items() if int(s) <= step}
         index["final"] = None
-        write_json(self.path / "index.json", index)
+        write_sealed(self.path / "index.json", index)
         for later in [s for s in self.steps() if s > step]:
             shutil.rmtree(self.path / str(later), ignore_errors=True)
         self.link_best()
@@ -178,20 +202,27 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], Json]:
 
 def verify(path: Path) -> Json:
     """The meta.json of a checkpoint whose files are those that were written, by this version or an earlier one."""
+    meta = read_meta(path)
+    for name, expected in meta["files"].items():
+        if not (path / name).is_file() or digest(path / name) != expected:
+            raise StorageError(f"the checkpoint {path} is damaged: {name} is missing or has changed")
+    return meta
+
+
+def read_meta(path: Path) -> Json:
+    """The meta.json of a checkpoint, as it was written."""
     try:
-        meta = json.loads(read_plain(path / "meta.json"))
-        schema, files = meta["schema"], meta["files"]
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise StorageError(f"the checkpoint {path} is damaged: meta.json cannot be read ({type(e).__name__})") from e
+        meta = unseal(load_object(path / "meta.json"), "meta.json", SEALED)
+        schema, files = int(meta["schema"]), {str(name): str(digest) for name, digest in meta["files"].items()}
+    except (StorageError, ValueError, LookupError, TypeError, AttributeError) as e:
+        why = e if isinstance(e, StorageError) else f"meta.json cannot be read ({brief(e)})"
+        raise StorageError(f"the checkpoint {path} is damaged: {why}") from e
     if schema > SCHEMA:
         raise StorageError(
             f"the checkpoint {path} was written by a newer version of regimen (schema {schema}, this version "
             f"reads up to {SCHEMA}); upgrade regimen"
         )
-    for name, expected in files.items():
-        if not (path / name).is_file() or digest(path / name) != expected:
-            raise StorageError(f"the checkpoint {path} is damaged: {name} is missing or has changed")
-    return meta
+    return meta | {"files": files}
 
 
 def digest(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import socket
@@ -12,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.rows import is_number
 from regimen.files.run_dir import read_config
+from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json, read_json, read_text, regular
 from regimen.words import aligned, clock, count, score, size
 
@@ -30,7 +33,7 @@ class Listed:
     env: str
     algo: str
     seed: int
-    state: str  # of status.json; `killed` where it says running and no process is
+    state: str  # of status.json; `killed` where it says running and no process is, `damaged` where a file is
     progress: float | None  # share of the budget
     env_steps: int
     episode_return: float | None  # of the final evaluation, else the last logged
@@ -81,7 +84,7 @@ def last_row(path: Path) -> Json:
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
         lines = file.read().split(b"\n")
     for line in reversed(lines[:-1]):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):
                 return row
@@ -98,30 +101,45 @@ def size_of(path: Path) -> int:
     return total
 
 
+def problem(path: Path) -> str | None:
+    """What is wrong with the files that say what a run is, in one line."""
+    try:
+        read_config(path)
+        for name in ("status.json", "summary.json"):
+            read_sealed(path / name)
+    except (StorageError, OSError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def number(value: object) -> float | None:
+    """What a file says, where it is a number that can be shown."""
+    return float(value) if is_number(value) and math.isfinite(value) else None
+
+
 def describe(path: Path) -> Listed:
     """A run as a row; a damaged one as far as it can be read."""
-    try:
+    wrong, config = problem(path), {}
+    with contextlib.suppress(StorageError):
         config = read_config(path)
-    except StorageError:
-        config = {}
     status, summary, row = read_json(path / "status.json"), read_json(path / "summary.json"), last_row(path)
-    state = str(status.get("state") or "unknown")
+    state = "damaged" if wrong else str(status.get("state") or "unknown")
     if state == "running" and not is_running(path):
         state = "killed"
     budgets = (config.get("total_steps"), "env_steps"), (config.get("total_episodes"), "episodes")
-    budgets = [(total, name) for total, name in budgets if isinstance(total, (int, float)) and total]
+    budgets = [(total, name) for value, name in budgets if (total := number(value))]
     returns = (summary.get("eval_return_mean"), row.get("eval/return_mean"), row.get("rollout/return_mean"))
     seed = config.get("seed")
     return Listed(
         path=str(path),
         env=str(config.get("env") or "?"),
         algo=str(config.get("algorithm") or "?"),
-        seed=seed if isinstance(seed, int) else 0,
+        seed=seed if is_number(seed) and isinstance(seed, int) else 0,
         state=state,
-        progress=max((min(1.0, float(row.get(name) or 0) / total) for total, name in budgets), default=None),
-        env_steps=int(row.get("env_steps") or summary.get("env_steps") or 0),
-        episode_return=next((float(v) for v in returns if isinstance(v, (int, float))), None),
-        wall_seconds=float(row.get("wall_seconds") or summary.get("wall_seconds") or 0.0),
+        progress=max((min(1.0, (number(row.get(name)) or 0) / total) for total, name in budgets), default=None),
+        env_steps=int(number(row.get("env_steps")) or number(summary.get("env_steps")) or 0),
+        episode_return=next((x for v in returns if (x := number(v)) is not None), None),
+        wall_seconds=number(row.get("wall_seconds")) or number(summary.get("wall_seconds")) or 0.0,
         size=size_of(path),
         started=str(status.get("started") or ""),
     )
@@ -173,6 +191,7 @@ def show(path: Path) -> list[str]:
     facts |= {name: summary.get(name, status.get(name)) for name in (*names, "stop_reason", "stop_detail")}
     facts |= {name: status.get(name) for name in ("device", "host", "pid", "git_revision", "error")}
     checkpoints = [p.name for p in sorted((path / "checkpoints").glob("*")) if p.name.isdigit()]
+    facts |= {"damaged": problem(path)}
     facts |= {"checkpoints": ", ".join(checkpoints) or None, "command": read_text(path / "command.txt").strip() or None}
     return [f"{name.replace('_', ' '):<16} {value}" for name, value in facts.items() if value is not None]
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from pathlib import Path
+from typing import TypeGuard
 
 from regimen.files.storage import Json, regular
 
@@ -74,5 +75,5 @@ def parsed(line: bytes) -> Json | None:
     return None
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and abs(value) < 2**63

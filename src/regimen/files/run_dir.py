@@ -19,8 +19,12 @@ import yaml
 
 from regimen.config import trust, yaml_files
 from regimen.errors import StorageError
-from regimen.files import storage
+from regimen.files import sealed, storage, tally
 
+SEAL = "# a run of regimen, as it was trained; digest "  # first line of config.yaml
+WORDS = {str: "text", dict: "section"}
+SECTIONS = ("env_args", "rollout", "algo", "network", "eval", "log", "checkpoint", "stop", "track", "engine")
+KINDS = dict.fromkeys(("env", "algorithm"), str) | dict.fromkeys(SECTIONS, dict)
 STATES = ("running", "finished", "interrupted", "failed", "diverged")
 
 # progress.csv: contract columns that have another name in metrics.jsonl
@@ -49,13 +53,18 @@ class RunFiles:
         self._lock = None
         self._attach()
 
-    def _attach(self) -> None:
+    def _attach(self, counting: bool = False) -> None:
+        """`counting`: also what was written before counts in the tallies."""
+
+        def tally(name: str) -> storage.Tally | None:
+            return storage.Tally.of(self.path / name) if counting else None
+
         self._status: storage.Json | None = None
-        self._metrics = storage.Appender(self.path / "metrics.jsonl")
+        self._metrics = storage.Appender(self.path / "metrics.jsonl", tally("metrics.jsonl"))
         self._log = storage.Appender(self.path / "log.txt")
-        self._progress = storage.CsvLog(self.path / "progress.csv", PROGRESS_COLUMNS)
-        self._episodes = storage.CsvLog(self.path / "episodes.csv")
-        self._workers = storage.CsvLog(self.path / "workers.csv")
+        self._progress = storage.CsvLog(self.path / "progress.csv", PROGRESS_COLUMNS, tally("progress.csv"))
+        self._episodes = storage.CsvLog(self.path / "episodes.csv", tally=tally("episodes.csv"))
+        self._workers = storage.CsvLog(self.path / "workers.csv", tally=tally("workers.csv"))
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], command: str, **status: object) -> Self:
@@ -73,10 +82,8 @@ class RunFiles:
         except OSError as error:
             reason = error.strerror or str(error)
             raise StorageError(f"--out: cannot write to {path}: {reason}; choose another --out") from error
-        settings = yaml.safe_dump(storage.plain(config, finite=False), sort_keys=False, allow_unicode=True)
-        storage.write_atomic(path / "config.yaml", settings)
         files = cls(path)
-        files.status(
+        files.status(  # before config.yaml, which makes it a run
             state="running",
             stop_reason=None,
             pid=os.getpid(),
@@ -86,6 +93,7 @@ class RunFiles:
             started=storage.utc_now(),
             **status,
         )
+        write_config(path, config)
         return files
 
     @classmethod
@@ -146,8 +154,10 @@ class RunFiles:
         path = self.path / "status.json"
         if self._status is None:
             self._status = storage.read_json(path)
+            for name in (sealed.SCHEMA, sealed.DIGEST):
+                self._status.pop(name, None)
         self._status |= {**storage.plain(fields), "updated": storage.utc_now()}
-        storage.write_json(path, self._status, sync="state" in fields)
+        sealed.write_sealed(path, self._status, sync="state" in fields)
         return dict(self._status)
 
     def log(self, *points: Mapping[str, object]) -> None:
@@ -176,7 +186,7 @@ class RunFiles:
         self._log.write(f"{storage.utc_now()} {' '.join(text.splitlines())}\n".encode())
 
     def summary(self, values: Mapping[str, object]) -> None:
-        storage.write_json(self.path / "summary.json", values)
+        sealed.write_sealed(self.path / "summary.json", values)
 
     def rewind(self, updates: int) -> None:
         """Forget everything after that many updates, to continue from a checkpoint taken then."""
@@ -196,7 +206,18 @@ class RunFiles:
                 with storage.writing(table.path):
                     data = storage.read_bytes(table.path)
                 storage.write_atomic(table.path, storage.rows_up_to(data, counter, updates))
-        self._attach()
+        self._attach(counting=True)
+
+    def tallies(self) -> dict[str, storage.Json]:
+        """What the files that grow have had so far, for a checkpoint."""
+        tables = (self._progress, self._episodes, self._workers)
+        return {"metrics.jsonl": self._metrics.tally.state()} | {table.path.name: table.tally for table in tables}
+
+    def require_tallies(self, counted: Mapping[str, storage.Json]) -> None:
+        """Refuse to go on where rows are missing that a checkpoint counts on."""
+        for name in ("metrics.jsonl", "progress.csv", "episodes.csv", "workers.csv"):
+            if name in counted:
+                tally.check(self.path / name, counted[name])
 
     def close(self) -> None:
         for file in (self._metrics, self._log, self._progress, self._episodes, self._workers):
@@ -216,6 +237,7 @@ def read_metrics(path: Path) -> list[storage.Json]:
     if not path.exists():
         return []
     try:
+        require_counted(path)
         return [row for _, row in storage.json_lines(path)]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
@@ -228,6 +250,7 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         return {}
     try:
+        require_counted(path)
         header, *lines = storage.read_plain(path, "replace").split("\n")[:-1] or [""]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
@@ -245,18 +268,69 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
     return out
 
 
+def require_counted(path: Path) -> None:
+    """Refuse a file that grows and that lacks what the newest checkpoint of its run has counted."""
+    counted = tally_of(path)
+    if counted is not None:
+        tally.check(path, counted)
+
+
+def tally_of(path: Path) -> storage.Json | None:
+    """What the newest checkpoint of a run says of one of its files, where it does."""
+    folder = newest(path.parent / "checkpoints")
+    if folder is None:
+        return None
+    with contextlib.suppress(StorageError), sealed.reading(folder):
+        return sealed.unseal(sealed.load_object(folder / "meta.json"), str(folder))["tallies"][path.name]
+    return None
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest checkpoint of a run."""
+    steps = [path.name for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+    return folder / max(steps, key=int) if steps else None
+
+
+def write_config(path: Path, config: Mapping[str, object]) -> None:
+    """Write config.yaml of a run directory, with its digest in the first line."""
+    settings = storage.plain(config, finite=False)
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    storage.write_atomic(path / "config.yaml", f"{SEAL}{sealed.digest_of(settings)}\n{text}")
+
+
 def read_config(path: Path) -> storage.Json:
-    """config.yaml of a run directory."""
+    """config.yaml of a run directory, as Regimen wrote it."""
     path = Path(path) / "config.yaml"
     try:
-        value = yaml_files.load(storage.read_plain(path))
+        text = storage.read_plain(path)
+        value = yaml_files.load(text)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise StorageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
         raise StorageError(f"{path} does not hold a configuration")
+    for name, kind in KINDS.items():
+        if not isinstance(value.get(name, kind()), kind):
+            raise StorageError(f"{path} is damaged: {name} is {str(value[name])[:40]!r}, which is no {WORDS[kind]}")
+    if not is_as_written(text, value, sealed.SCHEMA in storage.read_json(path.with_name("status.json"))):
+        raise StorageError(
+            f"{path} has changed since Regimen wrote it, and what it says is not what was trained; put it back as it "
+            f"was. To train with these settings: `regimen train --config {path}`"
+        )
     return trust.named(value, path)
+
+
+def is_as_written(text: str, value: object, required: bool) -> bool:
+    """Whether a config.yaml holds the `value` that its first line has the digest of; `required` where it must have
+    one."""
+    head = text.partition("\n")[0]
+    if not required and not head.startswith("# a run"):
+        return True
+    try:
+        return head == f"{SEAL}{sealed.digest_of(value)}"
+    except (TypeError, ValueError, RecursionError):  # of what JSON cannot hold
+        return False
 
 
 def versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import hashlib
 import io
 import json
 import math
@@ -24,6 +25,7 @@ import numpy as np
 from regimen.config.trust import is_trusting
 from regimen.errors import StorageError
 
+BLOCK = 1 << 20  # bytes that are read at once
 Json = dict[str, Any]  # an object of a JSON or YAML file
 
 
@@ -141,7 +143,7 @@ def read_json(path: Path) -> Json:
     """The object in `path`; empty when the file is missing or does not hold one."""
     try:
         value = json.loads(read_plain(path))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -163,11 +165,36 @@ def dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{key}", value
 
 
+class Tally:
+    """What a file that only grows has had so far: a checkpoint keeps it, and a reader can tell what is missing."""
+
+    def __init__(self) -> None:
+        self.lines, self.bytes, self.sha = 0, 0, hashlib.sha256()
+
+    def add(self, data: bytes) -> None:
+        self.lines += data.count(b"\n")
+        self.bytes += len(data)
+        self.sha.update(data)
+
+    def state(self, columns: int = 0) -> Json:
+        return {"lines": self.lines, "bytes": self.bytes, "columns": columns, "sha256": self.sha.hexdigest()}
+
+    @classmethod
+    def of(cls, path: Path) -> Tally:
+        """Of a whole file; of nothing where there is none."""
+        tally = cls()
+        if path.exists():
+            with open(path, "rb", opener=regular) as file:
+                while data := file.read(BLOCK):
+                    tally.add(data)
+        return tally
+
+
 class Appender:
     """A file that only grows, by whole lines. A line torn by a kill or a full disk is cut off again."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, tally: Tally | None = None):
+        self.path, self.tally = path, tally or Tally()
         self._file: io.FileIO | None = None
 
     def write(self, data: bytes) -> None:
@@ -183,6 +210,7 @@ class Appender:
                     file.truncate(start)
                 self.close()
                 raise
+            self.tally.add(data)
 
     def _open(self) -> io.FileIO:
         file = open(self.path, "ab+", buffering=0)  # noqa: SIM115 - held open for the whole run
@@ -217,11 +245,11 @@ def last_line_end(file: io.FileIO, block: int = 1 << 16) -> int:
 class CsvLog:
     """A CSV file whose header may grow: new columns go to the end and old rows get empty cells there."""
 
-    def __init__(self, path: Path, first: Iterable[str] = ()):
+    def __init__(self, path: Path, first: Iterable[str] = (), tally: Tally | None = None):
         self.path = path
         self.columns: list[str] = []
         self._first = tuple(first)
-        self._lines = Appender(path)
+        self._lines = Appender(path, tally)
         with contextlib.suppress(OSError), open(path, encoding="utf-8", newline="", opener=regular) as file:
             line = file.readline()
             if line.endswith("\n"):
@@ -246,8 +274,15 @@ class CsvLog:
             with writing(self.path), open(self.path, "rb", opener=regular) as file:
                 file.readline()
                 rows = b"".join(line[:-1] + pad for line in file if line.endswith(b"\n"))
-        write_atomic(self.path, csv_line(columns).encode() + rows)
+        data = csv_line(columns).encode() + rows
+        write_atomic(self.path, data)
+        self._lines.tally = Tally()
+        self._lines.tally.add(data)
         self.columns = columns
+
+    @property
+    def tally(self) -> Json:
+        return self._lines.tally.state(len(self.columns))
 
     def close(self) -> None:
         self._lines.close()
@@ -311,7 +346,7 @@ def json_lines(path: Path) -> Iterator[tuple[bytes, Json]]:
             if not line.endswith(b"\n"):
                 return
             row = None
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 row = json.loads(line)
             if isinstance(row, dict):
                 yield line, row

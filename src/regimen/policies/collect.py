@@ -244,7 +244,7 @@ class Players:
     def score(self, step: int) -> float:
         """The run's own evaluation at a checkpoint, else one made now."""
         for row in read_metrics(self.run):
-            if row["env_steps"] == step and "eval/return_mean" in row:
+            if row.get("env_steps") == step and "eval/return_mean" in row:
                 return row["eval/return_mean"]
         return float(evaluate_policy(self.handle, load_policy(self.run, str(step)), LOOK, 0).returns.mean())
 
@@ -352,7 +352,7 @@ def gather(
         raise ConfigError(f"policy: {handle.id} is an environment, so only 'random' can act; give a run directory")
 
     description = ", ".join(f"{p.fraction:.0%} {p.policy}" for p in parts) + f" on {handle.id}"
-    writer = Writer(out, handle, description, "random" if path is None else read_config(path)["algorithm"])
+    writer = Writer(out, handle, description, "random" if path is None else str(read_config(path).get("algorithm")))
     unit, total = ("steps", steps) if steps is not None else ("episodes", episodes or DEFAULT_EPISODES)
     everything = episodes is None and steps is None
     players = Players(handle, path, report, greedy, epsilon, target_return, everything)

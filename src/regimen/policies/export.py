@@ -8,7 +8,8 @@ from pathlib import Path
 
 from regimen import spaces
 from regimen.files.run_dir import read_metrics, versions
-from regimen.files.storage import Json, check_free, plain, read_json, utc_now, write_atomic, write_json
+from regimen.files.sealed import read_sealed
+from regimen.files.storage import Json, check_free, plain, utc_now, write_atomic, write_json
 from regimen.policies.policy import load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
@@ -32,7 +33,7 @@ def export_policy(
     fresh = not path.exists()
     policy.save(path)
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
-    about = metadata(run, policy.meta, read_json(run / "summary.json"), max(returns, default=None), checkpoint)
+    about = metadata(run, policy.meta, read_sealed(run / "summary.json"), max(returns, default=None), checkpoint)
     text = readme(about)
     if program != "policy":
         from regimen.policies.export_program import write_program
@@ -62,7 +63,7 @@ def described(run: Path, meta: Json, summary: Json, best: float | None) -> dict[
 def metadata(run: Path, meta: Json, summary: Json, best: float | None, checkpoint: str = "best") -> Json:
     """What a policy is, how it was trained and how good it is, as far as its run says. `best` is the best evaluation in
     training."""
-    status = read_json(run / "status.json")
+    status = read_sealed(run / "status.json")
     out: Json = {
         "schema": SCHEMA,
         "algorithm": meta["algorithm"],

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces as gym
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from regimen import spaces
@@ -27,11 +28,12 @@ from regimen.config.validation import field_types
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, digest, verify
-from regimen.files.storage import Json, read_plain
+from regimen.files.sealed import brief, load_object, reading, seal, unseal
+from regimen.files.storage import Json
 from regimen.trees import flatten, unflatten
 from regimen.types import PyTree, Spec
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no digest of config.json
 ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
 
 
@@ -163,7 +165,6 @@ def save_policy(
         tmp.mkdir(parents=True)
         save_file(flatten(params), tmp / "policy.safetensors")
         config = {
-            "schema": SCHEMA,
             "algorithm": algorithm,
             "algo": dataclasses.asdict(algo.config),
             "network": dataclasses.asdict(algo.network),
@@ -176,8 +177,9 @@ def save_policy(
         }
         if isinstance(algo, policy_map.PolicyMap):
             config["policies"] = {m.name: member_config(m, algorithm, spec) for m in algo.members}
-        text = json.dumps(config, indent=2, default=float) + "\n"
-        for name, content in ({"config.json": text} | dict(beside(json.loads(text)))).items():
+        config = seal(json.loads(json.dumps(config, default=float)), SCHEMA)
+        text = json.dumps(config, indent=2) + "\n"
+        for name, content in ({"config.json": text} | dict(beside(config))).items():
             (tmp / name).write_text(content, encoding="utf-8")
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -205,6 +207,12 @@ def load_policy(source: str | Path, checkpoint: str = "best", *, trust: bool = F
 def read_policy(path: Path) -> Policy:
     """The policy in a folder of `save_policy`."""
     meta, arrays = read_files(path)
+    with reading(f"the policy in {path}"):
+        return policy_of(meta, arrays, path)
+
+
+def policy_of(meta: Json, arrays: dict[str, np.ndarray], path: Path) -> Policy:
+    """The policy that the files in a folder describe."""
     components = tuple(meta.get("reward_components", ("total",)))
     observed, acted = (spaces.from_json(meta[name]) for name in ("observation_space", "action_space"))
     needs_env = "policies" not in meta and ALGORITHMS[meta["algorithm"]].load().needs_env
@@ -255,20 +263,21 @@ def config_of(cls: type, values: Mapping[str, object]) -> Any:
 
 def read_files(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
     """config.json and the arrays of a policy folder, verified."""
-    try:
-        meta = json.loads(read_plain(path / "config.json"))
-        schema, weights = meta["schema"], path / "policy.safetensors"
+    weights, what = path / "policy.safetensors", f"the policy in {path}"
+    for file in (path / "config.json", weights):
+        if not file.exists():
+            raise StorageError(f"no policy in {path}: {file.name} is missing")
+    with reading(what):
+        meta = unseal(load_object(path / "config.json"), f"{path / 'config.json'}", SCHEMA)
+        schema = meta["schema"]
         if schema > SCHEMA:
-            raise StorageError(f"the policy in {path} was written by a newer version (schema {schema} > {SCHEMA})")
-        if meta.get("sha256") not in (None, digest(weights)):
-            raise StorageError(f"the policy in {path} is damaged: policy.safetensors has changed")
-        return named(meta, path / "config.json"), load_file(weights)
-    except StorageError:
-        raise
-    except FileNotFoundError as e:
-        raise StorageError(f"no policy in {path}: {Path(str(e.filename)).name} is missing") from e
-    except Exception as e:  # safetensors has errors of its own
-        raise StorageError(f"the policy in {path} is damaged: {type(e).__name__}: {e}") from e
+            raise StorageError(f"{what} was written by a newer version (schema {schema} > {SCHEMA}); upgrade regimen")
+        try:
+            if meta.get("sha256") != digest(weights) and (schema > 1 or "sha256" in meta):
+                raise StorageError(f"{what} is damaged: policy.safetensors has changed")
+            return named(meta, path / "config.json"), load_file(weights)
+        except (OSError, SafetensorError) as e:
+            raise StorageError(f"{what} is damaged: {brief(e)}") from e
 
 
 def require_match(stored: Mapping[str, str], expected: Mapping[str, str], what: str) -> None:

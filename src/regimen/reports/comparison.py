@@ -14,6 +14,7 @@ import numpy as np
 
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import RunFiles
+from regimen.files.sealed import reads
 from regimen.files.storage import dotted
 from regimen.reports.plots import LoggedRun, is_number
 from regimen.statistics import (
@@ -170,6 +171,7 @@ class Comparison:
         return save(self, Path(folder))
 
 
+@reads
 def compare(
     runs: str | Path | Sequence[str | Path],
     by: str | Sequence[str] | None = None,

@@ -17,6 +17,7 @@ import yaml
 
 from regimen.envs.metric import violation_of
 from regimen.files.listing import is_running
+from regimen.files.sealed import reads
 from regimen.reports.plots import LoggedRun, centred_average
 from regimen.words import clock, score
 
@@ -92,6 +93,7 @@ class TrainedRun(LoggedRun):
 Rule = Callable[[TrainedRun], Iterator[Finding]]
 
 
+@reads
 def diagnose(run_dir: str | Path) -> list[Finding]:
     """What is wrong with a run, errors first; nothing where there is nothing, or too little to tell from."""
     run = TrainedRun(run_dir)

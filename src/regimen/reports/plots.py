@@ -13,7 +13,8 @@ from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError, StorageError
 from regimen.files.console import component_sums
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
-from regimen.files.storage import read_json, require_own
+from regimen.files.sealed import read_sealed, reads
+from regimen.files.storage import require_own
 from regimen.reports import figure as kit
 from regimen.statistics import bootstrap_band
 from regimen.words import count, score
@@ -34,8 +35,8 @@ class LoggedRun:
         self.path = Path(path)
         self.config = RunFiles.open(self.path).config
         self.points = read_metrics(self.path)
-        self.summary = read_json(self.path / "summary.json")
-        self.status = read_json(self.path / "status.json")
+        self.summary = read_sealed(self.path / "summary.json")
+        self.status = read_sealed(self.path / "status.json")
 
     @cached_property
     def episodes(self) -> dict[str, np.ndarray]:
@@ -308,10 +309,11 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
         ax.legend(loc="best")
 
 
+@reads
 def plot_run(run_dir: Path) -> list[Path]:
     """Every plot that has data, and a page of them (`overview.png`), in `<run_dir>/plots`."""
+    require_own(Path(run_dir))
     run = LoggedRun(run_dir)
-    require_own(run.path)
     folder = run.path / "plots"
     paths: list[Path] = []
     with kit.style():

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from regimen.errors import StorageError
-from regimen.files.storage import read_json, read_text, write_atomic
+from regimen.files.sealed import read_sealed, reads
+from regimen.files.storage import read_text, write_atomic
 from regimen.reports import diagnose
 from regimen.reports.page import PICTURES, embed, facts, folded, literal, page, section, tiles
 from regimen.reports.plots import LoggedRun, is_number, try_plot_run
@@ -35,6 +36,7 @@ MOST = 24  # pictures of one folder
 LEFT_OUT = ("eval_metrics", "eval_metrics_ci95", "stop_detail")  # shown elsewhere
 
 
+@reads
 def write_report(run_dir: Path, out: str | Path | None = None, draw: bool = False) -> Path:
     """Write `<run_dir>/report.html` (or `out`) from the run's files and the pictures in `plots/` and `replays/`, and
     return its path. Of a group of seeds: their statistics, its pictures and a row for each. `draw`: its curves first,
@@ -80,10 +82,10 @@ def run_page(run: LoggedRun) -> str:
 
 def group_page(path: Path) -> str:
     """The seeds of one setting."""
-    summary, runs = read_json(path / "summary.json"), sorted(path.glob("seed-*/config.yaml"))
+    summary, runs = read_sealed(path / "summary.json"), sorted(path.glob("seed-*/config.yaml"))
     rows = []
     for run in (p.parent for p in runs):
-        one, status = read_json(run / "summary.json"), read_json(run / "status.json")
+        one, status = read_sealed(run / "summary.json"), read_sealed(run / "status.json")
         row = {"seed": one.get("seed", run.name), "state": status.get("state", "unknown")}
         row |= {k: one.get(k) for k in ("env_steps", "episodes", "eval_return_mean", "success_rate", "stop_reason")}
         row["findings"] = ", ".join(f.code for f in _diagnosed(run)) or "none"

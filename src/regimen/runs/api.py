@@ -25,7 +25,8 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import RunFiles, read_config
-from regimen.files.storage import check_free, read_json, require_own
+from regimen.files.sealed import read_sealed, reading
+from regimen.files.storage import check_free, require_own
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import processes
 from regimen.runs.build import make_engine
@@ -122,7 +123,7 @@ def steps_of_runs(
     one that has ended stays as it is, and has its place in the program, whose last digits depend on its width."""
     ended = [] if extended else [k for k, path in enumerate(paths) if path_state(path) in ENDED]
     if len(ended) == len(paths):
-        return [Result(path, read_json(path / "summary.json")) for path in paths]
+        return [Result(path, read_sealed(path / "summary.json")) for path in paths]
     configs = list(trials.values()) if trials else [config.replace(seed=seed, seeds=None) for seed in seeds]
     with contextlib.ExitStack() as signalling:
         signals = signalling.enter_context(Signals())
@@ -152,7 +153,7 @@ def steps_of_runs(
                 if begun_before[k]:
                     say_running(learner, call.command)
             results = {result.run_dir: result for result in (yield from run(session, signalling))}
-    return [results.get(path) or Result(path, read_json(path / "summary.json")) for path in paths]
+    return [results.get(path) or Result(path, read_sealed(path / "summary.json")) for path in paths]
 
 
 def run(session: Session, signalling: contextlib.ExitStack) -> Steps[list[Result]]:
@@ -263,10 +264,10 @@ def train_further(
             if results[-1].exit_code:
                 break
         return group_result(path, results, console)
-    status = read_json(path / "status.json")
+    status = read_sealed(path / "status.json")
     if status.get("state") == "finished":
         console.event(f"finished before: {path}")
-        return Result(path, read_json(path / "summary.json"))
+        return Result(path, read_sealed(path / "summary.json"))
     return resume(path, command=command, console=console, callback=callback, env=given_env(config, handle))
 
 
@@ -346,7 +347,8 @@ def resume(
     def stored(run: Path) -> TrainConfig:
         source = RunFiles.open(run)
         require_own(source.path)
-        config = layers.from_dict(read_config(source.path))
+        with reading(source.path / "config.yaml"):
+            config = layers.from_dict(read_config(source.path))
         if extended:
             config = config.replace(total_steps=total_steps, total_episodes=total_episodes)
         config = config.replace(device=device_name or config.device, devices=devices or config.devices)
@@ -377,7 +379,7 @@ def resume_group(call: Call, configs: list[TrainConfig], members: list[Path], ex
     results: list[Result] = []
     for path, config in zip(members, configs):
         if path_state(path) in ENDED and not extended:
-            results.append(Result(path, read_json(path / "summary.json")))
+            results.append(Result(path, read_sealed(path / "summary.json")))
             continue
         files = RunFiles.open(path)
         files.lock()

@@ -8,12 +8,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from regimen.config import layers
 from regimen.errors import StorageError
-from regimen.files.run_dir import RunFiles
-from regimen.files.storage import check_free, plain, read_json, write_atomic
+from regimen.files.run_dir import RunFiles, write_config
+from regimen.files.sealed import read_sealed
+from regimen.files.storage import check_free
 from regimen.runs.learner import Learner
 
 ENDED = ("finished", "diverged")  # states of runs that nothing more is done for
@@ -40,20 +39,19 @@ def closing(files: list[RunFiles]) -> Iterator[None]:
 def say_running(learner: Learner, command: str) -> None:
     """Let the files say that this process trains a run again, and with which settings."""
     files = learner.files
-    data = yaml.safe_dump(plain(layers.to_dict(learner.config), finite=False), sort_keys=False, allow_unicode=True)
-    write_atomic(files.path / "config.yaml", data)
+    write_config(files.path, layers.to_dict(learner.config))
     files.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
     if command:
         files.event(f"command: {command}")
 
 
 def path_state(path: Path) -> str | None:
-    return read_json(path / "status.json").get("state")
+    return read_sealed(path / "status.json").get("state")
 
 
 def program_of(path: Path) -> tuple[int, bool]:
     """How many runs were trained in one program with this one, and whether their hyper-parameters differ."""
-    program = read_json(path / "status.json").get("program")
+    program = read_sealed(path / "status.json").get("program")
     if not isinstance(program, dict):
         return 1, False
     learners = program.get("learners")

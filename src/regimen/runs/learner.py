@@ -15,14 +15,16 @@ from regimen.engines import curriculum
 from regimen.engines.base import Engine, Progress
 from regimen.envs.metric import Metric
 from regimen.envs.registry import EnvHandle
-from regimen.files.checkpoint import Checkpoints
+from regimen.errors import StorageError
+from regimen.files.checkpoint import SEALED, Checkpoints
 from regimen.files.mlflow import Mirror
 from regimen.files.rows import SCHEDULE
 from regimen.files.run_dir import RunFiles
+from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import Json, read_json, write_atomic
 from regimen.policies.evaluate import Evaluation, interval
 from regimen.policies.export import described
-from regimen.policies.policy import read_policy, require_match, save_policy
+from regimen.policies.policy import read_files, read_policy, require_match, save_policy
 from regimen.runs.ledger import Ledger, Row
 from regimen.runs.stopping import Stop
 from regimen.statistics import mean_interval, sample_interval
@@ -105,6 +107,7 @@ class Learner:
         steps = ledger.counters.steps
         new_best = ledger.best_step == steps
         meta = {"wall_seconds": ledger.seconds, "identity": self.identity(), "run": ledger.state()}
+        meta["tallies"] = self.files.tallies()
         meta |= {} if self.lesson is None else {"lesson": self.lesson}
         origin = {"env": self.handle.id, "env_args": self.config.env_args, "seed": self.seed, "env_steps": steps}
 
@@ -131,12 +134,17 @@ class Learner:
     def load(self, which: str, warn: Callable[[str], None]) -> None:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""
         arrays, meta, path = self.checkpoints.load(which, warn)
-        identity = {"curriculum": "none"} | meta["identity"]  # older ones do not say
-        require_match(identity, self.identity(), f"the checkpoint {path}")
-        self.engine.restore(self.k, arrays, f"the checkpoint {path}")
-        finished = read_json(self.path / "status.json").get("state") in ("finished", "diverged")
-        self.ledger.restore(meta["run"], meta["wall_seconds"], finished)
-        self.lesson = meta.get("lesson")
+        status, what = self.path / "status.json", f"the checkpoint {path}"
+        if meta["schema"] >= SEALED and not status.is_file():
+            raise StorageError(f"{status} is missing, which says how the run was trained; put it back as it was")
+        with reading(what):
+            identity = {"curriculum": "none"} | meta["identity"]  # older ones do not say
+            require_match(identity, self.identity(), what)
+            self.files.require_tallies(meta.get("tallies", {}))
+            self.engine.restore(self.k, arrays, what)
+            finished = read_sealed(status).get("state") in ("finished", "diverged")
+            self.ledger.restore(meta["run"], meta["wall_seconds"], finished)
+            self.lesson = meta.get("lesson")
 
     def rewind(self) -> None:
         """Make the files those of the moment that was loaded: what came later is about to be written anew."""
@@ -149,7 +157,7 @@ class Learner:
     def restore_policy(self, steps: int) -> None:
         """`policy/` as it was: the best by evaluation, or that of this moment where the best is no longer kept."""
         folder, step = self.path / "policy", self.ledger.best_step if self.ledger.best is not None else steps
-        if read_json(folder / "config.json").get("env_steps") != step:
+        if policy_step(folder) != step:
             copies = [self.checkpoints.path / str(s) / "policy" for s in (step, steps)]
             copy = next((path for path in copies if path.is_dir()), None)
             if copy is None:  # nothing was saved yet
@@ -207,6 +215,14 @@ class Learner:
             "solved": None if threshold is None else mean >= threshold,
         } | final_metrics(best, self.handle.metrics)
         return out if best.success is None else out | {"success_rate": float(best.success.mean())}
+
+
+def policy_step(folder: Path) -> int | None:
+    """The env step of a policy; None where it is damaged or not there."""
+    try:
+        return read_files(folder)[0].get("env_steps")
+    except StorageError:
+        return None
 
 
 def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> Json:

@@ -16,7 +16,8 @@ from regimen.errors import RegimenError, StorageError
 from regimen.files.console import Console
 from regimen.files.mlflow import Mirror
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
-from regimen.files.storage import Json, read_json, write_json
+from regimen.files.sealed import read_sealed, write_sealed
+from regimen.files.storage import Json, read_json
 from regimen.files.stores import default_uri, registry_name, without_password
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
@@ -54,7 +55,7 @@ class Result:
     def metrics(self) -> dict[str, Metric]:
         """What the environment declares of its metrics, by name."""
         path = self.runs[0].run_dir if self.runs else self.run_dir
-        return from_table(read_json(path / "status.json").get("metrics"))
+        return from_table(read_sealed(path / "status.json").get("metrics"))
 
     @cached_property
     def history(self) -> list[Json]:
@@ -148,7 +149,7 @@ def track_again(path: Path, uri: str | None = None) -> str:
     with contextlib.closing(RunFiles.open(path)) as files:
         files.lock()
         config, record = files.config, read_json(path / "mlflow.json")
-        summary, status = read_json(path / "summary.json"), read_json(path / "status.json")
+        summary, status = read_sealed(path / "summary.json"), read_sealed(path / "status.json")
         track = config.get("track") or {}
         store = str(uri or track.get("uri") or record.get("uri") or default_uri(path))
         env = str(summary.get("env", config.get("env")))
@@ -193,7 +194,7 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
             "eval_return_iqm_ci95": interval(bootstrap_interval(scores, iqm)),
             "solved": None if solved[0] is None else sum(map(bool, solved)),
         }
-    write_json(path / "summary.json", summary)
+    write_sealed(path / "summary.json", summary)
     if evaluated:
         between = summary["eval_return_iqm_ci95"]
         within = f" (95% interval {between[0]:.1f} to {between[1]:.1f})" if between else ""

@@ -23,7 +23,8 @@ from regimen.engines import device
 from regimen.envs import registry
 from regimen.errors import ConfigError
 from regimen.files.console import Console
-from regimen.files.storage import Json, read_json
+from regimen.files.sealed import read_sealed
+from regimen.files.storage import Json
 from regimen.policies.evaluate import evaluate_policy
 from regimen.policies.policy import Policy, load_policy
 from regimen.policies.target import OBJECT
@@ -87,7 +88,7 @@ class Trainer(Answering):
         finally:
             steps.close()
             if path is not None:
-                self.result = Result(path, read_json(path / "summary.json"))
+                self.result = Result(path, read_sealed(path / "summary.json"))
 
     def begin(self) -> tuple[Any, State]:
         """The algorithm bound to the environment's spaces, and its first state: for `sample`, `value` and `update`."""

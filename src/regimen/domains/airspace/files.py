@@ -171,7 +171,7 @@ def _read(path: str, stamp: int) -> ScenarioFile:
         data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=no_constant)
     except json.JSONDecodeError as e:
         raise ConfigError(f"{where}: line {e.lineno}, column {e.colno}: not JSON: {e.msg}") from e
-    except (OSError, UnicodeDecodeError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise ConfigError(f"{where}: cannot be read: {e}") from e
     return parse(data, where)
 
@@ -202,7 +202,7 @@ class Fields:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(f"{key}: {json.dumps(value)[:40]} is not a number")
-        if not math.isfinite(value):
+        if not -1e300 < value < 1e300:  # of whole numbers, too
             raise self.error(f"{key}: {value} is not finite")
         if not low <= value <= high:
             raise self.error(f"{key}: {value:g} is out of range; it must be between {low:g} and {high:g}")

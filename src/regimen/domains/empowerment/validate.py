@@ -13,7 +13,6 @@ from regimen import trees
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import bind_algorithm
 from regimen.config import layers as settings
-from regimen.config import presets
 from regimen.config.regimen import resolve
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import reach
@@ -26,6 +25,8 @@ from regimen.domains.empowerment.solution import Solution
 from regimen.envs import registry
 from regimen.errors import UsageError
 from regimen.files.checkpoint import Checkpoints
+from regimen.files.run_dir import read_config
+from regimen.files.sealed import reading
 from regimen.files.storage import require_own, write_json
 from regimen.reports.figure import GREY, picture
 from regimen.reports.table import Table
@@ -208,7 +209,8 @@ def run_config(run: str | Path) -> tuple[TrainConfig, Path]:
         inside = sorted(p.parent.name for p in path.glob("*/config.yaml"))
         hint = f"; it holds the runs {', '.join(inside[:5])}: name one" if inside else ""
         raise UsageError(f"RUN: {path} is not a run directory{hint}")
-    config = settings.from_dict(presets.load_yaml(path / "config.yaml", "config"))
+    with reading(path / "config.yaml"):
+        config = settings.from_dict(read_config(path))
     if config.algorithm != "empowerment":
         raise UsageError(
             f"RUN: {path} is a run of {config.algorithm}; only runs of empowerment have values to validate"

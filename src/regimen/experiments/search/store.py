@@ -10,7 +10,7 @@ Files that a state does not name any more are removed only after the state that 
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,15 +23,16 @@ from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.methods import Belief, Evidence, current
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays, Saved
-from regimen.files.storage import CsvLog, cell, plain, write_atomic, write_json, writing
+from regimen.files.sealed import load_object, reading, unseal, write_sealed
+from regimen.files.storage import CsvLog, cell, plain, read_bytes, write_atomic, writing
 from regimen.reports.table import Table
 
 if TYPE_CHECKING:
     from regimen.experiments.search.loop import Verdict
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no digests
 MOST = 30_000  # candidates in all frames together: what the page reads is bounded
-BOOKS = ("files", "current", "rows", "serial", "updates")  # what a store keeps beside the state of the search
+BOOKS = ("files", "digests", "current", "rows", "serial", "updates")  # what a store keeps beside the search
 TRAINING = ("trial", "candidate", "order", "update", "episodes", "total_episodes", "value", "rate", "seconds")
 
 
@@ -52,6 +53,7 @@ class Store:
         self.path, self.names = Path(path), names or Names()
         self.identity: Saved = {}
         self.files: dict[str, str] = {}  # name of a policy -> its file
+        self.digests: dict[str, str] = {}  # of those files
         self.current: str | None = None  # of the policy in training
         self.rows = 0
         self.serial = 0
@@ -68,13 +70,13 @@ class Store:
             with writing(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
             return None
-        try:
-            saved = json.loads(file.read_text())
-            identity_before = saved["identity"]
-        except (OSError, ValueError, KeyError, TypeError) as e:
-            raise StorageError(f"{file} is damaged: {e}") from e
-        if saved.get("schema", 0) > SCHEMA:
-            raise StorageError(f"{file} was written by a newer version (schema {saved['schema']} > {SCHEMA})")
+        with reading(file):
+            saved = unseal(load_object(file), str(file), SCHEMA)
+            identity_before, schema = saved["identity"], saved["schema"]
+            if schema > SCHEMA:
+                raise StorageError(f"{file} was written by a newer version (schema {schema} > {SCHEMA})")
+            books = {name: saved.get(name, {}) if name == "digests" else saved[name] for name in BOOKS}
+            books["updates"] = {int(trial): n for trial, n in books["updates"].items()}
         different = difference(identity_before, self.identity)
         if different is not None:
             name, old, new = different
@@ -82,9 +84,8 @@ class Store:
                 f"{self.path} holds another search: its {name} is {short(old)}, this one's is {short(new)}; "
                 "continue it with the settings it was begun with, or name another directory with --out"
             )
-        for name in BOOKS:
-            setattr(self, name, saved[name])
-        self.updates = {int(trial): n for trial, n in self.updates.items()}
+        for name, value in books.items():
+            setattr(self, name, value)
         self.rewind()
         return saved
 
@@ -93,9 +94,10 @@ class Store:
             self.current = None
         elif arrays is not None:
             self.current = self.write(arrays, "current")
-        books = {name: getattr(self, name) for name in BOOKS}
-        write_json(self.path / "state.json", {"schema": SCHEMA, "identity": self.identity, **books, **state})
         in_use = {*self.files.values(), self.current}
+        self.digests = {file: digest for file, digest in self.digests.items() if file in in_use}
+        books = {name: getattr(self, name) for name in BOOKS}
+        write_sealed(self.path / "state.json", {"identity": self.identity, **books, **state}, SCHEMA)
         for file in (self.path / "policies").glob("*.safetensors"):
             if file.name not in in_use:
                 file.unlink(missing_ok=True)
@@ -111,16 +113,23 @@ class Store:
         file = f"{name}-{self.serial}.safetensors"
         with writing(self.path):
             (self.path / "policies").mkdir(exist_ok=True)
-        write_atomic(self.path / "policies" / file, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
+        data = save({k: np.asarray(v, order="C") for k, v in arrays.items()})
+        write_atomic(self.path / "policies" / file, data)
+        self.digests[file] = hashlib.sha256(data).hexdigest()
         return file
 
     def policy(self, name: str) -> Arrays:
         """Read a policy by the name it was saved as, or by its file."""
-        from safetensors.numpy import load_file
+        from safetensors.numpy import load
 
         file = self.path / "policies" / self.files.get(name, name)
         try:
-            return load_file(file)
+            data = read_bytes(file)
+            if self.digests and hashlib.sha256(data).hexdigest() != self.digests.get(file.name):
+                raise StorageError(f"the policy {file} is damaged: it has changed since it was written")
+            return load(data)
+        except StorageError:
+            raise
         except Exception as e:  # safetensors has errors of its own
             raise StorageError(f"the policy {file} is missing or damaged: {e}") from e
 
@@ -139,11 +148,12 @@ class Store:
     def rewind(self) -> None:
         """Drop rows that were written after the state was."""
         file = self.path / "training.csv"
-        if not file.exists():
-            self.rows = 0
-            return
-        lines = file.read_bytes().splitlines(keepends=True)
-        if len(lines) != self.rows + 1 or not lines[-1].endswith(b"\n"):
+        lines = read_bytes(file).splitlines(keepends=True) if file.exists() else []
+        whole = sum(line.endswith(b"\n") for line in lines)
+        if self.rows and whole < self.rows + 1:
+            there = max(whole - 1, 0)
+            raise StorageError(f"{file} has {there} of the {self.rows} rows that the search has logged; put it back")
+        if lines and len(lines) != self.rows + 1:
             write_atomic(file, b"".join(lines[: self.rows + 1]))
 
     def write_log(self, space: Space, verdicts: Sequence[Verdict]) -> None:

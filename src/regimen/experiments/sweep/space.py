@@ -24,9 +24,9 @@ from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import field_types, optional
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
-from regimen.files.storage import read_json, write_json
+from regimen.files.sealed import load_object, reading, unseal, write_sealed
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no digest
 DRAWS = 20  # trials of a random sweep that does not say how many
 KINDS = ("uniform", "log", "int", "logint", "choice")
 PLAN, DATABASE = "plan.json", "study.db"
@@ -157,18 +157,20 @@ class SweepPlan:
         return None
 
     def save(self, folder: Path) -> None:
-        write_json(folder / PLAN, asdict(self))
+        write_sealed(folder / PLAN, asdict(self), SCHEMA)
 
     @classmethod
     def load(cls, folder: Path) -> SweepPlan:
-        data = trust.named(read_json(folder / PLAN), folder / PLAN)
-        if not data:
+        path = folder / PLAN
+        if not path.exists():
             raise StorageError(f"{folder} is not a sweep: it has no {PLAN}; name an environment to begin one")
-        if data.get("schema", 0) > SCHEMA:
-            raise StorageError(f"{folder} was written by a newer version (schema {data['schema']} > {SCHEMA})")
-        data["grid"] = {k: tuple(v) for k, v in data["grid"].items()}
-        data["random"] = {k: Draw(**(v | {"choices": tuple(v["choices"])})) for k, v in data["random"].items()}
-        return cls(**data)
+        with reading(path):
+            data = trust.named(unseal(load_object(path), str(path), SCHEMA), path)
+            if data["schema"] > SCHEMA:
+                raise StorageError(f"{folder} was written by a newer version (schema {data['schema']} > {SCHEMA})")
+            data["grid"] = {k: tuple(v) for k, v in data["grid"].items()}
+            data["random"] = {k: Draw(**(v | {"choices": tuple(v["choices"])})) for k, v in data["random"].items()}
+            return cls(**data | {"schema": SCHEMA})
 
 
 def make_plan(

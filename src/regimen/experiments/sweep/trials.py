@@ -19,7 +19,8 @@ from regimen.config import trust
 from regimen.errors import StorageError
 from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
-from regimen.files.storage import Appender, plain, read_json, utc_now, write_atomic, write_json
+from regimen.files.sealed import read_sealed, write_sealed
+from regimen.files.storage import Appender, plain, utc_now, write_atomic
 from regimen.reports.comparison import Measured, resolve_metric
 
 TrialResult = dict[str, Any]  # a file of `results/`: trial, params, state, seeds, env_steps ..., value where it has one
@@ -50,7 +51,7 @@ class SweepFiles:
 
     def result(self, n: int) -> TrialResult | None:
         path = self.result_path(n)
-        return read_json(path) if path.is_file() else None
+        return read_sealed(path) or None
 
     def results(self) -> list[TrialResult]:
         """The results of the trials that are done, by number."""
@@ -71,7 +72,7 @@ class SweepFiles:
             raise StorageError(f"{path} exists: trial {n} was done before")
         path.parent.mkdir(parents=True, exist_ok=True)
         result = {"trial": n, **values, "finished": utc_now()}
-        write_json(path, result)
+        write_sealed(path, result)
         return result
 
     @contextlib.contextmanager
@@ -92,14 +93,14 @@ class SweepFiles:
     def discard_torn(self, n: int) -> None:
         """Remove what a kill left of a run directory before its configuration was written: it cannot be resumed."""
         for path in self.runs(n):
-            if path.is_dir() and (not (path / "config.yaml").is_file() or not read_json(path / "status.json")):
+            if path.is_dir() and (not (path / "config.yaml").is_file() or not read_sealed(path / "status.json")):
                 shutil.rmtree(path)
 
     def measured(self, n: int) -> TrialResult:
         """What the runs of a trial say: its value is the mean of the metric over seeds."""
         paths = self.runs(n)
-        states = [read_json(path / "status.json").get("state", "missing") for path in paths]
-        summaries = [read_json(path / "summary.json") for path in paths]
+        states = [read_sealed(path / "status.json").get("state", "missing") for path in paths]
+        summaries = [read_sealed(path / "summary.json") for path in paths]
         runs = [Measured(path) for path in paths if (path / "config.yaml").is_file()]
         evaluated = [run for run in runs if run.values]
         metric = self.plan.metric

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from regimen.config import domains
+from regimen.config import domains, yaml_files
 from regimen.errors import ConfigError, EnvError, nearest
+from regimen.files.storage import read_plain
 
 if TYPE_CHECKING:
     from regimen.domains.empowerment.worlds.world import World
@@ -45,16 +46,18 @@ def load(path: str) -> World:
 def read(path: str) -> dict[str, object]:
     """What a map file says, not yet checked."""
     try:
-        text = Path(path).expanduser().read_text()
+        text = read_plain(Path(path).expanduser())
     except (OSError, UnicodeDecodeError) as e:
         raise EnvError(f"world:{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
     if not any(line.startswith("map:") for line in text.splitlines()):
         return {"map": text}
     try:
-        data = yaml.safe_load(text)
+        data = yaml_files.load(text)
     except yaml.YAMLError as e:
         raise EnvError(f"world:{path}: not YAML: {' '.join(str(e).split())}") from e
-    return dict(data)
+    if not isinstance(data, dict):
+        raise EnvError(f"world:{path}: it holds no `map:`")
+    return data
 
 
 def build(data: Mapping[str, object], where: str) -> World:
