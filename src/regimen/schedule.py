@@ -5,6 +5,7 @@ make ceil(M / size) minibatches whose sizes differ by at most one. With several 
 them; each takes that share of its own rows to every minibatch, and gradients are means over the rows of all.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ def shuffle(words: Array, positions: Array, count: Array | int) -> Array:
 class RowMatrix:
     """The rows of a pytree [T, B, ...] as one matrix, so that a minibatch is one gather."""
 
-    matrix: Array  # [T * B, D] float32, integers bit-cast
+    matrix: Array  # [T * B, D] float32, integers bit-cast, bytes four to a word
     order: Array | None  # [T * B] valid rows first; None: all rows are valid
     count: Array | int  # valid rows
     unpack: Callable[[Array], PyTree]
@@ -95,8 +96,10 @@ def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Ro
         flat = leaf.reshape(n, -1)
         shapes.append(leaf.shape[valid.ndim :])
         dtypes.append(leaf.dtype)
-        if leaf.dtype in (jnp.bool_, jnp.uint8):
+        if leaf.dtype == jnp.bool_:
             flat = flat.astype(jnp.float32)
+        elif leaf.dtype == jnp.uint8:
+            flat = words_of(flat)
         elif leaf.dtype != jnp.float32:
             flat = lax.bitcast_convert_type(flat.astype(jnp.int32), jnp.float32)
         columns.append(flat)
@@ -105,8 +108,10 @@ def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Ro
     def unpack(matrix: Array) -> PyTree:
         parts = []
         for part, shape, dtype in zip(jnp.split(matrix, cuts, axis=1), shapes, dtypes):
-            if dtype in (jnp.bool_, jnp.uint8):
+            if dtype == jnp.bool_:
                 part = part.astype(dtype)
+            elif dtype == jnp.uint8:
+                part = lax.bitcast_convert_type(part, dtype).reshape(part.shape[0], -1)[:, : math.prod(shape)]
             elif dtype != jnp.float32:
                 part = lax.bitcast_convert_type(part, jnp.int32).astype(dtype)
             parts.append(part.reshape(-1, *shape))
@@ -117,6 +122,12 @@ def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Ro
         return RowMatrix(matrix, None, n, unpack)
     order, count = compact(valid.reshape(n))
     return RowMatrix(matrix, order, count, unpack, dense)
+
+
+def words_of(rows: Array) -> Array:
+    """Bytes [N, K] as words of four: a picture takes the memory of its bytes."""
+    padded = jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
+    return lax.bitcast_convert_type(padded.reshape(rows.shape[0], -1, 4), jnp.float32)
 
 
 @dataclass(frozen=True)

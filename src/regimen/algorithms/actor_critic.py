@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from gymnasium import spaces as gym
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from regimen import distributions, spaces
@@ -17,7 +17,7 @@ from regimen.algorithms.own_loop import OwnLoop
 from regimen.algorithms.shared import next_values, optimizer, scheduled, values
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
-from regimen.networks import Shape, make_core, make_net
+from regimen.networks import Shape, choose, make_core, make_encoder, make_net, vector_space
 from regimen.schedule import RowMatrix, for_minibatches, pack
 from regimen.types import Array, Batch, Clock, Model, PyTree, Scalar, Spec, State
 
@@ -45,11 +45,14 @@ class ActorCriticBinding(Binding):
             raise ConfigError("algo.normalize_obs: the graph network reads masks and edges as they are; turn it off")
         if network.name == "graph" and self.dist.free_size > 1:
             raise ConfigError("algo.state_std: nodes of the graph network have no deviation of their own; set it true")
-        self.obs_size = spaces.flat_size(spec.observation_space)
-        self.core = make_core(network, self.obs_size)
-        space = spec.observation_space
+        self.inputs = choose(network, spec.observation_space)
+        self.notes = [self.inputs.words] if self.inputs.words else []
+        self.encoder = make_encoder(network, self.inputs)
+        size = self.inputs.vector_size if self.encoder is None else self.encoder.size
+        self.core = make_core(network, size)
+        space = spec.observation_space if self.encoder is None else vector_space(size)
         if self.core is not None:
-            space = gym.Box(-np.inf, np.inf, (self.core.size,))
+            space = vector_space(self.core.size)
         outputs = tuple(d.head_shape for d in self.elements.leaves.values())
         self.actor = make_net(network, Shape(space, outputs), 0.01)
         self.critic = make_net(network, Shape(space, ((1, heads),)), 1.0)
@@ -69,6 +72,8 @@ class ActorCritic(OwnLoop):
         params = {"actor": parts.actor.init(actor_key), "critic": parts.critic.init(critic_key)}
         if parts.core is not None:
             params["core"] = parts.core.init(jax.random.fold_in(actor_key, 1))
+        if parts.encoder is not None:
+            params["encoder"] = parts.encoder.init(jax.random.fold_in(actor_key, 2))
         if parts.dist.free_size:
             params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
         opt_state = optimizer(c).init(ravel_pytree(params)[0])
@@ -77,7 +82,7 @@ class ActorCritic(OwnLoop):
     def actor_params(self, state: State) -> PyTree:
         params = state.models["policy"].params
         out = {"actor": params["actor"], "log_std": params.get("log_std", FIXED)}
-        out |= {"core": params["core"]} if "core" in params else {}
+        out |= {name: params[name] for name in ("core", "encoder") if name in params}
         return out | ({"norm": state.norm["obs"]} if "obs" in state.norm else {})
 
     def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
@@ -86,7 +91,7 @@ class ActorCritic(OwnLoop):
 
     def act(self, params: PyTree, obs: PyTree, carry: PyTree, noise: PyTree, *, mask: PyTree = None, greedy=False):
         """Actions [..., *shape] as sampled, the recurrent carry, and `log_prob`; `mask` is a `spaces.mask_row`."""
-        parts, x = self.bound, self.features(obs, params.get("norm"))
+        parts, x = self.bound, self.embed(params, self.features(obs, params.get("norm")))
         before = {}
         if parts.core is not None:
             before = {"carry": carry}
@@ -95,8 +100,13 @@ class ActorCritic(OwnLoop):
         action = parts.dist.mode(out) if greedy else parts.dist.sample(out, noise)
         return action, carry, {} if greedy else before | {"log_prob": self.log_probs(out, action, mask)[0]}
 
+    def embed(self, params: PyTree, x: PyTree) -> Array:
+        """The vector [..., D] that the encoder makes of features; they are one themselves where there is none."""
+        encoder = self.bound.encoder
+        return x if encoder is None else encoder.apply(params["encoder"], x)
+
     def policy(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
-        """The distribution's parameters at features [..., D]."""
+        """The distribution's parameters at vectors [..., D]."""
         return self.bound.dist.params(self.bound.actor.apply(params["actor"], x), params.get("log_std", FIXED), mask)
 
     def log_probs(self, out: PyTree, action: PyTree, mask: Array | None) -> tuple[Array, Array | None]:
@@ -115,8 +125,9 @@ class ActorCritic(OwnLoop):
 
     def encode(self, params: PyTree, state: State, batch: Batch) -> Array:
         """What actor and critic see [T, B, D]. A recurrent core goes on from what the policy remembered, row by row."""
-        x = self.features(batch.obs, state.norm.get("obs"))
-        core = self.bound.core
+        x, core = self.features(batch.obs, state.norm.get("obs")), self.bound.core
+        if self.bound.encoder is not None:  # row by row: what is between its layers would take much memory at once
+            x = lax.map(lambda row: self.embed(params, row), x)
         return x if core is None else core.apply(params["core"], x, batch.extras["carry"])
 
     def values(self, params: PyTree, state: State, batch: Batch, x: Array) -> tuple[Array, Array]:
@@ -130,6 +141,7 @@ class ActorCritic(OwnLoop):
 
         def successor(index: Array) -> Array:
             new = self.features(jax.tree.map(lambda a: a[index], flat_obs), state.norm.get("obs"))
+            new = self.embed(params, new)
             return critic(new if parts.core is None else parts.core.apply(params["core"], new, flat_x[index]))
 
         value = values(critic, x, batch.length, parts.heads)
@@ -204,11 +216,12 @@ class ActorCritic(OwnLoop):
 
     def row_loss(self, loss: Loss, params: PyTree, row: PyTree) -> tuple[Array, Metrics]:
         """`loss(params, rows) -> ([W], {name: [W]})` on a minibatch of rows or of sequences, whose observations are
-        replaced by what the recurrent core makes of them."""
+        replaced by what the encoder and the recurrent core make of them."""
         core = self.bound.core
         if core is None:
-            return loss(params, row)
+            return loss(params, row.replace(obs=self.embed(params, row.obs)))
         rows, weight = row["rows"], row["weight"]
+        rows = rows.replace(obs=self.embed(params, rows.obs))
         x, fresh = jnp.swapaxes(rows.obs, 0, 1), jnp.swapaxes(row["fresh"], 0, 1)
         h = jnp.swapaxes(core.unroll(params["core"], x, row["carry"], fresh), 0, 1)  # [W, L, size]
         flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), rows.replace(obs=h))

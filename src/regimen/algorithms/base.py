@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, Self, TypeVar
 import jax
 import numpy as np
 
-from regimen import spaces
 from regimen.config.fields import Count
 from regimen.config.names import Answering
 from regimen.config.schema import NetworkConfig
 from regimen.config.validation import field_types
-from regimen.normalize import RunningStats
+from regimen.networks.inputs import Inputs, Norm
 from regimen.types import Array, Batch, PyTree, Scalar, Spec, State
 
 
@@ -42,6 +41,7 @@ class Binding:
     def __init__(self, spec: Spec, dist: Any = None):
         self.spec = spec
         self.dist = dist
+        self.inputs = Inputs(spec.observation_space)
 
     def replay_bytes(self) -> int:
         """Bytes of one learner's replay, without making it; 0 where there is none."""
@@ -142,21 +142,25 @@ class Algorithm(Answering):
         """Actions as elements of the action space, where `to_env` says more."""
         return self.to_env(action)
 
-    def features(self, obs: PyTree, norm: RunningStats | None) -> Array:
-        """Observations as networks read them [..., D]."""
-        x = spaces.flatten(self.bound.spec.observation_space, obs)
-        return x if norm is None else norm.normalize(x)
+    def features(self, obs: PyTree, norm: Norm | None) -> PyTree:
+        """Observations as networks read them: vectors [..., D], or `Features` where parts have encoders."""
+        return self.bound.inputs.normalize(self.bound.inputs.read(obs), norm)
 
     def first_norm(self) -> dict[str, PyTree]:
         """Normalisers before anything was observed."""
-        return {"obs": RunningStats.zero((self.bound.obs_size,))} if self.config.normalize_obs else {}
+        norm = self.bound.inputs.zero_norm() if self.config.normalize_obs else None
+        return {} if norm is None else {"obs": norm}
 
     def updated_norm(self, state: State, batch: Batch) -> dict[str, PyTree]:
         """The normalisers with the observations of a batch."""
         if "obs" not in state.norm:
             return state.norm
-        x = spaces.flatten(self.bound.spec.observation_space, batch.obs)
-        return state.norm | {"obs": state.norm["obs"].merge(RunningStats.of(x, batch.valid))}
+        return state.norm | {"obs": self.observed(state.norm["obs"], batch.obs, batch.valid)}
+
+    def observed(self, norm: Norm, obs: PyTree, valid: Array) -> Norm:
+        """A normaliser with further observations, of the rows where `valid`."""
+        inputs = self.bound.inputs
+        return inputs.merge(norm, inputs.statistics(obs, valid))
 
     @property
     def gamma(self) -> float:

@@ -69,9 +69,9 @@ class CQL(SAC):
         log = {"log": jnp.log(jnp.full(1, self.config.min_q_weight, jnp.float32))}
         return state.replace(models=state.models | {"lagrange": Model(log, self.optimizer().init(log))})
 
-    def draw(self, params: PyTree, x: Array, key: Array, mask: Array | None, n: int) -> BranchPolicy:
-        """What the policy would do in states x [B, D], `n` times over: numbers [n, B, X]."""
-        lead = (n, x.shape[0])
+    def draw(self, params: PyTree, x: PyTree, key: Array, mask: Array | None, n: int) -> BranchPolicy:
+        """What the policy would do in states x [B, ...], `n` times over: numbers [n, B, X]."""
+        lead = (n, *self.bound.inputs.lead(x))
         repeat = jax.tree.map(lambda a: jnp.broadcast_to(a, (n, *a.shape)), (self.distribution(params, x, mask), mask))
         return self.bound.branches.policy(repeat[0], self.bound.dist.noise(key, lead), repeat[1])
 
@@ -87,7 +87,9 @@ class CQL(SAC):
         log_prob = jnp.concatenate([like.log_prob[..., : branches.rows], density], axis=-1)
         return like.replace(numbers=numbers, log_prob=log_prob)
 
-    def proposals(self, params: PyTree, sample: NStepTransitions, x: Array, next_x: Array, key: Array) -> BranchPolicy:
+    def proposals(
+        self, params: PyTree, sample: NStepTransitions, x: PyTree, next_x: PyTree, key: Array
+    ) -> BranchPolicy:
         """Actions at every state: uniform, of the policy there, and of the policy at the successor [J, B, ...]."""
         keys, n = jax.random.split(key, 3), self.config.cql_samples
         if not self.bound.branches.size:  # choices only: the sum over them is exact
@@ -100,18 +102,17 @@ class CQL(SAC):
         numbers = jnp.concatenate([p.numbers for p in all_three])
         return here.replace(numbers=numbers, log_prob=jnp.concatenate(log_prob))
 
-    def log_integral(self, params: PyTree, x: Array, proposals: BranchPolicy) -> Array:
+    def log_integral(self, params: PyTree, x: PyTree, proposals: BranchPolicy) -> Array:
         """log int exp Q_i(s, a) da of both critics [2, B]: a sum over choices, a weighted mean over drawn numbers."""
         rows, number = self.bound.branches.rows, proposals.numbers.shape[0]
-        wide = jnp.broadcast_to(x, (number, *x.shape))
-        q = self.bound.branches.values(lambda y: self.critics(params, y), wide, proposals)  # [2, J, B, N]
+        q = self.branch_values(params, x, proposals)  # [2, J, B, N]
         if self.config.importance_sampling:
             q = q - proposals.log_prob[..., rows:].sum(-1)
         legal = proposals.log_prob[..., :rows].sum(-1) > -1e8  # what a mask forbids has a logit of -1e9
         q = jnp.where(legal, q, -jnp.inf)
         return jax.nn.logsumexp(q, axis=(1, 3)) - math.log(number)
 
-    def critic_loss(self, params: PyTree, sample: CQLTransitions, x: Array, target: Array) -> tuple[Array, Metrics]:
+    def critic_loss(self, params: PyTree, sample: CQLTransitions, x: PyTree, target: Array) -> tuple[Array, Metrics]:
         """The critics' loss and alpha (log int exp Q - Q), summed over both (eq. 4)."""
         loss, metrics = super().critic_loss(params, sample, x, target)
         assert sample.proposals is not None and sample.weight_q is not None
@@ -121,12 +122,12 @@ class CQL(SAC):
         metrics |= {"cql_loss": conservative, "cql_gap": mean(gap.mean(0), sample.weight)}
         return loss + conservative, metrics
 
-    def target(self, models: Models, sample: NStepTransitions, x: Array, key: Array) -> Array:
+    def target(self, models: Models, sample: NStepTransitions, x: PyTree, key: Array) -> Array:
         """r + gamma V(s') [B]; V without the entropy of the policy unless `backup_entropy`, so that Q is a return."""
         c, alpha = self.config, models["alpha"].params["log"]
         if c.max_q_backup:
             policy = self.draw(models["actor"].params, x, key, sample.next_mask, c.cql_samples)
-            q = self.values(models["critic"].target, jnp.broadcast_to(x, (c.cql_samples, *x.shape)), policy)
+            q = self.values(models["critic"].target, x, policy)
             value = jnp.where(policy.weight > 0, q, -jnp.inf).max((0, 2))
         else:
             policy = self.policy(models["actor"].params, x, key, sample.next_mask)
@@ -134,7 +135,7 @@ class CQL(SAC):
             value = self.soft(alpha if c.backup_entropy else jnp.full_like(alpha, -jnp.inf), policy, q)
         return sample.reward + sample.discount * value
 
-    def policy_loss(self, params: PyTree, models: Models, sample: CQLTransitions, x: Array, key: Array):
+    def policy_loss(self, params: PyTree, models: Models, sample: CQLTransitions, x: PyTree, key: Array):
         """SAC's; during the warm start with the likelihood of the data's actions in the place of Q."""
         loss, policy = super().policy_loss(params, models, sample, x, key)
         if not self.config.bc_steps or sample.cloning is None:

@@ -22,7 +22,7 @@ from regimen.types import Array, Batch, Model, PyTree, Record, Spec, State, pytr
 class VTraceRow(Record):
     """One row of a minibatch. K is the number of critic heads."""
 
-    obs: Array  # [D] normalised
+    obs: PyTree  # [D] normalised, or parts that an encoder makes it of
     action: PyTree
     behaviour: Array  # [] log-probability under the policy that acted
     corrected: Array  # [] and under the one V-trace evaluates
@@ -35,7 +35,7 @@ class VTraceRow(Record):
 class ComponentRow(Record):
     """One row that the weights of the reward's components are learned on."""
 
-    obs: Array  # [D] normalised
+    obs: PyTree  # [D] normalised, or parts that an encoder makes it of
     action: PyTree
     weight: Array  # [] clipped importance weight
     advantage: Array  # [K]
@@ -98,7 +98,7 @@ class IMPALA(ActorCritic):
 
     def weighted_log_prob(self, params: PyTree, row: ComponentRow) -> Array:
         """rho log pi(a | s) of whole actions [W], whose gradient is that of the current policy."""
-        out = self.policy(params, row.obs, row.mask)
+        out = self.policy(params, self.embed(params, row.obs), row.mask)
         return row.weight * self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
 
     def rows(self, state: State, batch: Batch) -> tuple[VTraceRow, dict[str, Array], State]:

@@ -13,7 +13,8 @@ from regimen import distributions, spaces
 from regimen.algorithms.base import Algorithm, Binding
 from regimen.algorithms.branches import FREE
 from regimen.config.schema import NetworkConfig
-from regimen.networks import Shape, make_net
+from regimen.errors import ConfigError
+from regimen.networks import choose, make_encoded
 from regimen.types import Array, Model, PyTree, Scalar, Spec, State
 
 Metrics = dict[str, Array]
@@ -61,9 +62,14 @@ class OffPolicyBinding(Binding):
         )
         super().__init__(spec, dist)
         self.elements = distributions.Elements(dist, "joint")
-        self.obs_size = spaces.flat_size(spec.observation_space)
+        if network.memory != "none":
+            raise ConfigError(
+                "network.memory: SAC, CQL and cloning learn from single transitions; use ppo, impala or appo"
+            )
+        self.inputs = choose(network, spec.observation_space)
+        self.notes = [self.inputs.words] if self.inputs.words else []
         heads = tuple(d.head_shape for d in self.elements.leaves.values())
-        self.actor = make_net(network, Shape(spec.observation_space, heads), 0.01)
+        self.actor = make_encoded(network, self.inputs, heads, 0.01)
 
 
 class OffPolicy(Algorithm):
@@ -81,8 +87,8 @@ class OffPolicy(Algorithm):
         """Factor of the rewards that the critics learn."""
         return 1
 
-    def distribution(self, params: PyTree, x: Array, mask: Array | None) -> PyTree:
-        """Parameters of the policy's distribution at features [..., D]."""
+    def distribution(self, params: PyTree, x: PyTree, mask: Array | None) -> PyTree:
+        """Parameters of the policy's distribution at features [...]."""
         return self.bound.dist.params(self.bound.actor.apply(params, x), FREE, mask)
 
     def log_likelihood(self, out: PyTree, action: PyTree, mask: Array | None) -> Array:

@@ -35,12 +35,17 @@ def _sample(algo: OwnLoop, state: State, obs: PyTree, key: Array, mask: Array | 
 
 @jax.jit
 def _values(algo: OwnLoop, state: State, obs: PyTree) -> Array:
-    x = algo.features(obs, state.norm.get("obs"))
-    return algo.bound.critic.apply(state.models["policy"].params["critic"], x)  # [K]
+    params = state.models["policy"].params
+    x = algo.embed(params, algo.features(obs, state.norm.get("obs")))
+    return algo.bound.critic.apply(params["critic"], x)  # [K]
 
 
 class OwnLoop(Algorithm):
     """What an actor-critic offers to a loop of somebody's own, as numpy."""
+
+    def embed(self, params: PyTree, x: PyTree) -> Array:
+        """The vector [..., D] that actor and critic read of features."""
+        raise NotImplementedError
 
     def sample(self, state: State, obs: PyTree, key: Array, mask: PyTree = None) -> tuple[PyTree, np.ndarray, Value]:
         """(action, log-probability, value) for one observation. Store the action, send `to_env(action)` to the
@@ -202,8 +207,7 @@ def as_batch(columns: dict[str, PyTree], valid: Array) -> Batch:
 def _end(algo: PPO, state: State, obs: PyTree, valid: Array, steps: Array, episodes: Array, kl: Array | None) -> State:
     norm, aux = state.norm, dict(state.aux)
     if "obs" in norm:
-        x = spaces.flatten(algo.bound.spec.observation_space, obs)
-        norm = norm | {"obs": norm["obs"].merge(RunningStats.of(x, valid))}
+        norm = norm | {"obs": algo.observed(norm["obs"], obs, valid)}
     if "kl_coef" in aux and kl is not None:
         aux["kl_coef"] = adapt(aux["kl_coef"], kl, algo.config.kl_target)
     return state.replace(norm=norm, aux=aux, clock=state.clock.advance(steps, episodes))

@@ -31,7 +31,7 @@ from regimen.types import Array, Batch, PyTree, Record, Scalar, Spec, State, pyt
 class PPORow(Record):
     """One row of a minibatch. K is the number of critic heads."""
 
-    obs: Array  # [D] normalised
+    obs: PyTree  # [D] normalised, or parts that an encoder makes it of
     action: PyTree
     log_prob: Array  # [] of the rollout policy, or [M] by element
     advantage: Array  # [K]
@@ -227,7 +227,7 @@ class PPO(ActorCritic, OwnUpdate):
 
     def log_prob(self, params: PyTree, row: PPORow) -> Array:
         """log pi(a | s) of whole actions [W]."""
-        out = self.policy(params, row.obs, row.mask)
+        out = self.policy(params, self.embed(params, row.obs), row.mask)
         return self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
 
     def knobs(self, state: State, weights: Array) -> Knobs:

@@ -15,9 +15,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from gymnasium import spaces as gym
 from jax import lax
 
 from regimen import spaces
@@ -30,7 +28,7 @@ from regimen.config.algorithms.sac import SACConfig
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.exploration import Pink
-from regimen.networks import Shape, make_net
+from regimen.networks import make_encoded
 from regimen.normalize import RunningStats
 from regimen.sources.dataset import Data
 from regimen.sources.replay import NStepTransitions, Replay
@@ -102,46 +100,54 @@ class SAC(OffPolicy):
         if self.bound.pink is not None:
             value, carry = self.bound.pink.step(carry, noise["pink"])
             white = self.bound.branches.with_numbers(white, value)
-        action, anything = dist.sample(out, white), self.bound.branches.uniform(white, mask, x.shape[:-1])
+        action, lead = dist.sample(out, white), self.bound.inputs.lead(x)
+        anything = self.bound.branches.uniform(white, mask, lead)
         return jax.tree.map(lambda a, b: jnp.where(params["random"] > 0, a, b), anything, action), carry, {}
 
-    def policy(self, params: PyTree, x: Array, key: Array, mask: Array | None) -> BranchPolicy:
-        """What the policy would do in states x [B, D]: every branch with its probability, numbers sampled."""
-        noise = self.bound.dist.noise(key, x.shape[:-1])
+    def policy(self, params: PyTree, x: PyTree, key: Array, mask: Array | None) -> BranchPolicy:
+        """What the policy would do in states x [B, ...]: every branch with its probability, numbers sampled."""
+        noise = self.bound.dist.noise(key, self.bound.inputs.lead(x))
         return self.bound.branches.policy(self.distribution(params, x, mask), noise, mask)
 
-    def values(self, params: PyTree, x: Array, policy: BranchPolicy) -> Array:
-        """The smaller of the two critics' Q of every branch [B, N]."""
-        return self.bound.branches.values(lambda y: self.critics(params, y), x, policy).min(0)
+    def values(self, params: PyTree, x: PyTree, policy: BranchPolicy) -> Array:
+        """The smaller of the two critics' Q of every branch [..., N]."""
+        return self.branch_values(params, x, policy).min(0)
 
-    def critics(self, params: PyTree, inputs: Array) -> Array:
-        """Both critics [2, ..., heads]."""
-        return jax.vmap(self.bound.critic.apply, (0, None))(params, inputs)
+    def branch_values(self, params: PyTree, x: PyTree, policy: BranchPolicy) -> Array:
+        """Both critics' Q of every branch [2, ..., N] in states x [B, ...]; the policy may have more axes in front."""
+        lead, critic = policy.numbers.shape[:-1], self.bound.critic
+
+        def one(params: PyTree, x: PyTree) -> Array:
+            z = critic.embed(params, x)
+            z = jnp.broadcast_to(z, (*lead, z.shape[-1]))
+            return self.bound.branches.values(partial(critic.read, params), z, policy)
+
+        return jax.vmap(one, (0, None))(params, x)
 
     def soft(self, log_alpha: Array, policy: BranchPolicy, q: Array) -> Array:
         """V = E_k[Q - sum_l alpha_l log pi_l], over the parts l that matter in branch k (eq. 3) [B]."""
         alpha = jnp.exp(log_alpha)[self.bound.branches.owner]  # [M]
         return (policy.weight * (q - (policy.log_prob * alpha).sum(-1))).sum(-1)
 
-    def target(self, models: Models, sample: NStepTransitions, x: Array, key: Array) -> Array:
+    def target(self, models: Models, sample: NStepTransitions, x: PyTree, key: Array) -> Array:
         """r + gamma V(s') from the slow critics (in eq. 5), over the steps that the sample spans [B]."""
         policy = self.policy(models["actor"].params, x, key, sample.next_mask)
         q = self.values(models["critic"].target, x, policy)
         return sample.reward + sample.discount * self.soft(models["alpha"].params["log"], policy, q)
 
-    def q_of(self, params: PyTree, x: Array, action: PyTree) -> Array:
+    def q_of(self, params: PyTree, x: PyTree, action: PyTree) -> Array:
         """Both critics' Q of actions that were taken [2, B]."""
         inputs, output = self.bound.branches.critic_inputs(action)
-        q = self.critics(params, jnp.concatenate([x, inputs], axis=-1))
+        q = jax.vmap(self.bound.critic.beside, (0, None, None))(params, x, inputs)
         return q[..., 0] if output is None else (q * output).sum(-1)
 
-    def critic_loss(self, params: PyTree, sample: NStepTransitions, x: Array, target: Array) -> tuple[Array, Metrics]:
+    def critic_loss(self, params: PyTree, sample: NStepTransitions, x: PyTree, target: Array) -> tuple[Array, Metrics]:
         """1/2 (Q_i(s, a) - target)^2 (eq. 5), summed over the two critics, a mean over rows; and what it says of Q."""
         q = self.q_of(params, x, sample.action)
         loss = 0.5 * mean(jnp.square(q - target).sum(0), sample.weight)
         return loss, {"value_loss": loss, "q_mean": mean(q.mean(0), sample.weight)}
 
-    def policy_loss(self, params: PyTree, models: Models, sample: NStepTransitions, x: Array, key: Array):
+    def policy_loss(self, params: PyTree, models: Models, sample: NStepTransitions, x: PyTree, key: Array):
         """E_k[sum_l alpha_l log pi_l - min_i Q_i] (eq. 7 and 9), and the policy it was taken of."""
         policy = self.policy(params, x, key, sample.mask)
         q = self.values(models["critic"].params, x, policy)
@@ -276,16 +282,14 @@ class SACBinding(OffPolicyBinding):
             raise ConfigError("network.name: the critic of SAC reads actions beside observations; 'graph' cannot")
         super().__init__(spec, network)
         self.branches = Branches(self.dist, c.exact_choices)
-        reads = gym.Box(-np.inf, np.inf, (self.obs_size + self.branches.in_size,), np.float32)
         critic = dataclasses.replace(network, name="mlp_norm") if c.layer_norm and network.name == "mlp" else network
-        self.critic = make_net(critic, Shape(reads, ((1, self.branches.heads),)), 0.01)
+        self.critic = make_encoded(critic, self.inputs, ((1, self.branches.heads),), 0.01, self.branches.in_size)
         drifts = c.exploration == "pink" and self.branches.size
         self.pink = Pink(self.branches.size, spec.max_episode_steps) if drifts else None
         rows = spec.rollout_rows
         self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers) if rows else None
         can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
-        options = spaces.logits(spec.action_space)
-        self.options = options if can_mask else 0
+        self.options = spaces.logits(spec.action_space) if can_mask else 0
 
     def empty_replay(self) -> PyTree:
         assert self.replay is not None

@@ -84,6 +84,8 @@ ENVS: dict[str, EnvEntry] = {
     "probe/multi_discrete": entry("probe:MultiDiscrete", "two choices, each with one right answer"),
     "probe/hybrid": entry("probe:Hybrid", "the right choice of three, and the right amount for it"),
     "probe/dict": entry("probe:DictObservation", "a Box, a Discrete and a MultiBinary part observed"),
+    "probe/set": entry("probe:SetProbe", "pays for the sign of the nearest of up to 6 entities in no order"),
+    "probe/image": entry("probe:ImageProbe", "bytes of 10 x 10 pixels: does the bar stand or lie"),
     "probe/components": entry("probe:ComponentsProbe", "two reward components, a metric and a success flag"),
     "probe/misleading": entry("probe:Misleading", "a bait that pays more than the task beside it"),
 }

@@ -132,7 +132,7 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 def from_dict(data: Mapping[str, object]) -> TrainConfig:
     """The inverse of `to_dict`: no preset, no defaults but those of fields the data does not name."""
     algorithm = check_algorithm(_peek_algorithm(data) or "ppo")
-    flat = flatten(data, algorithm, "config: ")
+    flat = {"network.encoder": "mlp"} | flatten(data, algorithm, "config: ")  # before there were any, all was a vector
     flat = effective_layer(str(flat.get("env")), flat, {})
     return validate(_build(TrainConfig, flat, algorithm))
 

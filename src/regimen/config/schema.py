@@ -44,6 +44,22 @@ class NetworkConfig:
     """Let the policy remember what it has seen: a recurrent layer in front of the actor and the critic."""
     memory_size: Natural = 64
     """Width of that layer."""
+    layer_norm: bool = False
+    """Normalise each hidden layer before its activation (the networks mlp and mlp_norm)."""
+    residual: bool = False
+    """Let each hidden layer after the first add to its input; they have one width, as `--hidden 256 256 256`."""
+    encoder: Literal["auto", "mlp", "cnn", "impala", "set"] = "auto"
+    """What reads the observation: `auto` chooses by its space (docs/encoders.md); `mlp` makes one vector of it, `cnn`
+    and `impala` convolve images, `set` reads rows of entities in no order."""
+    encoder_size: Natural | None = None
+    """Width of the encoder's layers; when not set 64 of a set, 32 of an embedding, and of an image 512 (Nature's
+    convolutions), 256 (IMPALA's) or 128 (a small one)."""
+    attention: bool = False
+    """Let each entity of a set take in the others, by one layer of attention."""
+    channels: Literal["auto", "first", "last"] = "auto"
+    """Which axis of an image holds its channels; `auto`: the first where it is shorter than the last."""
+    embedding: Literal["auto", "always", "never"] = "auto"
+    """Read choices (Discrete and MultiDiscrete) as learned vectors instead of one-hot; `auto`: beyond 1,024 options."""
 
 
 @dataclass(frozen=True)

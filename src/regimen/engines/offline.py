@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regimen import spaces
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm, spec_of
 from regimen.config.regimen import Regimen
@@ -22,7 +21,6 @@ from regimen.engines.base import Engine, Limits, Progress
 from regimen.engines.chunk import CompiledEngine, Turn, finite
 from regimen.envs.registry import EnvHandle
 from regimen.errors import StorageError
-from regimen.normalize import RunningStats
 from regimen.sources import dataset
 from regimen.sources.dataset import Data
 from regimen.sources.replay import Replay, Ring
@@ -77,8 +75,8 @@ class OfflineEngine(CompiledEngine):
         """A normaliser of observations is that of the data, from the start."""
         if "obs" not in state.norm:
             return state
-        x = spaces.flatten(self.algo.bound.spec.observation_space, self.data.rows.obs)
-        return state.replace(norm=state.norm | {"obs": RunningStats.of(x, self.data.rows.valid)})
+        rows = self.data.rows
+        return state.replace(norm=state.norm | {"obs": self.algo.bound.inputs.statistics(rows.obs, rows.valid)})
 
     def snapshot(self, k: int) -> PyTree:
         return super().snapshot(k) | {"data": self.digest}

@@ -284,6 +284,58 @@ class DictObservation(Probe):
 
 
 @native_env
+class SetProbe(Probe):
+    """Up to `capacity` entities with a distance and a sign, in no order; absent rows hold what means nothing. Pays 1
+    for the sign of the nearest one (action 1: positive), and for action 0 where there is none; costs 1 otherwise."""
+
+    capacity: int = 6
+    """The most entities."""
+
+    @property
+    def observation_space(self):
+        rows = spaces.Box(-1.0, 1.0, (self.capacity, 2), np.float32)
+        return spaces.Dict({"entities": rows, "entities_mask": spaces.MultiBinary(self.capacity)})
+
+    def first(self, key: Array) -> dict[str, Array]:
+        keys = jax.random.split(key, 4)
+        distance = jax.random.uniform(keys[0], (self.capacity,))
+        number = jax.random.randint(keys[1], (), 0, self.capacity + 1)
+        there = jax.random.permutation(keys[2], self.capacity) < number
+        rows = jnp.stack([distance, signs(keys[3], self.capacity)], axis=-1)
+        return {"entities": rows, "entities_mask": there.astype(jnp.int32)}
+
+    def reward(self, state: dict[str, Array], action: Array):
+        there, distance, sign = state["entities_mask"] > 0, *state["entities"].T
+        nearest = sign[jnp.argmin(jnp.where(there, distance, jnp.inf))]
+        return jnp.where((action == 1) == (there.any() & (nearest > 0)), 1.0, -1.0)
+
+
+@native_env
+class ImageProbe(Probe):
+    """Bytes of `side` x `side` pixels, noise and a bright bar of three pixels anywhere: action 1 pays 1 where it stands
+    and action 0 where it lies; the other costs 1."""
+
+    side: int = 10
+    """Pixels."""
+
+    observation_space = property(lambda self: spaces.Box(0, 255, (self.side, self.side, 1), np.uint8))
+
+    def reset(self, key: Array):
+        keys = jax.random.split(key, 4)
+        upright = jax.random.bernoulli(keys[0])
+        row, column = jax.random.randint(keys[1], (2,), 0, jnp.array([self.side, self.side - 2]))
+        rows, columns = jnp.arange(self.side)[:, None], jnp.arange(self.side)
+        bar = (rows == row) & (columns >= column) & (columns < column + 3)
+        noise = jax.random.randint(keys[2], bar.shape, 0, 64)
+        pixels = jnp.where(jnp.where(upright, bar.T, bar), 255, noise)
+        obs = pixels[..., None].astype(jnp.uint8)
+        return {"image": obs, "upright": upright}, obs
+
+    def step(self, key: Array, state: dict[str, Array], action: Array):
+        return state, over(state["image"], jnp.where((action == 1) == state["upright"], 1.0, -1.0))
+
+
+@native_env
 class ComponentsProbe(Probe):
     """Four steps; action 1 pays 1 in `progress` and costs 1/4 in `effort`. Success is having always chosen it."""
 

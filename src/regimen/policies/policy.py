@@ -250,7 +250,8 @@ def saved_algorithm(meta: Json, path: Path) -> Algorithm:
     name = meta["algorithm"]
     if name not in ALGORITHMS:
         raise StorageError(f"the policy in {path} is of algorithm '{name}', unknown here{nearest(name, ALGORITHMS)}")
-    network = NetworkConfig(**(meta["network"] | {"hidden": tuple(meta["network"]["hidden"])}))
+    network = {"encoder": "mlp"} | meta["network"]  # before there were encoders, all was a vector
+    network = NetworkConfig(**(network | {"hidden": tuple(network["hidden"])}))
     return make_algorithm(name, config_of(ALGORITHMS[name].config, meta["algo"]), network)
 
 

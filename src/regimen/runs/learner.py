@@ -248,7 +248,8 @@ def identity(config: TrainConfig, handle: EnvHandle) -> dict[str, str]:
         "observation space": spaces.describe(handle.observation_space),
         "action space": spaces.describe(handle.action_space),
         "network": f"{net.name} {list(net.hidden)} {net.activation}"
-        + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}"),
+        + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}")
+        + ("" if net.encoder in ("auto", "mlp") else f" {net.encoder}"),
     } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
 
 

@@ -297,8 +297,7 @@ def gain(algo: PPO, old: State, new: State, batch: Batch) -> Array:
     improvement that the surrogate objective claims."""
     reward, factors, _ = algo.bound.components.rewards(algo.config, old, batch)
     rows, _ = algo.advantages(old, batch, reward, factors)
-    out = algo.policy(new.models["policy"].params, rows.obs, rows.mask)
-    log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action, rows.mask)[0])
+    log_prob = algo.log_prob(new.models["policy"].params, rows)
     ratio = jnp.exp(jnp.minimum(log_prob - rows.log_prob, 20.0))
     weight = batch.valid / batch.valid.sum()
     advantage = rows.advantage.sum(-1)

@@ -1,0 +1,41 @@
+"""Networks: what reads an observation (`choice.py`, `inputs.py`, `encoders.py`, `images.py`), what decides (`mlp.py`,
+`graph.py`) and what remembers (`recurrent.py`). Only this package imports flax: everything else sees pure functions and
+plain-dict parameters."""
+
+from regimen.networks.build import (
+    NETWORKS,
+    EncodedNet,
+    Encoder,
+    make_encoded,
+    make_encoder,
+    make_net,
+    register_network,
+    vector_space,
+)
+from regimen.networks.choice import choose
+from regimen.networks.graph import graph_parts, unpack_bits
+from regimen.networks.inputs import Features, Inputs
+from regimen.networks.layers import Net, Settings, Shape, orthogonal
+from regimen.networks.recurrent import Core, make_core
+
+__all__ = [
+    "NETWORKS",
+    "Core",
+    "EncodedNet",
+    "Encoder",
+    "Features",
+    "Inputs",
+    "Net",
+    "Settings",
+    "Shape",
+    "choose",
+    "graph_parts",
+    "make_core",
+    "make_encoded",
+    "make_encoder",
+    "make_net",
+    "orthogonal",
+    "register_network",
+    "unpack_bits",
+    "vector_space",
+]

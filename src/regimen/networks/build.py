@@ -1,0 +1,96 @@
+"""Networks by name, and encoders in front of them, as pure functions."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces as gym
+
+from regimen.errors import ConfigError, nearest
+from regimen.networks.encoders import Encoders
+from regimen.networks.graph import GraphNet
+from regimen.networks.inputs import Inputs
+from regimen.networks.layers import Net, Settings, Shape, pure
+from regimen.networks.mlp import MLP, NormedMLP
+from regimen.types import Array, PyTree
+
+NetworkBuilder = Callable[..., nnx.Module]
+NETWORKS: dict[str, NetworkBuilder] = {"mlp": MLP, "mlp_norm": NormedMLP, "graph": GraphNet}
+
+
+def register_network(name: str, builder: NetworkBuilder) -> None:
+    """Make `builder(shape, config, final_scale, rngs) -> nnx.Module` available as `--network.name NAME`; `shape` says
+    what it reads and puts out (`Shape`)."""
+    NETWORKS[name] = builder
+
+
+def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
+    """The network named in `config`, from vectors of `shape.in_size` to vectors of `shape.out_size`."""
+    if config.name not in NETWORKS:
+        raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")
+
+    return Net(*pure(lambda rngs: NETWORKS[config.name](shape, config, final_scale, rngs)))
+
+
+class Encoder(NamedTuple):
+    """The encoders of an observation as two pure functions."""
+
+    init: Callable[[Array], PyTree]  # key -> params
+    apply: Callable[[PyTree, PyTree], Array]  # params, `Features` -> [..., size]
+    size: int
+
+
+def make_encoder(config: Settings, inputs: Inputs) -> Encoder | None:
+    """What reads the parts of an observation; None where it is a vector alone."""
+    if not inputs.parts:
+        return None
+    init, apply = pure(lambda rngs: Encoders(inputs, config, rngs))
+    return Encoder(init, apply, Encoders(inputs, config, nnx.Rngs(0)).out_size)
+
+
+class EncodedNet(NamedTuple):
+    """A network, and the encoder of its own in front of it where the observation has parts that need one."""
+
+    encoder: Encoder | None
+    net: Net
+
+    def init(self, key: Array) -> PyTree:
+        if self.encoder is None:
+            return self.net.init(key)
+        return {"encoder": self.encoder.init(jax.random.fold_in(key, 1)), "net": self.net.init(key)}
+
+    def embed(self, params: PyTree, x: PyTree) -> Array:
+        """What the encoder makes of an observation: a vector [..., D]."""
+        return x if self.encoder is None else self.encoder.apply(params["encoder"], x)
+
+    def read(self, params: PyTree, vector: Array) -> Array:
+        """What the network makes of that vector."""
+        return self.net.apply(params if self.encoder is None else params["net"], vector)
+
+    def beside(self, params: PyTree, x: PyTree, numbers: Array) -> Array:
+        """What it makes of an observation and of further numbers."""
+        return self.read(params, jnp.concatenate([self.embed(params, x), numbers], axis=-1))
+
+    def apply(self, params: PyTree, x: PyTree) -> Array:
+        return self.read(params, self.embed(params, x))
+
+
+def make_encoded(
+    config: Settings, inputs: Inputs, heads: tuple[tuple[int, int], ...], final_scale: float, beside: int = 0
+) -> EncodedNet:
+    """A network with an encoder of its own, that reads `beside` further numbers beside the observation."""
+    encoder = make_encoder(config, inputs)
+    if encoder is None and not beside:
+        space = inputs.space
+    else:
+        size = inputs.vector_size if encoder is None else encoder.size
+        space = vector_space(size + beside)
+    return EncodedNet(encoder, make_net(config, Shape(space, heads), final_scale))
+
+
+def vector_space(size: int) -> gym.Box:
+    """The space of what an encoder puts out."""
+    return gym.Box(-np.inf, np.inf, (size,), np.float32)
