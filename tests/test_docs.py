@@ -220,6 +220,7 @@ COMPLETE = {
     "extending.md": (0, 1, 2, 3, 4, 5, 6, 7),
     "empowerment.md": (0,),
     "environments.md": (0, 2),
+    "encoders.md": (0,),
     **{f"coming_from/{page.name}": (0,) for page in (ROOT / "docs" / "coming_from").glob("*.md")},
     "offline.md": (0,),
     "workflow_search.md": (0,),
