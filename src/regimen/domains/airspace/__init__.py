@@ -61,5 +61,9 @@ DOMAIN = Domain(
             examples=("regimen scenario list",),
         ),
     },
-    functions={"analyse": "regimen.domains.airspace.analysis.analysis:analyse"},
+    functions={
+        "analyse": "regimen.domains.airspace.analysis.analysis:analyse",
+        "observe": "regimen.domains.airspace.traffic:observe_traffic",
+        "commands": "regimen.domains.airspace.traffic:commands",
+    },
 )

@@ -258,14 +258,9 @@ class Airspace(NativeEnv):
 
     def observe(self, state: AirspaceState, all_pairs: pairs.PairTable | None, progress: Array, safety: Array) -> Array:
         """[N, D]; `progress` and `safety` are the changes that the compat observation shows."""
-        present = state.scenario.present
-        if self.observation == "compat":
-            obs = observe.compat(state, present, progress, safety, self.neighbors)
-        else:
-            assert all_pairs is not None
-            left = (self.max_episode_steps - state.time).astype(jnp.float32)
-            obs = observe.clean(state, all_pairs, left, dynamics.DECISION, self.neighbors)
-        return jnp.where(present[:, None], obs, 0.0)
+        left = (self.max_episode_steps - state.time).astype(jnp.float32)
+        change = observe.Change(state.waypoint_distance, progress, safety)
+        return observe.show(self, observe.view_of(state), all_pairs, left, change)
 
     def step(self, key: Array, state: AirspaceState, action: Array):
         scenario, compat = state.scenario, self.reward == "compat"
@@ -277,13 +272,12 @@ class Airspace(NativeEnv):
         applied, queue = dynamics.delay(action, state.queue, scenario.delay + self.action_delay)
         change = jnp.where(steered[:, None], dynamics.command(applied), 0.0)
 
-        slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
-        speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
-        aim = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
+        aim = dynamics.aim(state.heading, state.cas, change, scenario.kind, scenario.speed_bounds)
         target = jnp.where(steered[:, None], aim, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
         end = self.fly(state, turn, dynamics.to_tas(target[:, 1], state.air))
         motion, separation = end.motion, jnp.sqrt(end.squared)
+        heading = jnp.mod(state.heading + turn - motion.left, 360.0)
         reached = state.reached | end.captured
         remaining = jnp.where(state.reached, state.remaining, end.distance)
         away = end.distance if compat else remaining
@@ -295,10 +289,10 @@ class Airspace(NativeEnv):
         after = state.replace(
             north=motion.north,
             east=motion.east,
-            heading=jnp.mod(state.heading + turn - motion.left, 360.0),
+            heading=heading,
             tas=motion.tas,
             cas=dynamics.to_cas(motion.tas, state.air),
-            ground=motion.tas[:, None] * jnp.stack([motion.cos, motion.sin], axis=-1) + scenario.wind,
+            ground=dynamics.velocity(heading, motion.tas, motion.east, scenario.wind, scenario.convergence),
             target=target,
             queue=queue,
             reached=reached,
