@@ -168,7 +168,7 @@ def observe_traffic(
         raise ConfigError("before: needed from the first decision on; the compat observation shows what has changed")
     if before is not None and not compat:
         raise ConfigError("before: the clean observation does not look back; leave it out")
-    middle = center or (float(np.mean(lat)), mean_longitude(np.atleast_1d(np.asarray(lon, np.float64))))
+    middle = center or (float(np.asarray(lat, np.float64).mean()), mean_longitude(np.asarray(lon, np.float64)))
     rest = (heading, speed, waypoint, altitude, kind, finished, wind, middle, room)
     now = view(env, lat, lon, *rest)
     earlier = None if before is None else view(env, *before, *rest)
