@@ -15,7 +15,7 @@ from regimen.config.fields import Count
 from regimen.config.names import Answering
 from regimen.config.schema import NetworkConfig
 from regimen.config.validation import field_types
-from regimen.networks.inputs import Inputs, Norm
+from regimen.inputs import Inputs, Norm
 from regimen.types import Array, Batch, PyTree, Scalar, Spec, State
 
 

@@ -1,7 +1,8 @@
-"""Networks: what reads an observation (`choice.py`, `inputs.py`, `encoders.py`, `images.py`), what decides (`mlp.py`,
-`graph.py`) and what remembers (`recurrent.py`). Only this package imports flax: everything else sees pure functions and
+"""Networks: what reads an observation (`choice.py`, `encoders.py`, `images.py`), what decides (`mlp.py`, `graph.py`) and
+what remembers (`recurrent.py`). Only this package imports flax: everything else sees pure functions and
 plain-dict parameters."""
 
+from regimen.inputs import Features, Inputs
 from regimen.networks.build import (
     NETWORKS,
     EncodedNet,
@@ -14,7 +15,6 @@ from regimen.networks.build import (
 )
 from regimen.networks.choice import choose
 from regimen.networks.graph import graph_parts, unpack_bits
-from regimen.networks.inputs import Features, Inputs
 from regimen.networks.layers import Net, Settings, Shape, orthogonal
 from regimen.networks.recurrent import Core, make_core
 

@@ -10,9 +10,9 @@ from flax import nnx
 from gymnasium import spaces as gym
 
 from regimen.errors import ConfigError, nearest
+from regimen.inputs import Inputs
 from regimen.networks.encoders import Encoders
 from regimen.networks.graph import GraphNet
-from regimen.networks.inputs import Inputs
 from regimen.networks.layers import Net, Settings, Shape, pure
 from regimen.networks.mlp import MLP, NormedMLP
 from regimen.types import Array, PyTree

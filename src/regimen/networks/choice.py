@@ -10,7 +10,7 @@ from gymnasium import spaces as gym
 
 from regimen import spaces
 from regimen.errors import ConfigError
-from regimen.networks.inputs import ChoicePart, ImagePart, Inputs, Part, SetPart
+from regimen.inputs import ChoicePart, ImagePart, Inputs, Part, SetPart
 from regimen.networks.layers import Settings
 
 PLAIN = ("mlp", "mlp_norm")  # networks that take any vector, and so what encoders put out

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from regimen.inputs import ChoicePart, Features, ImagePart, Inputs, Part, SetPart, key_of
 from regimen.networks.choice import size_of
 from regimen.networks.images import IMAGES, ImageEncoder
-from regimen.networks.inputs import ChoicePart, Features, ImagePart, Inputs, Part, SetPart, key_of
 from regimen.networks.layers import ACTIVATIONS, Settings, on_rows, orthogonal
 from regimen.types import Array, PyTree
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from regimen.inputs import ImagePart
 from regimen.networks.choice import size_of
-from regimen.networks.inputs import ImagePart
 from regimen.networks.layers import Settings, orthogonal
 from regimen.types import Array
 
