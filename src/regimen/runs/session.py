@@ -57,6 +57,8 @@ class Call:
 class Session:
     """One engine and its learners, from the first update to the last evaluation."""
 
+    depend = False  # learners take over from each other: none goes on without the others
+
     def __init__(
         self,
         call: Call,
