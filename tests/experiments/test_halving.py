@@ -115,7 +115,7 @@ def test_a_larger_budget_trains_what_it_would_have_been(tmp_path):
     assert before == [files.result_path(n).read_bytes() for n in range(2)], "done once"
     with pytest.raises(StorageError, match="can only grow"):
         begin(tmp_path / "out", plan(64), "")
-    with pytest.raises(StorageError, match="its random is"):
+    with pytest.raises(StorageError, match="holds another sweep"):
         begin(tmp_path / "out", make_plan("probe/action", [], ["algo.gamma=uniform:0.9:1"], 2, SHORT), "")
 
 

@@ -316,7 +316,8 @@ class Session:
             learner.files.status(state="interrupted", stop_reason=name)
             learner.files.summary(learner.summary(self.compile_seconds) | {"stop_reason": name})
         which = f"{self.learners[0].path} (and so on)" if self.group and self.varied else self.path
-        self.console.event(f"interrupted by {name}; state saved. Continue with: regimen resume {which}")
+        how = "" if self.depend else f". Continue with: regimen resume {which}"
+        self.console.event(f"interrupted by {name}; state saved{how}")
         self.end_mirrors("interrupted")
 
     def fail(self, error: BaseException) -> None:

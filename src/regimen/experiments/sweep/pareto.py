@@ -46,14 +46,20 @@ def text(value: object) -> str:
 
 
 def draw(results: Sequence[TrialResult], objectives: Mapping[str, bool], path: Path) -> None:
-    """A panel for each pair of the first three objectives; the trials that no other beats are joined."""
+    """Draw a panel for each pair of the first three objectives; of two, the trials that no other beats are joined."""
     rows, best = comparable(results, objectives), front(results, objectives)
     pairs = list(itertools.combinations(list(objectives)[:SHOWN], 2))
     with picture(path, 5.2 * len(pairs), 4.2) as figure:
         for ax, (a, b) in zip(panels(figure, len(pairs), len(pairs)), pairs):
             ax.scatter([r["objectives"][a] for r in rows], [r["objectives"][b] for r in rows], s=22, color=GREY)
             line = sorted((r["objectives"][a], r["objectives"][b], r["trial"]) for r in best)
-            ax.plot([x for x, _, _ in line], [y for _, y, _ in line], "o-", color=ORANGE, label="beaten by none")
+            ax.plot(
+                [x for x, _, _ in line],
+                [y for _, y, _ in line],
+                "o-" if len(objectives) == 2 else "o",
+                color=ORANGE,
+                label="beaten by none",
+            )
             for x, y, trial in line:
                 ax.annotate(str(trial), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
             words = [f"{name} ({'lower' if objectives[name] else 'higher'} is better)" for name in (a, b)]

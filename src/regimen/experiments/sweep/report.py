@@ -148,7 +148,8 @@ def write_all(files: SweepFiles) -> list[str]:
         lines.append(f"plots    none: {error}")
     if order:
         top = files.trial(order[0]["trial"])
-        lines.append(f"best     {top}   (regimen compare {files.folder} --by {','.join(plan.grid or plan.keys)})")
+        by = f"regimen compare {files.folder} --by {','.join(plan.grid or plan.keys)}"
+        lines.append(f"best     {top}   ({by if alone else f'regimen evaluate {top}'})")
     return lines
 
 
