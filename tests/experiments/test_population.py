@@ -191,6 +191,11 @@ def test_flags_and_the_plan_on_disk(tmp_path):
         cli.read(["cartpole", "--random", "algo.lr=log:1e-4:1e-2", "--every", "3"])
 
 
+def test_workers_have_nothing_to_do(whole):
+    with pytest.raises(ConfigError, match="--workers: --method pbt trains in one compiled program"):
+        run_sweep(whole, workers=2)
+
+
 def test_a_member_does_not_go_on_alone(whole):
     with pytest.raises(ConfigError, match="member of a population"):
         resume(whole.trial(0), total_steps=1000)

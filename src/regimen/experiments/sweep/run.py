@@ -16,7 +16,7 @@ from regimen.config import trust
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.envs import registry
-from regimen.errors import RegimenError
+from regimen.errors import ConfigError, RegimenError
 from regimen.experiments.many import Row, attempt, in_turn
 from regimen.experiments.sweep.halving import train_rungs
 from regimen.experiments.sweep.members import train_population
@@ -48,6 +48,10 @@ def run_sweep(
     if isinstance(first.env, trust.Named):  # a plan of another process: what is refused is refused before any trial
         registry.resolve(first.env, first.env_args)
     plan, reason = files.plan, files.plan.in_one_program()
+    flags = {"--workers": workers > 1, "--engine": engine == "ray", "--batch": batch is not None}
+    for flag, there in flags.items() if plan.method in WAYS else ():
+        if there:
+            raise ConfigError(f"{flag}: --method {plan.method} trains in one compiled program; leave it out")
     if workers > 1 or engine == "ray":
         reason = reason or "workers train one trial each"
     finished = plan.trials - len(files.missing())
