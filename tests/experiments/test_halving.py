@@ -132,7 +132,7 @@ def result(n, **values):
 
 
 def test_the_front_is_that_of_brute_force():
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     objectives = {"a": False, "b": True, "c": False}
     rows = [result(n, **dict(zip("abc", rng.integers(0, 9, 3).tolist()))) for n in range(30)]
     rows[3]["state"] = "pruned"

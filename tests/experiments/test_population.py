@@ -4,6 +4,8 @@ import csv
 import itertools
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -106,29 +108,41 @@ def test_the_best_is_chosen_by_training():
     assert [r["trial"] for r in ranked(rows, lower=False)] == [1, 0] and ranked(rows, lower=True)[0]["trial"] == 0
 
 
-def test_a_member_takes_over_all_that_was_learned_and_nothing_else():
-    settings = TINY | {"algo.normalize_obs": True, "algo.normalize_reward": True, "total_steps": 32}
-    config = build_config("cartpole", overrides={k: v for k, v in settings.items() if k != "track"})
-    variants = [config.algo, config.algo, config.algo]
-    engine = make_engine(config, registry.resolve("cartpole"), [0, 1, 2], lambda: False, variants=variants)
-    engine.advance([engine_limits() for _ in range(3)])
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_a_member_takes_over_all_that_was_learned_and_nothing_else(algo):
+    tiny = {k: v for k, v in TINY.items() if k != "track"} | {"algo.normalize_obs": True, "algo.normalize_reward": True}
+    small = {"network.hidden": (8,), "rollout.steps": 4, "rollout.num_envs": 4, "algo.buffer_size": 64}
+    settings = tiny if algo == "ppo" else small
+    config = build_config("pendulum", algo=algo, overrides=settings | {"total_steps": 64})
+    handle = registry.resolve("pendulum")
+    engine = make_engine(config, handle, [0, 1, 2], lambda: False, variants=[config.algo] * 3)
+
+    def marked(x):
+        """Every learner's numbers its own."""
+        if trees.is_key(x) or x.dtype == bool:
+            return x
+        return x + jnp.arange(3).reshape(3, *[1] * (x.ndim - 1)).astype(x.dtype)
+
+    engine.place(*(jax.tree.map(marked, tree) for tree in (engine.state, engine.carry)))
     before = [trees.flatten(engine.snapshot(k)) for k in range(3)]
     engine.take_over([0, 2, 2])
     after = [trees.flatten(engine.snapshot(k)) for k in range(3)]
     for k, name in itertools.product((0, 2), before[0]):
         np.testing.assert_array_equal(after[k][name], before[k][name], err_msg=name)
-    learned = ("state/models/", "state/norm/")
-    assert any("opt" in name for name in before[0]) and any(name.startswith("state/norm/") for name in before[0])
+    learned = ("state/models/", "state/norm/", "state/replay/", "state/aux/ring/", "state/aux/gradient_steps")
+    parts = {
+        "ppo": ("/params/", "/opt_state/", "state/norm/"),
+        "sac": ("/params/", "/opt_state/", "state/replay/", "ring"),
+    }[algo]
+    for part in parts:
+        assert any(part in name for name in before[0]), f"nothing of {part} was compared"
     for name, x in after[1].items():
-        np.testing.assert_array_equal(x, before[2 if name.startswith(learned) else 1][name], err_msg=name)
+        if name != "state/aux/owed":
+            source = 2 if name.startswith(learned) else 1
+            np.testing.assert_array_equal(x, before[source][name], err_msg=name)
     assert not np.array_equal(after[1]["state/key"], after[2]["state/key"])
-    assert not np.array_equal(after[1]["state/aux/return"], after[2]["state/aux/return"]), "sums of its own episodes"
-
-
-def engine_limits():
-    from regimen.engines.base import Limits
-
-    return Limits(2)
+    if algo == "ppo":
+        assert not np.array_equal(after[1]["state/aux/return"], after[2]["state/aux/return"]), "its own episodes' sums"
 
 
 def test_explore_stays_in_its_ranges_and_depends_on_nothing_but_the_plan():

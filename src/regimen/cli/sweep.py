@@ -52,7 +52,7 @@ class SweepArgs:
     metric: str = "return_mean"
     """What to judge by: an evaluation metric, as for `regimen compare`."""
     objective: str | None = None
-    """Several metrics at once, as in `return_mean,los`: the trials that no other beats are listed and drawn. Which way
+    """Several metrics at once, as in `return_mean,cost`: the trials that no other beats are listed and drawn. Which way
     each is better says the environment."""
     lower: bool | None = None
     """Smaller is better; by default what the environment declares of the metric."""

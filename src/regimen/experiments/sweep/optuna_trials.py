@@ -42,7 +42,8 @@ class OptunaStudy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.optuna, self.plan, path = optuna, plan, folder / DATABASE
         lower = plan.objectives.values() or [plan.lower]
-        directions = ["minimize" if one else "maximize" for one in lower]
+        ways = optuna.study.StudyDirection
+        directions = [ways.MINIMIZE if one else ways.MAXIMIZE for one in lower]
         if not path.exists():  # made completely or not at all
             fresh = path.with_name(f".{DATABASE}.{os.getpid()}.tmp")
             fresh.unlink(missing_ok=True)
@@ -80,8 +81,8 @@ class OptunaStudy:
         if not self.running(n):
             return
         states, value = self.optuna.trial.TrialState, result.get("value")
-        values = [value] if not self.plan.objectives else list(result.get("objectives", {}).values())
-        if result["state"] == "finished" and value is not None and values:
+        values = list(result.get("objectives", {}).values()) if self.plan.objectives else value
+        if result["state"] == "finished" and value is not None and values != []:
             self.study.tell(n, values)
         else:
             self.study.tell(n, state=states.PRUNED if result["state"] == "pruned" else states.FAIL)

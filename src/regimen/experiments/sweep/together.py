@@ -1,7 +1,7 @@
 """Trials that are the learners of one engine, and the end of a trial, however it was trained."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,7 @@ def is_through(path: Path, config: TrainConfig) -> bool:
 
 
 def finish(
-    files: SweepFiles, n: int, point: dict[str, object], tell: Callable[[str], None], **failure: object
+    files: SweepFiles, n: int, point: Mapping[str, object], tell: Callable[[str], None], **failure: object
 ) -> TrialResult:
     """Write down what came of a trial, and say it."""
     result = files.record(n, {"params": point, **files.measured(n), **failure})

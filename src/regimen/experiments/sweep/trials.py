@@ -118,9 +118,11 @@ class SweepFiles:
             out["state"] = "pruned"
         if len(values) == len(states):
             out |= {"value": sum(values) / len(values), "values": values}
-            means = {name: [run.values.get(name) for run in evaluated] for name in self.plan.objectives}
-            if means and all(v is not None for of in means.values() for v in of):
-                out["objectives"] = {name: sum(of) / len(of) for name, of in means.items()}
+            names = self.plan.objectives
+            if names and all(name in run.values for run in evaluated for name in names):
+                out["objectives"] = {
+                    name: sum(run.values[name] for run in evaluated) / len(evaluated) for name in names
+                }
         out["env_steps"] = sum(s.get("env_steps") or 0 for s in summaries)
         out["wall_seconds"] = max(s.get("wall_seconds") or 0.0 for s in summaries)  # seeds train side by side
         return out
