@@ -108,7 +108,7 @@ def kill_runs(argv: list[str], check: Check, tries: int, seed: int, folder: Path
         runs += 1
         process = start("train", *argv, "--quiet", "--out", run)
         for _ in range(min(draw.randint(1, 3), tries - kills)):
-            goal = draw.randrange(rows(run), most)
+            goal = draw.randint(min(rows(run), most), most)
             if not killed(process, lambda run=run, goal=goal: rows(run) >= goal, draw.random() * 0.3):
                 break
             kills += 1

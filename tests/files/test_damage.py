@@ -22,7 +22,7 @@ from regimen.files import listing, tally
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.run_dir import RunFiles, is_as_written, read_config, read_episodes, read_metrics
 from regimen.files.sealed import digest_of, read_sealed, seal, unseal, write_sealed
-from regimen.files.storage import CsvLog, Tally
+from regimen.files.storage import CsvLog, Tally, rows_up_to
 from regimen.policies.policy import read_files, save_policy
 from regimen.reports.comparison import compare
 from regimen.reports.diagnose import diagnose
@@ -119,6 +119,17 @@ def test_later_rows_and_columns_do_not_matter(tmp_path):
     log.path.write_text(log.path.read_text().replace("1,,", "1,7,"))
     with pytest.raises(StorageError, match="has changed"):
         tally.check(log.path, early)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"a,\xacb\n1,2\n"])
+def test_the_header_of_a_table_may_be_no_text(run, data, capsys):
+    """Resuming says which file has changed; what does not need the table reads on."""
+    (run / "episodes.csv").write_bytes(data)
+    assert main(["resume", str(run), "--total-steps", str(6 * UPDATE), "--quiet"]) == 6
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1 and "episodes.csv" in said
+    assert main(["replay", str(run), "--episodes", "1", "--no-gif"]) == 0
+    assert rows_up_to(data + b"\n", "b", 1)
 
 
 @pytest.fixture(scope="module")

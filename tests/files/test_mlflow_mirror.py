@@ -18,6 +18,8 @@ from regimen.files.mlflow import Mirror, entity_key, flatten
 from regimen.files.storage import read_json
 from regimen.files.stores import default_uri, make_client, registry_name, resolve_model_uri, without_password
 
+ALIASES = "flavors: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> Path:
@@ -117,6 +119,11 @@ def test_a_run_is_mirrored_resumed_and_registered(runs, client):
     ):
         with pytest.raises(ConfigError, match=message):
             resolve_model_uri(wrong, uri)
+    (description,) = [path / "MLmodel" for path in folder.parents if (path / "MLmodel").is_file()]
+    for crafted in (ALIASES.encode(), b"\xff\xfe", b"[" * 9999):
+        description.write_bytes(crafted)
+        with pytest.raises(ConfigError, match="was not saved by regimen"):
+            resolve_model_uri("models:/gym-CartPole-ppo@champion", uri)
     with pytest.raises(ConfigError, match="no MLflow store"):
         resolve_model_uri("models:/x@champion", f"sqlite:///{runs / 'other.db'}")
     assert not (runs / "other.db").exists()

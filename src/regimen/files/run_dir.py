@@ -141,6 +141,7 @@ class RunFiles:
             file.write(f"{os.getpid()} {socket.gethostname()}\n")
             file.flush()
         self._lock = file
+        storage.remove_halves(self.path)
 
     def unlock(self) -> None:
         file, self._lock = self._lock, None

@@ -14,6 +14,8 @@ import io
 import json
 import math
 import os
+import re
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -26,6 +28,7 @@ from regimen.config.trust import is_trusting
 from regimen.errors import StorageError
 
 BLOCK = 1 << 20  # bytes that are read at once
+HALF = re.compile(r"\..+\.(\d+)\.tmp(?:\.\w+)?")  # what `replacing` writes to, and the process that does
 Json = dict[str, Any]  # an object of a JSON or YAML file
 
 
@@ -93,6 +96,25 @@ def replacing(path: Path, alike: bool = True) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def filling(path: Path) -> Iterator[Path]:
+    """A folder to write to in the place of `path`, an empty folder or none, which it becomes in one step when all is
+    written: one that is killed half-way leaves nothing under the final name."""
+    tmp = path.with_name(f".{path.resolve().name}.tmp")
+    with writing(path):
+        if tmp.is_symlink():
+            tmp.unlink()
+        shutil.rmtree(tmp, ignore_errors=True)  # of a process that was killed
+        tmp.mkdir(parents=True)
+    try:
+        yield tmp
+        with writing(path):
+            os.rename(tmp, path)
+    except BaseException:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
+
+
 def write_atomic(path: Path, data: str | bytes, sync: bool = True) -> None:
     """Replace `path` in one step: a reader sees the old file or the new one, never a part."""
     path = Path(path)
@@ -137,6 +159,16 @@ def require_own(folder: Path) -> None:
                     f"{path} is a link to {target}, outside of the run, and would be written to; put a copy in its "
                     "place, or allow it with --trust (trust=True in Python)"
                 )
+
+
+def remove_halves(folder: Path) -> None:
+    """Remove what `replacing` wrote for a process that is gone: one that was killed could not."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            match = HALF.fullmatch(name)
+            if match and not os.path.exists(f"/proc/{match[1]}") and os.path.isdir("/proc/self"):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(place, name))
 
 
 def read_json(path: Path) -> Json:
@@ -250,7 +282,10 @@ class CsvLog:
         self.columns: list[str] = []
         self._first = tuple(first)
         self._lines = Appender(path, tally)
-        with contextlib.suppress(OSError), open(path, encoding="utf-8", newline="", opener=regular) as file:
+        with (
+            contextlib.suppress(OSError),
+            open(path, encoding="utf-8", errors="replace", newline="", opener=regular) as file,
+        ):
             line = file.readline()
             if line.endswith("\n"):
                 self.columns = next(csv.reader([line]))
@@ -325,7 +360,7 @@ def rows_up_to(data: bytes, counter: str, limit: int) -> bytes:
     lines = data.splitlines(keepends=True)
     if not lines or not lines[0].endswith(b"\n"):
         return b""
-    columns = next(csv.reader([lines[0].decode()]))
+    columns = next(csv.reader([lines[0].decode(errors="replace")]))
     if counter not in columns:
         return data
     index, out = columns.index(counter), lines[:1]

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+from regimen.config import yaml_files
 from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.storage import read_plain
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -189,9 +191,9 @@ def _download_policy(client: MlflowClient, store: str, uri: str, name: str, alia
         source = client.get_logged_model(source.removeprefix("models:/")).artifact_location
     folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, tracking_uri=store))
     try:
-        description = yaml.safe_load((folder / "MLmodel").read_text(encoding="utf-8"))
+        description = yaml_files.load(read_plain(folder / "MLmodel"))
         policy = folder / description["flavors"]["python_function"]["artifacts"]["policy"]["path"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, KeyError, TypeError, UnicodeDecodeError, yaml.YAMLError):
         raise ConfigError(f"{uri}: model '{name}' was not saved by regimen") from None
     if not policy.resolve().is_relative_to(folder.resolve()) or not policy.is_dir():
         raise StorageError(f"{uri}: the policy folder of model '{name}' is missing from {folder}")
