@@ -4,6 +4,7 @@ line."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -193,7 +194,8 @@ def wrong_with(argv: list[str], stranger: Stranger, out: Path, run: Path) -> tup
     if stranger.state() != stranger.before:
         return ran, "a file outside was written"
     pages = [p for folder in (out, run) for p in folder.rglob("*.html") if p.is_file() and not p.is_symlink()]
-    if any(SECRET in p.read_text(errors="replace") for p in pages):
+    forms = SECRET, base64.b64encode(SECRET.encode()).decode()
+    if any(form in p.read_text(errors="replace") for p in pages for form in forms):
         return ran, "a file outside was shown"
     lines = [line for line in errors.splitlines() if "error:" in line]
     if code != 0 and (code not in CODES or len(lines) != 1 or "Traceback" in errors):

@@ -121,7 +121,7 @@ def test_later_rows_and_columns_do_not_matter(tmp_path):
         tally.check(log.path, early)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"a,\xacb\n1,2\n"])
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"a,\xacb\n1,2\n", b"x" * 140_000 + b"\n1\n"])
 def test_the_header_of_a_table_may_be_no_text(run, data, capsys):
     """Resuming says which file has changed; what does not need the table reads on."""
     (run / "episodes.csv").write_bytes(data)

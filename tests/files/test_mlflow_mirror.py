@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -160,6 +161,29 @@ def test_a_locked_database_is_one_warning_and_no_wait(runs, client, monkeypatch)
     (warning,) = warnings
     assert "database is locked" in warning and "\n" not in warning
     assert end.run_id is None and end.warning is not None and not end.alias_moved
+
+
+def test_a_store_that_others_write_to_is_waited_for(runs, client, monkeypatch):
+    """As long as they do: on a busy machine our turn may come late. One that is only locked is given up."""
+    client.search_experiments()
+    asked = []
+
+    def starved(uri, check=mirror_module.check_unlocked):
+        if len(asked) < 5:
+            asked.append(time.monotonic())
+            os.utime(runs / "mlflow.db", ns=(0, len(asked) if busy else 1))  # what another process wrote
+            time.sleep(0.2)
+            raise sqlite3.OperationalError("database is locked")
+        check(uri)
+
+    monkeypatch.setattr(mirror_module, "check_unlocked", starved)
+    monkeypatch.setattr(mirror_module, "LOCKED_CHANCE", 0.6)  # each time asking and pausing take 0.7 s
+    for busy, name in ((True, "busy"), (False, "held")):
+        asked.clear()
+        run = make_dir(runs, name)
+        log(run, 1, {"train/loss": 1.0})
+        end = mirror(run, [], delay=0.0).finish({}, [], timeout=100)
+        assert (end.warning is None, end.rows) == ((True, 1) if busy else (False, 0)), end
 
 
 def test_a_lock_that_goes_away_loses_nothing(runs, client):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import errno
 import json
 import os
@@ -255,7 +254,7 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
         header, *lines = storage.read_plain(path, "replace").split("\n")[:-1] or [""]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    columns = next(csv.reader([header]), [])
+    columns = storage.cells_in(header)
     values = array("d")
     for line in lines:
         cells = line.split(",")

@@ -149,15 +149,16 @@ def read_plain(path: Path, errors: str = "strict") -> str:
     return read_bytes(path).decode(errors=errors).replace("\r\n", "\n")
 
 
-def require_own(folder: Path) -> None:
-    """Refuse to write into a folder with links that lead out of it: what they lead to is not the run's."""
-    own = folder.resolve()
-    for place, folders, names in os.walk(folder):
+def require_own(folder: Path, within: Path | None = None) -> None:
+    """Refuse to write into a folder, or to show what is in it, with links that lead out of it: what they lead to is not
+    the run's. `within`: what it has to be a part of, where nobody named it."""
+    own = (within or folder).resolve()
+    for place, folders, names in [("", [str(folder)] if within else [], []), *os.walk(folder)]:
         for path in (Path(place, name) for name in (*folders, *names)):
             if path.is_symlink() and not (target := path.resolve()).is_relative_to(own) and not is_trusting():
                 raise StorageError(
-                    f"{path} is a link to {target}, outside of the run, and would be written to; put a copy in its "
-                    "place, or allow it with --trust (trust=True in Python)"
+                    f"{path} is a link to {target}, outside of the run, and would be written to or shown; put a copy "
+                    "in its place, or allow it with --trust (trust=True in Python)"
                 )
 
 
@@ -288,7 +289,7 @@ class CsvLog:
         ):
             line = file.readline()
             if line.endswith("\n"):
-                self.columns = next(csv.reader([line]))
+                self.columns = cells_in(line)
 
     def append(self, cells: Mapping[str, list[str]]) -> None:
         """One list of already formatted cells per column, all of one length; a missing column is left empty."""
@@ -329,6 +330,13 @@ def csv_line(cells: Iterable[str]) -> str:
     return text.getvalue()
 
 
+def cells_in(line: str) -> list[str]:
+    """The cells of a line; none where one is longer than a cell may be, as the zeros a power failure leaves."""
+    with contextlib.suppress(csv.Error):
+        return next(csv.reader([line]), [])
+    return []
+
+
 def cell(value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
@@ -360,15 +368,13 @@ def rows_up_to(data: bytes, counter: str, limit: int) -> bytes:
     lines = data.splitlines(keepends=True)
     if not lines or not lines[0].endswith(b"\n"):
         return b""
-    columns = next(csv.reader([lines[0].decode(errors="replace")]))
+    columns = cells_in(lines[0].decode(errors="replace"))
     if counter not in columns:
         return data
     index, out = columns.index(counter), lines[:1]
     for line in lines[1:]:
-        with contextlib.suppress(
-            ValueError, csv.Error
-        ):  # the zeros a power failure leaves are longer than a cell may be
-            cells = next(csv.reader([line.decode(errors="replace")]), [])
+        with contextlib.suppress(ValueError):
+            cells = cells_in(line.decode(errors="replace"))
             if line.endswith(b"\n") and len(cells) == len(columns):
                 out += [line] if float(cells[index] or limit) <= limit else []
     return b"".join(out)

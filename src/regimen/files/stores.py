@@ -135,6 +135,14 @@ def check_unlocked(uri: str) -> None:
         database.close()
 
 
+def last_writing(uri: str) -> int:
+    """When somebody wrote to a SQLite store last; 0 of another store."""
+    path = sqlite_path(uri)
+    with contextlib.suppress(OSError):
+        return 0 if path is None else path.stat().st_mtime_ns
+    return 0
+
+
 def without_password(uri: str) -> str:
     return re.sub(r"//[^/@]*@", "//", uri)
 
