@@ -431,6 +431,9 @@ def test_a_pipe_is_not_waited_for(capsys, trained, tmp_path, name):
         assert main([str(token) for token in argv]) in (0, 3, 6), argv
         said = capsys.readouterr().err.strip().splitlines()
         assert len(said) <= 1
+    if name == "config.yaml":
+        assert main(["train", "--config", str(run / name), "--out", str(tmp_path / "new")]) == 3
+        assert "not a regular file" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(60)

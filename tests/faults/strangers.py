@@ -36,7 +36,7 @@ parallel_env = make
 """
 SECRET = "8c4f21 nobody else may read this"
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)) + "env: cartpole\n"
-SECONDS = 100  # after which a verb hangs
+SECONDS = 900  # after which a verb hangs, on a busy machine, too
 
 RUNNING = (  # verbs that make an environment
     "evaluate RUN --episodes 2",

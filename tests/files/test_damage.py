@@ -285,7 +285,7 @@ def test_readers_give_a_result_or_one_error(tmp_path_factory, data):
 
 
 def test_one_bad_run_does_not_hide_the_others(tmp_path, capsys):
-    for name in ("good", "deep", "bytes", "folder", "swapped"):
+    for name in ("good", "deep", "bytes", "folder", "swapped", "bare"):
         make_run(tmp_path / "runs" / name, updates=3)
     runs = tmp_path / "runs"
     (runs / "deep" / "summary.json").write_text("[" * 200_000)
@@ -295,10 +295,14 @@ def test_one_bad_run_does_not_hide_the_others(tmp_path, capsys):
     RunFiles(runs / "swapped").status(state="finished")
     text = (runs / "swapped" / "status.json").read_text()
     (runs / "swapped" / "status.json").write_text(text.replace("finished", "diverged"))
+    RunFiles(runs / "bare").status(state="finished")
+    (runs / "bare" / "summary.json").unlink(missing_ok=True)
+    with pytest.raises(StorageError, match=r"summary\.json is missing, though the run has ended"):
+        compare(runs / "bare")
     assert main(["runs", "list", str(runs), "--json"]) == 0
     states = {Path(row["path"]).name: row["state"] for row in json.loads(capsys.readouterr().out)}
     good = states.pop("good")
-    assert good != "damaged" and set(states.values()) == {"damaged"} and len(states) == 4
+    assert good != "damaged" and set(states.values()) == {"damaged"} and len(states) == 5
     assert main(["runs", "show", str(runs / "deep")]) == 0
     assert "summary.json is damaged" in capsys.readouterr().out
 

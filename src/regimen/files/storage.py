@@ -36,6 +36,14 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def require_text(path: Path) -> None:
+    """Refuse a path that is no UTF-8: it could not be written into files of text."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"--out: {os.fsencode(path)!r} is not UTF-8; choose another --out") from error
+
+
 def check_free(path: Path) -> None:
     """Refuse to write where something lies already, unless it is an empty folder."""
     try:

@@ -55,6 +55,7 @@ def make_client(uri: str) -> MlflowClient:
     """A client of one store, which is made if it is a SQLite file that is not there. MLflow's global settings are not
     touched; its own chatter is silenced."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # 7 by default: minutes of silence
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     try:

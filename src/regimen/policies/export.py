@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
-from regimen.files.run_dir import read_metrics, versions
+from regimen.files.run_dir import read_metrics, read_summary, versions
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json, check_free, filling, plain, utc_now, write_atomic, write_json
 from regimen.policies.policy import load_policy
@@ -30,7 +30,7 @@ def export_policy(
     check_free(path)
     policy = load_policy(run, checkpoint)
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
-    about = metadata(run, policy.meta, read_sealed(run / "summary.json"), max(returns, default=None), checkpoint)
+    about = metadata(run, policy.meta, read_summary(run), max(returns, default=None), checkpoint)
     text = readme(about)
     with filling(path) as folder:
         policy.save(folder)

@@ -24,13 +24,13 @@ from regimen.engines.signals import Signals, Terminated
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
-from regimen.files.run_dir import RunFiles, read_config
+from regimen.files.run_dir import ENDED, RunFiles, read_config
 from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import check_free, require_own
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import processes
 from regimen.runs.build import make_engine
-from regimen.runs.directory import ENDED, closing, copy_run, group_members, path_state, program_of, say_running
+from regimen.runs.directory import closing, copy_run, group_members, path_state, program_of, say_running
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.loop import Steps, finish
 from regimen.runs.result import Result, announce, deliver, group_result, settle
