@@ -24,13 +24,13 @@ from regimen.engines.signals import Signals, Terminated
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
-from regimen.files.run_dir import RunFiles, read_config
+from regimen.files.run_dir import ENDED, RunFiles, read_config
 from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import check_free, require_own
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import directory, processes
 from regimen.runs.build import make_engine
-from regimen.runs.directory import ENDED, closing, copy_run, group_members, path_state, program_of, say_running
+from regimen.runs.directory import closing, copy_run, group_members, path_state, program_of, say_running
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.loop import Steps, finish
 from regimen.runs.result import Result, announce, deliver, group_result, settle
@@ -124,6 +124,7 @@ def steps_of_runs(
     runs by label, where they differ in numbers of the algorithm. A run directory that is there already is continued;
     one that has ended (or is among `ended`) stays as it is, and has its place in the program, whose last digits depend
     on its width. `conduct` makes the session; one in which learners take over from each other says so by `depend`."""
+    require_own(call.path)
     if ended is None:
         ended = [k for k, path in enumerate(paths) if path_state(path) in ENDED]
     if len(ended) == len(paths):
@@ -346,6 +347,8 @@ def resume(
     path, console = Path(run_dir), console or Console(quiet=True)
     directory.require_independent(path)
     members = group_members(path)
+    if members:
+        require_own(path)  # a seed that is a link is none of this group
     if members and (out is not None or checkpoint != "latest"):
         flag = "--out" if out is not None else "--checkpoint"
         raise ConfigError(f"{flag}: {path} is a group of seeds, which goes on as it is; name one, as {members[0]}")

@@ -22,7 +22,7 @@ from regimen.errors import StorageError
 from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
 from regimen.files.sealed import read_sealed, write_sealed
-from regimen.files.storage import Appender, plain, utc_now, write_atomic
+from regimen.files.storage import Appender, plain, remove_halves, utc_now, write_atomic
 from regimen.reports.comparison import Measured, resolve_metric
 
 BUDGET = ("total_steps", "total_episodes")
@@ -147,6 +147,7 @@ def go_on(folder: Path, plan: SweepPlan) -> SweepFiles:
     """Continue the sweep of a folder, perhaps with more trials or a larger budget. Another plan than the one it was
     begun with is refused, naming the difference."""
     old = SweepPlan.load(folder)
+    remove_halves(folder)
     now, before = (plain(asdict(p)) for p in (plan, old))
     for one in (now, before):
         one["overrides"] = {k: v for k, v in one["overrides"].items() if k not in BUDGET}
