@@ -1,6 +1,7 @@
 """How networks read an observation: numbers side by side as one vector, and parts that an encoder reads as they are.
 
-An observation without such parts is the vector of `spaces.flatten`. `networks/choice.py` says which parts have encoders.
+An observation without such parts is the vector of `spaces.flatten`; `networks/choice.py` says which parts have
+encoders.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Networks: what reads an observation (`choice.py`, `encoders.py`, `images.py`), what decides (`mlp.py`, `graph.py`) and
-what remembers (`recurrent.py`). Only this package imports flax: everything else sees pure functions and
-plain-dict parameters."""
+"""Networks: what reads an observation (`choice.py`, `encoders.py`, `images.py`), what decides (`mlp.py`, `graph.py`)
+and what remembers (`recurrent.py`). Only this package imports flax: everything else sees pure functions and plain-dict
+parameters."""
 
 from regimen.inputs import Features, Inputs
 from regimen.networks.build import (
