@@ -12,10 +12,12 @@ import jax
 import numpy as np
 
 from regimen import spaces
+from regimen.config import calls
 from regimen.config.fields import Count
 from regimen.config.names import Answering
 from regimen.config.schema import NetworkConfig
 from regimen.config.validation import field_types
+from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.types import Array, Batch, PyTree, Scalar, Spec, State
 
@@ -83,6 +85,10 @@ class Algorithm(Answering):
         cls.varies_together = bool(vars(cls).get("varies_together"))  # shown by a test of each class: not inherited
 
     def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: object):
+        if isinstance(config, str) or not isinstance(network, NetworkConfig | None):
+            raise ConfigError(calls.answer_call(type(self).__name__, network, overrides))
+        for name in overrides.keys() - {field.name for field in dataclasses.fields(self.config_class)}:
+            raise ConfigError(calls.unknown_argument(type(self).__name__, name, overrides[name]))
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
         self.network = network or self.default_network
         self.horizon = Horizon.parse(getattr(self.config, "horizon", None))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import sys
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regimen import errors
 from regimen.envs.metric import Metric, from_table
-from regimen.errors import RegimenError, StorageError
+from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.files.console import Console
 from regimen.files.mlflow import Mirror
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
@@ -21,10 +24,15 @@ from regimen.files.storage import Json, read_json
 from regimen.files.stores import default_uri, registry_name, without_password
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
-from regimen.reports.plots import plot_group, try_plot_run
+from regimen.reports.plots import figure_of, group_figure, plot_group, try_plot_run
 from regimen.reports.run_report import write_report
 from regimen.runs.learner import Learner
 from regimen.statistics import bootstrap_interval, iqm
+from regimen.words import count, notebook_table, score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 @dataclasses.dataclass
@@ -71,6 +79,39 @@ class Result:
     def policy(self) -> Policy:
         """The best policy by evaluation."""
         return load_policy(self.run_dir)
+
+    def plot(self) -> Figure:
+        """The curves of the run as a matplotlib figure; of several seeds, their mean with its interval."""
+        figure = group_figure([run.run_dir for run in self.runs]) if self.runs else figure_of(self.run_dir)
+        if "IPython" in sys.modules:  # it shows figures once somebody has imported this
+            importlib.import_module("matplotlib.pyplot")
+        return figure
+
+    def to_pandas(self) -> DataFrame:
+        """Every logged point as a row of a pandas table; of several seeds, with a column `seed`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError("to_pandas needs pandas: pip install pandas") from error
+        if not self.runs:
+            return pandas.DataFrame(self.history)
+        rows = [{"seed": run.summary.get("seed")} | row for run in self.runs for row in run.history]
+        return pandas.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what came of the run, and where it is."""
+        s = self.summary
+        mean, std = s.get("eval_return_mean"), s.get("eval_return_std")
+        steps = s.get("env_steps")
+        facts = {
+            "evaluation return": None if mean is None else score(mean) + ("" if std is None else f" ± {score(std)}"),
+            "solved": s.get("solved"),
+            "env steps": ", ".join(map(count, steps if isinstance(steps, list) else [steps or 0])),
+            "seconds": s.get("wall_seconds"),
+            "stopped": s.get("stop_detail") or s.get("stop_reason") or ", ".join(map(str, s.get("stop_reasons", ()))),
+            "run directory": self.run_dir,
+        }
+        return notebook_table(f"{s.get('env')} with {s.get('algo')}", facts)
 
 
 def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Result:

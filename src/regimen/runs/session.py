@@ -133,7 +133,7 @@ class Session:
             *filter(None, [self.engine.words(), course.words() if course is not None else ""]),
             *self.engine.notes,
             *self.engine.algo.bound.notes,
-            f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
+            f"budget {describe_budget(c, regimen)}; device {where}; memory about {needed}, "
             f"{size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
         ]
