@@ -66,6 +66,8 @@ class LogConfig:
     """Write `episodes.csv`, one row per finished episode."""
     trace: bool = False
     """Also print every batch line while the live panel is shown."""
+    replay: bool = True
+    """At the end, write a short replay of the best policy to `replays/`, where the environment can be drawn."""
     trajectories: bool = False
     """Write every step of each evaluation to `trajectories/step-<n>.csv` (environments that can write trajectories)."""
     alerts: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import math
 import sys
 from collections import Counter
 from functools import cached_property
@@ -25,6 +26,7 @@ from regimen.files.stores import default_uri, registry_name, without_password
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
 from regimen.reports.plots import figure_of, group_figure, plot_group, try_plot_run
+from regimen.reports.replay import try_leave_replay
 from regimen.reports.run_report import write_report
 from regimen.runs.learner import Learner
 from regimen.statistics import bootstrap_interval, iqm
@@ -153,6 +155,10 @@ def deliver(learner: Learner, summary: Json, plots: bool) -> list[str]:
             pictures, warning = try_plot_run(path)
             artifacts += pictures
             lines.append(f"curves   {warning or path / 'plots' / 'overview.png'}")
+        if plots and learner.config.log.replay and not learner.diverged:
+            pictures, warning = try_leave_replay(path)
+            artifacts += pictures
+            lines += [f"replay   {warning or pictures[-1]}"] if warning or pictures else []
         report = write_report(path)
         artifacts.append(report)
         lines.append(f"report   {report}")
@@ -252,6 +258,11 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
             console.event(f"report {write_report(path)}")
         except (RegimenError, OSError) as e:
             console.event(f"report none: {e}")
+        best = max(results, key=lambda r: r.summary.get("eval_return_mean", -math.inf))
+        if RunFiles.open(best.run_dir).config.get("log", {}).get("replay") is True:
+            pictures, warning = try_leave_replay(best.run_dir)
+            if warning or pictures:
+                console.event(f"replay {warning or pictures[-1]}")
     console.event(f"run directories {path}/seed-*")
     if code == 0:
         reasons = Counter(map(str, summary["stop_reasons"])).most_common()

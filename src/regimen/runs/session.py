@@ -197,6 +197,15 @@ class Session:
                 self.console.update(row)
         elif any(rows):
             self.console.update(mean_row([r[-1] for r in rows if r]))
+        if self.signals.take_warning():
+            self.save_for_warning()
+
+    def save_for_warning(self) -> None:
+        """A checkpoint of every learner that is still going, because a scheduler has warned."""
+        for learner in self.learners:
+            if learner.stop is None:
+                learner.save()
+                self.tell(learner, f"SIGUSR1: state saved at step {learner.ledger.counters.steps:,}; training goes on")
 
     def absorb(self, learner: Learner, progress: Progress) -> list[Row]:
         """Log, evaluate, check the rules, save: what is due after an advance. Returns the rows logged."""
