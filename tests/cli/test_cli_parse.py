@@ -10,6 +10,7 @@ import yaml
 
 from regimen.cli.main import VERBS, explain, main
 from regimen.config.flags import parse_scalar
+from regimen.config.schema import ALGORITHMS
 from regimen.errors import StorageError
 
 ANY = "any:environment"

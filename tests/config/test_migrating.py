@@ -148,7 +148,7 @@ def test_a_section_that_means_something_else_is_answered_key_by_key():
         "n_steps: here it is rollout.steps (ours counts",
         "{algo: {clip_eps: 0.1}}",
         "lambda_: here it is algo.gae_lambda: 0.9",
-        "xyzzy: `regimen train --help` lists them",
+        "xyzzy: `regimen train --help-all` lists them",
         "'name' is ambiguous",
     ):
         assert words in str(error.value)

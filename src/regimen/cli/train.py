@@ -63,7 +63,7 @@ class TrainFlags:
     config: str | None = None
     """YAML file of settings, for example the config.yaml of another run."""
     no_track: bool = False
-    """Do not mirror the run into MLflow."""
+    """Do not mirror the run into any tracker."""
     tracking_uri: str | None = None
     """MLflow tracking store (`--track.uri`)."""
     experiment: str | None = None

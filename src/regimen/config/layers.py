@@ -208,7 +208,7 @@ def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "",
 
     best = max(candidates, key=closeness)
     if closeness(best) < 0.6:
-        return "; `regimen train --help` lists them"
+        return "; `regimen train --help-all` lists them"
     name_of_best = best.replace("_", "-") if dash else best
     return f"; did you mean '{dash}{name_of_best}'?"
 
@@ -248,6 +248,11 @@ def explain_section(section: str, items: Mapping[str, object], algorithm: str) -
     return f"; all of it in the words of this one: {{{', '.join(parts)}}}"
 
 
+def is_word(value: object) -> bool:
+    """Whether a value is yes or no."""
+    return isinstance(value, bool) or str(value).lower() in ("true", "false")
+
+
 def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dict[str, Any]:
     """A layer as dotted keys with values of the right type. `where` starts every error message."""
     leaves = leaf_types(algorithm)
@@ -281,7 +286,8 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
             elif key in sections and isinstance(value, Mapping):
                 expand(value, key + ".")
             elif key in sections and key in ALIASES:
-                put(ALIASES[key], value)
+                switch = f"{key}.enabled"  # yes or no for a section that can be switched off: track=False
+                put(switch if switch in leaves and is_word(value) else ALIASES[key], value)
             elif key in sections and value is None:  # an empty section of a YAML file
                 continue
             elif key in sections:

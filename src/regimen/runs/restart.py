@@ -41,9 +41,8 @@ def require_same(config: TrainConfig, run: Path) -> None:
         if name.split(".")[0] == "curriculum" or name in SETTLED or stored.get(name) == value:
             continue
         extends = f"; `regimen resume {run} --{name.replace('_', '-')} {value}` extends it" if "total" in name else ""
-        raise StorageError(
-            f"--resume-if-exists: {run} holds a run with {name} {stored.get(name)}, and this command says {value}{extends}"
-        )
+        differs = f"holds a run with {name} {stored.get(name)}, and this command says {value}"
+        raise StorageError(f"--resume-if-exists: {run} {differs}{extends}")
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

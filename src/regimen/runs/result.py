@@ -169,12 +169,16 @@ def deliver(learner: Learner, summary: Json, plots: bool) -> list[str]:
 
 
 def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str]:
-    """Finish the MLflow run and register a converged policy."""
+    """Finish the run in every tracker, and register a converged policy in MLflow."""
+    state = {"state": "diverged" if learner.diverged else "finished"}
+    others = {label: tracker for label, tracker in learner.trackers.items() if tracker is not learner.mirror}
+    deliveries = {label: tracker.finish(summary | state, []) for label, tracker in others.items()}
+    written = [f"{label}   {one.where}" for label, one in deliveries.items() if one.warning is None]
     if learner.mirror is None:
-        return []
+        return written
     name = learner.config.track.model_name or f"{learner.handle.id}-{learner.config.algorithm}"
     result = learner.mirror.finish(
-        summary | {"state": "diverged" if learner.diverged else "finished"},
+        summary | state,
         artifacts,
         learner.path / "policy",
         register=name,
@@ -183,11 +187,11 @@ def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str
     )
     lines = []
     if result.run_id:
-        lines.append(f"MLflow   {result.uri}   (mlflow ui --backend-store-uri {result.uri})")
+        lines.append(f"MLflow   {result.where}")
     if result.model_version:
         alias = ", now @champion" if result.alias_moved else ""
         lines.append(f"model    models:/{registry_name(name)}/{result.model_version}{alias}")
-    return lines
+    return written + lines
 
 
 def track_again(path: Path, uri: str | None = None) -> str:

@@ -146,7 +146,7 @@ class Session:
             learner.files.status(device=where, metrics=to_table(self.handle.metrics))
             self.note_blind_rules(learner)
 
-    def start_mirrors(self) -> None:
+    def start_trackers(self) -> None:
         for learner in self.learners if self.config.track.enabled else ():
 
             def warn(text: str, learner: Learner = learner) -> None:
@@ -155,13 +155,13 @@ class Session:
                     self.console.event(text)
 
             below = learner.path.relative_to(self.path).as_posix() if self.group else ""
-            learner.start_mirror(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
+            learner.start_trackers(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
 
     def train(self) -> Iterator[Json]:
         """Train until every learner has stopped or a signal asks to. Files are complete whatever happens. A generator:
         where the call is stepwise, of what a callback would be told after each update."""
         c = self.config
-        self.start_mirrors()
+        self.start_trackers()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         algo = self.engine.algo
         self.console.start(total, unit, algo.stages, algo.progress)
@@ -324,7 +324,7 @@ class Session:
             learner.files.summary(learner.summary(self.compile_seconds) | {"stop_reason": name})
         which = f"{self.learners[0].path} (and so on)" if self.group and self.varied else self.path
         self.console.event(f"interrupted by {name}; state saved. Continue with: regimen resume {which}")
-        self.end_mirrors("interrupted")
+        self.end_trackers("interrupted")
 
     def fail(self, error: BaseException) -> None:
         """Keep what can be kept, and let the files say what happened."""
@@ -338,12 +338,13 @@ class Session:
             with contextlib.suppress(StorageError):  # the disk may be what failed
                 learner.files.event(f"{state}: {error}")
                 learner.files.status(state=state, stop_reason=state, error=str(error))
-        self.end_mirrors(state)
+        self.end_trackers(state)
 
-    def end_mirrors(self, state: str) -> None:
+    def end_trackers(self, state: str) -> None:
         for learner in self.learners:
-            if learner.mirror is not None:
-                learner.mirror.finish({"state": state, "stop_reason": state}, [], timeout=4 / len(self.learners))
+            for tracker in learner.trackers.values():
+                share = 4 / len(self.learners) / len(learner.trackers)
+                tracker.finish({"state": state, "stop_reason": state}, [], timeout=share)
 
     def busy(self) -> bool:
         return self.engine.compiling or self.evaluator.compiling
