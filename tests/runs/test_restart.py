@@ -16,7 +16,7 @@ from regimen.config.layers import build_config
 from regimen.errors import DivergedError, StorageError, UsageError
 from regimen.files.sealed import read_sealed, write_sealed
 from regimen.runs.restart import train_again
-from support import TINY, UPDATE
+from support import TINY, UPDATE, assert_same_run
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
@@ -79,6 +79,8 @@ class Algorithm(Answering):
     """Float hyper-parameters that say how often a loop turns, which learners of one program do together."""
     progress: tuple[str, ...] = ()
     """Metrics of `update` that the console shows beside loss and entropy."""
+    labels: ClassVar[dict[str, str]] = {}
+    """Metrics of `update` that have a chart of their own on the page, and what it is called."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

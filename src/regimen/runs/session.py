@@ -143,7 +143,7 @@ class Session:
         for learner in self.learners:
             for line in lines:
                 learner.files.event(line)
-            learner.files.status(device=where, metrics=to_table(self.handle.metrics))
+            learner.files.status(device=where, metrics=to_table(self.handle.metrics), labels=self.engine.algo.labels)
             self.note_blind_rules(learner)
 
     def start_trackers(self) -> None:
