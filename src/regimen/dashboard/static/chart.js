@@ -201,7 +201,7 @@ export class Chart {
     return {
       ...this.size(),
       series, bands,
-      padding: [8, 10, 0, 0],
+      padding: [8, 20, 0, 0], // room for half of the last label
       legend: { show: false },
       scales: {
         x: { time: false, distr: look.xlog && !own ? LOG : LINEAR, range: (_, low, high) => (own || !look.range ? (low === high ? around(low, high) : [low, high]) : look.range) },

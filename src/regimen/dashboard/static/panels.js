@@ -119,7 +119,7 @@ export class Panels {
     fill();
     const first = all[ids.indexOf(id)] ?? all[0];
     const versions = Object.entries(first.status.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
-    const head = several && h("thead", {}, h("tr", {}, h("th", {}, ""), ...all.map((run) => h("th", { scope: "col" }, run.run.name))));
+    const head = several && h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "unseen" }, "setting")), ...all.map((run) => h("th", { scope: "col" }, run.run.name))));
     return [
       h("div", { class: "tools" }, find, several && h("label", {}, only, "only what differs")),
       ...all.filter((run) => run.config_error).map((run) => h("p", { class: "error" }, `${run.run.name}: config.yaml: ${run.config_error}`)),
@@ -147,7 +147,7 @@ export class Panels {
     if (error) return [tools, h("p", { class: "error", role: "alert" }, error)];
     const table = ({ title, head, rows }) => [
       h("h3", {}, title),
-      h("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": title }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells.map((text, i) => (i ? h("td", {}, text) : h("th", { scope: "row" }, text)))))))),
+      h("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": title }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "group"))))), h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells.map((text, i) => (i ? h("td", {}, text) : h("th", { scope: "row" }, text)))))))),
     ];
     return [tools, ...verdicts.map((text) => h("p", { class: "verdict" }, text)), ...tables.flatMap(table), ...(notes.length ? [h("h3", {}, "Notes"), h("ul", { class: "dim" }, ...notes.map((text) => h("li", {}, text)))] : [])];
   }
