@@ -22,6 +22,7 @@ from regimen.errors import ConfigError
 from regimen.types import Spec
 
 JOINT = 200  # joint actions allowed for each state of `table_limit`
+SUCCESSORS = 1_000_000  # looked at in a second by two cores, with networks of 64 and 64 units
 CACHE = 8  # targets of all reachable rows are computed together where they are at most so many times those drawn
 
 
@@ -45,6 +46,8 @@ class EmpowermentBinding(Binding):
         small = 0 < self.model.places <= CACHE * c.batch_size * interval
         self.cached = small and interval > 1 and not self.observes
         self.notes: list[str] = []  # for the head of the log
+        if isinstance(self.model, Imagined) and not self.observes:
+            self.notes += effort(self.model, spec, c)
         share = c.state_sweep
         if share and self.observes and world.enumerable:
             raise ConfigError("algo.state_sweep: targets are observed, not modelled, and only those of the model can "
@@ -64,6 +67,20 @@ class EmpowermentBinding(Binding):
     def replay_bytes(self) -> int:
         _, rows = jax.eval_shape(self.experience.init)
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows))
+
+
+def effort(model: Imagined, spec: Spec, c: EmpowermentConfig) -> list[str]:
+    """A note where the first update takes minutes: it looks like a slow compiler and is the successors of all rows."""
+    steps = spec.rollout_rows * spec.num_envs * c.training_steps_per_env_step
+    each = c.batch_size * model.branches
+    minutes = each * steps / SUCCESSORS / 60
+    if minutes < 1:
+        return []
+    fewer = f", or algo.exact_limit (now {c.exact_limit:,}) so that humans' actions are drawn" if model.exact else ""
+    return [
+        f"an update takes {steps:,.0f} training steps of {each:,} successors each ({c.batch_size} rows times "
+        f"{model.branches:,}), some {minutes:,.0f} minutes on two cores; lower algo.batch_size{fewer}"
+    ]
 
 
 def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
