@@ -46,8 +46,6 @@ class EmpowermentBinding(Binding):
         small = 0 < self.model.places <= CACHE * c.batch_size * interval
         self.cached = small and interval > 1 and not self.observes
         self.notes: list[str] = []  # for the head of the log
-        if isinstance(self.model, Imagined) and not self.observes:
-            self.notes += effort(self.model, spec, c)
         share = c.state_sweep
         if share and self.observes and world.enumerable:
             raise ConfigError("algo.state_sweep: targets are observed, not modelled, and only those of the model can "
@@ -62,6 +60,8 @@ class EmpowermentBinding(Binding):
             self.notes.append(
                 f"algo.state_sweep 1: rows are drawn from all {self.model.places:,} reachable ones, and none is kept"
             )
+        if isinstance(self.model, Imagined) and not self.observes:
+            self.notes += effort(self.model, spec, c)
         self.experience = Experience(spec, self.model, self.observes, share, c.buffer_size)
 
     def replay_bytes(self) -> int:
