@@ -1,4 +1,4 @@
-"""Environments that import nothing but Gymnasium, so that a process of their own starts quickly: for tests of processes."""
+"""Environments that import nothing but Gymnasium, so that processes of their own start quickly."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ class Walk(gymnasium.Env):
 
     observation_space = spaces.Dict({"at": spaces.Box(-9, 9, (2, 3), np.float32), "side": spaces.Discrete(2)})
     action_space = spaces.Discrete(3)
-    metric_reductions = {"drift": "mean"}
+    metric_reductions = {"drift": "mean"}  # noqa: RUF012
     reward_components = ("near", "cost")
     max_episode_steps = 12
 
@@ -41,8 +41,9 @@ class Walk(gymnasium.Env):
         if fault == "exits":
             os._exit(3)
         parts = {"near": -float(abs(self.at).mean()), "cost": -0.1 * float(action)}
-        info = {"reward_components": parts, "action_mask": self.at[0] > -1, "drift": float(self.at[0, 0]), "other": open}
-        info["action_mask"][2] = True
+        mask = self.at[0] > -1
+        mask[2] = True
+        info = {"reward_components": parts, "action_mask": mask, "drift": float(self.at[0, 0]), "other": open}
         look = self.look()
         if fault == "shape":
             look["at"] = np.zeros((3, 3), np.float32)

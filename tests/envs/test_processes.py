@@ -104,7 +104,7 @@ def test_where_processes_cannot_be_or_have_no_effect_they_are_refused():
     for env, words in ((resolve("cartpole"), "is compiled"), (resolve(Local), "lives in this program")):
         with pytest.raises(ConfigError, match=words):
             in_processes(env, 2, 4)
-    with pytest.raises(ConfigError, match="more than rollout.num_envs 4"):
+    with pytest.raises(ConfigError, match=r"more than rollout\.num_envs 4"):
         in_processes(resolve(WALK), 5, 4)
     assert in_processes(resolve(WALK), 1, 4).make_copies is None
 

@@ -125,9 +125,8 @@ def write(target: Any, i: int, value: Any) -> bool:
             return False
         return True
     try:
-        if isinstance(target, dict):
-            return all([write(part, i, value[name]) for name, part in target.items()])
-        return all([write(part, i, value[k]) for k, part in enumerate(target)])
+        items = target.items() if isinstance(target, dict) else enumerate(target)
+        return all(write(part, i, value[name]) for name, part in items)
     except (KeyError, IndexError, TypeError):
         return False
 

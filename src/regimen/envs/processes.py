@@ -32,7 +32,7 @@ from regimen.errors import ConfigError, EnvError
 from regimen.types import PyTree
 
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from regimen.envs.process_worker import main; main()"
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 PATIENCE = 2.0  # seconds until a worker that should end is killed
 
 
