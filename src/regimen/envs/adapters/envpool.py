@@ -9,6 +9,7 @@ episode's, which the source keeps. It seeds copies when they are made: those tha
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ class PoolTask:
     def __init__(self, identifier: str, args: Arguments, name: str):
         try:
             with quiet():
-                import envpool
+                envpool: Any = importlib.import_module("envpool")
         except ImportError as error:
             raise EnvError(f"{name}: EnvPool is not installed: pip install 'regimen[envpool]'") from error
         logging.getLogger("absl").setLevel(logging.ERROR)
