@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
-from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
-from regimen.domains.airspace.state import AirspaceState, Decision, Scenario, stack
+from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, ScenarioFile, load
+from regimen.domains.airspace.state import AirspaceState, Decision, Plan, Scenario, stack
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
@@ -59,6 +59,10 @@ class Airspace(NativeEnv):
     """Read an action within the dead-band, which commands nothing, as none: then it also costs nothing."""
     action_delay: int = 0
     """Decisions between an action and its command, besides the scenario's own."""
+    separation_nm: float = 5.0
+    """NM that aircraft must stay apart: below it separation is lost."""
+    collision_nm: float = 3.0
+    """NM below which the tables of episodes flag a collision; nothing is paid for it."""
     aircraft: int = 4
     """random: most aircraft of an episode, 2 to 12."""
     min_aircraft: int = 2
@@ -135,8 +139,20 @@ class Airspace(NativeEnv):
                     f"env.{name}: {value:g} has no effect with env.reward compat, whose amounts are its own; leave it "
                     "out, or use env.reward clean"
                 )
+        self.refuse_distances()
         if self.scenario not in ("mixed", "random"):
             load(self.scenario)
+
+    def refuse_distances(self) -> None:
+        """Raise an error about distances that cannot be; they may also be data of a compiled program."""
+        if not all(isinstance(value, (int, float)) for value in (self.separation_nm, self.collision_nm)):
+            return
+        if self.separation_nm <= 0:
+            raise ConfigError(f"env.separation_nm: {self.separation_nm:g} is out of range; it must be above 0")
+        if not 0 <= self.collision_nm <= self.separation_nm:
+            raise ConfigError(
+                f"env.collision_nm: {self.collision_nm:g} is out of range; it must be 0 to env.separation_nm"
+            )
 
     @property
     def file(self) -> ScenarioFile | None:
@@ -241,13 +257,13 @@ class Airspace(NativeEnv):
         )
         separation = pairs.separation(pairs.park(north, scenario.present), east)
         near = pairs.nearest(separation)
-        team = jnp.stack([rewards.team_potential(separation, scenario.present), jnp.zeros(())])
+        team = jnp.stack([rewards.team_potential(separation, scenario.present, self.separation_nm), jnp.zeros(())])
         state = state.replace(min_sep=near, team=team)
         all_pairs = self.relate(state)
         if all_pairs is not None:
             state = state.replace(danger=jnp.sum(all_pairs.danger, axis=-1))
         if not compat:  # an aircraft that starts in violation does not enter it
-            state = state.replace(violating=near < SEPARATION, lost=separation < SEPARATION)
+            state = state.replace(violating=near < self.separation_nm, lost=separation < self.separation_nm)
         return state, self.observe(state, all_pairs, jnp.zeros(n), jnp.zeros(n))
 
     def relate(self, state: AirspaceState) -> pairs.PairTable | None:
@@ -258,60 +274,63 @@ class Airspace(NativeEnv):
 
     def observe(self, state: AirspaceState, all_pairs: pairs.PairTable | None, progress: Array, safety: Array) -> Array:
         """[N, D]; `progress` and `safety` are the changes that the compat observation shows."""
-        present = state.scenario.present
-        if self.observation == "compat":
-            obs = observe.compat(state, present, progress, safety, self.neighbors)
-        else:
-            assert all_pairs is not None
-            left = (self.max_episode_steps - state.time).astype(jnp.float32)
-            obs = observe.clean(state, all_pairs, left, dynamics.DECISION, self.neighbors)
-        return jnp.where(present[:, None], obs, 0.0)
+        left = (self.max_episode_steps - state.time).astype(jnp.float32)
+        change = observe.Change(state.waypoint_distance, progress, safety)
+        return observe.show(self, observe.view_of(state), all_pairs, left, change)
 
     def step(self, key: Array, state: AirspaceState, action: Array):
-        scenario, compat = state.scenario, self.reward == "compat"
-        present, alive = scenario.present, self.alive(state)
-        steered = present & ~state.reached
+        plan = self.plan(state, action)
+        return self.settle(state, plan, self.fly(state, plan.turn, dynamics.to_tas(plan.target[:, 1], state.air)))
+
+    def plan(self, state: AirspaceState, action: Array) -> Plan:
+        """What an action commands in a state."""
+        scenario = state.scenario
+        steered = scenario.present & ~state.reached
         action = jnp.clip(action, -1.0, 1.0)
         if self.snap:
             action = jnp.where(dynamics.command(action) == 0.0, 0.0, action)
         applied, queue = dynamics.delay(action, state.queue, scenario.delay + self.action_delay)
         change = jnp.where(steered[:, None], dynamics.command(applied), 0.0)
 
-        slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
-        speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
-        aim = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
+        aim = dynamics.aim(state.heading, state.cas, change, scenario.kind, scenario.speed_bounds)
         target = jnp.where(steered[:, None], aim, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
-        end = self.fly(state, turn, dynamics.to_tas(target[:, 1], state.air))
+        return Plan(action, applied, queue, steered, change, target, turn)
+
+    def settle(self, state: AirspaceState, plan: Plan, end: Decision) -> tuple[AirspaceState, TimeStep]:
+        """What a decision that was flown to its `end`, here or in another simulator, has led to."""
+        scenario, compat = state.scenario, self.reward == "compat"
+        present, alive = scenario.present, self.alive(state)
         motion, separation = end.motion, jnp.sqrt(end.squared)
+        heading = jnp.mod(state.heading + plan.turn - motion.left, 360.0)
         reached = state.reached | end.captured
         remaining = jnp.where(state.reached, state.remaining, end.distance)
         away = end.distance if compat else remaining
         near = pairs.nearest(separation)
-        lost = separation < SEPARATION
+        lost = separation < self.separation_nm
         newly, now = reached & ~state.reached, state.time + 1
         any_lost = jnp.any(lost)
 
         after = state.replace(
             north=motion.north,
             east=motion.east,
-            heading=jnp.mod(state.heading + turn - motion.left, 360.0),
+            heading=heading,
             tas=motion.tas,
             cas=dynamics.to_cas(motion.tas, state.air),
-            ground=motion.tas[:, None] * jnp.stack([motion.cos, motion.sin], axis=-1) + scenario.wind,
-            target=target,
-            queue=queue,
+            ground=dynamics.velocity(heading, motion.tas, motion.east, scenario.wind, scenario.convergence),
+            target=plan.target,
+            queue=plan.queue,
             reached=reached,
             reached_step=jnp.where(newly, now, state.reached_step),
-            violating=near < SEPARATION,
+            violating=near < self.separation_nm,
             lost=lost,
             time=now,
-            command=change,
-            action=action,
+            command=plan.change,
+            action=plan.action,
             min_sep=near,
             waypoint_distance=away,
             remaining=remaining,
-            flown=state.flown + jnp.where(steered, end.flown, 0.0),
+            flown=state.flown + jnp.where(plan.steered, end.flown, 0.0),
             first_los=jnp.where(any_lost & (state.first_los < 0), now, state.first_los),
         )
         all_pairs = self.relate(after)
@@ -320,13 +339,13 @@ class Airspace(NativeEnv):
         # The first decision has no distance to compare with: that of before the pre-roll was never taken.
         progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
         if compat:
-            after, parts = rewards.compat(state, after, separation, progress, applied, self.max_episode_steps)
+            after, parts = rewards.compat(self, state, after, separation, progress, plan.applied)
             terminated = jnp.broadcast_to(jnp.all(reached | ~present), present.shape)
         else:
             shaping = rewards.shaped(
                 self.gamma, -self.team_weight * state.danger, -self.team_weight * after.danger, newly
             )
-            parts = rewards.clean(self, alive, progress, near, state.violating, action, newly, shaping)
+            parts = rewards.clean(self, alive, progress, near, state.violating, plan.action, newly, shaping)
             terminated = newly
         after = after.replace(parts=parts)
         obs = self.observe(after, all_pairs, progress, near - state.min_sep)
@@ -394,21 +413,21 @@ class Airspace(NativeEnv):
     ) -> None:
         """Write the episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
         (`log.alerts`)."""
-        from regimen.domains.airspace.analysis.detector import Detector
         from regimen.domains.airspace.analysis.flight import Flights
         from regimen.domains.airspace.analysis.trajectory import write_evaluation
 
-        write_evaluation(path, self, Flights(rows, length, start.scenario), Detector() if alerts else None)
+        write_evaluation(path, self, Flights(rows, length, start.scenario), alerts)
 
     def write_states(self, path: Path, states: list[AirspaceState]) -> None:
         """Write one episode as a trajectory table, from its states."""
         from regimen.domains.airspace.analysis.flight import Flights
-        from regimen.domains.airspace.analysis.trajectory import place_of, write_trajectory
+        from regimen.domains.airspace.analysis.trajectory import place_of, rules_of, write_trajectory
 
-        rows = jax.tree.map(lambda *x: np.stack(x)[:, None], *map(self.recorded, states))
+        stacked = jax.tree.map(lambda *x: np.stack(x), *states)
+        rows = jax.tree.map(lambda x: np.asarray(x)[:, None], jax.jit(jax.vmap(self.recorded))(stacked))
         scenario = jax.tree.map(lambda x: np.asarray(x)[None], states[-1].scenario)
         flights = Flights(rows, np.array([len(states) - 1]), scenario)
-        write_trajectory(path, flights, 0, place_of(self), components=self.reward_components)
+        write_trajectory(path, flights, 0, place_of(self), rules_of(self), components=self.reward_components)
 
     def render(self, state: AirspaceState) -> np.ndarray:
         """[H, W, 3] uint8."""
