@@ -3,14 +3,16 @@ its own."""
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
+from regimen.config.domains import domains, load
+from regimen.errors import ConfigError, nearest
 from regimen.files.run_dir import read_metrics, versions
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json, check_free, plain, utc_now, write_atomic, write_json
-from regimen.policies.policy import load_policy
+from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
 
@@ -21,33 +23,53 @@ OF_THE_RUN = (*COUNTS, "stop_reason", "stop_detail", "converged", *STREAKS)
 
 
 def export_policy(
-    run: str | Path, out: str | Path | None = None, checkpoint: str = "best", program: str = "policy"
+    run: str | Path,
+    out: str | Path | None = None,
+    checkpoint: str = "best",
+    program: str = "policy",
+    form: str | None = None,
 ) -> Path:
     """Copy a run's policy to a folder of its own, with `metadata.json` and `README.md`; an existing one is left alone.
     All that `regimen.load_policy` needs is in it; with `program` `stablehlo` or `onnx` also a file that acts without
-    it."""
+    it, with `form` what a tool of the environment's field runs (`Domain.exports`)."""
     run = Path(run)
     path = run / "export" if out is None else Path(out)
     check_free(path)
     policy = load_policy(run, checkpoint)
+    write_form = form_of(form, policy) if form is not None else None
     fresh = not path.exists()
     policy.save(path)
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
     about = metadata(run, policy.meta, read_sealed(run / "summary.json"), max(returns, default=None), checkpoint)
     text = readme(about)
-    if program != "policy":
-        from regimen.policies.export_program import write_program
+    try:
+        if program != "policy":
+            from regimen.policies.export_program import write_program
 
-        try:
             about["program"] = write_program(policy, path, program).name
-        except BaseException:
-            if fresh:
-                shutil.rmtree(path, ignore_errors=True)
-            raise
-        text += "\n" + template(f"readme_{program}.md")
+            text += "\n" + template(f"readme_{program}.md")
+        if write_form is not None:
+            about["form"], about["form_file"] = form, write_form(policy, path).name
+            text += f"\n`{about['form_file']}` is the policy as {about['form']}: its first lines say how it is used.\n"
+    except BaseException:
+        if fresh:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
     write_json(path / "metadata.json", about)
     write_atomic(path / "README.md", text)
     return path
+
+
+def form_of(form: str, policy: Policy) -> Callable[[Policy, Path], Path]:
+    """The function that writes a policy in a form of its environment's field."""
+    forms = {name: (d, entry) for d in domains().values() for name, entry in d.exports.items()}
+    if form not in forms:
+        raise ConfigError(f"--as: unknown form '{form}'{nearest(form, forms)}")
+    domain, entry = forms[form]
+    if not domain.owns(str(policy.meta.get("env"))):
+        names = ", ".join(domain.environments)
+        raise ConfigError(f"--as {form}: it is for policies of {names}; this one is of {policy.meta.get('env')}")
+    return load(entry.target)
 
 
 def template(name: str) -> str:
