@@ -2,7 +2,7 @@
 
     python benchmarks/cage_real.py RUN --cyborg cage-challenge-2 --python venv/bin/python --episodes 100
 
-`--cyborg` is a checkout of github.com/cage-challenge/cage-challenge-2, and `--python` an interpreter that can import it,
+`--cyborg` is a checkout of github.com/cage-challenge/cage-challenge-2, and `--python` an interpreter that imports it,
 of an environment of its own: numpy below 2, gym 0.26, networkx, prettytable, pyyaml, paramiko and pandas. There the
 exported agent (`regimen export RUN --as cage-agent`) is played as CybORG/Evaluation/evaluation.py plays one: its
 ChallengeWrapper, nothing told of the red agent or the length, `end_episode` after each episode. Real episodes are

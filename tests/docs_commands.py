@@ -24,7 +24,7 @@ REASONS = {
     r".*--peer-python": "needs an interpreter with Stable-Baselines3",
     r".*-m pytest": "runs other tests",
     r".*benchmarks/cage_real\.py": "needs a checkout of CybORG, and an interpreter that can import it",
-    r".*examples/original_platform\.py": "needs the original game, which is no dependency of this project",
+    r".*benchmarks/original_platform\.py": "needs the original game, which is no dependency of this project",
     r"python docs/images/": "draws the pictures that the repository keeps; a person looks at them",
     r".*airspace/all --algo all": "over 70 trainings; airspace/all and --algo all are run each on their own",
     r"python benchmarks/offline\.py": "trains SAC to the end before it begins; a quarter of an hour",

@@ -2,7 +2,7 @@
 
     pip install hybrid-platform numba
     regimen train platform --out runs/platform
-    regimen evaluate runs/platform --in examples/original_platform.py:make --margin 0.02 --episodes 1000
+    regimen evaluate runs/platform --in benchmarks/original_platform.py:make --margin 0.02 --episodes 1000
 
 An adapter is all that a policy needs to be played in another simulator: the same observation space, the same action
 space, and the units of the numbers in between. Observed are the same nine numbers (the original also shows how many
@@ -50,5 +50,5 @@ class OriginalPlatform(gymnasium.Env):
 
 
 def make() -> OriginalPlatform:
-    """The environment that `--in examples/original_platform.py:make` names."""
+    """The environment that `--in benchmarks/original_platform.py:make` names."""
     return OriginalPlatform()
