@@ -28,6 +28,7 @@ from regimen.config.flags import field_docs, parse
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.config.validation import coerce, field_types
+from regimen.domains.airspace import files as scenario_files
 from regimen.envs import registry
 from regimen.networks import NETWORKS
 from regimen.spaces import describe
@@ -234,6 +235,7 @@ LONG |= {
 # Blocks that define something: (page, number) -> the test below that uses it.
 USED = {
     ("agents.md", 0): "test_the_function_that_flies_agents",
+    ("airspace.md", 0): "test_the_function_that_advises_aircraft",
     ("airspace_safety.md", 0): "test_the_function_that_finds_the_worst_shift",
     ("comparing.md", 0): "test_functions_of_runs",
     ("curricula.md", 0): "test_curricula",
@@ -342,10 +344,24 @@ def test_the_function_that_flies_agents(tmp_path):
     assert env.agents == []
 
 
+@pytest.fixture(scope="module")
+def airspace_run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("airspace") / "run"
+    return regimen.train("airspace/head_on", out=str(out), **tiny_settings()).run_dir
+
+
 @pytest.mark.long
-def test_the_function_that_finds_the_worst_shift(tmp_path):
-    result = regimen.train("airspace/head_on", out=str(tmp_path / "run"), **tiny_settings())
-    assert names_of("airspace_safety.md", 0)["worst_shift"](result.run_dir)
+def test_the_function_that_advises_aircraft(airspace_run):
+    agents = scenario_files.load("merge_2x2").agents
+    rows = [[getattr(a, key) for a in agents] for key in ("lat", "lon", "hdg_deg", "spd_kt", "waypoint")]
+    heading, speed = names_of("airspace.md", 0)["advise"](airspace_run, *rows)
+    turned = (heading - np.array(rows[2]) + 180) % 360 - 180
+    assert np.abs(turned).max() <= 18.01 and np.abs(speed - 250).max() <= 10.01
+
+
+@pytest.mark.long
+def test_the_function_that_finds_the_worst_shift(airspace_run):
+    assert names_of("airspace_safety.md", 0)["worst_shift"](airspace_run)
 
 
 @pytest.mark.long

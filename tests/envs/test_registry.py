@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from regimen.config import trust
 from regimen.envs.classic.cartpole import CartPole
 from regimen.envs.registry import ENVS, EnvHandle, is_native, make_env, register_env, resolve
-from regimen.errors import ConfigError, EnvError
+from regimen.errors import ConfigError, EnvError, UntrustedError
 
 OWN = """
     import gymnasium
@@ -261,3 +262,15 @@ def test_vector_environments_and_half_made_ones_are_refused():
 def test_handles_are_plain():
     assert isinstance(resolve("cartpole"), EnvHandle)
     assert set(resolve("cartpole").baselines) == {"heuristic"}
+
+
+def test_a_module_may_register_when_it_is_asked(tmp_path, monkeypatch):
+    (tmp_path / "late_envs.py").write_text(
+        "import gymnasium\n"
+        "def register_envs():\n"
+        "    gymnasium.register('Late-v0', 'gymnasium.envs.classic_control:PendulumEnv', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert resolve("gym:late_envs:Late-v0").max_episode_steps == 9
+    with trust.judging(trust.named("gym:late_envs:Later-v0", "run/config.yaml")), pytest.raises(UntrustedError):
+        resolve("gym:late_envs:Later-v0")

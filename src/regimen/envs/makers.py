@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from regimen.config import trust
 from regimen.envs.arguments import LIMIT, Arguments, bind, parameters_of, unknown_argument
 from regimen.envs.imports import import_module, one_line
 from regimen.errors import ConfigError, EnvError, RegimenError, nearest
@@ -112,7 +113,11 @@ def gym_factory(identifier: str, args: Arguments, name: str) -> tuple[Callable[[
 
     module, _, gym_id = identifier.rpartition(":")
     if module:
-        import_module(module)
+        register = getattr(import_module(module), "register_envs", None)
+        if callable(register) and gym_id not in gymnasium.registry:  # of packages that do not register on import
+            if trust.judged() is not None:
+                raise trust.refused(f"{module}.register_envs would be called, a function that could do anything")
+            guarded(register, name)()
     try:
         spec = copy.deepcopy(gymnasium.spec(gym_id))
     except gymnasium.error.Error as e:

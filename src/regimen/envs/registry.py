@@ -53,6 +53,7 @@ class EnvHandle:
     baselines: dict[str, Callable[..., PyTree]] = field(default_factory=dict)  # of a native one: `Baseline`s
     action_conditions: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # see `distributions.Joint`
     agents: tuple[str, ...] = ()  # names, where there are several
+    copies: int = 0  # most that can be open in one process; 0: any number
     env_args: Arguments = field(default_factory=dict)  # with `id`, what makes the same environment again
 
     @property
@@ -215,6 +216,7 @@ def declared_by(env: Any) -> dict[str, Any]:
         "baselines": dict(getattr(env, "baselines", {})),
         "action_conditions": dict(getattr(env, "action_conditions", {})),
         "agents": tuple(getattr(env, "agents", ())),
+        "copies": int(getattr(env, "copies", 0)),
     }
 
 

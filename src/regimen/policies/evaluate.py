@@ -189,7 +189,7 @@ class HostEvaluator:
     def prepare(self, params: PyTree, episodes: int) -> None: ...
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
-        source = self.open(min(self.num_envs, episodes))
+        source = self.open(min(self.num_envs, episodes, self.handle.copies or episodes))
         self.handle.action_space.seed(seed)
         ended: list[tuple] = [()] * episodes
         for moment in play.play_host(source, partial(self.actions, params), seed, episodes, self.stop_requested):

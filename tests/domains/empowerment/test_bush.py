@@ -14,7 +14,7 @@ from empowerment_oracle import bush_outcomes, heading
 
 from regimen.config.layers import build_config
 from regimen.domains.empowerment.worlds import files, goals
-from regimen.domains.empowerment.worlds.bush import BushWorld
+from regimen.domains.empowerment.worlds.bush import PASS, BushWorld
 from regimen.domains.empowerment.worlds.world import WorldState
 from regimen.envs.check import check_env
 from regimen.envs.registry import ENVS, make_env, resolve
@@ -225,3 +225,17 @@ def test_a_file_without_its_prefix_is_answered(tmp_path):
         build_config(str(file), algo="empowerment")
     with pytest.raises(ConfigError, match="world:FILE"):
         build_config("world/tini", algo="empowerment")
+
+
+def test_each_agent_may_stand_in_a_bush_of_its_own():
+    world = BushWorld(map="Hu:2 . Ro:1 / Hu 1 Ro", B=3, fill_density=3)
+    assert world.layout.densities == (2, 0, 1, 3, 1, 3)
+    assert world.layout.robots == (2, 5) and world.layout.humans == (0, 3)
+    stays = world.outcomes(world.initial(), jnp.array([PASS, PASS, PASS, PASS]))[1][0]
+    assert stays[4:].tolist() == [2, 0, 0, 3, 1, 2]  # robots that pass trample what is under them
+
+
+@pytest.mark.parametrize("token", ["Hu:", "Hu:x", "Ro:-1", "We:1"])
+def test_densities_that_are_none_are_refused(token):
+    with pytest.raises(ConfigError, match=f"env.map: '{token}' at 0,0 is not Ro, Hu"):
+        BushWorld(map=f"{token} Ro Hu")

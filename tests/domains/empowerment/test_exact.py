@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from small_worlds import commitment, menu, table_world
 
 import regimen
-from regimen.domains.empowerment import equations, exact
-from regimen.domains.empowerment.reach import enumerate_states
+from regimen.domains.empowerment import equations, exact, tabular
+from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
+from regimen.domains.empowerment.reach import TooLargeError, enumerate_states
 from regimen.domains.empowerment.theory import Theory
 from regimen.domains.empowerment.worlds.bush import BushWorld
 from regimen.envs.registry import make_env
@@ -364,3 +366,32 @@ def test_the_guard_counts_what_robots_add():
     with pytest.raises(ConfigError, match="too large to keep"):
         exact.check_size(table, Theory(), least)
     exact.check_size(table, Theory(), 2 * least)
+
+
+@pytest.mark.parametrize("robot_policy", ["power", "boltzmann"])
+def test_a_robot_without_softness_takes_the_best(robot_policy):
+    """The limit of large beta_r; ties are shared."""
+    world = make_env("world/corr5")
+    hard = exact.solve(world, Theory(beta_r="inf", robot_policy=robot_policy))
+    soft = exact.solve(world, Theory(beta_r=1e5, robot_policy=robot_policy))
+    assert hard.at().pi_r == pytest.approx([0, 0.5, 0, 0.5, 0])  # west and east are mirror images
+    for t, live in ((t, hard.live(t)) for t in range(4)):
+        assert np.allclose(hard.v_r[t][live], soft.v_r[t][live], rtol=1e-3)
+        best = hard.q_r[t][live] >= hard.q_r[t][live].max(-1, keepdims=True) * (1 + 1e-11)
+        assert ((hard.pi_r[t][live] > 0) == best).all()
+
+
+def test_an_infinite_beta_r_needs_an_end():
+    with pytest.raises(ConfigError, match="beta_r: inf is for worlds that end"):
+        tabular.solve(make_env("world/corr5"), Theory(beta_r="inf"))
+    with pytest.raises(ConfigError, match=r"algo\.beta_r: inf is for"):
+        EmpowermentConfig(beta_r=math.inf).validate()
+
+
+def test_a_refusal_says_how_large_the_world_would_be():
+    world = make_env("world/bush1x7")
+    truth = len(enumerate_states(world).states)
+    with pytest.raises(TooLargeError) as error:
+        enumerate_states(world, most=truth // 2)
+    states, size, minutes = re.search(r"an estimate: (\S+) states, (\S+) GB, (\S+) minutes", str(error.value)).groups()
+    assert truth / 4 < float(states) < truth * 4 and float(size) > 0 and float(minutes) > 0

@@ -38,7 +38,13 @@ DOMAIN = Domain(
             "FILE.json",
             "a scenario of your own; `regimen scenario new` writes one to start from",
             tuned=True,
-        )
+        ),
+        "bluesky": FileKind(
+            "regimen.domains.airspace.bluesky:make",
+            "a scenario flown by BlueSky",
+            "SCENARIO",
+            "an airspace scenario (a name, or FILE.json) flown by BlueSky; one in each process",
+        ),
     },
     presets=f"{__path__[0]}/presets",
     names=f"{__path__[0]}/names.yaml",
@@ -61,5 +67,9 @@ DOMAIN = Domain(
             examples=("regimen scenario list",),
         ),
     },
-    functions={"analyse": "regimen.domains.airspace.analysis.analysis:analyse"},
+    functions={
+        "analyse": "regimen.domains.airspace.analysis.analysis:analyse",
+        "observe": "regimen.domains.airspace.traffic:observe_traffic",
+        "commands": "regimen.domains.airspace.traffic:commands",
+    },
 )

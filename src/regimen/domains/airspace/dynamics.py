@@ -119,6 +119,12 @@ def command(action: Array) -> Array:
     return jnp.where(jnp.abs(change) < DEADBAND, 0.0, change)
 
 
+def aim(heading: Array, cas: Array, change: Array, kind: Array, bounds: Array) -> Array:
+    """The heading and the CAS that a change [N, 2] commands: [N, 2]."""
+    slowest, fastest = speed_limits(kind, bounds)
+    return jnp.stack([jnp.mod(heading + change[:, 0], 360.0), jnp.clip(cas + change[:, 1], slowest, fastest)], axis=-1)
+
+
 def delay(action: Array, queue: Array, steps: Array) -> tuple[Array, Array]:
     """The action whose turn it is after a delay, and the queue after it; before the first ones come zeros."""
     line = jnp.concatenate([action[None], queue])  # [1 + MAX_DELAY, N, 2]

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
-from regimen.domains.airspace.state import AirspaceState, Decision, Scenario, stack
+from regimen.domains.airspace.state import AirspaceState, Decision, Plan, Scenario, stack
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
@@ -258,32 +258,35 @@ class Airspace(NativeEnv):
 
     def observe(self, state: AirspaceState, all_pairs: pairs.PairTable | None, progress: Array, safety: Array) -> Array:
         """[N, D]; `progress` and `safety` are the changes that the compat observation shows."""
-        present = state.scenario.present
-        if self.observation == "compat":
-            obs = observe.compat(state, present, progress, safety, self.neighbors)
-        else:
-            assert all_pairs is not None
-            left = (self.max_episode_steps - state.time).astype(jnp.float32)
-            obs = observe.clean(state, all_pairs, left, dynamics.DECISION, self.neighbors)
-        return jnp.where(present[:, None], obs, 0.0)
+        left = (self.max_episode_steps - state.time).astype(jnp.float32)
+        change = observe.Change(state.waypoint_distance, progress, safety)
+        return observe.show(self, observe.view_of(state), all_pairs, left, change)
 
     def step(self, key: Array, state: AirspaceState, action: Array):
-        scenario, compat = state.scenario, self.reward == "compat"
-        present, alive = scenario.present, self.alive(state)
-        steered = present & ~state.reached
+        plan = self.plan(state, action)
+        return self.settle(state, plan, self.fly(state, plan.turn, dynamics.to_tas(plan.target[:, 1], state.air)))
+
+    def plan(self, state: AirspaceState, action: Array) -> Plan:
+        """What an action commands in a state."""
+        scenario = state.scenario
+        steered = scenario.present & ~state.reached
         action = jnp.clip(action, -1.0, 1.0)
         if self.snap:
             action = jnp.where(dynamics.command(action) == 0.0, 0.0, action)
         applied, queue = dynamics.delay(action, state.queue, scenario.delay + self.action_delay)
         change = jnp.where(steered[:, None], dynamics.command(applied), 0.0)
 
-        slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
-        speed = jnp.clip(state.cas + change[:, 1], slowest, fastest)
-        aim = jnp.stack([jnp.mod(state.heading + change[:, 0], 360.0), speed], axis=-1)
+        aim = dynamics.aim(state.heading, state.cas, change, scenario.kind, scenario.speed_bounds)
         target = jnp.where(steered[:, None], aim, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
-        end = self.fly(state, turn, dynamics.to_tas(target[:, 1], state.air))
+        return Plan(action, applied, queue, steered, change, target, turn)
+
+    def settle(self, state: AirspaceState, plan: Plan, end: Decision) -> tuple[AirspaceState, TimeStep]:
+        """What a decision that was flown to its `end`, here or in another simulator, has led to."""
+        scenario, compat = state.scenario, self.reward == "compat"
+        present, alive = scenario.present, self.alive(state)
         motion, separation = end.motion, jnp.sqrt(end.squared)
+        heading = jnp.mod(state.heading + plan.turn - motion.left, 360.0)
         reached = state.reached | end.captured
         remaining = jnp.where(state.reached, state.remaining, end.distance)
         away = end.distance if compat else remaining
@@ -295,23 +298,23 @@ class Airspace(NativeEnv):
         after = state.replace(
             north=motion.north,
             east=motion.east,
-            heading=jnp.mod(state.heading + turn - motion.left, 360.0),
+            heading=heading,
             tas=motion.tas,
             cas=dynamics.to_cas(motion.tas, state.air),
-            ground=motion.tas[:, None] * jnp.stack([motion.cos, motion.sin], axis=-1) + scenario.wind,
-            target=target,
-            queue=queue,
+            ground=dynamics.velocity(heading, motion.tas, motion.east, scenario.wind, scenario.convergence),
+            target=plan.target,
+            queue=plan.queue,
             reached=reached,
             reached_step=jnp.where(newly, now, state.reached_step),
             violating=near < SEPARATION,
             lost=lost,
             time=now,
-            command=change,
-            action=action,
+            command=plan.change,
+            action=plan.action,
             min_sep=near,
             waypoint_distance=away,
             remaining=remaining,
-            flown=state.flown + jnp.where(steered, end.flown, 0.0),
+            flown=state.flown + jnp.where(plan.steered, end.flown, 0.0),
             first_los=jnp.where(any_lost & (state.first_los < 0), now, state.first_los),
         )
         all_pairs = self.relate(after)
@@ -320,13 +323,13 @@ class Airspace(NativeEnv):
         # The first decision has no distance to compare with: that of before the pre-roll was never taken.
         progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
         if compat:
-            after, parts = rewards.compat(state, after, separation, progress, applied, self.max_episode_steps)
+            after, parts = rewards.compat(state, after, separation, progress, plan.applied, self.max_episode_steps)
             terminated = jnp.broadcast_to(jnp.all(reached | ~present), present.shape)
         else:
             shaping = rewards.shaped(
                 self.gamma, -self.team_weight * state.danger, -self.team_weight * after.danger, newly
             )
-            parts = rewards.clean(self, alive, progress, near, state.violating, action, newly, shaping)
+            parts = rewards.clean(self, alive, progress, near, state.violating, plan.action, newly, shaping)
             terminated = newly
         after = after.replace(parts=parts)
         obs = self.observe(after, all_pairs, progress, near - state.min_sep)

@@ -6,6 +6,8 @@ minimum and of the whole airspace.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import jax.numpy as jnp
 
 from regimen.domains.airspace import dynamics, pairs
@@ -15,6 +17,9 @@ from regimen.domains.airspace.pairs import PairTable
 from regimen.domains.airspace.state import AirspaceState
 from regimen.types import Array
 
+if TYPE_CHECKING:
+    from regimen.domains.airspace.env import Airspace
+
 NM = 1.852  # km
 OWN = ("cos_waypoint", "sin_waypoint", "waypoint_near", "waypoint_far", "speed", "speed_range", "drift", "time_left")
 OWN += ("slack", "rank", "danger", "finished")
@@ -22,6 +27,33 @@ NEIGHBOUR = ("present", "cos_bearing", "sin_bearing", "range_near", "range_far",
 NEIGHBOUR += ("tcpa", "dcpa", "miss", "danger", "priority", "finished", "nearer", "cos_intent", "sin_intent")
 BOUND = 2.0
 COMPAT_LIMITS = (10.0, 1.0, 1.0, 1.0, 1.0)  # of the first five; then K * vx, K * vy, distance, K * x, K * y
+
+
+class View(NamedTuple):
+    """All that observations are made of: N aircraft in the map, wherever they come from."""
+
+    north: Array  # [N] NM
+    east: Array  # [N] NM
+    heading: Array  # [N] deg from true north
+    tas: Array  # [N] kt
+    cas: Array  # [N] kt
+    ground: Array  # [N, 2] kt over the ground (north, east)
+    waypoint: Array  # [N, 2] NM (north, east)
+    finished: Array  # [N] bool
+    present: Array  # [N] bool
+    kind: Array  # [N] int32, index into aircraft.TYPES
+    speed_bounds: Array  # [2]
+    convergence: Array  # deg per NM
+
+
+def view_of(state: AirspaceState) -> View:
+    """What an environment's state shows."""
+    scenario = state.scenario
+    return View(
+        *(state.north, state.east, state.heading, state.tas, state.cas, state.ground),
+        *(scenario.waypoint, state.reached, scenario.present, scenario.kind),
+        *(scenario.speed_bounds, scenario.convergence),
+    )
 
 
 def clean_size(k: int) -> int:
@@ -38,31 +70,49 @@ def soft(x: Array, scale: float) -> Array:
     return x / (jnp.abs(x) + scale)
 
 
-def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: float, k: int) -> Array:
+class Change(NamedTuple):
+    """What only the compat observation shows besides the view."""
+
+    away: Array  # [N] NM to the waypoint
+    progress: Array  # [N] NM closer to it than a decision ago
+    safety: Array  # [N] NM by which the smallest separation has grown
+
+
+def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Array, change: Change) -> Array:
+    """The observations [N, D] in the form that an environment is set to; zero for absent aircraft."""
+    if env.observation == "compat":
+        obs = compat(view, change, env.neighbors)
+    else:
+        assert all_pairs is not None
+        obs = clean(view, all_pairs, time_left, dynamics.DECISION, env.neighbors)
+    return jnp.where(view.present[:, None], obs, 0.0)
+
+
+def clean(view: View, all_pairs: PairTable, time_left: Array, step_s: float, k: int) -> Array:
     """[N, clean_size(k)] in the frame of the own heading: OWN, then each of NEIGHBOUR for the K others.
 
     Neighbours are sorted by threat: the predicted miss plus a share of the range. `priority` and `rank` (by index) let
     a shared deterministic policy tell twins apart; `miss` has the sign of the side on which the other will pass.
     """
-    scenario, finished = state.scenario, state.reached.astype(jnp.float32)
-    angle = (state.heading - scenario.convergence * state.east) * dynamics.DEGREE
+    finished = view.finished.astype(jnp.float32)
+    angle = (view.heading - view.convergence * view.east) * dynamics.DEGREE
     c, s = jnp.cos(angle), jnp.sin(angle)
-    dn, de = scenario.waypoint[:, 0] - state.north, scenario.waypoint[:, 1] - state.east
-    vn, ve = state.ground[:, 0], state.ground[:, 1]
+    dn, de = view.waypoint[:, 0] - view.north, view.waypoint[:, 1] - view.east
+    vn, ve = view.ground[:, 0], view.ground[:, 1]
     distance = jnp.sqrt(dn * dn + de * de) + 1e-3
     ahead, right = (dn * c + de * s) / distance, (de * c - dn * s) / distance
-    slowest, fastest = dynamics.speed_limits(scenario.kind, scenario.speed_bounds)
+    slowest, fastest = dynamics.speed_limits(view.kind, view.speed_bounds)
     speed = jnp.sqrt(vn * vn + ve * ve) + 1e-3
     seconds = jnp.maximum(time_left * step_s, 1.0)
-    n = state.north.shape[0]
+    n = view.north.shape[0]
     index = jnp.arange(n, dtype=jnp.float32)
     features = [
         ahead,
         right,
         soft(distance, SEPARATION),
         distance / 50.0,
-        (state.tas * KT - 150.0) / 50.0,
-        2 * (state.cas - slowest) / (fastest - slowest) - 1,
+        (view.tas * KT - 150.0) / 50.0,
+        2 * (view.cas - slowest) / (fastest - slowest) - 1,
         5.0 * (ve * c - vn * s) / speed,
         jnp.broadcast_to(time_left * step_s / 1500.0, distance.shape),
         1 - 2 * dynamics.HOUR * distance / (speed * seconds),
@@ -74,10 +124,10 @@ def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: 
     # What the chosen others are is picked first and their features computed for K of them only.
     choice = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, k)
     present = jnp.any(choice, axis=-1)  # [N, K]
-    picks = [pairs.pick(choice, x) for x in (state.north, state.east, vn, ve, distance, ahead, right, finished, index)]
+    picks = [pairs.pick(choice, x) for x in (view.north, view.east, vn, ve, distance, ahead, right, finished, index)]
     dn, de, vn, ve = (
-        picks[0] - state.north[:, None],
-        picks[1] - state.east[:, None],
+        picks[0] - view.north[:, None],
+        picks[1] - view.east[:, None],
         picks[2] - vn[:, None],
         picks[3] - ve[:, None],
     )
@@ -107,40 +157,46 @@ def clean(state: AirspaceState, all_pairs: PairTable, time_left: Array, step_s: 
     return jnp.clip(jnp.concatenate(columns, axis=1), -BOUND, BOUND)
 
 
-def compat(state: AirspaceState, present: Array, progress: Array, safety: Array, k: int) -> Array:
+def compat(view: View, change: Change, k: int) -> Array:
     """[N, 6 + 4K] in the alphabetical order of the keys: airspeed, cos_to_wp, progress_rate, safety_rate, sin_to_wp,
-    vx_r, vy_r, wp_dist_norm, x_r, y_r. Offsets are north-up, velocities in NM/s over 32 and 66 with axes swapped."""
-    scenario = state.scenario
-    to_waypoint = dynamics.DEGREE * (bearing(state) - state.heading)
+    vx_r, vy_r, wp_dist_norm (of what is left), x_r, y_r. Offsets are north-up, velocities in NM/s over 32 and 66 with
+    swapped axes."""
+    present = view.present
+    to_waypoint = dynamics.DEGREE * (bearing(view.north, view.east, view.waypoint, view.convergence) - view.heading)
     valid = present[None, :] & ~jnp.eye(present.shape[0], dtype=bool)
-    choice = pairs.order(pairs.squared(state.north, state.east), valid, k)
+    choice = pairs.order(pairs.squared(view.north, view.east), valid, k)
     there = jnp.any(choice, axis=-1)
 
     def offset(values: Array) -> Array:
         return jnp.where(there, pairs.pick(choice, values) - values[:, None], 0.0)
 
-    dn, de = offset(state.north), offset(state.east)
-    h, v = state.heading * dynamics.DEGREE, state.tas / dynamics.HOUR  # NM/s
+    dn, de = offset(view.north), offset(view.east)
+    h, v = view.heading * dynamics.DEGREE, view.tas / dynamics.HOUR  # NM/s
     vn, ve = v * jnp.cos(h), v * jnp.sin(h)
-    angle = scenario.convergence * dynamics.DEGREE * state.east[:, None]  # offsets along the true axes at the own place
+    angle = view.convergence * dynamics.DEGREE * view.east[:, None]  # offsets along the true axes at the own place
     north, east = dn * jnp.cos(angle) - de * jnp.sin(angle), de * jnp.cos(angle) + dn * jnp.sin(angle)
     columns = [
-        jnp.clip((state.tas * KT - 150.0) / 6.0, -10.0, 10.0)[:, None],
+        jnp.clip((view.tas * KT - 150.0) / 6.0, -10.0, 10.0)[:, None],
         jnp.cos(to_waypoint)[:, None],
-        jnp.tanh(progress / 2.0)[:, None],
-        jnp.tanh(safety / 5.0)[:, None],
+        jnp.tanh(change.progress / 2.0)[:, None],
+        jnp.tanh(change.safety / 5.0)[:, None],
         jnp.sin(to_waypoint)[:, None],
         jnp.clip(offset(vn) / 32.0, -150.0, 150.0),
         jnp.clip(offset(ve) / 66.0, -150.0, 150.0),
-        jnp.tanh(state.waypoint_distance / 20.0)[:, None],
+        jnp.tanh(change.away / 20.0)[:, None],
         jnp.clip(east * NM / 20.0, -12.0, 12.0),
         jnp.clip(north * NM / 20.0, -12.0, 12.0),
     ]
     return jnp.concatenate(columns, axis=-1)
 
 
-def bearing(state: AirspaceState) -> Array:
+def bearing(north: Array, east: Array, waypoint: Array, convergence: Array) -> Array:
     """To the waypoint, deg from true north halfway there."""
-    gap = state.scenario.waypoint - jnp.stack([state.north, state.east], axis=-1)
-    middle = (state.east + state.scenario.waypoint[:, 1]) / 2
-    return jnp.arctan2(gap[:, 1], gap[:, 0]) / dynamics.DEGREE + state.scenario.convergence * middle
+    gap = waypoint - jnp.stack([north, east], axis=-1)
+    middle = (east + waypoint[:, 1]) / 2
+    return jnp.arctan2(gap[:, 1], gap[:, 0]) / dynamics.DEGREE + convergence * middle
+
+
+def bearing_of(state: AirspaceState) -> Array:
+    """Each aircraft's bearing of its waypoint."""
+    return bearing(state.north, state.east, state.scenario.waypoint, state.scenario.convergence)

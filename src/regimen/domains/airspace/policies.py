@@ -18,7 +18,7 @@ def no_op(env, key, state, obs) -> Array:
 
 def waypoint(env, key, state, obs) -> Array:
     """Turn to the waypoint and hold the speed."""
-    return steer(state, observe.bearing(state), state.cas)
+    return steer(state, observe.bearing_of(state), state.cas)
 
 
 def steer(state, heading: Array, cas: Array) -> Array:
@@ -35,7 +35,7 @@ def mvp(env, key, state, obs) -> Array:
     """
     scenario = state.scenario
     others = env.counts(state)[None, :] & ~jnp.eye(state.north.shape[0], dtype=bool)
-    aim = (observe.bearing(state) - scenario.convergence * state.east) * dynamics.DEGREE
+    aim = (observe.bearing_of(state) - scenario.convergence * state.east) * dynamics.DEGREE
     cruise = dynamics.to_tas(scenario.cas, state.air)
     wish = jnp.stack([cruise * jnp.cos(aim), cruise * jnp.sin(aim)], axis=-1) + scenario.wind
     _, blocked = push(state, wish, others)

@@ -63,7 +63,7 @@ def compat(
     """The state after a decision with what the reward remembers, and the reward [N, K]; finished aircraft go on earning
     and paying."""
     present = state.scenario.present
-    angle = jnp.abs(dynamics.wrap(observe.bearing(after) - after.heading))
+    angle = jnp.abs(dynamics.wrap(observe.bearing_of(after) - after.heading))
     phi = team_potential(separation, present)
     average, clipped = smoothed(state.team[1], state.team[0], phi)
     over = after.time >= limit

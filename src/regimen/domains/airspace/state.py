@@ -61,6 +61,18 @@ class AirspaceState(Record):
     parts: Array  # [N, K] reward of the last decision
 
 
+class Plan(NamedTuple):
+    """What a decision commands."""
+
+    action: Array  # [N, 2] as given, clipped
+    applied: Array  # [N, 2] the action whose turn it is
+    queue: Array  # [MAX_DELAY, N, 2]
+    steered: Array  # [N] bool, who takes commands
+    change: Array  # [N, 2] deg and kt
+    target: Array  # [N, 2] heading and CAS
+    turn: Array  # [N] deg to the commanded heading, signed
+
+
 class Decision(NamedTuple):
     """What the seconds of a decision led to."""
 

@@ -88,8 +88,17 @@ def boltzmann_log_policy(q: Array, beta_r: Number, allowed: Array | None = None)
     return normalised(beta_r * (q - high) / jnp.where(spread > 0, spread, 1), allowed)
 
 
+def best_log_policy(l: Array, allowed: Array | None = None) -> Array:  # noqa: E741
+    """The limit of (5) for an infinite beta_r: uniform over the actions whose l = log(-Q_r) is smallest."""
+    l = l if allowed is None else jnp.where(allowed, l, jnp.inf)  # noqa: E741
+    equal = 4096 * jnp.finfo(l.dtype).eps  # 1e-12 of Q_r: what ways of summing the same value may differ by
+    return normalised(jnp.zeros_like(l), l <= l.min(-1, keepdims=True) + equal)
+
+
 def robot_log_policy(q: Array, beta_r: Number, kind: str = "power", allowed: Array | None = None) -> Array:
     """log pi_r from Q_r < 0 by the policy of that name; -inf where an action is not allowed."""
+    if isinstance(beta_r, float) and math.isinf(beta_r):
+        return best_log_policy(jnp.log(-q), allowed)
     if kind == "boltzmann":
         return boltzmann_log_policy(q, beta_r, allowed)
     return power_log_policy(jnp.log(-q), beta_r, allowed)

@@ -90,7 +90,8 @@ class Backward:
         self.numbers["weight"] = equations.duration_weight(theory.gamma_r) if weigh_duration else 1.0
         self.forms = Forms(
             *(world.num_actions, world.robots, world.humans, int(world.still)),
-            *(theory.prior, theory.form, theory.robot_policy, math.isinf(float(theory.beta_h))),
+            *(theory.prior, theory.form, theory.robot_policy),
+            *(math.isinf(float(theory.beta_h)), math.isinf(float(theory.beta_r))),
         )
         self.weights = np.asarray(world.goal_weights, float)
         check_weights(self.weights)
@@ -196,6 +197,7 @@ class Forms(NamedTuple):
     form: str = "mean"
     robot_policy: str = "power"
     certain: bool = False  # beta_h is infinite
+    strict: bool = False  # beta_r is infinite
 
 
 @jax.jit
@@ -235,7 +237,8 @@ def step(
     marginal = jnp.einsum("hg,chga->cha", weights, pi_h)
     v_next = jnp.einsum("cjk,cjk->cj", p, aims.v_r[rows.successor]).reshape(split)
     q_r = jnp.einsum("cm,cmr->cr", equations.together(marginal), v_next)  # (4)
-    log_pi = equations.robot_log_policy(q_r, numbers["beta_r"], forms.robot_policy, rows.allowed)  # (5)
+    beta_r = math.inf if forms.strict else numbers["beta_r"]
+    log_pi = equations.robot_log_policy(q_r, beta_r, forms.robot_policy, rows.allowed)  # (5)
     pi_r = jnp.exp(log_pi)
 
     reach = (p.reshape(*split, -1) * pi_r[:, None, :, None]).reshape(chunk, split[1], -1)

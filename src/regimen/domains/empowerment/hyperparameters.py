@@ -246,6 +246,11 @@ class EmpowermentConfig(Equations):
         return Theory(**same, beta_h=self.inverse_temperature, prior=self.human_prior)
 
     def validate(self) -> None:
+        if math.isinf(self.beta_r):
+            raise ConfigError(
+                "algo.beta_r: inf is for `regimen solve`; a learner ramps it up to a finite value, such as 100, and "
+                "its greedy policy takes the best action anyway"
+            )
         if not self.inverse_temperature > 0:
             raise ConfigError(f"algo.beta_h: '{self.beta_h}' is not a number greater than 0, or inf")
         if self.human_prior == "heuristic" and self.beta_h != EmpowermentConfig.beta_h:

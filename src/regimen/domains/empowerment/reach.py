@@ -6,6 +6,7 @@ A joint action is numbered little-endian, the first agent fastest, robots before
 """
 
 import math
+import time
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -104,6 +105,8 @@ class StateSearch:
             )
         self.world, self.limit, self.horizon, self.most = world, limit, horizon, most
         self.joint = joint_actions(world)
+        self.by = [1]  # states within each number of steps, so far
+        self.visited, self.began = 0, time.monotonic()
         self.width = 1  # outcomes of a joint action that are kept, at most, so far
         self.check(1)
         self.size = len(world.sizes)
@@ -140,19 +143,31 @@ class StateSearch:
 
     def refuse(self, what: str, why: str) -> None:
         raise TooLargeError(
-            f"the world is too large to solve exactly: {what}, and the limit is {self.limit:,}; lower "
+            f"the world is too large to solve exactly: {what}, and the limit is {self.limit:,}{self.estimate()}; lower "
             "env.max_episode_steps, take a smaller map or fewer agents, raise the limit (--limit), or learn it "
             "(regimen train ... --algo empowerment)",
             why,
         )
 
+    def estimate(self) -> str:
+        """How large the world is in all, if its states go on growing as a power of the steps as they did so far."""
+        most = float(math.prod(self.world.sizes))
+        if len(self.by) < 4 or not self.visited:
+            return f" (all states: at most {most:.2g})"
+        steps, horizon = len(self.by) - 1, self.horizon or math.inf
+        power = math.log(self.by[-1] / self.by[-2]) / math.log(steps / (steps - 1))
+        states = most if math.isinf(horizon) and power else min(most, self.by[-1] * (horizon / steps) ** power)
+        size = states * (self.joint * self.width * 5 + 4 * self.size) / 1e9
+        minutes = (time.monotonic() - self.began) * states / self.visited / 60
+        return f" (an estimate: {states:.2g} states, {size:.2g} GB, {minutes:.2g} minutes to list them)"
+
     def table(self) -> StateTable:
-        by, visited = [1], 0
-        while visited < len(self.numbers) and (self.horizon is None or len(by) <= self.horizon):
-            latest = np.concatenate(self.states)[visited:]
+        by, self.began = self.by, time.monotonic()
+        while self.visited < len(self.numbers) and (self.horizon is None or len(by) <= self.horizon):
+            latest, first = np.concatenate(self.states)[self.visited :], self.visited
             for at in range(0, len(latest), self.chunk):
-                self.visit(latest[at : at + self.chunk], visited + at)
-            visited += len(latest)
+                self.visit(latest[at : at + self.chunk], first + at)
+                self.visited = first + min(at + self.chunk, len(latest))
             by.append(len(self.numbers))
         by += [len(self.numbers)] * ((self.horizon or 0) + 1 - len(by))
         states = np.concatenate(self.states)

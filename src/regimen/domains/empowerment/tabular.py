@@ -5,6 +5,7 @@ not contract, so the solution is followed from 0 up to beta_r in small steps, wi
 things worse, and Newton's method where the world is small. What is left of the equations is reported: the residual.
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Generic, NamedTuple
@@ -64,6 +65,11 @@ def solve(
     theory = theory or Theory()
     if theory.gamma_r == 1:
         raise ConfigError("gamma_r: 1 is out of range for a world without end; take a number below 1, such as 0.99")
+    if theory.beta_r == math.inf:
+        raise ConfigError(
+            "beta_r: inf is for worlds that end; a stationary solution is followed from beta_r = 0 up to a finite one, "
+            "such as 100"
+        )
     table = enumerate_states(world, limit, horizon=None)
     with jax.enable_x64(True):
         return Continuation(Backward(table, theory), tolerance, max_sweeps).run(steps)
@@ -79,7 +85,7 @@ class Continuation:
         self.sweeps = 0
 
     def run(self, steps: int) -> Solution:
-        back, table, beta_r = self.backward, self.backward.table, self.backward.theory.beta_r
+        back, table, beta_r = self.backward, self.backward.table, float(self.backward.theory.beta_r)
         values = back.end()
         values = values._replace(v_r=values.v_r - 1.0)
         values, residual = self.settle(values, 0.0, self.tolerance, hold=True)  # humans first: U_r needs X_h > 0

@@ -25,7 +25,7 @@ class Equations:
     eta: AtLeastOne = 1.1
     """Further aversion to inequality over time; stay close to 1."""
     beta_r: NotNegative = 10.0
-    """How strictly the robot prefers better actions; 0: not at all. It never rules one out."""
+    """How strictly the robot prefers better actions; 0: not at all. A finite one never rules an action out."""
     terminal_v_r: Negative = -1e-10
     """V_r where the world has ended; below 0."""
     form: Literal["mean", "sum"] = "mean"
@@ -42,6 +42,8 @@ class Theory(Equations):
 
     terminal_v_r: float = Equations.terminal_v_r
     """V_r where the world has ended; below 0."""
+    beta_r: NotNegative | Literal["inf"] = 10.0
+    """How strictly the robot prefers better actions; 0: not at all; inf: it takes one of the best."""
     beta_h: NotNegative | Literal["inf"] = 10.0
     """How strictly humans of a computed prior choose their best action; inf: always."""
     prior: Literal["heuristic", "cautious", "optimistic", "mean"] = "heuristic"
@@ -50,7 +52,7 @@ class Theory(Equations):
     def __post_init__(self):
         for f in dataclasses.fields(Theory):
             value = getattr(self, f.name)
-            certain = f.name == "beta_h" and str(value).strip().lower() in ("inf", "+inf", "infinity")
+            certain = f.name in ("beta_h", "beta_r") and str(value).strip().lower() in ("inf", "+inf", "infinity")
             object.__setattr__(self, f.name, math.inf if certain else read_field(Theory, f.name, value, f.name))
         if self.prior == "heuristic" and self.beta_h != Theory.beta_h:
             raise ConfigError(

@@ -22,6 +22,7 @@ from regimen.errors import ConfigError
 from regimen.types import Spec
 
 JOINT = 200  # joint actions allowed for each state of `table_limit`
+SUCCESSORS = 1_000_000  # looked at in a second by two cores, with networks of 64 and 64 units
 CACHE = 8  # targets of all reachable rows are computed together where they are at most so many times those drawn
 
 
@@ -59,11 +60,27 @@ class EmpowermentBinding(Binding):
             self.notes.append(
                 f"algo.state_sweep 1: rows are drawn from all {self.model.places:,} reachable ones, and none is kept"
             )
+        if isinstance(self.model, Imagined) and not self.observes:
+            self.notes += effort(self.model, spec, c)
         self.experience = Experience(spec, self.model, self.observes, share, c.buffer_size)
 
     def replay_bytes(self) -> int:
         _, rows = jax.eval_shape(self.experience.init)
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows))
+
+
+def effort(model: Imagined, spec: Spec, c: EmpowermentConfig) -> list[str]:
+    """A note where the first update takes minutes: it looks like a slow compiler and is the successors of all rows."""
+    steps = spec.rollout_rows * spec.num_envs * c.training_steps_per_env_step
+    each = c.batch_size * model.branches
+    minutes = each * steps / SUCCESSORS / 60
+    if minutes < 1:
+        return []
+    fewer = f", or algo.exact_limit (now {c.exact_limit:,}) so that humans' actions are drawn" if model.exact else ""
+    return [
+        f"an update takes {steps:,.0f} training steps of {each:,} successors each ({c.batch_size} rows times "
+        f"{model.branches:,}), some {minutes:,.0f} minutes on two cores; lower algo.batch_size{fewer}"
+    ]
 
 
 def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:

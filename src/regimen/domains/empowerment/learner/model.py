@@ -135,6 +135,9 @@ class Imagined(WorldModel):
         outcomes = jax.eval_shape(world.outcomes, jax.eval_shape(world.initial), jnp.zeros(world.num_agents, jnp.int32))
         self.exact = world.num_actions**world.humans * outcomes[0].shape[0] <= c.exact_limit
         self.samples = c.human_samples
+        drawn = self.samples * (1 + world.humans * world.num_actions)
+        humans = world.num_actions**world.humans if self.exact else drawn
+        self.branches = len(self.robot) * humans * outcomes[0].shape[0]  # successors of one row
         self.humans = world.joint_actions(world.humans) if self.exact else None
 
     def moves(self, rows: Moments, key: Array) -> Moves:

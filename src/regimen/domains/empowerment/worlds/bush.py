@@ -25,18 +25,19 @@ from regimen.types import Array
 ACTIONS = ("north", "west", "south", "east", "pass")
 DX, DY = np.array([0, -1, 0, 1, 0], np.int32), np.array([-1, 0, 1, 0, 0], np.int32)
 PASS = 4
+AGENTS = ("Ro", "Hu")
 
 
 @native_env
 class BushWorld(World):
-    """A map of robots (Ro), humans (Hu), bushes (their density) and free cells (.)."""
+    """A map of robots (Ro), humans (Hu), bushes (their density) and free cells (.); Hu:2 stands in a bush."""
 
     map: str = "Hu . 1 . Ro"
-    """Rows of tokens Ro, Hu, a density or `.`; a new row after a line break or `/`."""
+    """Rows of tokens Ro, Hu, a density or `.`; a new row after a line break or `/`. Hu:2 has density 2 under it."""
     B: int = 1
     """Density of a bush that no human gets into."""
     fill_density: int = 0
-    """Density of the cells under robots and humans at the start."""
+    """Density of the cells under robots and humans at the start, where the map says none (Hu:2, Ro:0)."""
     max_episode_steps: int = 12
     """Steps after which the world ends."""
     possible_goals: Any = ""
@@ -193,11 +194,13 @@ def read_map(text: str, fill_density: int) -> BushMap:
     tokens = [token for row in rows for token in row]
     densities = []
     for cell, token in enumerate(tokens):
-        if token not in ("Ro", "Hu", ".") and not token.isdecimal():
+        who, colon, below = token.partition(":")
+        if not (who in AGENTS and below.isdecimal() == bool(colon)) and token != "." and not token.isdecimal():
             x, y = cell % len(rows[0]), cell // len(rows[0])
-            raise ConfigError(f"env.map: '{token}' at {x},{y} is not Ro, Hu, a density or '.'")
-        densities.append(fill_density if token in ("Ro", "Hu") else 0 if token == "." else int(token))
-    cells = {who: tuple(i for i, token in enumerate(tokens) if token == who) for who in ("Ro", "Hu")}
+            raise ConfigError(f"env.map: '{token}' at {x},{y} is not Ro, Hu (or Hu:2, in a bush), a density or '.'")
+        filled = int(below) if below else fill_density
+        densities.append(filled if who in AGENTS else 0 if token == "." else int(token))
+    cells = {who: tuple(i for i, token in enumerate(tokens) if token.partition(":")[0] == who) for who in AGENTS}
     for who, what in (("Ro", "robot"), ("Hu", "human")):
         if not cells[who]:
             raise ConfigError(f"env.map: there is no {what}; put {who} on a cell")

@@ -85,5 +85,5 @@ def build(data: Mapping[str, object], where: str) -> World:
 
 def kind_of(text: str) -> str:
     """The kind of world whose map this is. Bush maps have robots `Ro` and humans `Hu`; in others `Ro` is a rock."""
-    tokens = text.replace("/", " ").split()
+    tokens = [token.partition(":")[0] for token in text.replace("/", " ").split()]
     return "bush" if "Hu" in tokens or all(t in ("Ro", ".") or t.isdecimal() for t in tokens) else "grid"

@@ -1,0 +1,194 @@
+"""Acting outside the simulation: from what a radar or another simulator says of aircraft to the observations that a
+policy was trained with, and from its actions to heading and speed commands.
+
+    policy = regimen.load_policy("runs/first")
+    obs = regimen.airspace.observe(lat, lon, heading, speed, waypoint, like=policy)  # [N, D]
+    heading, speed = regimen.airspace.commands(heading, speed, policy.act_batch(obs))
+
+The formulas are the environment's own (`observe.show`, `dynamics.aim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from regimen.domains.airspace import aircraft, dynamics, observe, pairs
+from regimen.domains.airspace.env import Airspace, distance
+from regimen.domains.airspace.geodesy import Center, convergence, from_latlon
+from regimen.errors import ConfigError
+from regimen.policies.policy import Policy
+from regimen.types import Array
+
+Numbers = npt.ArrayLike
+Kinds = str | Sequence[str]
+PREFIX = "airspace"
+
+
+def settings(like: Policy | Airspace | None) -> tuple[Airspace, int]:
+    """The environment whose forms apply, and how many aircraft it has room for; 0 where any number is as good."""
+    if like is None:
+        return Airspace(scenario="random"), 0
+    if isinstance(like, Airspace):
+        return like, len(like.agents)
+    name = str(like.meta.get("env", ""))
+    if name.partition("/")[0].partition(":")[0] not in (PREFIX, "bluesky"):
+        raise ConfigError(f"like: this policy was trained on {name or 'another environment'}, not in the airspace")
+    own = {field.name for field in fields(Airspace)} - {"scenario", "aircraft", "min_aircraft"}
+    args = {key: value for key, value in like.meta.get("env_args", {}).items() if key in own}
+    return Airspace(scenario="random", **args), len(like.agents)
+
+
+def view(
+    env: Airspace,
+    lat: Numbers,
+    lon: Numbers,
+    heading: Numbers,
+    speed: Numbers,
+    waypoint: Numbers,
+    altitude: Numbers = 10_000.0,
+    kind: Kinds = "A320",
+    finished: Numbers = False,
+    wind: Numbers = (0.0, 0.0),
+    center: tuple[float, float] | None = None,
+    room: int = 0,
+) -> observe.View:
+    """The aircraft in the map about `center`, followed by absent ones up to `room`."""
+    lats, lons = np.atleast_1d(np.asarray(lat, np.float64)), np.atleast_1d(np.asarray(lon, np.float64))
+    n = len(lats)
+    size = max(n, room)
+
+    def each(name: str, values: Numbers, shape: tuple[int, ...] = (), fill: float = 0.0) -> np.ndarray:
+        array = np.asarray(values)
+        if array.shape not in (shape, (n, *shape)):
+            raise ConfigError(f"{name}: shape {array.shape} for {n} aircraft; it must be {(n, *shape)} or {shape}")
+        array = np.broadcast_to(array, (n, *shape))
+        if array.dtype.kind not in "OUSb" and not np.isfinite(array).all():
+            raise ConfigError(f"{name}: {array[~np.isfinite(array)][0]} is not a finite number")
+        return np.concatenate([array, np.full((size - n, *shape), fill)]) if size > n else np.array(array)
+
+    each("lat", lats)
+    each("lon", lons)
+    goals = each("waypoint", waypoint, (2,))[:n]
+    middle = Center(*((float(lats.mean()), mean_longitude(lons)) if center is None else center[:2]))
+    places = np.array([from_latlon(middle, *map(float, x)) for x in zip(lats, lons)])
+    goal = np.array([from_latlon(middle, *map(float, x)) for x in goals])
+    kinds = [kind] * n if isinstance(kind, str) else list(kind)
+    if len(kinds) != n:
+        raise ConfigError(f"kind: {len(kinds)} types for {n} aircraft")
+    index = np.array([aircraft.index_of(x, "kind") for x in kinds] + [0] * (size - n), np.int32)
+
+    def padded(rows: np.ndarray) -> Array:
+        return jnp.asarray(np.concatenate([rows, np.zeros((size - n, 2))]), jnp.float32)
+
+    place, air = padded(places), dynamics.air(jnp.asarray(each("altitude", altitude, fill=10_000.0), jnp.float32))
+    turned = jnp.asarray(each("heading", heading) % 360.0, jnp.float32)
+    cas = jnp.asarray(each("speed", speed, fill=250.0), jnp.float32)
+    tas, turning = dynamics.to_tas(cas, air), jnp.float32(convergence(middle))
+    blowing = jnp.asarray(each("wind", wind, (2,)), jnp.float32)
+    return observe.View(
+        north=place[:, 0],
+        east=place[:, 1],
+        heading=turned,
+        tas=tas,
+        cas=cas,
+        ground=dynamics.velocity(turned, tas, place[:, 1], blowing, turning),
+        waypoint=padded(goal),
+        finished=jnp.asarray(each("finished", finished).astype(bool)),
+        present=jnp.arange(size) < n,
+        kind=jnp.asarray(index),
+        speed_bounds=jnp.ones(2),
+        convergence=turning,
+    )
+
+
+def mean_longitude(lons: np.ndarray) -> float:
+    """The mean of longitudes in degrees, also across the date line."""
+    angle = np.radians(lons)
+    return float(np.degrees(np.arctan2(np.sin(angle).mean(), np.cos(angle).mean())))
+
+
+@jax.jit
+def observation(env: Airspace, now: observe.View, before: observe.View | None, decision: Array) -> Array:
+    """[N, D] of one moment, and of the decision before where there was one."""
+    compat = env.reward == "compat"
+    counts = now.present if compat or env.fly_on else now.present & ~now.finished
+    away = distance(now.north, now.east, now.waypoint)
+    still = jnp.zeros_like(away)
+    change = observe.Change(away, still, still)
+    if before is not None:
+        near, nearer = (pairs.nearest(pairs.separation(pairs.park(x.north, x.present), x.east)) for x in (before, now))
+        progress = distance(before.north, before.east, before.waypoint) - away
+        change = observe.Change(away, jnp.where(decision > 1, progress, 0.0), nearer - near)
+    table = pairs.relate(now.north, now.east, now.ground, counts)
+    left = (env.max_episode_steps - decision).astype(jnp.float32)
+    return observe.show(env, now, table, left, change)
+
+
+def observe_traffic(
+    lat: Numbers,
+    lon: Numbers,
+    heading: Numbers,
+    speed: Numbers,
+    waypoint: Numbers,
+    *,
+    altitude: Numbers = 10_000.0,
+    kind: Kinds = "A320",
+    finished: Numbers = False,
+    wind: Numbers = (0.0, 0.0),
+    decision: int = 0,
+    like: Policy | Airspace | None = None,
+    center: tuple[float, float] | None = None,
+    before: tuple[Numbers, Numbers] | None = None,
+) -> np.ndarray:
+    """What each of N aircraft observes: [N, D], for `policy.act_batch`.
+
+    `lat`, `lon` and `heading` (true) are in degrees, `speed` is calibrated (CAS) in kt, `waypoint` [N, 2] latitude and
+    longitude, `altitude` in ft, `kind` a type or one for each, `wind` the motion of the air (north, east) in kt.
+    `finished` says who has reached its waypoint, `decision` how many decisions of 10 s were taken: policies know how
+    much time is left. `like` is the policy that will act, or an environment. `center` is that of the map, by default
+    the middle of the aircraft. Only the `compat` observation needs `before`, the latitudes and longitudes one decision
+    earlier.
+    """
+    env, room = settings(like)
+    if not 0 <= decision <= env.max_episode_steps:
+        raise ConfigError(f"decision: {decision} is out of range; it must be 0 to {env.max_episode_steps}")
+    compat = env.observation == "compat"
+    if compat and env.reward != "compat":
+        raise ConfigError(
+            "the compat observation with the clean reward shows the smallest separation within a decision, which "
+            "positions do not tell; use a policy of env.observation clean, or of env.reward compat"
+        )
+    if compat and decision and before is None:
+        raise ConfigError("before: needed from the first decision on; the compat observation shows what has changed")
+    if before is not None and not compat:
+        raise ConfigError("before: the clean observation does not look back; leave it out")
+    middle = center or (float(np.asarray(lat, np.float64).mean()), mean_longitude(np.asarray(lon, np.float64)))
+    rest = (heading, speed, waypoint, altitude, kind, finished, wind, middle, room)
+    now = view(env, lat, lon, *rest)
+    earlier = None if before is None else view(env, *before, *rest)
+    return np.asarray(observation(env, now, earlier, jnp.int32(decision)))[: np.size(lat)]
+
+
+def commands(
+    heading: Numbers,
+    speed: Numbers,
+    action: Numbers,
+    *,
+    kind: Kinds = "A320",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Heading (deg, true) and speed (kt CAS) that actions [N, 2] command from the present ones [N]: the way back.
+
+    A change below 3 deg or 3 kt commands nothing, and a speed stays in the type's envelope.
+    """
+    headings, speeds = np.atleast_1d(np.asarray(heading, np.float32)), np.atleast_1d(np.asarray(speed, np.float32))
+    kinds = [kind] * len(headings) if isinstance(kind, str) else list(kind)
+    index = jnp.asarray([aircraft.index_of(x, "kind") for x in kinds], jnp.int32)
+    change = dynamics.command(jnp.clip(jnp.asarray(action, jnp.float32).reshape(len(headings), 2), -1.0, 1.0))
+    aim = dynamics.aim(jnp.asarray(headings), jnp.asarray(speeds), change, index, jnp.ones(2))
+    return np.asarray(aim[:, 0]), np.asarray(aim[:, 1])
