@@ -49,7 +49,7 @@ def start(*argv: object) -> subprocess.Popen[str]:
 
 def complete(*argv: object, other: int = 0) -> None:
     process = start(*argv)
-    out, _ = process.communicate(timeout=600)
+    out, _ = process.communicate(timeout=3600)
     assert process.returncode in (0, other), out
 
 
@@ -108,7 +108,7 @@ def kill_runs(argv: list[str], check: Check, tries: int, seed: int, folder: Path
         runs += 1
         process = start("train", *argv, "--quiet", "--out", run)
         for _ in range(min(draw.randint(1, 3), tries - kills)):
-            goal = draw.randrange(rows(run), most)
+            goal = draw.randint(min(rows(run), most), most)
             if not killed(process, lambda run=run, goal=goal: rows(run) >= goal, draw.random() * 0.3):
                 break
             kills += 1
@@ -116,7 +116,7 @@ def kill_runs(argv: list[str], check: Check, tries: int, seed: int, folder: Path
             if not begun:
                 shutil.rmtree(run, ignore_errors=True)
             process = start("resume", run, "--quiet") if begun else start("train", *argv, "--quiet", "--out", run)
-        said, _ = process.communicate(timeout=600)
+        said, _ = process.communicate(timeout=3600)
         try:
             finished = read_json(run / "status.json").get("state") == "finished"
             assert finished or process.returncode == 0, said[-300:]

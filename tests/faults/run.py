@@ -54,6 +54,7 @@ GATES = (
     Gate("kills: groups of seeds", "groups:run_groups", 30),
     Gate("signals: every long verb", "verbs:run", 33),
     Gate("corruptions", "corruptions:run", 2000),
+    Gate("strangers' folders", "strangers:run", 900),
     Gate("Ray workers", "workers:run_workers", 20, ("ray",)),
     Gate("Ray itself", "workers:run_cluster", 6, ("ray",)),
     Gate("MLflow: concurrent starts", "stores:run", 40, ("mlflow",)),

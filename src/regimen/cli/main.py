@@ -1,6 +1,7 @@
 """The `regimen` command: find the verb, run it, and turn errors into one line and an exit code."""
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -68,6 +69,8 @@ EXAMPLES = """\
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files may be no text; they are printed as they are
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     trust = "--trust" in argv

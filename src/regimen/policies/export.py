@@ -2,6 +2,7 @@
 its own."""
 
 import json
+<<<<<<< HEAD
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,16 @@ from regimen.files.run_dir import read_metrics, versions
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json, check_free, plain, utc_now, write_atomic, write_json
 from regimen.policies.policy import Policy, load_policy
+=======
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from regimen import spaces
+from regimen.files.run_dir import read_metrics, read_summary, versions
+from regimen.files.sealed import read_sealed
+from regimen.files.storage import Json, check_free, filling, plain, utc_now, write_atomic, write_json
+from regimen.policies.policy import load_policy
+>>>>>>> main
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
 
@@ -36,12 +47,16 @@ def export_policy(
     path = run / "export" if out is None else Path(out)
     check_free(path)
     policy = load_policy(run, checkpoint)
+<<<<<<< HEAD
     write_form = form_of(form, policy) if form is not None else None
     fresh = not path.exists()
     policy.save(path)
+=======
+>>>>>>> main
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
-    about = metadata(run, policy.meta, read_sealed(run / "summary.json"), max(returns, default=None), checkpoint)
+    about = metadata(run, policy.meta, read_summary(run), max(returns, default=None), checkpoint)
     text = readme(about)
+<<<<<<< HEAD
     try:
         if program != "policy":
             from regimen.policies.export_program import write_program
@@ -57,6 +72,17 @@ def export_policy(
         raise
     write_json(path / "metadata.json", about)
     write_atomic(path / "README.md", text)
+=======
+    with filling(path) as folder:
+        policy.save(folder)
+        if program != "policy":
+            from regimen.policies.export_program import write_program
+
+            about["program"] = write_program(policy, folder, program).name
+            text += "\n" + template(f"readme_{program}.md")
+        write_json(folder / "metadata.json", about)
+        write_atomic(folder / "README.md", text)
+>>>>>>> main
     return path
 
 

@@ -25,6 +25,7 @@ from regimen.config.names import Answering
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.trust import named, trustable
 from regimen.config.validation import field_types
+from regimen.engines.device import require_addresses
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, digest, verify
@@ -206,6 +207,7 @@ def load_policy(source: str | Path, checkpoint: str = "best", *, trust: bool = F
 
 def read_policy(path: Path) -> Policy:
     """The policy in a folder of `save_policy`."""
+    require_addresses()  # weights are initialised before the device is chosen
     meta, arrays = read_files(path)
     with reading(f"the policy in {path}"):
         return policy_of(meta, arrays, path)

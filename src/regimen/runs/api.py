@@ -24,13 +24,13 @@ from regimen.engines.signals import Signals, Terminated
 from regimen.envs import registry
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
-from regimen.files.run_dir import RunFiles, read_config
+from regimen.files.run_dir import ENDED, RunFiles, read_config
 from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import check_free, require_own
 from regimen.policies.target import OBJECT, refuse_object, stored_env
 from regimen.runs import processes
 from regimen.runs.build import make_engine
-from regimen.runs.directory import ENDED, closing, copy_run, group_members, path_state, program_of, say_running
+from regimen.runs.directory import closing, copy_run, group_members, path_state, program_of, say_running
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.loop import Steps, finish
 from regimen.runs.result import Result, announce, deliver, group_result, settle
@@ -121,6 +121,7 @@ def steps_of_runs(
     """One session. What can be refused is refused before a directory is made. `trials` are the configurations of the
     runs by label, where they differ in numbers of the algorithm. A run directory that is there already is continued;
     one that has ended stays as it is, and has its place in the program, whose last digits depend on its width."""
+    require_own(call.path)
     ended = [] if extended else [k for k, path in enumerate(paths) if path_state(path) in ENDED]
     if len(ended) == len(paths):
         return [Result(path, read_sealed(path / "summary.json")) for path in paths]
@@ -339,6 +340,8 @@ def resume(
     begun = time.monotonic()
     path, console = Path(run_dir), console or Console(quiet=True)
     members = group_members(path)
+    if members:
+        require_own(path)  # a seed that is a link is none of this group
     if members and (out is not None or checkpoint != "latest"):
         flag = "--out" if out is not None else "--checkpoint"
         raise ConfigError(f"{flag}: {path} is a group of seeds, which goes on as it is; name one, as {members[0]}")

@@ -15,7 +15,6 @@ from regimen.files.sealed import read_sealed
 from regimen.files.storage import check_free
 from regimen.runs.learner import Learner
 
-ENDED = ("finished", "diverged")  # states of runs that nothing more is done for
 MOST_LEARNERS = 10_000  # of one program: what a file says beyond it is a mistake
 
 

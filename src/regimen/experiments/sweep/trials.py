@@ -20,7 +20,7 @@ from regimen.errors import StorageError
 from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
 from regimen.files.sealed import read_sealed, write_sealed
-from regimen.files.storage import Appender, plain, utc_now, write_atomic
+from regimen.files.storage import Appender, plain, remove_halves, utc_now, write_atomic
 from regimen.reports.comparison import Measured, resolve_metric
 
 TrialResult = dict[str, Any]  # a file of `results/`: trial, params, state, seeds, env_steps ..., value where it has one
@@ -136,6 +136,7 @@ def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
 def go_on(folder: Path, plan: SweepPlan) -> SweepFiles:
     """Continue the sweep of a folder. Another plan than the one it was begun with is refused, naming the difference."""
     old = SweepPlan.load(folder)
+    remove_halves(folder)
     now, before = (plain(asdict(p)) for p in (plan, old))
     for name, value in before.items():
         if name != "trials" and now[name] != value:

@@ -20,7 +20,7 @@ from regimen.domains.airspace.analysis.trajectory import write_columns, write_tr
 from regimen.domains.airspace.files import NAMES, ScenarioFile, load
 from regimen.engines import device
 from regimen.errors import ConfigError, RegimenError
-from regimen.files.storage import write_json, writing
+from regimen.files.storage import require_own, write_json, writing
 from regimen.policies.policy import Policy
 
 Names = str | Sequence[str] | None  # separated by commas, or one by one
@@ -183,6 +183,7 @@ def analyse(
     if write:
         at = time.monotonic()
         analysis.out = default_out(subjects, sources) if out is None else Path(out)
+        require_own(analysis.out, analysis.out.parent if out is None else None)
         write_analysis(analysis, analysis.out)
         seconds["files"] = time.monotonic() - at
     seconds["total"] = time.monotonic() - began
