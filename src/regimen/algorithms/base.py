@@ -4,6 +4,7 @@ environment's spaces."""
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self, TypeVar
@@ -12,10 +13,12 @@ import jax
 import numpy as np
 
 from regimen import spaces
+from regimen.config import layers
 from regimen.config.fields import Count
 from regimen.config.names import Answering
-from regimen.config.schema import NetworkConfig
+from regimen.config.schema import ALGORITHMS, NetworkConfig
 from regimen.config.validation import field_types
+from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.types import Array, Batch, PyTree, Scalar, Spec, State
 
@@ -83,6 +86,7 @@ class Algorithm(Answering):
         cls.varies_together = bool(vars(cls).get("varies_together"))  # shown by a test of each class: not inherited
 
     def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: object):
+        refuse_unknown(type(self), overrides)
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
         self.network = network or self.default_network
         self.horizon = Horizon.parse(getattr(self.config, "horizon", None))
@@ -176,6 +180,20 @@ class Algorithm(Answering):
     def training_steps(self, state: State) -> int:
         """Training steps so far, which `sync_every` counts."""
         raise NotImplementedError
+
+
+def refuse_unknown(cls: type[Algorithm], overrides: dict[str, object]) -> None:
+    """Raise an error that answers arguments which are no hyper-parameters, those of other trainers with ours."""
+    fields = {f.name for f in dataclasses.fields(cls.config_class)}
+    name = next((name for name, entry in ALGORITHMS.items() if entry.config is cls.config_class), None)
+    answers = []
+    for key, value in overrides.items():
+        if key not in fields:
+            hint = layers.suggest(f"algo.{key}", name, given=value) if name else ""
+            hint = re.sub(r"algo\.(\w+): ", r"\1=", hint).replace("algo.", "")
+            answers.append(f"'{key}'{hint}")
+    if answers:
+        raise ConfigError(f"{cls.__name__}: unknown argument {', '.join(answers)}")
 
 
 A = TypeVar("A", bound=type[Algorithm])

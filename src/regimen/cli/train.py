@@ -20,6 +20,7 @@ from regimen.config.flags import (
     print_help,
     read_tokens,
     rows_of,
+    unknown_flags,
     wants_help,
 )
 from regimen.config.schema import ALGORITHMS, TrainConfig
@@ -191,10 +192,10 @@ def planned(tokens: Tokens) -> tuple[many.RunsPlan, TrainFlags]:
     try:
         plan = many.plan(env, only.get("config"), overrides)
     except layers.UnknownSettingError as error:
-        if error.key in overrides:
-            hint = str(error).partition("'; ")[2]
-            raise UsageError(f"unknown flag '--{error.key.replace('_', '-')}'; {hint}") from None
-        raise
+        if not error.items.keys() <= overrides.keys():
+            raise
+        answers = [(k, layers.suggest(k, error.algorithm, dash="--", given=v)) for k, v in error.items.items()]
+        raise unknown_flags([(key.replace("_", "-"), hint) for key, hint in answers]) from None
     return plan, TrainFlags(**only)
 
 

@@ -2,28 +2,16 @@
 its own."""
 
 import json
-<<<<<<< HEAD
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
 from regimen.config.domains import domains, load
 from regimen.errors import ConfigError, nearest
-from regimen.files.run_dir import read_metrics, versions
-from regimen.files.sealed import read_sealed
-from regimen.files.storage import Json, check_free, plain, utc_now, write_atomic, write_json
-from regimen.policies.policy import Policy, load_policy
-=======
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-from regimen import spaces
 from regimen.files.run_dir import read_metrics, read_summary, versions
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json, check_free, filling, plain, utc_now, write_atomic, write_json
-from regimen.policies.policy import load_policy
->>>>>>> main
+from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
 
@@ -47,32 +35,10 @@ def export_policy(
     path = run / "export" if out is None else Path(out)
     check_free(path)
     policy = load_policy(run, checkpoint)
-<<<<<<< HEAD
     write_form = form_of(form, policy) if form is not None else None
-    fresh = not path.exists()
-    policy.save(path)
-=======
->>>>>>> main
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
     about = metadata(run, policy.meta, read_summary(run), max(returns, default=None), checkpoint)
     text = readme(about)
-<<<<<<< HEAD
-    try:
-        if program != "policy":
-            from regimen.policies.export_program import write_program
-
-            about["program"] = write_program(policy, path, program).name
-            text += "\n" + template(f"readme_{program}.md")
-        if write_form is not None:
-            about["form"], about["form_file"] = form, write_form(policy, path).name
-            text += f"\n`{about['form_file']}` is the policy as {about['form']}: its first lines say how it is used.\n"
-    except BaseException:
-        if fresh:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-    write_json(path / "metadata.json", about)
-    write_atomic(path / "README.md", text)
-=======
     with filling(path) as folder:
         policy.save(folder)
         if program != "policy":
@@ -80,9 +46,11 @@ def export_policy(
 
             about["program"] = write_program(policy, folder, program).name
             text += "\n" + template(f"readme_{program}.md")
+        if write_form is not None:
+            about["form"], about["form_file"] = form, write_form(policy, folder).name
+            text += f"\n`{about['form_file']}` is the policy as {form}: its first lines say how it is used.\n"
         write_json(folder / "metadata.json", about)
         write_atomic(folder / "README.md", text)
->>>>>>> main
     return path
 
 

@@ -228,7 +228,7 @@ def read_pairs(texts: Sequence[str], flag: str, algorithm: str) -> dict[str, str
         algorithms = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
         setting = next((k for a in algorithms if (k := layers.resolve_key(key, a)) is not None), None)
         if setting is None:
-            raise layers.UnknownSettingError(key, layers.suggest(key, algorithms[0]), f"{flag}: ")
+            raise layers.UnknownSettingError({key: None}, algorithms[0], f"{flag}: ")
         if setting in ("seed", "seeds", "out", "env", "preset"):
             raise ConfigError(f"{flag} {setting}: not a setting to sweep over; seeds are given by --seeds")
         if setting in out:
