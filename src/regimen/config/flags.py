@@ -97,12 +97,8 @@ def read_tokens(
 
     `find` gives the (key, type) that a flag's name stands for, `hint_for(name, value)` ends an error about another.
     """
-<<<<<<< HEAD
     tokens = Tokens([], {}, {name: {} for name in ("env_args", *sections)})
-=======
-    tokens = Tokens([], {}, {})
     unknown: list[tuple[str, str]] = []
->>>>>>> main
     rest = list(argv)
     while rest:
         token = rest.pop(0)

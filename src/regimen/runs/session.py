@@ -57,6 +57,8 @@ class Call:
 class Session:
     """One engine and its learners, from the first update to the last evaluation."""
 
+    depend = False  # learners take over from each other: none goes on without the others
+
     def __init__(
         self,
         call: Call,
@@ -314,7 +316,8 @@ class Session:
             learner.files.status(state="interrupted", stop_reason=name)
             learner.files.summary(learner.summary(self.compile_seconds) | {"stop_reason": name})
         which = f"{self.learners[0].path} (and so on)" if self.group and self.varied else self.path
-        self.console.event(f"interrupted by {name}; state saved. Continue with: regimen resume {which}")
+        how = "" if self.depend else f". Continue with: regimen resume {which}"
+        self.console.event(f"interrupted by {name}; state saved{how}")
         self.end_mirrors("interrupted")
 
     def fail(self, error: BaseException) -> None:
