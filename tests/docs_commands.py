@@ -30,9 +30,12 @@ REASONS = {
     r"python benchmarks/offline\.py": "trains SAC to the end before it begins; a quarter of an hour",
     r"python benchmarks/surprises\.py slow-critics": "needs the sets of the last one",
 }
-SMALL = {  # script -> flags that make it short
+SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it short
     "ablation.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
     "airspace.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
+    "airspace_documents.py": {"--quick": None, "--seconds": "90"},
+    "fifty_episodes.py": {"--quick": None},
+    "ppo_defaults.py": {"--quick": None},
     "dashboard.py": {"--clients": "2", "--rows": "2000", "--seconds": "1", "--training": "1", "--steps": "2000"},
     "empowerment_learned.py": {"--seeds": "1", "--worlds": "world/tiny3"},
     "empowerment_speed.py": {"--steps": "1536", "--rounds": "1"},

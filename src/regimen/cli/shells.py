@@ -7,6 +7,7 @@ from pathlib import Path
 
 from regimen.cli.look import ACTIONS
 from regimen.cli.main import VERBS
+from regimen.cli.new import KINDS
 from regimen.config import layers, presets
 from regimen.config.catalogue import ENVS
 from regimen.config.domains import load
@@ -21,6 +22,7 @@ WORDS = {
     "algorithms": sorted(ALGORITHMS),
     "shells": SHELLS,
     "actions": ACTIONS,
+    "kinds": sorted(KINDS),
 }
 """What completes the arguments of a verb, by its `Verb.words`."""
 
@@ -42,7 +44,8 @@ def flags_of(verb: str) -> list[str]:
     names = {flag_of(f) for f in flags if not f.name.endswith("_args")}
     if verb in ("train", "sweep"):
         names = names.union(*map(layers.leaf_types, ALGORITHMS)) - {"env", "env_args", "curriculum", "algorithm"}
-    return sorted("--" + name.replace("_", "-") for name in (*names, "help"))
+    names |= {"help", *(("help-all",) if verb == "train" else ())}
+    return sorted("--" + name.replace("_", "-") for name in names)
 
 
 def values_of() -> dict[str, list[str]]:
