@@ -23,6 +23,8 @@ REASONS = {
     r".*--device gpu|.*benchmarks/gpu\.py": "needs a GPU",
     r".*--peer-python": "needs an interpreter with Stable-Baselines3",
     r".*-m pytest": "runs other tests",
+    r".*benchmarks/cage_real\.py": "needs a checkout of CybORG, and an interpreter that can import it",
+    r".*benchmarks/original_platform\.py": "needs the original game, which is no dependency of this project",
     r"python docs/images/": "draws the pictures that the repository keeps; a person looks at them",
     r".*airspace/all --algo all": "over 70 trainings; airspace/all and --algo all are run each on their own",
     r"python benchmarks/offline\.py": "trains SAC to the end before it begins; a quarter of an hour",
@@ -210,6 +212,9 @@ class Kitchen:
     def make_defence(self) -> None:
         self.train("defence", "network_defense/workflow", "--total-steps", "64")
 
+    def make_challenge(self) -> None:
+        self.train("challenge", "network_defense", "--env.history", "true", "--total-steps", "64")
+
     def make_empowerment(self) -> None:
         self.train("empowerment", "world/corr5", "--algo", "empowerment", "--total-steps", "64")
 
@@ -280,7 +285,7 @@ def places(argv: list[str]) -> Iterator[tuple[str, str]]:
             yield path, "dataset"
         elif path in ("runs/first", "runs/second", "runs/pair"):
             yield path, own
-        elif path in ("runs/sac", "runs/corridor"):
+        elif path in ("runs/sac", "runs/corridor", "runs/challenge"):
             yield path, path.removeprefix("runs/")
         elif path == "runs/NAME":
             yield path, "defence"
