@@ -13,7 +13,7 @@ help: ## Show the targets
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "regimen needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(READY)
 
@@ -56,8 +56,8 @@ format: $(READY) ## Fix what ruff can fix
 	$(BIN)/ruff check --fix src tests benchmarks examples
 	$(BIN)/ruff format src tests benchmarks examples
 
-lock: ## Pin the versions that are installed now
-	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^regimen' > requirements.lock
+lock: ## Pin the versions that are installed now, with the hashes of their files
+	$(BIN)/python .ci/lock.py
 
 bench: $(READY) ## Measure training speed (against Stable-Baselines3 where it is installed)
 	$(BIN)/python benchmarks/throughput.py

@@ -32,7 +32,7 @@ pygments_dark_style = "github-dark"
 
 NAVIGATION = {
     "Start": ["getting_started", "concepts"],
-    "Training": ["schedules", "curricula", "memory", "agents", "offline", "scaling", "own_loop"],
+    "Training": ["schedules", "curricula", "memory", "agents", "offline", "scaling", "deploying", "own_loop"],
     "Algorithms": [
         f"algorithms/{name}" for name in ("ppo", "sac", "impala", "appo", "cql", "bc", "empowerment", "rewards")
     ],

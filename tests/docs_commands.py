@@ -38,6 +38,8 @@ SMALL = {  # script -> flags that make it short
     "learning.py": {"--seeds": "1", "--total-steps": "500"},
     "network_defense.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
     "network_defense_calibration.py": {"--episodes": "2"},
+    "permutations.py": {"--seeds": "2", "--budget": "22", "--problems": "nug12"},
+    "population.py": {"--seeds": "2", "--members": "2", "--tasks": "pendulum"},
     "ray_scaling.py": {"--rounds": "1", "--seconds": "1"},
     "startup.py": {"--repeats": "1"},
     "surprises.py": {"--rounds": "1", "--seeds": "1", "--steps": "800"},
@@ -129,6 +131,9 @@ def small(command: str) -> list[str]:
         return less(argv, episodes="2")
     if verb == "collect":
         return less(argv, steps="50") if "--steps" in argv else put(argv, episodes="3")
+    if verb == "sweep" and "--method" in argv and "tpe" not in argv:  # eight updates, which rounds and rungs share out
+        small = {"total_steps": "256", "rollout__steps": "32", "rollout__num_envs": "4", "eval__episodes": "2"}
+        return less(put(argv, **small, algo__minibatch_size="16", trials="3"), every="2")
     if verb == "sweep" and not argv[2].startswith("--"):
         return less(put(argv, total_steps="256", eval__episodes="2"), trials="3", seeds="2")
     if verb == "study":

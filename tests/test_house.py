@@ -38,3 +38,11 @@ def test_the_interface_imports_no_more_than_it_needs():
     code = f"import sys, regimen.runs.api; print({heavy} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_every_package_of_the_lock_has_its_hashes():
+    """`make` installs the files that were locked and no others. `python .ci/lock.py --hashes` adds what is missing."""
+    text = (SOURCE.parents[1] / "requirements.lock").read_text()
+    pins = text.replace("\\\n", "").splitlines()
+    line = re.compile(r"[\w.-]+(\[[\w,.-]+\])?==\S+( +--hash=sha256:[0-9a-f]{64})+ *")
+    assert len(pins) > 100 and [pin for pin in pins if not line.fullmatch(pin)] == []

@@ -11,6 +11,7 @@ What belongs to a domain is under its name: `regimen.airspace.analyse`, `regimen
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
@@ -107,7 +108,11 @@ def __getattr__(name: str) -> Any:
             return domains()[name]
         from regimen.config.names import of_python
 
-        raise AttributeError(f"module 'regimen' has no attribute '{name}'{of_python('regimen', name)}")
+        hint = of_python("regimen", name)
+        if hint and sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+            # `from regimen import PPOTrainer` asks here first, and would hide what an AttributeError says
+            raise ImportError(f"cannot import name '{name}' from 'regimen'{hint}")
+        raise AttributeError(f"module 'regimen' has no attribute '{name}'{hint}")
     raise AttributeError(f"module 'regimen' has no attribute '{name}'")
 
 

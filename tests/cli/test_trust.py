@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,10 @@ import regimen
 from regimen.cli.main import main
 from regimen.config import trust, yaml_files
 from regimen.envs import registry
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, StorageError, UntrustedError
+from regimen.experiments.search.store import Store
 from regimen.files.run_dir import read_config, write_config
-from regimen.files.storage import regular
+from regimen.files.storage import regular, require_own
 from support import reseal
 
 EVIL = """
@@ -276,6 +279,38 @@ def test_an_installed_environment_makes_no_strange_one(evil):
     assert not ran(evil)
 
 
+def test_the_threads_of_an_environment_are_judged_with_it(evil, monkeypatch):
+    """While it is made, and afterwards."""
+    from regimen.envs import probe
+
+    module, refusals, go_on = next(evil.glob("evil_*.py")).stem, [], threading.Event()
+
+    class Threaded(probe.Constant):
+        def __init__(self):
+            super().__init__()
+            threads.append(threading.Thread(target=fetch))
+            threads[-1].start()
+            go_on.wait(0.1)
+
+    def fetch():
+        for wait in (lambda: None, go_on.wait):
+            wait()
+            try:
+                importlib.import_module(module)
+            except UntrustedError as error:
+                refusals.append(str(error))
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(probe, "Threaded", Threaded, raising=False)
+    word = trust.named("regimen.envs.probe:Threaded", "config.yaml")
+    registry.resolve(word)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert threads and not ran(evil) and len(refusals) == 2 * len(threads)
+    assert trust.judged() is None and importlib.import_module(module)  # in a thread of the user's own
+
+
 def test_a_process_of_the_same_command_trusts_what_it_trusts(evil):
     word = trust.named(names_in(evil)["absolute"], "config.yaml")
     with trust.taking((False, frozenset({trust.anchored(str(word))}))):
@@ -342,6 +377,50 @@ def test_nothing_is_written_through_a_link(capsys, trained, tmp_path, name):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("name", ["plots/overview.png", "replays/a.gif", "command.txt", "seed-0/config.yaml"])
+def test_a_report_shows_nothing_through_a_link(capsys, trained, tmp_path, name):
+    """A page is handed on: it would take the file along."""
+    run = shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    (tmp_path / "secret").write_text("env: secret")
+    (run / "report.html").unlink()
+    if name.startswith("seed-0"):
+        (run / "config.yaml").unlink()
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(tmp_path / "secret")
+    for more in ([], ["--out", str(tmp_path / "report.html")]):
+        assert main(["report", str(run), *more]) == 6
+        assert "is a link to" in capsys.readouterr().err
+    assert not (run / "report.html").exists() and not (tmp_path / "report.html").exists()
+
+
+def test_a_group_and_a_folder_of_several_runs_are_not_written_through_a_link(capsys, trained, tmp_path):
+    """A seed, or a run of `train NAME --algo all`, that is a link to a folder elsewhere."""
+    elsewhere = shutil.copytree(trained, tmp_path / "elsewhere", symlinks=True)
+    before = {p: p.read_bytes() for p in elsewhere.rglob("*") if p.is_file()}
+    for name in ("group/seed-0", "several/ppo"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).symlink_to(elsewhere)
+    several = ["train", "probe/constant", "--algo", "all", "--total-episodes", "60", "--no-track", "--quiet", "--out"]
+    group = ["resume", str(tmp_path / "group"), "--total-episodes", "60"]
+    for argv in (group, [*several, str(tmp_path / "several")]):
+        assert main(argv) == 6
+        assert "is a link to" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in elsewhere.rglob("*") if p.is_file()} == before
+
+
+def test_a_search_and_an_analysis_are_not_written_through_a_link(tmp_path):
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "training.csv").symlink_to(tmp_path / "precious")
+    with pytest.raises(StorageError, match="is a link to"):
+        Store(tmp_path / "search").load({})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "analysis").symlink_to(tmp_path / "search")
+    require_own(tmp_path / "run", tmp_path)
+    with pytest.raises(StorageError, match="analysis is a link to"):
+        require_own(tmp_path / "run" / "analysis", tmp_path / "run")
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "episodes.csv", "status.json"])
 def test_a_pipe_is_not_waited_for(capsys, trained, tmp_path, name):
@@ -352,6 +431,9 @@ def test_a_pipe_is_not_waited_for(capsys, trained, tmp_path, name):
         assert main([str(token) for token in argv]) in (0, 3, 6), argv
         said = capsys.readouterr().err.strip().splitlines()
         assert len(said) <= 1
+    if name == "config.yaml":
+        assert main(["train", "--config", str(run / name), "--out", str(tmp_path / "new")]) == 3
+        assert "not a regular file" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(60)

@@ -23,7 +23,7 @@ def test_too_small_an_address_space_is_refused_with_exit_code_7(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("limit", "used", "refused"), [(2e9, 1.5e9, False), (2e9, 1.8e9, True), (1.6e9, 0.4e9, True)])
+@pytest.mark.parametrize(("limit", "used", "refused"), [(4e9, 3.5e9, False), (4e9, 3.8e9, True), (2.4e9, 0.4e9, True)])
 def test_what_is_left_to_compile_counts(monkeypatch, limit, used, refused):
     monkeypatch.setattr(device, "addresses", lambda: (int(limit), int(used)))
     if refused:

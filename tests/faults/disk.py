@@ -37,7 +37,7 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
         try:
             with small_disk(disk, draw.randrange(64, size)):
                 process = start(*argv, disk / "run")
-                said, _ = process.communicate(timeout=300)
+                said, _ = process.communicate(timeout=3000)
                 lines = said.strip().splitlines()
                 assert process.returncode in (0, 6), f"exit {process.returncode}: {said[-200:]}"
                 if process.returncode == 0:  # it was large enough after all

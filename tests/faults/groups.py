@@ -54,7 +54,7 @@ def start(*argv: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 300) -> str:
+def finish(process: subprocess.Popen[str], seconds: float = 3000) -> str:
     """What it printed; AssertionError where it failed."""
     out, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, out
@@ -126,7 +126,7 @@ def run_groups(tries: int, seed: int, folder: Path) -> dict[str, object]:
             kills += 1
             verb = ("resume", str(path), "--quiet")
             process = start(*verb) if any(path.glob("seed-*/config.yaml")) else train(kind, path)
-        process.communicate(timeout=300)
+        process.communicate(timeout=3000)
         if process.returncode:
             losses += SEEDS
             detail.append(f"{kind} group {groups}: exit {process.returncode}")

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import test_sweep_kill  # its folder is on the path of `run.py`
+import test_population_kill  # its folder is on the path of `run.py`
+import test_sweep_kill
 
 import conftest  # noqa: F401 - how tests compile: quickly, and once for all processes
 from regimen.files.run_dir import read_episodes, read_metrics
@@ -49,7 +50,7 @@ def start(*argv: object) -> subprocess.Popen[str]:
 
 def complete(*argv: object, other: int = 0) -> None:
     process = start(*argv)
-    out, _ = process.communicate(timeout=600)
+    out, _ = process.communicate(timeout=3600)
     assert process.returncode in (0, other), out
 
 
@@ -108,7 +109,7 @@ def kill_runs(argv: list[str], check: Check, tries: int, seed: int, folder: Path
         runs += 1
         process = start("train", *argv, "--quiet", "--out", run)
         for _ in range(min(draw.randint(1, 3), tries - kills)):
-            goal = draw.randrange(rows(run), most)
+            goal = draw.randint(min(rows(run), most), most)
             if not killed(process, lambda run=run, goal=goal: rows(run) >= goal, draw.random() * 0.3):
                 break
             kills += 1
@@ -116,7 +117,7 @@ def kill_runs(argv: list[str], check: Check, tries: int, seed: int, folder: Path
             if not begun:
                 shutil.rmtree(run, ignore_errors=True)
             process = start("resume", run, "--quiet") if begun else start("train", *argv, "--quiet", "--out", run)
-        said, _ = process.communicate(timeout=600)
+        said, _ = process.communicate(timeout=3600)
         try:
             finished = read_json(run / "status.json").get("state") == "finished"
             assert finished or process.returncode == 0, said[-300:]
@@ -187,3 +188,14 @@ def run_sweep(tries: int, seed: int, folder: Path) -> dict[str, object]:
         detail.append(" ".join(str(error).split())[:160])
     words = "; ".join([f"{trials} trials", *detail])
     return {"tries": tries, "losses": len(detail), "executions": 0, "detail": words}
+
+
+def run_population(tries: int, seed: int, folder: Path) -> dict[str, object]:
+    """Members, rounds and results are those of a population that was never killed:
+    `tests/experiments/test_population_kill.py`."""
+    detail = []
+    try:
+        test_population_kill.kill_and_resume(test_population_kill.TEXT, folder, tries, seed)
+    except AssertionError as error:
+        detail.append(" ".join(str(error).split())[:160])
+    return {"tries": tries, "losses": len(detail), "executions": 0, "detail": "; ".join(detail)}

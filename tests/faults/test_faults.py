@@ -39,3 +39,11 @@ def test_a_short_form(gate, tmp_path):
     if absent(gate):
         pytest.skip(row["detail"])
     assert not row["losses"] and not row["executions"], row
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_two_thousand_corruptions(tmp_path):
+    gate = next(gate for gate in GATES if gate.name == "corruptions")
+    row = outcome(gate, 1.0, 0, tmp_path / "gate")
+    assert (row["tries"], row["losses"]) == (2000, 0), row

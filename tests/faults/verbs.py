@@ -53,7 +53,7 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
                     shutil.rmtree(out)
                     out.mkdir()
                     again = verbs.start(*words)
-                    said = again.communicate(timeout=300)
+                    said = again.communicate(timeout=3000)
                     assert again.returncode == 0, said
             except AssertionError as error:
                 detail.append(f"{words[0]} {number.name}: {' '.join(str(error).split())[:160]}")

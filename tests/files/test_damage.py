@@ -22,7 +22,7 @@ from regimen.files import listing, tally
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.run_dir import RunFiles, is_as_written, read_config, read_episodes, read_metrics
 from regimen.files.sealed import digest_of, read_sealed, seal, unseal, write_sealed
-from regimen.files.storage import CsvLog, Tally
+from regimen.files.storage import CsvLog, Tally, rows_up_to
 from regimen.policies.policy import read_files, save_policy
 from regimen.reports.comparison import compare
 from regimen.reports.diagnose import diagnose
@@ -119,6 +119,17 @@ def test_later_rows_and_columns_do_not_matter(tmp_path):
     log.path.write_text(log.path.read_text().replace("1,,", "1,7,"))
     with pytest.raises(StorageError, match="has changed"):
         tally.check(log.path, early)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"a,\xacb\n1,2\n", b"x" * 140_000 + b"\n1\n"])
+def test_the_header_of_a_table_may_be_no_text(run, data, capsys):
+    """Resuming says which file has changed; what does not need the table reads on."""
+    (run / "episodes.csv").write_bytes(data)
+    assert main(["resume", str(run), "--total-steps", str(6 * UPDATE), "--quiet"]) == 6
+    said = capsys.readouterr().err.strip()
+    assert len(said.splitlines()) == 1 and "episodes.csv" in said
+    assert main(["replay", str(run), "--episodes", "1", "--no-gif"]) == 0
+    assert rows_up_to(data + b"\n", "b", 1)
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +285,7 @@ def test_readers_give_a_result_or_one_error(tmp_path_factory, data):
 
 
 def test_one_bad_run_does_not_hide_the_others(tmp_path, capsys):
-    for name in ("good", "deep", "bytes", "folder", "swapped"):
+    for name in ("good", "deep", "bytes", "folder", "swapped", "bare"):
         make_run(tmp_path / "runs" / name, updates=3)
     runs = tmp_path / "runs"
     (runs / "deep" / "summary.json").write_text("[" * 200_000)
@@ -284,10 +295,14 @@ def test_one_bad_run_does_not_hide_the_others(tmp_path, capsys):
     RunFiles(runs / "swapped").status(state="finished")
     text = (runs / "swapped" / "status.json").read_text()
     (runs / "swapped" / "status.json").write_text(text.replace("finished", "diverged"))
+    RunFiles(runs / "bare").status(state="finished")
+    (runs / "bare" / "summary.json").unlink(missing_ok=True)
+    with pytest.raises(StorageError, match=r"summary\.json is missing, though the run has ended"):
+        compare(runs / "bare")
     assert main(["runs", "list", str(runs), "--json"]) == 0
     states = {Path(row["path"]).name: row["state"] for row in json.loads(capsys.readouterr().out)}
     good = states.pop("good")
-    assert good != "damaged" and set(states.values()) == {"damaged"} and len(states) == 4
+    assert good != "damaged" and set(states.values()) == {"damaged"} and len(states) == 5
     assert main(["runs", "show", str(runs / "deep")]) == 0
     assert "summary.json is damaged" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ import yaml
 from regimen.errors import StorageError
 from regimen.files.run_dir import PROGRESS_COLUMNS, RunFiles, read_episodes, read_metrics
 from regimen.files.sealed import unseal
-from regimen.files.storage import plain, rows_up_to, write_json
+from regimen.files.storage import filling, plain, rows_up_to, write_json
 
 CONFIG = {"env": "cartpole", "seed": 3, "network": {"hidden": (64, 64)}}
 
@@ -341,6 +341,38 @@ def test_an_interrupted_replacement_leaves_the_old_file_and_nothing_else(tmp_pat
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"] and json.loads((tmp_path / "x.json").read_text())[
         "a"
     ] == 1
+
+
+def test_what_a_killed_process_had_begun_is_removed_by_the_next_one(tmp_path):
+    files = make(tmp_path / "run")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (files.path / "policy").mkdir()
+    halves = [files.path / name for name in (f".status.json.{ended.pid}.tmp", f"policy/.curves.{ended.pid}.tmp.png")]
+    others = [files.path / name for name in (f".status.json.{os.getppid()}.tmp", ".env", "notes.7.tmp", ".7.tmp")]
+    for path in (*halves, *others):
+        path.touch()
+    files.lock()
+    files.close()
+    assert not any(path.exists() for path in halves) and all(path.exists() for path in others)
+
+
+def test_a_folder_is_there_when_all_of_it_is(tmp_path):
+    out, precious = tmp_path / "out", tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    (tmp_path / ".out.tmp").symlink_to(precious)  # what is in the way
+    with pytest.raises(KeyboardInterrupt), filling(out) as folder:
+        (folder / "a").touch()
+        raise KeyboardInterrupt
+    assert not out.exists() and sorted(p.name for p in tmp_path.iterdir()) == ["precious"]
+    (tmp_path / ".out.tmp").mkdir()  # of a process that was killed
+    (tmp_path / ".out.tmp" / "half").touch()
+    out.mkdir()  # an empty one may be there
+    with filling(out) as folder:
+        (folder / "a").touch()
+        assert not any(out.iterdir())
+    assert [p.name for p in out.iterdir()] == ["a"] and (precious / "file").exists()
 
 
 def test_plain_values():

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from regimen.files import mlflow as mirror_module
 from regimen.files.mlflow import Mirror, entity_key, flatten
 from regimen.files.storage import read_json
 from regimen.files.stores import default_uri, make_client, registry_name, resolve_model_uri, without_password
+
+ALIASES = "flavors: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +120,11 @@ def test_a_run_is_mirrored_resumed_and_registered(runs, client):
     ):
         with pytest.raises(ConfigError, match=message):
             resolve_model_uri(wrong, uri)
+    (description,) = [path / "MLmodel" for path in folder.parents if (path / "MLmodel").is_file()]
+    for crafted in (ALIASES.encode(), b"\xff\xfe", b"[" * 9999):
+        description.write_bytes(crafted)
+        with pytest.raises(ConfigError, match="was not saved by regimen"):
+            resolve_model_uri("models:/gym-CartPole-ppo@champion", uri)
     with pytest.raises(ConfigError, match="no MLflow store"):
         resolve_model_uri("models:/x@champion", f"sqlite:///{runs / 'other.db'}")
     assert not (runs / "other.db").exists()
@@ -153,6 +161,29 @@ def test_a_locked_database_is_one_warning_and_no_wait(runs, client, monkeypatch)
     (warning,) = warnings
     assert "database is locked" in warning and "\n" not in warning
     assert end.run_id is None and end.warning is not None and not end.alias_moved
+
+
+def test_a_store_that_others_write_to_is_waited_for(runs, client, monkeypatch):
+    """As long as they do: on a busy machine our turn may come late. One that is only locked is given up."""
+    client.search_experiments()
+    asked = []
+
+    def starved(uri, check=mirror_module.check_unlocked):
+        if len(asked) < 5:
+            asked.append(time.monotonic())
+            os.utime(runs / "mlflow.db", ns=(0, len(asked) if busy else 1))  # what another process wrote
+            time.sleep(0.2)
+            raise sqlite3.OperationalError("database is locked")
+        check(uri)
+
+    monkeypatch.setattr(mirror_module, "check_unlocked", starved)
+    monkeypatch.setattr(mirror_module, "LOCKED_CHANCE", 0.6)  # each time asking and pausing take 0.7 s
+    for busy, name in ((True, "busy"), (False, "held")):
+        asked.clear()
+        run = make_dir(runs, name)
+        log(run, 1, {"train/loss": 1.0})
+        end = mirror(run, [], delay=0.0).finish({}, [], timeout=100)
+        assert (end.warning is None, end.rows) == ((True, 1) if busy else (False, 0)), end
 
 
 def test_a_lock_that_goes_away_loses_nothing(runs, client):

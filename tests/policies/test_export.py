@@ -8,6 +8,7 @@ import pytest
 import regimen
 from conflict_env import Crossing
 from regimen.errors import StorageError
+from regimen.policies import export
 from regimen.policies.export import export_policy
 from support import tiny
 
@@ -57,3 +58,13 @@ def test_a_policy_folder_can_be_exported_and_an_existing_one_is_left_alone(run, 
     assert "# PPO on" in (path / "README.md").read_text()
     with pytest.raises(StorageError, match="already exists"):
         export_policy(run, path)
+
+
+def test_one_that_is_killed_leaves_nothing_under_its_name(run, tmp_path, monkeypatch):
+    """Everything is there in one step; the next one removes what was left beside it."""
+    seen = []
+    whole = export.write_json
+    monkeypatch.setattr(export, "write_json", lambda *a: (seen.append((tmp_path / "policy").exists()), whole(*a)))
+    path = export_policy(run, tmp_path / "policy")
+    assert seen == [False] and sorted(p.name for p in tmp_path.iterdir()) == ["policy"]
+    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "metadata.json", "policy.safetensors"]

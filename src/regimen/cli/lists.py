@@ -126,8 +126,8 @@ def in_words(preset: presets.Preset) -> str:
     """What a preset's settings mean: when it updates, with what, and its budget."""
     config = layers.from_preset(preset)
     limit = config.env_args.get("max_episode_steps")
-    words = describe(config, resolve(config, native=True, max_episode_steps=limit))
-    return f"{words}; {describe_budget(config)} in all"
+    regimen = resolve(config, native=True, max_episode_steps=limit)
+    return f"{describe(config, regimen)}; {describe_budget(config, regimen)} in all"
 
 
 @dataclass(frozen=True)

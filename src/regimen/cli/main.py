@@ -1,6 +1,7 @@
 """The `regimen` command: find the verb, run it, and turn errors into one line and an exit code."""
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -37,6 +38,7 @@ GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> arguments
         "presets": ("[NAME]", "named starting points for a run", "lists:PresetsArgs", "presets"),
         "doctor": ("", "what is installed here, what is missing and how to get it", "lists:DoctorArgs"),
         "completion": ("SHELL", "tab completion for bash, zsh or fish", "lists:CompletionArgs", "shells"),
+        "new": ("KIND NAME", "write an environment or an algorithm to start from, with a test", "new:NewArgs", "kinds"),
         "check-env": ("ENV", "find what is wrong with an environment before training", "lists:CheckEnvArgs", "envs"),
     },
 }
@@ -68,6 +70,8 @@ EXAMPLES = """\
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files may be no text; they are printed as they are
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     trust = "--trust" in argv

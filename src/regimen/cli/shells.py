@@ -7,6 +7,7 @@ from pathlib import Path
 
 from regimen.cli.look import ACTIONS
 from regimen.cli.main import VERBS
+from regimen.cli.new import KINDS
 from regimen.config import layers, presets
 from regimen.config.catalogue import ENVS
 from regimen.config.domains import load
@@ -20,6 +21,7 @@ WORDS = {
     "algorithms": sorted(ALGORITHMS),
     "shells": SHELLS,
     "actions": ACTIONS,
+    "kinds": sorted(KINDS),
 }
 """What completes the arguments of a verb, by its `Verb.words`."""
 
@@ -41,7 +43,8 @@ def flags_of(verb: str) -> list[str]:
     names = {f.name for f in flags} - {"env_args"}
     if verb in ("train", "sweep"):
         names = names.union(*map(layers.leaf_types, ALGORITHMS)) - {"env", "env_args", "curriculum", "algorithm"}
-    return sorted("--" + name.replace("_", "-") for name in (*names, "help"))
+    names |= {"help", *(("help-all",) if verb == "train" else ())}
+    return sorted("--" + name.replace("_", "-") for name in names)
 
 
 def values_of() -> dict[str, list[str]]:

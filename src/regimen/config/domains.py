@@ -112,6 +112,8 @@ class Domain:
     studies: Mapping[str, Study] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     """Name -> `module:function`, what `regimen.NAME` offers in Python."""
+    hint: str = ""
+    """What the page says of pictures to a run that has none, where there is more than `regimen replay`."""
     tables: str | None = None
     """`module:function`, which draws a table that a run left in `trajectories/` or `replays/` for the page: (file name,
     header, rows, configuration as dotted keys) -> a view of `files.views`, or None where it draws no such table."""

@@ -80,6 +80,7 @@ def read_tokens(
     `find` gives the (key, type) that a flag's name stands for, `hint_for(name, value)` ends an error about another.
     """
     tokens = Tokens([], {}, {})
+    unknown: list[tuple[str, str]] = []
     rest = list(argv)
     while rest:
         token = rest.pop(0)
@@ -105,7 +106,10 @@ def read_tokens(
                 setting = None
         if setting is None:
             following = rest[0] if rest and not rest[0].startswith("--") else None
-            raise UsageError(f"unknown flag '--{name}'{hint_for(key, value if equals else following)}")
+            unknown.append((name, hint_for(key, value if equals else following)))
+            if following is not None and not equals:
+                rest.pop(0)
+            continue
         key, hint = setting
         kind = optional(hint)[0]
         if negated:
@@ -123,7 +127,17 @@ def read_tokens(
             tokens.values[key] = " ".join(items)
         else:
             tokens.values[key] = _value(rest, token)
+    if unknown:
+        raise unknown_flags(unknown)
     return tokens
+
+
+def unknown_flags(hints: list[tuple[str, str]]) -> UsageError:
+    """The error about flags that do not exist: their names, and what is to be said of each."""
+    if len(hints) == 1:
+        return UsageError(f"unknown flag '--{hints[0][0]}'{hints[0][1]}")
+    answers = [f"--{name}{hint.replace(';', ':', 1)}" for name, hint in hints]
+    return UsageError(f"unknown flags; {'; '.join(answers)}")
 
 
 def _value(rest: list[str], token: str) -> str:

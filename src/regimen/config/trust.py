@@ -13,6 +13,7 @@ import os
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import cache, wraps
@@ -20,6 +21,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from regimen.errors import UntrustedError
 
@@ -28,6 +30,8 @@ FILE = "file of this process: "
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 _judged: ContextVar[Named | None] = ContextVar("judged", default=None)  # the word of a file that is being made
 _vouched: set[str] = set()  # what the user has named, in this process
+_makings: list[tuple[Named, frozenset[int]]] = []  # words that are judged just now, and the threads there were before
+_helpers: WeakKeyDictionary[threading.Thread, Named] = WeakKeyDictionary()  # threads that were begun within
 
 
 class Named(str):
@@ -125,18 +129,23 @@ def judging(name: object) -> Iterator[bool]:
     if isinstance(name, Named) and not is_trusting() and anchored(name) not in _vouched:
         if not any(isinstance(finder, ImportGuard) for finder in sys.meta_path):
             sys.meta_path.insert(0, ImportGuard())
-        token = _judged.set(name)
+        token, making = _judged.set(name), (name, frozenset(map(id, threading.enumerate())))
+        _makings.append(making)
         try:
             yield True
         finally:
             _judged.reset(token)
+            _makings.remove(making)
+            _helpers.update({thread: name for thread in threading.enumerate() if id(thread) not in making[1]})
     else:
         yield _judged.get() is not None
 
 
 def judged() -> Named | None:
-    """The word of a file that is being made, if one is."""
-    return _judged.get()
+    """The word of a file that is being made, if one is: here, or by what has begun this thread."""
+    thread = threading.current_thread()
+    begun = (name for name, before in _makings if id(thread) not in before)
+    return _judged.get() or _helpers.get(thread) or next(begun, None)
 
 
 def refused(what: str) -> UntrustedError:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Device = Any  # jax.Device, which is a variable to type checkers
 
 REDUCE = "reduce rollout.num_envs, rollout.steps or rollout.episodes, or set algo.micro_batch_size"
-LEAST_ADDRESSES = 1.7e9  # bytes of address space of a process that compiles; with less, XLA aborts or crashes
+LEAST_ADDRESSES = 3e9  # bytes of address space of a process that compiles; with 2.1e9 XLA aborts or crashes
 ROOM_TO_COMPILE = 3e8  # bytes of it that are to be free
 MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
 

@@ -156,7 +156,7 @@ def train_all(
     callback: Callback | None = None,
 ) -> Result:
     """Train every job of a plan; says what came of each, in a table and in `summary.json` of the folder."""
-    from regimen.files.storage import write_atomic
+    from regimen.files.storage import require_own, write_atomic
     from regimen.runs.api import default_path, train_further
     from regimen.runs.result import Result
 
@@ -165,6 +165,7 @@ def train_all(
     if (folder / "config.yaml").exists():
         raise StorageError(f"--out: {folder} is a run directory; choose a folder for {len(plan.jobs)} of them")
     make_folder(folder)
+    require_own(folder)
     write_atomic(folder / "command.txt", command.rstrip("\n") + "\n")
     rows: dict[str, Row] = {job.name: blank(job) for job in plan.jobs}
     results: list[Result] = []

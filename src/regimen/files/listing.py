@@ -14,7 +14,7 @@ from pathlib import Path
 
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.rows import is_number
-from regimen.files.run_dir import read_config
+from regimen.files.run_dir import read_config, read_summary
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json, read_json, read_text, regular
 from regimen.words import aligned, clock, count, score, size
@@ -105,8 +105,8 @@ def problem(path: Path) -> str | None:
     """What is wrong with the files that say what a run is, in one line."""
     try:
         read_config(path)
-        for name in ("status.json", "summary.json"):
-            read_sealed(path / name)
+        read_sealed(path / "status.json")
+        read_summary(path)
     except (StorageError, OSError) as error:
         return " ".join(str(error).split())
     return None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 INTERVAL = 5.0  # seconds between batches
 LAST_CHANCE = 5.0  # seconds that the end of a run waits for a store that refuses
-LOCKED_CHANCE = 30.0  # and for one that others are writing to
+LOCKED_CHANCE = 30.0  # and for one that is locked, from the last time that others wrote to it
 METRICS_PER_CALL, PARAMS_PER_CALL, PARAM_LENGTH, KEY_LENGTH = 1000, 100, 6000, 250
 MARK = "updates"  # the metric that says which rows MLflow has
 KNOWN = ("env_steps", "time/unix_time")  # the step and the time of every value: not mirrored as metrics
@@ -52,6 +52,11 @@ class MirrorResult:
     alias_moved: bool = False
     warning: str | None = None
     rows: int = 0  # sent by this mirror
+
+    @property
+    def where(self) -> str:
+        """Where the run is to be looked at."""
+        return f"{self.uri}   (mlflow ui --backend-store-uri {self.uri})"
 
 
 class Mirror:
@@ -116,7 +121,7 @@ class Mirror:
 
     def _work(self) -> None:
         self._wake.wait(self.delay)
-        pause, patience, deadline = INTERVAL, LAST_CHANCE, math.inf
+        pause, patience, deadline, writing = INTERVAL, LAST_CHANCE, math.inf, 0
         while not self._abandoned:
             ending = self._ending
             self._wake.clear()
@@ -134,6 +139,9 @@ class Mirror:
                 self._fail(f"MLflow: {self._result.uri} cannot be used ({why}){_UNAFFECTED}")
                 pause = min(2 * pause, 60.0) if ending is None else 0.5
                 patience = LOCKED_CHANCE if "locked" in why else LAST_CHANCE
+                before, writing = writing, stores.last_writing(self.uri)
+                if "locked" in why and writing != before:  # others have their turn: ours comes
+                    deadline = math.inf
             if ending is not None:
                 deadline = min(deadline, time.monotonic() + patience)
                 if time.monotonic() >= deadline:

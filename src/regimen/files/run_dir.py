@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import errno
 import json
 import os
@@ -26,6 +25,7 @@ WORDS = {str: "text", dict: "section"}
 SECTIONS = ("env_args", "rollout", "algo", "network", "eval", "log", "checkpoint", "stop", "track", "engine")
 KINDS = dict.fromkeys(("env", "algorithm"), str) | dict.fromkeys(SECTIONS, dict)
 STATES = ("running", "finished", "interrupted", "failed", "diverged")
+ENDED = ("finished", "diverged")  # their summary.json is written first
 
 # progress.csv: contract columns that have another name in metrics.jsonl
 PROGRESS_NAMES = {
@@ -71,6 +71,7 @@ class RunFiles:
         """A new run directory. An existing one with anything in it is refused and left as it is. `status` is what its
         status.json says besides."""
         path = Path(path)
+        storage.require_text(path)
         storage.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -141,6 +142,7 @@ class RunFiles:
             file.write(f"{os.getpid()} {socket.gethostname()}\n")
             file.flush()
         self._lock = file
+        storage.remove_halves(self.path)
 
     def unlock(self) -> None:
         file, self._lock = self._lock, None
@@ -183,7 +185,7 @@ class RunFiles:
         self._workers.append({name: [storage.cell(row[name]) for row in stamped] for name in names})
 
     def event(self, text: str) -> None:
-        self._log.write(f"{storage.utc_now()} {' '.join(text.splitlines())}\n".encode())
+        self._log.write(f"{storage.utc_now()} {' '.join(text.splitlines())}\n".encode(errors="backslashreplace"))
 
     def summary(self, values: Mapping[str, object]) -> None:
         sealed.write_sealed(self.path / "summary.json", values)
@@ -231,6 +233,15 @@ class RunFiles:
         self.close()
 
 
+def read_summary(path: Path) -> storage.Json:
+    """What summary.json of a run says; nothing while it trains, StorageError where it is gone from one that has
+    ended."""
+    file = Path(path) / "summary.json"
+    if not file.exists() and storage.read_json(file.with_name("status.json")).get("state") in ENDED:
+        raise StorageError(f"{file} is missing, though the run has ended; {sealed.ADVICE}")
+    return sealed.read_sealed(file)
+
+
 def read_metrics(path: Path) -> list[storage.Json]:
     """The points of a run directory; empty when none was logged yet."""
     path = Path(path) / "metrics.jsonl"
@@ -254,7 +265,7 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
         header, *lines = storage.read_plain(path, "replace").split("\n")[:-1] or [""]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    columns = next(csv.reader([header]), [])
+    columns = storage.cells_in(header)
     values = array("d")
     for line in lines:
         cells = line.split(",")

@@ -14,6 +14,8 @@ import io
 import json
 import math
 import os
+import re
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -26,11 +28,20 @@ from regimen.config.trust import is_trusting
 from regimen.errors import StorageError
 
 BLOCK = 1 << 20  # bytes that are read at once
+HALF = re.compile(r"\..+\.(\d+)\.tmp(?:\.\w+)?")  # what `replacing` writes to, and the process that does
 Json = dict[str, Any]  # an object of a JSON or YAML file
 
 
 def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def require_text(path: Path) -> None:
+    """Refuse a path that is no UTF-8: it could not be written into files of text."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"--out: {os.fsencode(path)!r} is not UTF-8; choose another --out") from error
 
 
 def check_free(path: Path) -> None:
@@ -93,6 +104,25 @@ def replacing(path: Path, alike: bool = True) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def filling(path: Path) -> Iterator[Path]:
+    """A folder to write to in the place of `path`, an empty folder or none, which it becomes in one step when all is
+    written: one that is killed half-way leaves nothing under the final name."""
+    tmp = path.with_name(f".{path.resolve().name}.tmp")
+    with writing(path):
+        if tmp.is_symlink():
+            tmp.unlink()
+        shutil.rmtree(tmp, ignore_errors=True)  # of a process that was killed
+        tmp.mkdir(parents=True)
+    try:
+        yield tmp
+        with writing(path):
+            os.rename(tmp, path)
+    except BaseException:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
+
+
 def write_atomic(path: Path, data: str | bytes, sync: bool = True) -> None:
     """Replace `path` in one step: a reader sees the old file or the new one, never a part."""
     path = Path(path)
@@ -127,16 +157,27 @@ def read_plain(path: Path, errors: str = "strict") -> str:
     return read_bytes(path).decode(errors=errors).replace("\r\n", "\n")
 
 
-def require_own(folder: Path) -> None:
-    """Refuse to write into a folder with links that lead out of it: what they lead to is not the run's."""
-    own = folder.resolve()
-    for place, folders, names in os.walk(folder):
+def require_own(folder: Path, within: Path | None = None) -> None:
+    """Refuse to write into a folder, or to show what is in it, with links that lead out of it: what they lead to is not
+    the run's. `within`: what it has to be a part of, where nobody named it."""
+    own = (within or folder).resolve()
+    for place, folders, names in [("", [str(folder)] if within else [], []), *os.walk(folder)]:
         for path in (Path(place, name) for name in (*folders, *names)):
             if path.is_symlink() and not (target := path.resolve()).is_relative_to(own) and not is_trusting():
                 raise StorageError(
-                    f"{path} is a link to {target}, outside of the run, and would be written to; put a copy in its "
-                    "place, or allow it with --trust (trust=True in Python)"
+                    f"{path} is a link to {target}, outside of the run, and would be written to or shown; put a copy "
+                    "in its place, or allow it with --trust (trust=True in Python)"
                 )
+
+
+def remove_halves(folder: Path) -> None:
+    """Remove what `replacing` wrote for a process that is gone: one that was killed could not."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            match = HALF.fullmatch(name)
+            if match and not os.path.exists(f"/proc/{match[1]}") and os.path.isdir("/proc/self"):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(place, name))
 
 
 def read_json(path: Path) -> Json:
@@ -250,10 +291,13 @@ class CsvLog:
         self.columns: list[str] = []
         self._first = tuple(first)
         self._lines = Appender(path, tally)
-        with contextlib.suppress(OSError), open(path, encoding="utf-8", newline="", opener=regular) as file:
+        with (
+            contextlib.suppress(OSError),
+            open(path, encoding="utf-8", errors="replace", newline="", opener=regular) as file,
+        ):
             line = file.readline()
             if line.endswith("\n"):
-                self.columns = next(csv.reader([line]))
+                self.columns = cells_in(line)
 
     def append(self, cells: Mapping[str, list[str]]) -> None:
         """One list of already formatted cells per column, all of one length; a missing column is left empty."""
@@ -294,6 +338,13 @@ def csv_line(cells: Iterable[str]) -> str:
     return text.getvalue()
 
 
+def cells_in(line: str) -> list[str]:
+    """The cells of a line; none where one is longer than a cell may be, as the zeros a power failure leaves."""
+    with contextlib.suppress(csv.Error):
+        return next(csv.reader([line]), [])
+    return []
+
+
 def cell(value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
@@ -325,15 +376,13 @@ def rows_up_to(data: bytes, counter: str, limit: int) -> bytes:
     lines = data.splitlines(keepends=True)
     if not lines or not lines[0].endswith(b"\n"):
         return b""
-    columns = next(csv.reader([lines[0].decode()]))
+    columns = cells_in(lines[0].decode(errors="replace"))
     if counter not in columns:
         return data
     index, out = columns.index(counter), lines[:1]
     for line in lines[1:]:
-        with contextlib.suppress(
-            ValueError, csv.Error
-        ):  # the zeros a power failure leaves are longer than a cell may be
-            cells = next(csv.reader([line.decode(errors="replace")]), [])
+        with contextlib.suppress(ValueError):
+            cells = cells_in(line.decode(errors="replace"))
             if line.endswith(b"\n") and len(cells) == len(columns):
                 out += [line] if float(cells[index] or limit) <= limit else []
     return b"".join(out)

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+from regimen.config import yaml_files
 from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files.storage import read_plain
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -53,6 +55,7 @@ def make_client(uri: str) -> MlflowClient:
     """A client of one store, which is made if it is a SQLite file that is not there. MLflow's global settings are not
     touched; its own chatter is silenced."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # 7 by default: minutes of silence
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     try:
@@ -133,6 +136,14 @@ def check_unlocked(uri: str) -> None:
         database.close()
 
 
+def last_writing(uri: str) -> int:
+    """When somebody wrote to a SQLite store last; 0 of another store."""
+    path = sqlite_path(uri)
+    with contextlib.suppress(OSError):
+        return 0 if path is None else path.stat().st_mtime_ns
+    return 0
+
+
 def without_password(uri: str) -> str:
     return re.sub(r"//[^/@]*@", "//", uri)
 
@@ -189,9 +200,9 @@ def _download_policy(client: MlflowClient, store: str, uri: str, name: str, alia
         source = client.get_logged_model(source.removeprefix("models:/")).artifact_location
     folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=source, tracking_uri=store))
     try:
-        description = yaml.safe_load((folder / "MLmodel").read_text(encoding="utf-8"))
+        description = yaml_files.load(read_plain(folder / "MLmodel"))
         policy = folder / description["flavors"]["python_function"]["artifacts"]["policy"]["path"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, KeyError, TypeError, UnicodeDecodeError, yaml.YAMLError):
         raise ConfigError(f"{uri}: model '{name}' was not saved by regimen") from None
     if not policy.resolve().is_relative_to(folder.resolve()) or not policy.is_dir():
         raise StorageError(f"{uri}: the policy folder of model '{name}' is missing from {folder}")

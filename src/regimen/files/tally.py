@@ -5,13 +5,12 @@ Lines that came later do not matter, and neither do columns that a table was giv
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from regimen.errors import StorageError
-from regimen.files.storage import BLOCK, Json, csv_line, regular
+from regimen.files.storage import BLOCK, Json, cells_in, csv_line, regular
 
 ADVICE = (
     "put it back as it was, resume from an earlier checkpoint (--checkpoint STEP) or train on from its policy "
@@ -52,7 +51,7 @@ def narrow(path: Path, lines: int, columns: int) -> Iterator[bytes]:
     """The first lines of a table as they were when it had so many columns: what came later is empty there."""
     with open(path, "rb", opener=regular) as file:
         header = file.readline()
-        names = next(csv.reader([header.decode(errors="replace")]), [])
+        names = cells_in(header.decode(errors="replace"))
         extra = b"," * (len(names) - columns)
         yield csv_line(names[:columns]).encode() if extra else header
         for _, line in zip(range(lines - 1), file):

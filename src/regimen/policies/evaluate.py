@@ -102,6 +102,16 @@ class Evaluation:
             lines.append(f"{name}  {x:.4g}" + (f" {words.interval(ends)}" if ends and ends[0] < ends[1] else ""))
         return lines
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures of `lines`."""
+        d = self.to_dict()
+        facts = {"return": f"{d['return_mean']:.2f} ± {d['return_std']:.2f}{words.interval(d['return_ci95'])}"}
+        facts |= {"length": f"{d['length_mean']:.1f}", "episodes": d["episodes"], "seed": self.seed}
+        if self.success is not None:
+            facts["success"] = f"{d['success_rate']:.3f}{words.interval(d['success_ci95'], '{:.3f}'.format)}"
+        facts |= {name: f"{x:.4g}{words.interval(d['metrics_ci95'][name])}" for name, x in d["metrics"].items()}
+        return words.notebook_table(f"{self.env}, {self.policy}", facts)
+
 
 def means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The mean of each."""

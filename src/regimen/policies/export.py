@@ -2,14 +2,13 @@
 its own."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
-from regimen.files.run_dir import read_metrics, versions
+from regimen.files.run_dir import read_metrics, read_summary, versions
 from regimen.files.sealed import read_sealed
-from regimen.files.storage import Json, check_free, plain, utc_now, write_atomic, write_json
+from regimen.files.storage import Json, check_free, filling, plain, utc_now, write_atomic, write_json
 from regimen.policies.policy import load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
@@ -30,23 +29,18 @@ def export_policy(
     path = run / "export" if out is None else Path(out)
     check_free(path)
     policy = load_policy(run, checkpoint)
-    fresh = not path.exists()
-    policy.save(path)
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
-    about = metadata(run, policy.meta, read_sealed(run / "summary.json"), max(returns, default=None), checkpoint)
+    about = metadata(run, policy.meta, read_summary(run), max(returns, default=None), checkpoint)
     text = readme(about)
-    if program != "policy":
-        from regimen.policies.export_program import write_program
+    with filling(path) as folder:
+        policy.save(folder)
+        if program != "policy":
+            from regimen.policies.export_program import write_program
 
-        try:
-            about["program"] = write_program(policy, path, program).name
-        except BaseException:
-            if fresh:
-                shutil.rmtree(path, ignore_errors=True)
-            raise
-        text += "\n" + template(f"readme_{program}.md")
-    write_json(path / "metadata.json", about)
-    write_atomic(path / "README.md", text)
+            about["program"] = write_program(policy, folder, program).name
+            text += "\n" + template(f"readme_{program}.md")
+        write_json(folder / "metadata.json", about)
+        write_atomic(folder / "README.md", text)
     return path
 
 

@@ -164,6 +164,12 @@ class Comparison:
 
         return lines(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the ranking, and in words which is better."""
+        from regimen.reports.comparison_report import notebook
+
+        return notebook(self)
+
     def save(self, folder: str | Path) -> list[Path]:
         """`compare.csv`, `compare.md`, `compare.html`, `compare.json` and, with matplotlib, `compare.png`."""
         from regimen.reports.comparison_report import save

@@ -144,6 +144,11 @@ def explanations(c: Comparison) -> list[str]:
     return out
 
 
+def notebook(c: Comparison) -> str:
+    """The ranking and the verdicts as the HTML that a notebook shows."""
+    return ranking(c).html() + "".join(f"<p>{escape(text)}</p>" for text in verdicts(c))
+
+
 def markdown(c: Comparison) -> str:
     parts = ["# Comparison", ""]
     for table in tables(c):

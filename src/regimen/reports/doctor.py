@@ -23,6 +23,8 @@ from regimen.words import plural, size
 CORE = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "gymnasium", "rich", "tyro", "pyyaml", "safetensors")
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it is for
     "tracking": (("mlflow", "matplotlib"), "runs mirrored into MLflow, models registered"),
+    "tensorboard": (("tensorboardX",), "runs as TensorBoard event files: --track tensorboard"),
+    "wandb": (("wandb",), "runs in Weights & Biases: --track wandb"),
     "plots": (("matplotlib",), "curves and reports with pictures"),
     "gymnax": (("gymnax",), "environments gymnax:ID"),
     "gym": (("Box2D",), "Gymnasium's Box2D environments"),

@@ -9,7 +9,7 @@ import yaml
 
 from regimen.errors import StorageError
 from regimen.files.sealed import read_sealed, reads
-from regimen.files.storage import read_text, write_atomic
+from regimen.files.storage import read_text, require_own, write_atomic
 from regimen.reports import diagnose
 from regimen.reports.page import PICTURES, embed, facts, folded, literal, page, section, tiles
 from regimen.reports.plots import LoggedRun, is_number, try_plot_run
@@ -42,6 +42,7 @@ def write_report(run_dir: Path, out: str | Path | None = None, draw: bool = Fals
     return its path. Of a group of seeds: their statistics, its pictures and a row for each. `draw`: its curves first,
     where they are missing."""
     path = Path(run_dir)
+    require_own(path)  # a page is handed on: what a link shows would be, too
     if draw and (path / "config.yaml").is_file() and not (path / "plots" / "overview.png").is_file():
         try_plot_run(path)
     if not (path / "config.yaml").is_file() and any(path.glob("seed-*/config.yaml")):

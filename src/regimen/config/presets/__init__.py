@@ -7,6 +7,7 @@ that device. `extends: NAME` starts from another file beside it. A tuned file al
 task in Gymnasium and gymnax.
 """
 
+import errno
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,6 +24,7 @@ from regimen.errors import ConfigError, nearest
 FOLDER = Path(__file__).parent
 DEFAULT = "balanced"
 TUNED = "tuned"
+STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # what a shell makes of --config <(command)
 KEYS = {"description": str, "extends": str, "settings": dict, "cpu": dict, "gpu": dict, "gym_ids": list}
 
 
@@ -42,6 +44,8 @@ class Preset:
 def load_yaml(path: Path, what: str) -> dict[str, Any]:
     """A YAML file that holds a mapping, or a ConfigError in one line."""
     try:
+        if path.exists() and not path.is_file() and not str(path).startswith(STREAMS):
+            raise OSError(errno.EINVAL, "not a regular file")  # a pipe in a run would be waited for
         content = yaml_files.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{what} '{path}' cannot be read: {error.strerror or error}") from None

@@ -67,7 +67,7 @@ def started() -> Any:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     here = os.getcwd()
     with contextlib.redirect_stdout(io.StringIO()):
-        import bluesky
+        import bluesky  # pyright: ignore[reportMissingImports]  # an extra that the lock leaves out
 
         bluesky.init(mode="sim", detached=True, workdir=folder)
     os.chdir(here)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
-from regimen.domains.airspace.files import MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
+from regimen.domains.airspace.files import MAX_DELAY, NAMES, ScenarioFile, load
 from regimen.domains.airspace.state import AirspaceState, Decision, Plan, Scenario, stack
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
@@ -60,6 +60,10 @@ class Airspace(NativeEnv):
     """Read an action within the dead-band, which commands nothing, as none: then it also costs nothing."""
     action_delay: int = 0
     """Decisions between an action and its command, besides the scenario's own."""
+    separation_nm: float = 5.0
+    """NM that aircraft must stay apart: below it separation is lost."""
+    collision_nm: float = 3.0
+    """NM below which the tables of episodes flag a collision; nothing is paid for it."""
     aircraft: int = 4
     """random: most aircraft of an episode, at least 2."""
     min_aircraft: int = 2
@@ -145,8 +149,20 @@ class Airspace(NativeEnv):
                     f"env.{name}: {value:g} has no effect with env.reward compat, whose amounts are its own; leave it "
                     "out, or use env.reward clean"
                 )
+        self.refuse_distances()
         if self.scenario not in ("mixed", "random"):
             load(self.scenario)
+
+    def refuse_distances(self) -> None:
+        """Raise an error about distances that cannot be; they may also be data of a compiled program."""
+        if not all(isinstance(value, (int, float)) for value in (self.separation_nm, self.collision_nm)):
+            return
+        if self.separation_nm <= 0:
+            raise ConfigError(f"env.separation_nm: {self.separation_nm:g} is out of range; it must be above 0")
+        if not 0 <= self.collision_nm <= self.separation_nm:
+            raise ConfigError(
+                f"env.collision_nm: {self.collision_nm:g} is out of range; it must be 0 to env.separation_nm"
+            )
 
     @property
     def file(self) -> ScenarioFile | None:
@@ -259,13 +275,13 @@ class Airspace(NativeEnv):
         )
         separation = pairs.separation(pairs.park(north, scenario.present), east)
         near = pairs.nearest(separation)
-        team = jnp.stack([rewards.team_potential(separation, scenario.present), jnp.zeros(())])
+        team = jnp.stack([rewards.team_potential(separation, scenario.present, self.separation_nm), jnp.zeros(())])
         state = state.replace(min_sep=near, team=team)
         all_pairs = self.relate(state)
         if all_pairs is not None:
             state = state.replace(danger=jnp.sum(all_pairs.danger, axis=-1))
         if not compat:  # an aircraft that starts in violation does not enter it
-            state = state.replace(violating=near < SEPARATION, lost=separation < SEPARATION)
+            state = state.replace(violating=near < self.separation_nm, lost=separation < self.separation_nm)
         return state, self.observe(state, all_pairs, jnp.zeros(n), jnp.zeros(n))
 
     def relate(self, state: AirspaceState) -> pairs.PairTable | None:
@@ -309,7 +325,7 @@ class Airspace(NativeEnv):
         remaining = jnp.where(state.reached, state.remaining, end.distance)
         away = end.distance if compat else remaining
         near = pairs.nearest(separation)
-        lost = separation < SEPARATION
+        lost = separation < self.separation_nm
         newly, now = reached & ~state.reached, state.time + 1
         any_lost = jnp.any(lost)
 
@@ -324,7 +340,7 @@ class Airspace(NativeEnv):
             queue=plan.queue,
             reached=reached,
             reached_step=jnp.where(newly, now, state.reached_step),
-            violating=near < SEPARATION,
+            violating=near < self.separation_nm,
             lost=lost,
             time=now,
             command=plan.change,
@@ -341,7 +357,7 @@ class Airspace(NativeEnv):
         # The first decision has no distance to compare with: that of before the pre-roll was never taken.
         progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
         if compat:
-            after, parts = rewards.compat(state, after, separation, progress, plan.applied, self.max_episode_steps)
+            after, parts = rewards.compat(self, state, after, separation, progress, plan.applied)
             terminated = jnp.broadcast_to(jnp.all(reached | ~present), present.shape)
         else:
             shaping = rewards.shaped(
@@ -416,21 +432,21 @@ class Airspace(NativeEnv):
     ) -> None:
         """Write the episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
         (`log.alerts`)."""
-        from regimen.domains.airspace.analysis.detector import Detector
         from regimen.domains.airspace.analysis.flight import Flights
         from regimen.domains.airspace.analysis.trajectory import write_evaluation
 
-        write_evaluation(path, self, Flights(rows, length, start.scenario), Detector() if alerts else None)
+        write_evaluation(path, self, Flights(rows, length, start.scenario), alerts)
 
     def write_states(self, path: Path, states: list[AirspaceState]) -> None:
         """Write one episode as a trajectory table, from its states."""
         from regimen.domains.airspace.analysis.flight import Flights
-        from regimen.domains.airspace.analysis.trajectory import place_of, write_trajectory
+        from regimen.domains.airspace.analysis.trajectory import place_of, rules_of, write_trajectory
 
-        rows = jax.tree.map(lambda *x: np.stack(x)[:, None], *map(self.recorded, states))
+        stacked = jax.tree.map(lambda *x: np.stack(x), *states)
+        rows = jax.tree.map(lambda x: np.asarray(x)[:, None], jax.jit(jax.vmap(self.recorded))(stacked))
         scenario = jax.tree.map(lambda x: np.asarray(x)[None], states[-1].scenario)
         flights = Flights(rows, np.array([len(states) - 1]), scenario)
-        write_trajectory(path, flights, 0, place_of(self), components=self.reward_components)
+        write_trajectory(path, flights, 0, place_of(self), rules_of(self), components=self.reward_components)
 
     def render(self, state: AirspaceState) -> np.ndarray:
         """[H, W, 3] uint8."""

@@ -24,7 +24,7 @@ from regimen.experiments.search.methods import Belief, Evidence, current
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.trial import Arrays, Saved
 from regimen.files.sealed import load_object, reading, unseal, write_sealed
-from regimen.files.storage import CsvLog, cell, plain, read_bytes, write_atomic, writing
+from regimen.files.storage import CsvLog, cell, plain, read_bytes, remove_halves, require_own, write_atomic, writing
 from regimen.reports.table import Table
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ class Store:
         """The state to go on from, or None in a new directory; another search's is refused."""
         self.identity = plain(identity)
         file = self.path / "state.json"
+        require_own(self.path)
+        remove_halves(self.path)
         if not file.exists():
-            if self.path.exists() and any(self.path.iterdir()):
+            if self.path.exists() and any(not p.name.startswith(".") for p in self.path.iterdir()):
                 raise StorageError(f"{self.path} is not empty and holds no search; name another directory with --out")
             with writing(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -148,7 +150,10 @@ class Store:
     def rewind(self) -> None:
         """Drop rows that were written after the state was."""
         file = self.path / "training.csv"
-        lines = read_bytes(file).splitlines(keepends=True) if file.exists() else []
+        try:
+            lines = read_bytes(file).splitlines(keepends=True) if file.exists() else []
+        except OSError as error:
+            raise StorageError(f"cannot read {file}: {error.strerror or error}") from error
         whole = sum(line.endswith(b"\n") for line in lines)
         if self.rows and whole < self.rows + 1:
             there = max(whole - 1, 0)
