@@ -183,17 +183,7 @@ class Airspace(NativeEnv):
 
     @property
     def observation_space(self) -> spaces.Space:
-        if self.observation == "set":
-            n = len(self.agents)
-            shapes = {"own": (len(observe.OWN),), "others": (n, len(observe.NEIGHBOUR))}
-            parts: dict[str, spaces.Space] = {"others_mask": spaces.MultiBinary(n)}
-            for name, shape in shapes.items():
-                parts[name] = spaces.Box(-observe.BOUND, observe.BOUND, shape, np.float32)
-            return spaces.Dict(parts)
-        if self.observation == "compat":
-            high = np.array(observe.compat_high(self.neighbors), np.float32)
-            return spaces.Box(-high, high, dtype=np.float32)
-        return spaces.Box(-observe.BOUND, observe.BOUND, (observe.clean_size(self.neighbors),), np.float32)
+        return observe.space(self)
 
     @property
     def action_space(self) -> spaces.Box:

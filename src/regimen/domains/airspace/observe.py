@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
 
 from regimen.domains.airspace import dynamics, pairs
 from regimen.domains.airspace.aircraft import KT
@@ -64,6 +66,21 @@ def clean_size(k: int) -> int:
 def compat_high(k: int) -> list[float]:
     """Largest absolute values of the compat observation."""
     return [*COMPAT_LIMITS, *[150.0] * (2 * k), 1.0, *[12.0] * (2 * k)]
+
+
+def space(env: Airspace) -> spaces.Space:
+    """The observation space of an environment."""
+    if env.observation == "set":
+        n = len(env.agents)
+        shapes = {"own": (len(OWN),), "others": (n, len(NEIGHBOUR))}
+        parts: dict[str, spaces.Space] = {"others_mask": spaces.MultiBinary(n)}
+        for name, shape in shapes.items():
+            parts[name] = spaces.Box(-BOUND, BOUND, shape, np.float32)
+        return spaces.Dict(parts)
+    if env.observation == "compat":
+        high = np.array(compat_high(env.neighbors), np.float32)
+        return spaces.Box(-high, high, dtype=np.float32)
+    return spaces.Box(-BOUND, BOUND, (clean_size(env.neighbors),), np.float32)
 
 
 def soft(x: Array, scale: float) -> Array:
