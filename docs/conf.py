@@ -40,7 +40,9 @@ NAVIGATION = {
         *("environments", "classic_control", "hybrid", "durotaxis", "airspace", "airspace_safety"),
         *("network_defense", "empowerment", "worlds"),
     ],
-    "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "workflow_search", "studies"],
+    "Seeing and steering runs": [
+        *("dashboard", "runs", "tracking", "comparing", "other_simulators", "sweeps", "workflow_search", "studies"),
+    ],
     "Results and help": ["results", "surprises", "reliability", "troubleshooting"],
     "Coming from": [
         "migrating",

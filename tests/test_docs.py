@@ -223,6 +223,7 @@ COMPLETE = {
     "environments.md": (0, 2),
     **{f"coming_from/{page.name}": (0,) for page in (ROOT / "docs" / "coming_from").glob("*.md")},
     "offline.md": (0,),
+    "other_simulators.md": (0,),
     "workflow_search.md": (0,),
     "studies.md": (0,),
     "worlds.md": (0,),

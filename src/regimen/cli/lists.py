@@ -60,6 +60,7 @@ def list_envs() -> None:
     rows = {name: entry.description for name, entry in ENVS.items()} | {
         "gym:ID": "any installed Gymnasium environment, for example gym:LunarLander-v3",
         "gymnax:ID": "any gymnax environment, for example gymnax:Breakout-MinAtar",
+        "envpool:ID": "any task of EnvPool, stepped in C++ threads, for example envpool:Pong-v5",
         **{f"{prefix}:{kind.file}": kind.description for prefix, kind in FILES.items()},
         "module:factory": "your own: a function or class that makes a native or a Gymnasium environment",
     }

@@ -11,6 +11,7 @@ from regimen.cli.new import KINDS
 from regimen.config import layers, presets
 from regimen.config.catalogue import ENVS
 from regimen.config.domains import load
+from regimen.config.flags import flag_of
 from regimen.config.schema import ALGORITHMS
 from regimen.config.validation import optional
 
@@ -40,7 +41,7 @@ def classes_of(verb: str) -> list[type]:
 def flags_of(verb: str) -> list[str]:
     """The flags of a verb; those of `train` and `sweep` include every setting of every algorithm."""
     flags = [f for cls in classes_of(verb) for f in dataclasses.fields(cls) if "positional" not in f.metadata]
-    names = {f.name for f in flags} - {"env_args"}
+    names = {flag_of(f) for f in flags if not f.name.endswith("_args")}
     if verb in ("train", "sweep"):
         names = names.union(*map(layers.leaf_types, ALGORITHMS)) - {"env", "env_args", "curriculum", "algorithm"}
     names |= {"help", *(("help-all",) if verb == "train" else ())}

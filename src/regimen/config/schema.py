@@ -26,6 +26,9 @@ class RolloutConfig:
     """Whole episodes per update, exactly; setting it clears `steps`. `num_envs` must divide it."""
     num_envs: Natural | None = None
     """Environments stepped in parallel; chosen to fit when not set."""
+    processes: Annotated[int | Literal["auto"], Range(1, 1024)] = 1
+    """Processes that step Gymnasium environments: worth it where a step takes 0.1 ms or more. `auto`: one for each
+    core. What is learned does not depend on it."""
     lag: Annotated[int, Range(0, 1000)] = 0
     """Act with a policy this many updates old (native environments): what asynchronous workers do, made repeatable."""
 

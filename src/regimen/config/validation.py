@@ -214,6 +214,8 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
     if common.buffer_size is not None and rollout.steps is None:
         learns = f"{config.algorithm} learns from a replay of steps, not from whole episodes"
         yield f"rollout.episodes: {learns}; set rollout.steps instead"
+    if rollout.processes != 1 and config.engine.distributed:
+        yield "rollout.processes: the workers of --engine ray are processes already; leave it at 1"
     if config.total_steps is None and config.total_episodes is None and stop.max_seconds is None:
         yield "no budget: set total_steps, total_episodes or stop.max_seconds"
     yield from contradictions_of_trackers(config.track)

@@ -29,7 +29,7 @@ class WeightsAndBiases(Follower):
     def open(self) -> None:
         for name, value in LOCAL.items():  # its reports of errors would be sent to its makers, offline or not
             os.environ.setdefault(name, value)
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]  # an extra that the lock leaves out
 
         record = read_json(self.run.path / RECORD)
         self.id = record["id"] if isinstance(record.get("id"), str) else uuid.uuid4().hex[:12]

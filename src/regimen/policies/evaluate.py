@@ -296,6 +296,28 @@ def evaluate(
     """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
     environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy.
     `trust`: also code that their files name and that is not installed may run."""
+    handle, learned, which = subject(target, policy, env_args or {}, checkpoint, tracking_uri, env)
+    if learned is not None:
+        return evaluate_policy(handle, learned, episodes, seed, which)
+    if not isinstance(policy, str):
+        names = ", ".join(["random", *handle.baselines])
+        raise ConfigError(
+            f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
+        )
+    with contextlib.closing(baseline_evaluator(handle, policy)) as evaluator:
+        return evaluator((), seed, episodes, policy=policy)
+
+
+def subject(
+    target: registry.EnvLike | Path,
+    policy: str | Policy | None,
+    env_args: Mapping[str, object],
+    checkpoint: str,
+    tracking_uri: str | None,
+    env: registry.EnvLike | None,
+) -> tuple[EnvHandle, Policy | None, str | None]:
+    """The environment that is played, the trained policy that plays it (None: a baseline is to), and which of a run's
+    policies that is."""
     learned = policy if isinstance(policy, Policy) else None
     origin, which = {}, None
     if isinstance(target, str) and target.startswith("models:/"):
@@ -306,16 +328,7 @@ def evaluate(
         of_run = (Path(target) / "config.yaml").exists()
         origin = read_config(Path(target)) if of_run else read_policy(Path(target)).meta
         which = checkpoint if of_run and policy is None else None
-    handle = environment(target, origin, env, env_args or {}, "evaluate")
-    if learned is not None:
-        return evaluate_policy(handle, learned, episodes, seed, which)
-    if not isinstance(policy, str):
-        names = ", ".join(["random", *handle.baselines])
-        raise ConfigError(
-            f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
-        )
-    with contextlib.closing(baseline_evaluator(handle, policy)) as evaluator:
-        return evaluator((), seed, episodes, policy=policy)
+    return environment(target, origin, env, env_args, "evaluate"), learned, which
 
 
 def evaluate_policy(

@@ -27,6 +27,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it 
     "wandb": (("wandb",), "runs in Weights & Biases: --track wandb"),
     "plots": (("matplotlib",), "curves and reports with pictures"),
     "gymnax": (("gymnax",), "environments gymnax:ID"),
+    "envpool": (("envpool",), "environments envpool:ID"),
     "gym": (("Box2D",), "Gymnasium's Box2D environments"),
     "ray": (("ray",), "--engine ray: workers on this machine or a cluster"),
     "multi-agent": (("pettingzoo", "mpe2"), "environments pettingzoo:MODULE"),

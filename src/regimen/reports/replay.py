@@ -18,12 +18,12 @@ from regimen.envs import registry
 from regimen.envs.adapters.compiled import zero_of
 from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.adapters.pettingzoo import ParallelNative, Team
+from regimen.envs.imports import OBJECT
 from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles
 from regimen.files.storage import replacing, require_own
 from regimen.policies.policy import Policy, load_policy
-from regimen.policies.target import OBJECT
 from regimen.reports.table import Table
 from regimen.schedule import Episodes
 from regimen.sources.host import HostAction, HostSource, row_of

@@ -19,6 +19,7 @@ from regimen.config.schema import TrainConfig
 from regimen.engines.base import CHUNK, Engine, Limits, Progress, WorkerRow
 from regimen.engines.signals import Signals
 from regimen.envs.metric import to_table
+from regimen.envs.processes import in_processes
 from regimen.envs.registry import EnvHandle
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
@@ -82,7 +83,8 @@ class Session:
         self.labels = list(trials) if trials else [f"seed {seed}" for seed in seeds]
         self.varied = trials is not None
         self.recorded = config.log.trajectories or config.log.alerts
-        self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
+        placed = in_processes(handle, config.rollout.processes, engine.regimen.num_envs)
+        self.evaluator = make_evaluator(placed, engine.algo, signals.is_requested, self.recorded)
         self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
         self.warned_of: set[str] = set()
         self.looks: list[Json] = []  # of a stepwise call: updates still to be looked at
