@@ -35,6 +35,8 @@ _LAZY = {
     "collect": "regimen.policies.collect",
     "compare": "regimen.reports.comparison",
     "evaluate": "regimen.policies.evaluate",
+    "evaluate_in": "regimen.policies.transfer",
+    "leaderboard": "regimen.policies.leaderboard",
     "load_policy": "regimen.policies.policy",
     "make_env": "regimen.envs.registry",
     "native_env": "regimen.envs.protocol",
@@ -59,7 +61,9 @@ if TYPE_CHECKING:
     from regimen.networks import register_network
     from regimen.policies.collect import collect
     from regimen.policies.evaluate import evaluate
+    from regimen.policies.leaderboard import leaderboard
     from regimen.policies.policy import Policy, load_policy
+    from regimen.policies.transfer import evaluate_in
     from regimen.reports.comparison import compare
     from regimen.runs.api import resume
     from regimen.runs.result import Result
@@ -70,7 +74,8 @@ if TYPE_CHECKING:
 
 __all__ = ["APPO", "BC", "CQL", "IMPALA", "PPO", "SAC"]
 __all__ += ["NativeEnv", "Policy", "Result", "Spec", "TimeStep", "Trainer", "TrajectoryBuffer"]
-__all__ += ["check_env", "collect", "compare", "evaluate", "load_policy", "make_env", "native_env"]
+__all__ += ["check_env", "collect", "compare", "evaluate", "evaluate_in", "leaderboard"]
+__all__ += ["load_policy", "make_env", "native_env"]
 __all__ += ["register_algorithm", "register_env", "register_network", "resume", "train"]
 
 

@@ -12,7 +12,7 @@ from regimen.cli.train import read
 from regimen.config import layers, names
 from regimen.config.domains import domains
 from regimen.config.schema import ALGORITHMS
-from regimen.errors import RegimenError
+from regimen.errors import ConfigError, RegimenError
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEAVES = {algo: layers.usable(algo) for algo in ALGORITHMS}
@@ -160,7 +160,7 @@ def test_a_section_that_means_something_else_is_answered_key_by_key():
         "n_steps: here it is rollout.steps (ours counts",
         "clip.clip_range: here it is algo.clip_eps: 0.1",
         "lambda_: here it is algo.gae_lambda: 0.9",
-        "xyzzy: `regimen train --help` lists them",
+        "xyzzy: `regimen train --help-all` lists them",
         "'name' is ambiguous",
     ):
         assert words in str(error.value)
@@ -259,6 +259,17 @@ def test_flags_yaml_and_python(theirs, ours, tmp_path):
             layers.build_config(config_file=file)
     with pytest.raises(RegimenError, match=f"here it is {ours}"):
         regimen.train("cartpole", **{theirs: 3})
+
+
+def test_the_constructor_of_another_trainer_is_written_in_our_words():
+    with pytest.raises(ConfigError) as error:
+        regimen.PPO("MlpPolicy", "CartPole-v1", learning_rate=1e-3, n_steps=64, n_epochs=4)
+    line = "regimen.Trainer('gym:CartPole-v1', algo=regimen.PPO(lr=0.001, epochs=4), total_steps=100_000).train()"
+    assert line in str(error.value) and "here it is rollout.steps" in str(error.value)
+    with pytest.raises(ConfigError, match=r"unknown argument 'learning_rate'; here it is lr=0\.0003"):
+        regimen.PPO(learning_rate=3e-4)
+    with pytest.raises(ConfigError, match=r"did you mean 'gamma'"):
+        regimen.PPO(gama=0.9)
 
 
 def test_the_algorithm_decides():

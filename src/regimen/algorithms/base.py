@@ -7,13 +7,13 @@ import dataclasses
 import re
 import typing
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
 
 from regimen import spaces
-from regimen.config import layers
+from regimen.config import calls, layers
 from regimen.config.fields import Count
 from regimen.config.names import Answering
 from regimen.config.schema import ALGORITHMS, NetworkConfig
@@ -80,12 +80,16 @@ class Algorithm(Answering):
     """Float hyper-parameters that say how often a loop turns, which learners of one program do together."""
     progress: tuple[str, ...] = ()
     """Metrics of `update` that the console shows beside loss and entropy."""
+    labels: ClassVar[dict[str, str]] = {}
+    """Metrics of `update` that have a chart of their own on the page, and what it is called."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.varies_together = bool(vars(cls).get("varies_together"))  # shown by a test of each class: not inherited
 
     def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: object):
+        if isinstance(config, str) or not isinstance(network, NetworkConfig | None):
+            raise ConfigError(calls.answer_call(type(self).__name__, network, overrides))
         refuse_unknown(type(self), overrides)
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
         self.network = network or self.default_network

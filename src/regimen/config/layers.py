@@ -25,6 +25,7 @@ from regimen.errors import ConfigError, nearest
 
 BASE = {"rollout.episodes": EPISODES, "total_episodes": 1000}  # below every preset: what `balanced` has
 ALIASES = aliases(TrainConfig)  # a section's name with a plain value among them: algo="ppo", track=False
+FALSE_TRUE = ("false", "true")
 OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
 
 
@@ -215,7 +216,7 @@ def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "",
 
     best = max(candidates, key=closeness)
     if closeness(best) < 0.6:
-        return "; `regimen train --help` lists them"
+        return "; `regimen train --help-all` lists them"
     name_of_best = best.replace("_", "-") if dash else best
     return f"; did you mean '{dash}{name_of_best}'?"
 
@@ -300,7 +301,8 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
             elif key in sections and isinstance(value, Mapping):
                 expand(value, key + ".")
             elif key in sections and key in ALIASES:
-                put(ALIASES[key], value)
+                switch = f"{key}.enabled"  # yes or no for a section that can be switched off: track=False
+                put(switch if switch in leaves and str(value).lower() in FALSE_TRUE else ALIASES[key], value)
             elif key in sections and value is None:  # an empty section of a YAML file
                 continue
             elif key in sections:

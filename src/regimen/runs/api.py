@@ -22,12 +22,13 @@ from regimen.config.validation import validate
 from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals, Terminated
 from regimen.envs import registry
+from regimen.envs.imports import OBJECT
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import ENDED, RunFiles, read_config
 from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import check_free, require_own
-from regimen.policies.target import OBJECT, refuse_object, stored_env
+from regimen.policies.target import refuse_object, stored_env
 from regimen.runs import directory, processes
 from regimen.runs.build import make_engine
 from regimen.runs.directory import closing, copy_run, group_members, path_state, program_of, say_running

@@ -423,7 +423,8 @@ class Airspace(NativeEnv):
         from regimen.domains.airspace.analysis.flight import Flights
         from regimen.domains.airspace.analysis.trajectory import place_of, rules_of, write_trajectory
 
-        rows = jax.tree.map(lambda *x: np.stack(x)[:, None], *map(self.recorded, states))
+        stacked = jax.tree.map(lambda *x: np.stack(x), *states)
+        rows = jax.tree.map(lambda x: np.asarray(x)[:, None], jax.jit(jax.vmap(self.recorded))(stacked))
         scenario = jax.tree.map(lambda x: np.asarray(x)[None], states[-1].scenario)
         flights = Flights(rows, np.array([len(states) - 1]), scenario)
         write_trajectory(path, flights, 0, place_of(self), rules_of(self), components=self.reward_components)
