@@ -466,7 +466,7 @@ def test_axe_finds_nothing(site, browser, scheme):
 
 def test_runs_are_compared_as_on_the_command_line(tmp_path, visit):
     for name, lift in (("one", 0.0), ("two", 5.0)):
-        run = write_run(tmp_path / "runs" / name, 0)
+        run = write_run(tmp_path / "runs" / name, 0, state="running")
         rows = [row | {k: v + lift for k, v in row.items() if k == "eval/return_mean"} for row in points(30)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with serving(tmp_path / "runs") as site:
@@ -475,7 +475,7 @@ def test_runs_are_compared_as_on_the_command_line(tmp_path, visit):
         page.keyboard.press("6")
         playwright.expect(page.locator("#panel-compare")).to_contain_text("Choose two runs or more")
         show(page, "one", "two")
-        playwright.expect(page.locator(".verdict")).to_contain_text("two is ahead of one by 5")
+        playwright.expect(page.locator(".verdict")).to_contain_text("two is ahead of one by 5", timeout=60_000)
         assert "30" in page.locator("#panel-compare table").first.inner_text()
 
 

@@ -1,5 +1,6 @@
 """The empowerment learner: each formula against numpy, targets and copies, exact values in small worlds."""
 
+import types
 import warnings
 from dataclasses import replace
 
@@ -125,6 +126,18 @@ def numbers(algo, state, solution=None):
     c = algo.config
     solution = solution or exact.solve(algo.bound.spec.env, c.theory())
     return validate.measure(validate.compare(algo, {n: m.params for n, m in state.models.items()}, solution), c.beta_r)
+
+
+def test_human_power_is_the_mean_of_its_equation_over_visited_states_with_some():
+    """Rows that are padding, or in which a human has no power, do not count; without any it has no value."""
+    log_y = jnp.log(jnp.array([4.0, 16.0, jnp.inf, 2.0]))
+    valid, c = jnp.array([[True, True], [True, False]]), EmpowermentConfig(xi=2.0)
+    batch = types.SimpleNamespace(valid=valid, obs={"x": jnp.zeros((2, 2, 3))})
+    model = types.SimpleNamespace(rows=lambda obs: obs)
+    power = aims.human_power(model, c, lambda rows: types.SimpleNamespace(log_y=log_y), batch)
+    np.testing.assert_allclose(power, (-2 / 2 - 4 / 2) / 2, rtol=1e-6)
+    none = types.SimpleNamespace(valid=jnp.zeros((2, 2), bool), obs=batch.obs)
+    assert jnp.isnan(aims.human_power(model, c, lambda rows: types.SimpleNamespace(log_y=log_y), none))
 
 
 # --- formulas --------------------------------------------------------------------------------------------------------
