@@ -32,7 +32,7 @@ pygments_dark_style = "github-dark"
 
 NAVIGATION = {
     "Start": ["getting_started", "concepts"],
-    "Training": ["schedules", "curricula", "memory", "agents", "offline", "scaling", "own_loop"],
+    "Training": ["schedules", "curricula", "memory", "agents", "offline", "scaling", "deploying", "own_loop"],
     "Algorithms": [
         f"algorithms/{name}" for name in ("ppo", "sac", "impala", "appo", "cql", "bc", "empowerment", "rewards")
     ],
@@ -40,7 +40,9 @@ NAVIGATION = {
         *("environments", "classic_control", "hybrid", "durotaxis", "airspace", "airspace_safety"),
         *("network_defense", "empowerment", "worlds"),
     ],
-    "Seeing and steering runs": ["dashboard", "runs", "tracking", "comparing", "sweeps", "workflow_search", "studies"],
+    "Seeing and steering runs": [
+        *("dashboard", "runs", "tracking", "comparing", "other_simulators", "sweeps", "workflow_search", "studies"),
+    ],
     "Results and help": ["results", "surprises", "reliability", "troubleshooting"],
     "Coming from": [
         "migrating",

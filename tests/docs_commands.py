@@ -20,24 +20,33 @@ REASONS = {
     r"make docs": "tests/test_docs_site.py builds the site",
     r"source |pip ": "changes the environment that the tests run in",
     r".*--address auto": "needs a running Ray cluster",
+    r".*envpool:": "needs EnvPool, 750 MB; tests/envs/test_envpool.py plays its tasks where it is installed",
     r".*--device gpu|.*benchmarks/gpu\.py": "needs a GPU",
     r".*--peer-python": "needs an interpreter with Stable-Baselines3",
     r".*-m pytest": "runs other tests",
+    r".*benchmarks/cage_real\.py": "needs a checkout of CybORG, and an interpreter that can import it",
+    r".*benchmarks/original_platform\.py": "needs the original game, which is no dependency of this project",
     r"python docs/images/": "draws the pictures that the repository keeps; a person looks at them",
     r".*airspace/all --algo all": "over 70 trainings; airspace/all and --algo all are run each on their own",
     r"python benchmarks/offline\.py": "trains SAC to the end before it begins; a quarter of an hour",
     r"python benchmarks/surprises\.py slow-critics": "needs the sets of the last one",
 }
-SMALL = {  # script -> flags that make it short
+SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it short
     "ablation.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
     "airspace.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
+    "airspace_documents.py": {"--quick": None, "--seconds": "90"},
+    "fifty_episodes.py": {"--quick": None},
+    "ppo_defaults.py": {"--quick": None},
     "dashboard.py": {"--clients": "2", "--rows": "2000", "--seconds": "1", "--training": "1", "--steps": "2000"},
     "empowerment_learned.py": {"--seeds": "1", "--worlds": "world/tiny3"},
     "empowerment_speed.py": {"--steps": "1536", "--rounds": "1"},
     "lag.py": {"--seeds": "1", "--steps": "500", "--lags": "1"},
+    "host_processes.py": {"--rounds": "1", "--seconds": "0.2"},
     "learning.py": {"--seeds": "1", "--total-steps": "500"},
     "network_defense.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
     "network_defense_calibration.py": {"--episodes": "2"},
+    "permutations.py": {"--seeds": "2", "--budget": "22", "--problems": "nug12"},
+    "population.py": {"--seeds": "2", "--members": "2", "--tasks": "pendulum"},
     "ray_scaling.py": {"--rounds": "1", "--seconds": "1"},
     "startup.py": {"--repeats": "1"},
     "surprises.py": {"--rounds": "1", "--seeds": "1", "--steps": "800"},
@@ -129,6 +138,9 @@ def small(command: str) -> list[str]:
         return less(argv, episodes="2")
     if verb == "collect":
         return less(argv, steps="50") if "--steps" in argv else put(argv, episodes="3")
+    if verb == "sweep" and "--method" in argv and "tpe" not in argv:  # eight updates, which rounds and rungs share out
+        small = {"total_steps": "256", "rollout__steps": "32", "rollout__num_envs": "4", "eval__episodes": "2"}
+        return less(put(argv, **small, algo__minibatch_size="16", trials="3"), every="2")
     if verb == "sweep" and not argv[2].startswith("--"):
         return less(put(argv, total_steps="256", eval__episodes="2"), trials="3", seeds="2")
     if verb == "study":
@@ -202,6 +214,9 @@ class Kitchen:
     def make_defence(self) -> None:
         self.train("defence", "network_defense/workflow", "--total-steps", "64")
 
+    def make_challenge(self) -> None:
+        self.train("challenge", "network_defense", "--env.history", "true", "--total-steps", "64")
+
     def make_empowerment(self) -> None:
         self.train("empowerment", "world/corr5", "--algo", "empowerment", "--total-steps", "64")
 
@@ -272,7 +287,7 @@ def places(argv: list[str]) -> Iterator[tuple[str, str]]:
             yield path, "dataset"
         elif path in ("runs/first", "runs/second", "runs/pair"):
             yield path, own
-        elif path in ("runs/sac", "runs/corridor"):
+        elif path in ("runs/sac", "runs/corridor", "runs/challenge"):
             yield path, path.removeprefix("runs/")
         elif path == "runs/NAME":
             yield path, "defence"

@@ -25,6 +25,7 @@ TINY = {
     "eval.episodes": 2,
     "checkpoint.every": "never",
     "track": False,
+    "log.replay": False,
     "preset": "balanced",  # no stopping rule
 }
 UPDATE = TINY["rollout.steps"]  # env steps of one update

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from regimen.envs.registry import resolve
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
+CYBORG = {  # as much of it as is used: its reward is minus the action
+    "__init__.py": "class CybORG:\n    def __init__(self, scenario, mode, agents):\n        assert scenario.endswith("
+    "'Shared/Scenarios/Scenario2.yaml') and mode == 'sim' and list(agents) == ['Red']\n",
+    "Agents/__init__.py": "class B_lineAgent: ...\nclass SleepAgent: ...\n",
+    "Agents/SimpleAgents/__init__.py": "",
+    "Agents/SimpleAgents/Meander.py": "class RedMeanderAgent: ...\n",
+    "Agents/Wrappers/__init__.py": "class ChallengeWrapper:\n    def __init__(self, env, agent_name): ...\n"
+    "    def reset(self): return [0] * 52\n    def get_action_space(self, agent): return 145\n"
+    "    def step(self, action): return [0] * 52, -action, False, {}\n",
+}
 
 
 @pytest.fixture
@@ -248,6 +262,58 @@ def test_offline_state_is_what_the_observation_shows(script):
 def test_exact_empowerment(script, capsys):
     assert script("empowerment_exact").main(["--world", "world/tiny3", "--steps", "2", "--priors", "heuristic"]) == 0
     assert "too small to tell" in capsys.readouterr().out
+
+
+def test_the_original_platform_is_told_what_the_policy_means(script, monkeypatch):
+    """The game wants a tuple of all three parameters, by the number of the choice."""
+    calls = []
+
+    class Game:
+        player = SimpleNamespace(position=(1035.0, 40.0))
+
+        def reset(self, seed=None):
+            return (np.full(9, 0.5), 0), {}
+
+        def step(self, action):
+            calls.append(action)
+            return (np.array([1.02, *np.zeros(8)]), 7), 0.25, True, False, {}
+
+    monkeypatch.setitem(sys.modules, "gym_platform.envs.platform_env", SimpleNamespace(PlatformEnv=Game))
+    env = script("original_platform").make()
+    native = resolve("platform")
+    assert (env.observation_space, env.action_space) == (native.observation_space, native.action_space)
+    first, _ = env.reset(seed=3)
+    assert env.observation_space.contains(first)
+    action = {"choice": 1, "run": np.array([5.0]), "hop": np.array([700.0]), "leap": np.array([400.0])}
+    obs, reward, terminated, truncated, info = env.step(action)
+    assert env.observation_space.contains(obs) and (reward, terminated, truncated) == (0.25, True, False)
+    assert info == {"success": 1.0}
+    number, parameters = calls[0]
+    assert number == 1 and [float(p[0]) for p in parameters] == [5.0, 700.0, 400.0]
+
+
+def test_the_reds_and_lengths_of_the_challenge(script, tmp_path, monkeypatch):
+    """CybORG played by its own interpreter, which is this one with a game of three rewards: what is asked of it, what
+    is kept, and that a second call plays only what is missing."""
+    cage = script("cage_real")
+    package = tmp_path / "CybORG" / "CybORG"
+    for name, text in CYBORG.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    agent = (
+        "class CageAgent:\n    def get_action(self, obs, space):\n        return 3\n    def end_episode(self): ...\n"
+    )
+    (tmp_path / "agent.py").write_text(agent)
+    args = SimpleNamespace(out=tmp_path / "out.jsonl", cyborg=tmp_path, python=sys.executable, seed=0, episodes=1)
+    cells = [(30, "b_line"), (50, "sleep")]
+    assert {k: v.tolist() for k, v in cage.real_returns(args, tmp_path / "agent.py", cells).items()} == {
+        (30, "b_line"): [-90.0],
+        (50, "sleep"): [-150.0],
+    }
+    args.episodes = 2
+    assert [len(x) for x in cage.real_returns(args, tmp_path / "agent.py", cells).values()] == [2, 2]
+    rows = [json.loads(line) for line in args.out.read_text().splitlines()]
+    assert [(row["steps"], row["red"], row["episode"]) for row in rows] == [(s, r, i) for i in (0, 1) for s, r in cells]
 
 
 def test_network_defense_figures(script):

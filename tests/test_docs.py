@@ -96,7 +96,7 @@ def test_commands_can_be_read(page, line, placeholders):
         assert argv in (["--help"], ["--version"])
         return
     assert argv[0] in cli.VERBS
-    if "--help" in argv:
+    if {"--help", "--help-all"} & set(argv):
         return
     argv = ["mypackage.envs:make_env" if token == "ENV" else token for token in argv if token != "--trust"]
     if argv[0] == "train":
@@ -223,6 +223,7 @@ COMPLETE = {
     "environments.md": (0, 2),
     **{f"coming_from/{page.name}": (0,) for page in (ROOT / "docs" / "coming_from").glob("*.md")},
     "offline.md": (0,),
+    "other_simulators.md": (0,),
     "workflow_search.md": (0,),
     "studies.md": (0,),
     "worlds.md": (0,),

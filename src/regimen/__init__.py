@@ -11,6 +11,7 @@ What belongs to a domain is under its name: `regimen.airspace.analyse`, `regimen
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
@@ -34,6 +35,8 @@ _LAZY = {
     "collect": "regimen.policies.collect",
     "compare": "regimen.reports.comparison",
     "evaluate": "regimen.policies.evaluate",
+    "evaluate_in": "regimen.policies.transfer",
+    "leaderboard": "regimen.policies.leaderboard",
     "load_policy": "regimen.policies.policy",
     "make_env": "regimen.envs.registry",
     "native_env": "regimen.envs.protocol",
@@ -58,7 +61,9 @@ if TYPE_CHECKING:
     from regimen.networks import register_network
     from regimen.policies.collect import collect
     from regimen.policies.evaluate import evaluate
+    from regimen.policies.leaderboard import leaderboard
     from regimen.policies.policy import Policy, load_policy
+    from regimen.policies.transfer import evaluate_in
     from regimen.reports.comparison import compare
     from regimen.runs.api import resume
     from regimen.runs.result import Result
@@ -69,7 +74,8 @@ if TYPE_CHECKING:
 
 __all__ = ["APPO", "BC", "CQL", "IMPALA", "PPO", "SAC"]
 __all__ += ["NativeEnv", "Policy", "Result", "Spec", "TimeStep", "Trainer", "TrajectoryBuffer"]
-__all__ += ["check_env", "collect", "compare", "evaluate", "load_policy", "make_env", "native_env"]
+__all__ += ["check_env", "collect", "compare", "evaluate", "evaluate_in", "leaderboard"]
+__all__ += ["load_policy", "make_env", "native_env"]
 __all__ += ["register_algorithm", "register_env", "register_network", "resume", "train"]
 
 
@@ -107,7 +113,11 @@ def __getattr__(name: str) -> Any:
             return domains()[name]
         from regimen.config.names import of_python
 
-        raise AttributeError(f"module 'regimen' has no attribute '{name}'{of_python('regimen', name)}")
+        hint = of_python("regimen", name)
+        if hint and sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
+            # `from regimen import PPOTrainer` asks here first, and would hide what an AttributeError says
+            raise ImportError(f"cannot import name '{name}' from 'regimen'{hint}")
+        raise AttributeError(f"module 'regimen' has no attribute '{name}'{hint}")
     raise AttributeError(f"module 'regimen' has no attribute '{name}'")
 
 

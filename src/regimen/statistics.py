@@ -1,16 +1,18 @@
-"""Point estimates and intervals for few runs and many episodes (Agarwal et al. 2021, arXiv 2108.13264)."""
+"""Point estimates and intervals for few runs and many episodes (Agarwal et al. 2021, arXiv 2108.13264), and the test of
+whether two means are as good as equal (two one-sided tests, Schuirmann 1987)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 LEVEL = 0.95  # of every interval
+SIZE = 0.05  # of each of two one-sided tests: the chance to call means equivalent that are a margin apart
 
 Interval = tuple[float, float]
 
@@ -144,21 +146,21 @@ def sample_interval(x: ArrayLike) -> Interval:
     return wilson(float(x.sum()), x.size) if rate and x.size else mean_interval(x)
 
 
-def t_quantile(p: float, df: int) -> float:
+def t_quantile(p: float, df: float) -> float:
     """Quantile of Student's t distribution."""
     from scipy.special import stdtrit  # 0.2 s that only those who ask for an interval pay; `scipy.stats` takes 0.9 s
 
     return float(stdtrit(df, p))
 
 
-def wilson(successes: float, n: int) -> Interval:
+def wilson(successes: float, n: int, level: float = LEVEL) -> Interval:
     """Wilson's interval of a success rate: stays within [0, 1] and is honest at 0 and n successes.
 
     Written out because `successes` may be a fraction (a mean of rates), which `scipy.stats.binomtest` refuses.
     """
     if n <= 0:
         return (0.0, 1.0)
-    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+    z = NormalDist().inv_cdf(0.5 + level / 2)
     rate = successes / n
     centre = rate + z * z / (2 * n)
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
@@ -166,3 +168,103 @@ def wilson(successes: float, n: int) -> Interval:
     low = 0.0 if successes <= 0 else max(0.0, (centre - half) / shrink)  # exact at the ends
     high = 1.0 if successes >= n else min(1.0, (centre + half) / shrink)
     return (low, high)
+
+
+class Difference(NamedTuple):
+    """How far two means are apart, with its 95% interval, and whether that is less than a margin."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    margin: float | None = None
+    p: float = math.nan
+    """Of the two one-sided tests, the larger one: below 0.05 the means are less than the margin apart."""
+    enough: int | None = None
+    """Pairs with which equal means would be called equivalent four times out of five."""
+
+    @property
+    def verdict(self) -> Literal["equivalent", "different", "cannot be told"]:
+        """Equivalent: less than the margin apart. Different: not that, and the interval has no zero."""
+        if self.margin is not None and self.p < SIZE:
+            return "equivalent"
+        return "different" if self.low > 0 or self.high < 0 else "cannot be told"
+
+    def to_dict(self) -> dict[str, object]:
+        known = not (math.isnan(self.low) or math.isnan(self.high))
+        return {
+            "difference": self.value,
+            "ci95": [self.low, self.high] if known else None,
+            "margin": self.margin,
+            "p": None if math.isnan(self.p) else self.p,
+            "verdict": self.verdict,
+        }
+
+
+def two_one_sided(value: float, error: float, df: float, margin: float) -> float:
+    """The p-value of `|difference| < margin` (Schuirmann 1987): the larger one of the tests of `difference <= -margin`
+    and of `difference >= margin`, by Student's t with a standard error and its degrees of freedom."""
+    from scipy.special import stdtr
+
+    if error == 0.0:
+        return 0.0 if abs(value) < margin else 1.0
+    above = float(stdtr(df, -(value + margin) / error))
+    below = float(stdtr(df, (value - margin) / error))
+    return max(above, below)
+
+
+def difference(value: float, error: float, df: float, margin: float | None = None) -> Difference:
+    """The difference of two means from its standard error and degrees of freedom."""
+    half = t_quantile(0.5 + LEVEL / 2, df) * error
+    p = math.nan if margin is None else two_one_sided(value, error, df, margin)
+    enough = None
+    if margin is not None and margin > 0:
+        normal = NormalDist()
+        reach = normal.inv_cdf(1 - SIZE) + normal.inv_cdf(0.9)  # each test fails once in ten: both succeed in 0.8
+        enough = math.ceil((df + 1) * (reach * error / margin) ** 2)
+    return Difference(value, value - half, value + half, margin, p, enough)
+
+
+def paired_difference(x: ArrayLike, y: ArrayLike, margin: float | None = None) -> Difference:
+    """How much higher `y` is than `x` on average, where value i of both belongs to the same episode or seed."""
+    x, y = (np.asarray(v, np.float64).ravel() for v in (x, y))
+    if x.size != y.size:
+        raise ValueError(f"pairs need as many values on both sides; there are {x.size} and {y.size}")
+    if x.size and all(bool(np.isin(v, (0.0, 1.0)).all()) for v in (x, y)):
+        return rate_difference(x, y, margin)
+    gaps = y - x
+    if gaps.size < 2:
+        return Difference(float(gaps.mean()) if gaps.size else math.nan, margin=margin)
+    return difference(float(gaps.mean()), float(gaps.std(ddof=1)) / math.sqrt(gaps.size), gaps.size - 1, margin)
+
+
+def unpaired_difference(x: ArrayLike, y: ArrayLike, margin: float | None = None) -> Difference:
+    """How much higher `y` is than `x` on average, of samples that have nothing to do with each other (Welch's t)."""
+    x, y = (np.asarray(v, np.float64).ravel() for v in (x, y))
+    if min(x.size, y.size) < 2:
+        return Difference(float(y.mean() - x.mean()), margin=margin)
+    squares = [float(v.var(ddof=1)) / v.size for v in (x, y)]
+    total = sum(squares)
+    df = total**2 / sum(s**2 / (v.size - 1) for s, v in zip(squares, (x, y))) if total else x.size + y.size - 2.0
+    return difference(float(y.mean() - x.mean()), math.sqrt(total), df, margin)
+
+
+def rate_difference(x: np.ndarray, y: np.ndarray, margin: float | None = None) -> Difference:
+    """How much higher the rate of `y` is than that of `x`, values 0 and 1. Intervals are Newcombe's (1998, method 10,
+    made of Wilson's), which do not vanish where nothing was ever seen; p is the level at which they fill the margin."""
+    value = float(y.mean() - x.mean())
+
+    def bounds(level: float) -> Interval:
+        (a, b), (c, d) = (wilson(float(v.sum()), v.size, level) for v in (x, y))
+        p, q = float(x.mean()), float(y.mean())
+        return value - math.hypot(q - c, b - p), value + math.hypot(d - q, p - a)
+
+    low, high = bounds(LEVEL)
+    if margin is None:
+        return Difference(value, low, high)
+    least, most = 0.0, 1.0  # bisection for the widest interval (of level 1 - 2p) within the margin
+    for _ in range(40):
+        middle = (least + most) / 2
+        ends = bounds(1.0 - middle)
+        within = -margin < ends[0] and ends[1] < margin
+        least, most = (least, middle) if within else (middle, most)
+    return Difference(value, low, high, margin, 1.0 if abs(value) >= margin else most / 2)

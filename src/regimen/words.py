@@ -1,7 +1,8 @@
 """Numbers, durations, plurals and tables as text for people; figures by every name that people have for them. Imports
 nothing but the standard library."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -52,6 +53,16 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Write a table as lines whose columns are equally wide."""
     widths = [max(map(len, column)) for column in zip(head, *rows)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in (head, *rows)]
+
+
+def notebook_table(title: str, facts: Mapping[str, object]) -> str:
+    """Write names and values as the HTML that a notebook shows of an object; what is None is left out."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for name, value in facts.items()
+        if value is not None
+    )
+    return f"<div><b>{escape(title)}</b><table>{rows}</table></div>"
 
 
 MEASURES = {"mean": "return_mean", "avg": "return_mean", "std": "return_std", "min": "return_min", "max": "return_max"}

@@ -10,6 +10,7 @@ import yaml
 
 from regimen.cli.main import VERBS, explain, main
 from regimen.config.flags import parse_scalar
+from regimen.config.schema import ALGORITHMS
 from regimen.errors import StorageError
 
 ANY = "any:environment"
@@ -325,7 +326,7 @@ def test_train_help_is_complete_and_merged(capsys, monkeypatch):
     from regimen.config.layers import leaf_types
 
     monkeypatch.setenv("COLUMNS", "110")  # one column
-    assert main(["train", "cartpole", "--seed", "41", "--help"]) == 0
+    assert main(["train", "cartpole", "--seed", "41", "--help-all"]) == 0
     out = capsys.readouterr().out
     for key in leaf_types("ppo"):
         if key not in ("env", "env_args", "algorithm"):
@@ -345,6 +346,17 @@ def test_train_help_is_complete_and_merged(capsys, monkeypatch):
     assert "Discount per step. (default: 0.98)" in text  # cartpole's tuned value
     assert "(default: 41)" in text
     assert "total-steps INT Budget in env steps. (default: 100000)" in text
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_train_help_fits_two_screens(capsys, monkeypatch, algo):
+    """About 100 lines of 100 columns: what is most asked for, and where the rest is."""
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["train", "cartpole", "--algo", algo, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert 40 < len(out.splitlines()) <= 105
+    assert f"`regimen train cartpole --algo {algo} --help-all` explains every one" in out
+    assert "--eval.every" in out and "How often: " in out and "--stop.no-improvement" not in out
 
 
 def test_light_commands_import_nothing_heavy():

@@ -13,7 +13,7 @@ import regimen
 from regimen.cli.main import main
 from regimen.files.checkpoint import Checkpoints
 from regimen.files.run_dir import read_metrics
-from support import UPDATE, assert_same_run, command_line, digest_of, final_state, status, tiny
+from support import TINY, UPDATE, assert_same_run, command_line, digest_of, final_state, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 PAUSING = str(Path(__file__).with_name("pausing.py"))
@@ -56,6 +56,28 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, env, number, code):
     assert done["updates"] >= read_metrics(run)[-1]["updates"] and (run / "policy" / "config.json").exists()
     resumed = regimen.resume(run, total_steps=done["steps"] + 2 * UPDATE)
     assert resumed.summary["updates"] == done["updates"] + 2 and status(run)["state"] == "finished"
+
+
+@pytest.mark.long
+def test_a_warning_saves_and_the_same_command_goes_on_to_the_same_end(tmp_path):
+    """As a scheduler does it: SIGUSR1, a kill, the command again, and once more when it is done."""
+    settings = {"total_steps": 1000 * UPDATE, "log.every": "20"}
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    argv = ["train", "cartpole", *command_line(**settings), "--out", run, "--resume-if-exists"]
+    process = start(*argv)
+    wait_for(lambda: read_metrics(run), process)
+    process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: Checkpoints(run / "checkpoints").steps(), process)
+    process.kill()
+    process.communicate()
+    saved = Checkpoints(run / "checkpoints").steps()[0]
+    assert 0 < saved < 1000 * UPDATE and status(run)["state"] == "running"
+    for words in ("resumed from step", "finished before"):
+        again = start(*argv)
+        out, err = again.communicate(timeout=200)
+        assert again.returncode == 0 and words in out + (run / "log.txt").read_text(), err
+    regimen.train("cartpole", **{**TINY, **settings}, out=whole)
+    assert_same_run(run, whole)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

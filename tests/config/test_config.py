@@ -471,11 +471,22 @@ def test_describe(overrides, cap, expected):
 
 
 def test_describe_budget():
-    assert describe_budget(TrainConfig(total_steps=100_000)) == "100,000 steps"
-    assert describe_budget(TrainConfig(total_steps=10, total_episodes=2)) == "10 steps or 2 episodes"
+    regimen = resolve(TrainConfig(), native=True)
+    assert describe_budget(TrainConfig(total_steps=100_000), regimen) == "100,000 steps"
+    assert describe_budget(TrainConfig(total_steps=10, total_episodes=2), regimen) == "10 steps or 2 episodes"
 
 
 def test_guess_device(monkeypatch):
     assert guess_device("gpu") == "gpu"
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert guess_device("auto") == "cpu"
+
+
+def test_a_budget_that_whole_updates_overrun_says_what_will_be_used():
+    config = TrainConfig(total_episodes=300, rollout=RolloutConfig(episodes=512))
+    words = "300 episodes, which whole updates of 512 overrun: 512 episodes will be used"
+    assert describe_budget(config, resolve(config, native=True)) == words
+    fits = config.replace(total_episodes=1024)
+    assert describe_budget(fits, resolve(fits, native=True)) == "1,024 episodes"
+    steps = TrainConfig(total_steps=1000, rollout=RolloutConfig(steps=384))
+    assert "1,152 steps will be used" in describe_budget(steps, resolve(steps, native=True))

@@ -12,7 +12,7 @@ from regimen.cli.train import read
 from regimen.config import layers, names
 from regimen.config.domains import domains
 from regimen.config.schema import ALGORITHMS
-from regimen.errors import RegimenError
+from regimen.errors import ConfigError, RegimenError
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEAVES = {algo: layers.usable(algo) for algo in ALGORITHMS}
@@ -69,7 +69,7 @@ def test_every_answer_is_a_command_that_can_be_read(algo, tmp_path, monkeypatch)
             continue
         assert setting == "env_args" or told.group(2).replace("-", "_").replace("env.", "env_args.", 1) in (
             setting,
-            *({"no_track", "track.enabled"} if setting == "track.enabled" else ()),
+            *({"track.enabled": ("no_track", "track.enabled"), "algorithm": ("algo",)}.get(setting, ())),
         ), (other, end)
         if told.group(3) and "KEY" not in end:
             flags = shlex.split(f"--{told.group(2)}{told.group(3)}")
@@ -90,6 +90,10 @@ def test_no_answer_means_another_unit():
         "max_steps": ("ppo", "total_steps (the budget; the length"),
         "max_steps_per_episode": ("ppo", "env_args.max_episode_steps: 20"),
         "num_minibatches": ("ppo", "algo.minibatch_size (rows"),
+        "value_coef": ("ppo", "algo.vf_coef (of half the squared error"),
+        "vf_loss_coeff": ("appo", "algo.vf_coef (of half the squared error"),
+        "vf_clip_param": ("ppo", "algo.vf_clip (how far a value may move"),
+        "log_interval": ("sac", "log.every (`4 updates` or `4 episodes`"),
         "polyak": ("sac", "algo.tau (ours"),
         "neighbor_topk": ("ppo", "env_args.neighbors: 20"),
     }
@@ -104,6 +108,14 @@ def test_no_answer_means_another_unit():
         ("head_on --gpu", "here it is --device gpu"),
         ("--scenario head_on", "here it is `regimen train airspace/head_on`"),
         ("--env-id CartPole-v1", "here it is `regimen train gym:CartPole-v1`"),
+        (
+            "--scenario head_on --timesteps 100000 --gpu",
+            "head_on`; --timesteps: here it is --total-steps 100000; --gpu: here",
+        ),
+        ("head_on --collision-nm 3", "here it is --env.collision-nm 3"),
+        ("cartpole --max-episode-steps 100", "here it is --env.max-episode-steps 100"),
+        ("cartpole --steps-per-episode 100", "here it is --env.max-episode-steps 100"),
+        ("cartpole --agent PPO", "here it is --algo ppo"),
         ("cartpole --enable-mlflow false", "here it is --no-track"),
         ("cartpole --max-steps-per-episode 500", "here it is --env.max-episode-steps 500"),
         ("pendulum --algo SAC --clip-range 0.1", "sac has none, only ppo, appo (algo.clip_eps)"),
@@ -146,13 +158,69 @@ def test_a_section_that_means_something_else_is_answered_key_by_key():
         layers.build_config("cartpole", overrides={"ppo": section})
     for words in (
         "n_steps: here it is rollout.steps (ours counts",
-        "{algo: {clip_eps: 0.1}}",
+        "clip.clip_range: here it is algo.clip_eps: 0.1",
         "lambda_: here it is algo.gae_lambda: 0.9",
-        "xyzzy: `regimen train --help` lists them",
+        "xyzzy: `regimen train --help-all` lists them",
         "'name' is ambiguous",
     ):
         assert words in str(error.value)
-    assert "all of it" not in str(error.value).partition("clip;")[0]
+    assert "all of it" not in str(error.value)
+
+
+def test_several_sections_are_one_answer(tmp_path):
+    """Two sections of another trainer are told as one file of ours; a value that means something else is not."""
+    file = tmp_path / "my.yaml"
+    theirs = {"ppo": {"clip_epsilon": 0.1, "optimizer": {"learning_rate": 0.001}}, "training": {"max_episodes": 7}}
+    file.write_text(yaml.safe_dump(theirs))
+    with pytest.raises(RegimenError, match="unknown settings 'ppo', 'training'; all of it") as error:
+        layers.build_config("cartpole", config_file=file)
+    file.write_text(str(error.value).partition("words of this one: ")[2])
+    config = layers.build_config("cartpole", config_file=file)
+    assert (config.algo.clip_eps, config.algo.lr, config.total_episodes) == (0.1, 0.001, 7)
+    with pytest.raises(RegimenError, match=r"value_coef: here it is algo.vf_coef .of half") as error:
+        layers.build_config("cartpole", overrides={"ppo": {"value_coef": 0.5, "clip_epsilon": 0.1}})
+    assert "all of it" not in str(error.value)
+
+
+def test_the_documents_trainer_in_python():
+    """All arguments of the document's trainer and agent at once, and its import."""
+    with pytest.raises(RegimenError, match="unknown settings 'agent', 'max_episodes', 'target_reward'") as error:
+        regimen.Trainer(env="cartpole", agent=regimen.PPO(), max_episodes=9, target_reward=195, enable_mlflow=False)
+    for words in ("agent: here it is algo (in Python an object", "total_episodes: 9", "stop.target_return: 195"):
+        assert words in str(error.value)
+    assert "track.enabled: false" in str(error.value) and "object at" not in str(error.value)
+    with pytest.raises(RegimenError, match=r"'K_epochs'; here it is epochs=4, 'state_dim'; here it is nothing to set"):
+        regimen.PPO(K_epochs=4, state_dim=4)
+    with pytest.raises(RegimenError, match=r"'clip_range'; sac has none"):
+        regimen.SAC(clip_range=0.1)
+    with pytest.raises(
+        ImportError, match=r"cannot import name 'PPOTrainer' from 'regimen'; here it is `regimen.Trainer"
+    ):
+        exec("from regimen import PPOTrainer")
+    assert not hasattr(regimen, "PPOTrainer")
+
+
+MENTION = re.compile(r"algo\.[a-z_.]*[a-z_]")
+
+
+@pytest.mark.parametrize("algo", list(ALGORITHMS))
+def test_no_answer_speaks_of_a_setting_that_the_algorithm_has_not(algo):
+    """Not in its notes either. Asked of every name of others, and of every setting that another algorithm has."""
+    asked = {*names.names(), *(leaf for leaves in LEAVES.values() for leaf in leaves)} - LEAVES[algo]
+    asked |= {leaf[:-1] for leaf in LEAVES[algo]}  # misspelt
+    for key in asked:
+        end = layers.suggest(key, algo)
+        if f"{algo} has none" not in end:
+            said = set(MENTION.findall(end.replace("-", "_"))) - {key}
+            assert said <= LEAVES[algo], (key, end)
+
+
+def test_what_is_counted_is_always_said():
+    """A bare number of another trainer becomes an interval of ours only where both count updates."""
+    for other, name in names.names().items():
+        for setting in {"eval.every", "checkpoint.every", "log.every"} & set(name.ours):
+            text = name.value(setting, 50)
+            assert text is None or not text.isdigit() or name.ours[setting] == "updates", other
 
 
 def test_names_are_listed_once_in_each_file():
@@ -191,6 +259,17 @@ def test_flags_yaml_and_python(theirs, ours, tmp_path):
             layers.build_config(config_file=file)
     with pytest.raises(RegimenError, match=f"here it is {ours}"):
         regimen.train("cartpole", **{theirs: 3})
+
+
+def test_the_constructor_of_another_trainer_is_written_in_our_words():
+    with pytest.raises(ConfigError) as error:
+        regimen.PPO("MlpPolicy", "CartPole-v1", learning_rate=1e-3, n_steps=64, n_epochs=4)
+    line = "regimen.Trainer('gym:CartPole-v1', algo=regimen.PPO(lr=0.001, epochs=4), total_steps=100_000).train()"
+    assert line in str(error.value) and "here it is rollout.steps" in str(error.value)
+    with pytest.raises(ConfigError, match=r"unknown argument 'learning_rate'; here it is lr=0\.0003"):
+        regimen.PPO(learning_rate=3e-4)
+    with pytest.raises(ConfigError, match=r"did you mean 'gamma'"):
+        regimen.PPO(gama=0.9)
 
 
 def test_the_algorithm_decides():

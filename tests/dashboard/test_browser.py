@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from live_page import points, serving, write_run
@@ -259,7 +260,7 @@ def test_every_kind_of_picture_is_drawn(site, visit):
 def test_nothing_is_wider_than_the_screen(site, visit, size):
     page = visit(site.address, size)
     show(page, "first", "second", "flight")
-    for tab in ("Curves", "Pictures", "Settings", "Log", "Files"):
+    for tab in ("Curves", "Pictures", "Settings", "Log", "Files", "Compare"):
         page.get_by_role("tab", name=tab).click()
         page.wait_for_timeout(250)
         wide, over = page.evaluate(
@@ -278,12 +279,12 @@ def test_reading_smoothing_axes_and_zoom(site, visit):
     canvas = figure.locator(".plot")
     playwright.expect(canvas).to_have_attribute("data-points", "60")
     box = canvas.bounding_box()
-    page.mouse.move(box["x"] + box["width"] - 11, box["y"] + 80)
+    page.mouse.move(box["x"] + box["width"] - 21, box["y"] + 80)
     tip = figure.locator(".tip")
     assert "6000 steps" in tip.inner_text() and "29.5" in tip.inner_text()  # the moving average there
     page.locator("#axis").select_option("wall_seconds")
     page.wait_for_timeout(500)
-    page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 80)
+    page.mouse.move(box["x"] + box["width"] - 22, box["y"] + 80)
     assert "30 s" in tip.inner_text()
     before = canvas.screenshot()
     page.locator("#smooth").fill("10")
@@ -444,3 +445,49 @@ def test_a_picture_written_anew_is_shown_at_once(tmp_path, visit, monkeypatch):
         playwright.expect(clock).to_have_text("3 / 3")
         write(5)
         playwright.expect(clock).to_have_text("5 / 5", timeout=15_000)  # it was at the end, and stays there
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(site, browser, scheme):
+    """axe-core: names, roles, contrast, headings, on every tab."""
+    package = pytest.importorskip("axe_playwright_python", reason="no axe: pip install 'regimen[dev]'")
+    script = (Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+    page = browser.new_page(viewport=DESK, color_scheme=scheme)
+    page.goto(site.address)
+    show(page, "first", "second", "flight")
+    page.evaluate(script)
+    for tab in ("Curves", "Pictures", "Settings", "Log", "Files", "Compare"):
+        page.get_by_role("tab", name=tab).click()
+        page.wait_for_timeout(400)
+        violations = page.evaluate("() => axe.run(document, {resultTypes: ['violations']}).then(r => r.violations)")
+        assert [(v["id"], v["nodes"][0]["html"]) for v in violations] == [], tab
+    page.close()
+
+
+def test_runs_are_compared_as_on_the_command_line(tmp_path, visit):
+    for name, lift in (("one", 0.0), ("two", 5.0)):
+        run = write_run(tmp_path / "runs" / name, 0, state="running")
+        rows = [row | {k: v + lift for k, v in row.items() if k == "eval/return_mean"} for row in points(30)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with serving(tmp_path / "runs") as site:
+        page = visit(site.address, DESK)
+        show(page, "one")
+        page.keyboard.press("6")
+        playwright.expect(page.locator("#panel-compare")).to_contain_text("Choose two runs or more")
+        show(page, "one", "two")
+        playwright.expect(page.locator(".verdict")).to_contain_text("two is ahead of one by 5", timeout=60_000)
+        assert "30" in page.locator("#panel-compare table").first.inner_text()
+
+
+def test_a_long_list_comes_in_pages_and_is_filtered_as_a_whole(tmp_path, visit):
+    for i in range(215):
+        write_run(tmp_path / "runs" / f"run-{i:03}", 1)
+    with serving(tmp_path / "runs") as site:
+        page = visit(site.address, DESK)
+        more = page.get_by_role("button", name="Show 15 more of 215")
+        more.wait_for()
+        assert page.locator(".run").count() == 200
+        more.click()
+        playwright.expect(page.locator(".run")).to_have_count(215)
+        page.locator("#filter").fill("run-007")
+        playwright.expect(page.locator(".run")).to_have_count(1)

@@ -82,6 +82,9 @@ def test_every_verdict_has_a_cause_and_the_budget_is_kept(tmp_path):
     assert done.run() and done.spent <= 3000
     assert done.spent == sum(v.trained + v.checks + v.outcome.episodes for v in done.verdicts)
     assert 3000 - done.spent < BASE.eval_episodes + Toy.unit
+    rows = [dict(zip(api.spent_on(done).head, row)) for row in api.spent_on(done).rows]
+    assert sum(row["episodes"] for row in rows) == done.spent and len(rows) == len(SPACE)
+    assert {row["ended by"] for row in rows if not row["visits"]} <= {"not visited"}
     causes = {v.cause for v in done.verdicts}
     assert causes <= {loop.GATE_MET, loop.PLATEAU, loop.CAP, loop.BUDGET} and loop.GATE_MET in causes
     for v in done.verdicts:
@@ -103,7 +106,7 @@ def test_a_search_without_a_candidate_says_what_came_nearest_and_what_to_try(tmp
     api.start((SPACE, Toy(), options, api.Names()), str(tmp_path / "u"), False, "", said.append, str)
     assert "try --max-episodes-per-workflow 100 in a new one" in said[-1]
     assert api.start((SPACE, Toy(), BASE, api.Names()), str(tmp_path / "t"), False, "", said.append, str)[1] == 0
-    assert said[-1].startswith("best: ")
+    assert said[-3].startswith("best: ") and " with probability " in said[-2] and said[-1].startswith("spent on ")
 
 
 def run_one(tmp_path, candidate, monkeypatch, **changes):

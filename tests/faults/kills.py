@@ -15,7 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import test_sweep_kill  # its folder is on the path of `run.py`
+import test_population_kill  # its folder is on the path of `run.py`
+import test_sweep_kill
 
 import conftest  # noqa: F401 - how tests compile: quickly, and once for all processes
 from regimen.files.run_dir import read_episodes, read_metrics
@@ -187,3 +188,14 @@ def run_sweep(tries: int, seed: int, folder: Path) -> dict[str, object]:
         detail.append(" ".join(str(error).split())[:160])
     words = "; ".join([f"{trials} trials", *detail])
     return {"tries": tries, "losses": len(detail), "executions": 0, "detail": words}
+
+
+def run_population(tries: int, seed: int, folder: Path) -> dict[str, object]:
+    """Members, rounds and results are those of a population that was never killed:
+    `tests/experiments/test_population_kill.py`."""
+    detail = []
+    try:
+        test_population_kill.kill_and_resume(test_population_kill.TEXT, folder, tries, seed)
+    except AssertionError as error:
+        detail.append(" ".join(str(error).split())[:160])
+    return {"tries": tries, "losses": len(detail), "executions": 0, "detail": "; ".join(detail)}

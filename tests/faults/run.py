@@ -51,6 +51,7 @@ GATES = (
     Gate("kills: offline", "kills:run_offline", 30, ("minari",)),
     Gate("kills: search", "kills:run_search", 20),
     Gate("kills: sweep", "kills:run_sweep", 20, ("optuna",)),
+    Gate("kills: population", "kills:run_population", 20),
     Gate("kills: groups of seeds", "groups:run_groups", 30),
     Gate("signals: every long verb", "verbs:run", 33),
     Gate("corruptions", "corruptions:run", 2000),

@@ -112,6 +112,34 @@ def test_a_recurrent_policy_remembers_until_it_is_reset():
         policy.act_batch(np.zeros((2, 2), np.float32))
 
 
+def test_predict_is_act_with_the_memory_handed_over():
+    """As Stable-Baselines3 has it: (action, state), of one observation or of several, beginning anew where told."""
+    spec = Spec(gym.Box(-1, 1, (2,), np.float32), gym.Box(-1, 1, (1,), np.float32))
+    algo = PPO(network=NetworkConfig(hidden=(8,), memory="gru")).bind(spec)
+    policy = Policy(algo, decided(algo.actor_params(algo.init(jax.random.key(0)))), {})
+    obs = np.array([0.4, -0.2], np.float32)
+    wanted = [policy.act(obs)[0] for _ in range(2)]
+    remembered = np.asarray(policy.memory)
+    first, state = policy.predict(obs, deterministic=True)
+    second, later = policy.predict(obs, state)
+    np.testing.assert_allclose([first[0], second[0]], wanted, rtol=1e-5)
+    pair, _ = policy.predict(np.stack([obs, obs]), np.repeat(np.asarray(state), 2, 0), episode_start=np.array([1, 0]))
+    np.testing.assert_allclose(pair[:, 0], wanted, rtol=1e-5)
+    assert np.array_equal(policy.memory, remembered) and not np.array_equal(state, later)
+
+
+def test_predict_and_act_draw_unless_they_are_deterministic(tmp_path):
+    spec = Spec(gym.Box(-1, 1, (4,)), gym.Discrete(2))
+    algo = PPO(network=NetworkConfig(hidden=(8,))).bind(spec)
+    policy = Policy(algo, algo.actor_params(algo.init(jax.random.key(0))), {"env": "<b>"})
+    rows = np.zeros((64, 4))
+    assert len(set(policy.predict(rows)[0].tolist())) == 1 and policy.predict(rows)[1] is None
+    assert set(policy.predict(rows, deterministic=False)[0].tolist()) == {0, 1}
+    assert {policy.act(rows[0], deterministic=False) for _ in range(30)} == {0, 1}
+    assert policy.predict(rows[0])[0] == policy.act(rows[0], deterministic=True)
+    assert "&lt;b&gt;" in policy._repr_html_() and "Discrete(2)" in policy._repr_html_()
+
+
 def test_a_frozen_policy_must_have_the_same_order_of_parts():
     turned = gym.Dict([("load", SEEN["load"]), ("place", SEEN["place"])])
     assert not spaces.same(turned, SEEN)
@@ -123,11 +151,11 @@ def test_an_observation_of_another_shape_is_named(tmp_path):
     spec = Spec(gym.Box(-1, 1, (4,)), gym.Discrete(2))
     _, policy = saved(tmp_path / "policy", PPO(network=NetworkConfig(hidden=(8,))).bind(spec))
     for act, obs, words in (
-        (policy.act, np.zeros(3), r"shape \(3,\); this policy expects \(4\)"),
-        (policy.act, np.zeros((1, 4)), r"shape \(1, 4\); this policy expects \(4\)"),
+        (policy.act, np.zeros(3), r"shape \(3,\); this policy expects \(4,\)"),
+        (policy.act, np.zeros((1, 4)), r"shape \(1, 4\); this policy expects \(4,\)"),
         (policy.act_batch, np.zeros(4), r"shape \(4,\); this policy expects \(N, 4\)"),
         (policy.act, "abc", "not an observation of Box"),
-        (policy.act, None, r"shape \(\); this policy expects \(4\)"),
+        (policy.act, None, r"shape \(\); this policy expects \(4,\)"),
     ):
         with pytest.raises(EnvError, match=words):
             act(obs)

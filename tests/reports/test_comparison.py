@@ -178,6 +178,30 @@ def test_one_run_has_the_interval_of_its_episodes_and_a_running_one_its_last_eva
     assert compare(tmp_path / "run").tasks[0].groups[0].scores.tolist() == [4.0]
 
 
+def test_groups_are_equivalent_within_a_margin_over_runs(runs, capsys):
+    """Scores 10 to 13 and 20 to 23: means 10 apart, both variances 5/3, Welch's error sqrt(5/6) with 6 degrees."""
+    (pair,) = compare(runs, margin=12.0).tasks[0].equivalence
+    assert (pair.first, pair.second, pair.over, pair.difference.value) == ("sac", "ppo", "runs", -10.0)
+    assert pair.difference.p == pytest.approx(scipy.stats.t.cdf(-2.0 / np.sqrt(5 / 6), 6))
+    assert compare(runs, margin=15.0).tasks[0].equivalence[0].difference.verdict == "equivalent"
+    assert compare(runs, margin=9.0).tasks[0].equivalence[0].difference.verdict == "different"
+    assert main(["compare", str(runs), "--margin", "15"]) == 0
+    assert "pendulum: equivalent within 15? (two one-sided tests)" in capsys.readouterr().out
+    assert main(["compare", str(runs), "--margin", "0"]) == 3
+    assert not compare(runs).tasks[0].equivalence
+
+
+def test_two_single_runs_are_equivalent_over_their_episodes(tmp_path):
+    """20 episodes each, intervals of the mean 4 and 5 wide by half: the errors come from them."""
+    ends = {"a": (4.0, [0.0, 8.0]), "b": (5.0, [0.0, 10.0])}
+    paths = [make(tmp_path / n, curve=(0.0, v), intervals={"return_mean": ci}) for n, (v, ci) in ends.items()]
+    (pair,) = compare(paths, margin=15.0).tasks[0].equivalence
+    assert pair.over == "episodes" and pair.difference.value == -1.0
+    error = np.hypot(4.0, 5.0) / scipy.stats.t.ppf(0.975, 19)
+    df = (4.0**2 + 5.0**2) ** 2 / ((4.0**4 + 5.0**4) / 19)
+    assert pair.difference.p == pytest.approx(scipy.stats.t.cdf(-14.0 / error, df))
+
+
 def test_equal_groups_share_their_rank(tmp_path):
     for algo, end in (("ppo", 1.0), ("sac", 1.0), ("impala", 0.0)):
         make(tmp_path / algo, algo=algo, curve=(end, end))

@@ -9,7 +9,8 @@ from PIL import Image
 import regimen
 from regimen.cli.main import main
 from regimen.envs.registry import ENVS
-from support import tiny
+from regimen.reports.replay import Limits, leave_replay, try_leave_replay, write_gif
+from support import TINY, UPDATE, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -63,3 +64,33 @@ def test_export_writes_a_policy_that_loads(run, tmp_path, capsys):
 def test_a_scenario_is_refused_where_there_is_none_to_choose(run, capsys):
     assert main(["replay", str(run), "--scenario", "converging"]) == 3
     assert capsys.readouterr().err.strip() == "regimen: error: scenario: cartpole has none to choose from"
+
+
+def test_a_run_leaves_a_short_replay_of_its_best_policy(tmp_path, monkeypatch):
+    monkeypatch.setattr("regimen.runs.result.try_leave_replay", try_leave_replay)
+    settings = TINY | {"log.replay": True, "total_steps": UPDATE}
+    regimen.train("platform", **settings, out=tmp_path / "run")
+    folder = tmp_path / "run" / "replays"
+    assert {path.name for path in folder.iterdir()} == {"best.csv", "best.gif"}
+    assert "replays" in (tmp_path / "run" / "report.html").read_text()
+    (folder / "best.gif").unlink()
+    most = Limits(steps=3, frames=2, size=4_000)
+    assert [path.name for path in leave_replay(tmp_path / "run", most)] == ["best.csv", "best.gif"]
+    assert len((folder / "best.csv").read_text().splitlines()) <= 4, "a heading and three steps"
+    assert Image.open(folder / "best.gif").n_frames <= 2
+
+
+def test_what_cannot_be_drawn_leaves_nothing_and_what_breaks_ends_nothing(tmp_path, monkeypatch):
+    tiny(tmp_path / "run", env="probe/action")
+    assert try_leave_replay(tmp_path / "run") == ([], None) and not (tmp_path / "run" / "replays").exists()
+    monkeypatch.setattr("regimen.reports.replay.drawing_env", lambda *_, **__: 1 / 0)
+    assert try_leave_replay(tmp_path / "run") == ([], "none: division by zero")
+
+
+def test_an_animation_that_is_too_large_loses_every_second_frame(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (8, 40, 40, 3), np.uint8)
+    write_gif(tmp_path / "whole.gif", list(noise), 8)
+    size = (tmp_path / "whole.gif").stat().st_size
+    write_gif(tmp_path / "less.gif", list(noise), 8, size * 0.6)
+    image = Image.open(tmp_path / "less.gif")
+    assert image.n_frames == 4 and image.info["duration"] == 250 and (tmp_path / "less.gif").stat().st_size < size * 0.6

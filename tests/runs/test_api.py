@@ -3,6 +3,7 @@
 import functools
 import json
 import shutil
+import sys
 from typing import ClassVar
 
 import gymnasium
@@ -40,6 +41,21 @@ def test_train_returns_what_came_of_it(tmp_path):
     assert [row["updates"] for row in result.history] == [1, 2] and result.history[0]["train/lr"] == pytest.approx(1e-3)
     assert len(result.episodes["return"]) == result.summary["episodes"]
     assert result.policy.act(np.zeros(4)) in (0, 1)
+
+
+def test_a_result_shows_itself_as_figure_table_and_notebook_cell(run, monkeypatch):
+    result = regimen.Result(run, json.loads((run / "summary.json").read_text()))
+    figure = result.plot()
+    assert len([ax for ax in figure.axes if ax.lines or ax.collections]) > 3
+    table = result.to_pandas()
+    assert list(table["updates"]) == [1, 2, 3] and "rollout/return_mean" in table
+    assert "cartpole with ppo" in result._repr_html_() and str(run) in result._repr_html_()
+    assert "cartpole" in regimen.evaluate(run, episodes=2)._repr_html_()
+    group = regimen.Result(run, {"env": "cartpole", "algo": "ppo"}, runs=[result, result])
+    assert len(group.plot().axes) == 1 and len(group.to_pandas()) == 6
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pip install pandas"):
+        result.to_pandas()
 
 
 def test_a_trainer_trains_evaluates_saves_and_loads(small, tmp_path):

@@ -4,18 +4,21 @@ environment's spaces."""
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
 
 from regimen import spaces
+from regimen.config import calls, layers
 from regimen.config.fields import Count
 from regimen.config.names import Answering
-from regimen.config.schema import NetworkConfig
+from regimen.config.schema import ALGORITHMS, NetworkConfig
 from regimen.config.validation import field_types
+from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.types import Array, Batch, PyTree, Scalar, Spec, State
 
@@ -77,12 +80,17 @@ class Algorithm(Answering):
     """Float hyper-parameters that say how often a loop turns, which learners of one program do together."""
     progress: tuple[str, ...] = ()
     """Metrics of `update` that the console shows beside loss and entropy."""
+    labels: ClassVar[dict[str, str]] = {}
+    """Metrics of `update` that have a chart of their own on the page, and what it is called."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.varies_together = bool(vars(cls).get("varies_together"))  # shown by a test of each class: not inherited
 
     def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: object):
+        if isinstance(config, str) or not isinstance(network, NetworkConfig | None):
+            raise ConfigError(calls.answer_call(type(self).__name__, network, overrides))
+        refuse_unknown(type(self), overrides)
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
         self.network = network or self.default_network
         self.horizon = Horizon.parse(getattr(self.config, "horizon", None))
@@ -176,6 +184,20 @@ class Algorithm(Answering):
     def training_steps(self, state: State) -> int:
         """Training steps so far, which `sync_every` counts."""
         raise NotImplementedError
+
+
+def refuse_unknown(cls: type[Algorithm], overrides: dict[str, object]) -> None:
+    """Raise an error that answers arguments which are no hyper-parameters, those of other trainers with ours."""
+    fields = {f.name for f in dataclasses.fields(cls.config_class)}
+    name = next((name for name, entry in ALGORITHMS.items() if entry.config is cls.config_class), None)
+    answers = []
+    for key, value in overrides.items():
+        if key not in fields:
+            hint = layers.suggest(f"algo.{key}", name, given=value) if name else ""
+            hint = re.sub(r"algo\.(\w+): ", r"\1=", hint).replace("algo.", "")
+            answers.append(f"'{key}'{hint}")
+    if answers:
+        raise ConfigError(f"{cls.__name__}: unknown argument {', '.join(answers)}")
 
 
 A = TypeVar("A", bound=type[Algorithm])

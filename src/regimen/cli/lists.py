@@ -60,6 +60,7 @@ def list_envs() -> None:
     rows = {name: entry.description for name, entry in ENVS.items()} | {
         "gym:ID": "any installed Gymnasium environment, for example gym:LunarLander-v3",
         "gymnax:ID": "any gymnax environment, for example gymnax:Breakout-MinAtar",
+        "envpool:ID": "any task of EnvPool, stepped in C++ threads, for example envpool:Pong-v5",
         **{f"{prefix}:{kind.file}": kind.description for prefix, kind in FILES.items()},
         "module:factory": "your own: a function or class that makes a native or a Gymnasium environment",
     }
@@ -126,8 +127,8 @@ def in_words(preset: presets.Preset) -> str:
     """What a preset's settings mean: when it updates, with what, and its budget."""
     config = layers.from_preset(preset)
     limit = config.env_args.get("max_episode_steps")
-    words = describe(config, resolve(config, native=True, max_episode_steps=limit))
-    return f"{words}; {describe_budget(config)} in all"
+    regimen = resolve(config, native=True, max_episode_steps=limit)
+    return f"{describe(config, regimen)}; {describe_budget(config, regimen)} in all"
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ class CompareArgs:
     """Rank by this evaluation metric: `return_mean`, `success_rate`, `length_mean` or one of the environment's."""
     lower: bool = False
     """Smaller is better; by default what the environment declares of the metric."""
+    margin: float | None = None
+    """A difference of the metric that would not matter: two one-sided tests say which groups are equivalent."""
     out: str | None = None
     """Folder for compare.csv, compare.md, compare.html (self-contained), compare.json and compare.png."""
     json: bool = False
@@ -55,7 +57,7 @@ class CompareArgs:
     def __call__(self) -> None:
         from regimen.reports.comparison import compare
 
-        comparison = compare(self.runs, by=self.by, metric=self.metric, lower=self.lower or None)
+        comparison = compare(self.runs, by=self.by, metric=self.metric, lower=self.lower or None, margin=self.margin)
         files = comparison.save(self.out) if self.out else []
         print(json.dumps(comparison.to_dict(), indent=2) if self.json else "\n".join(comparison.lines()))
         for path in files if not self.json else ():

@@ -38,6 +38,7 @@ GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> arguments
         "presets": ("[NAME]", "named starting points for a run", "lists:PresetsArgs", "presets"),
         "doctor": ("", "what is installed here, what is missing and how to get it", "lists:DoctorArgs"),
         "completion": ("SHELL", "tab completion for bash, zsh or fish", "lists:CompletionArgs", "shells"),
+        "new": ("KIND NAME", "write an environment or an algorithm to start from, with a test", "new:NewArgs", "kinds"),
         "check-env": ("ENV", "find what is wrong with an environment before training", "lists:CheckEnvArgs", "envs"),
     },
 }

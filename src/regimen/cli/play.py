@@ -1,18 +1,33 @@
 """Verbs that play episodes with a policy or hand it on: `evaluate`, `collect`, `replay`, `export`."""
 
+from __future__ import annotations
+
 import json
 import sys
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from regimen.config.fields import Fraction, Natural, Whole
-from regimen.config.flags import positional
+from regimen.config.flags import positional, renamed
 from regimen.errors import UsageError
+
+if TYPE_CHECKING:
+    from regimen.policies.evaluate import Evaluation
+    from regimen.policies.leaderboard import Board
+    from regimen.policies.transfer import Transfer
 
 
 @dataclass(frozen=True)
 class EvaluateArgs:
-    """Play episodes with a trained policy (RUN, or models:/NAME@champion) or with a baseline (ENV --policy NAME)."""
+    """Play episodes with a trained policy (RUN, or models:/NAME@champion) or with a baseline (ENV --policy NAME).
+
+    With --in, also in another environment with the same spaces: does the policy do there what it does at home? The exit
+    code is 0 whatever the answer; `verdict` of --json has it.
+
+      regimen evaluate runs/first --episodes 1000
+      regimen evaluate runs/first --in gym:CartPole-v1 --margin 5
+      regimen evaluate runs/first --in simulator.py:make --margin return=1,success=0.02 --json
+    """
 
     target: str = positional("RUN|ENV")
     """Run directory, environment, or registered model `models:/NAME@ALIAS`."""
@@ -24,6 +39,15 @@ class EvaluateArgs:
     """Seed of the episodes."""
     checkpoint: str = "best"
     """Which policy of the run: `best`, `final` or a step."""
+    in_env: str | None = renamed("in", default=None)
+    """Play it in this environment too, over the same seeds: a name, `gym:ID`, `module:factory`, `file.py:factory`."""
+    in_args: dict[str, object] = renamed("in", default_factory=dict)  # noqa: RUF009
+    """Set a field or argument of the environment of --in; --env.KEY is of the run's own."""
+    margin: str | None = None
+    """With --in: a difference of the return that would not matter, or of several metrics (`return=1,success=0.02`). Two
+    one-sided tests say whether the environments are equivalent within it."""
+    leaderboard: bool = False
+    """Play by the rules of the field's public leaderboard, and show the result beside what is published there."""
     env_args: dict[str, object] = field(default_factory=dict)
     tracking_uri: str | None = None
     """MLflow tracking store that holds a `models:/` target."""
@@ -31,11 +55,34 @@ class EvaluateArgs:
     """Print the result as JSON, and nothing else, on standard output."""
 
     def __call__(self) -> None:
-        from regimen.policies.evaluate import evaluate
-
-        names = ("policy", "episodes", "seed", "env_args", "checkpoint", "tracking_uri")
-        result = evaluate(self.target, **{name: getattr(self, name) for name in names})
+        result = self.leaders() if self.leaderboard else self.episodes_of()
         print(json.dumps(result.to_dict(), indent=2) if self.json else "\n".join(result.lines()))
+
+    def episodes_of(self) -> Evaluation | Transfer:
+        """Play by the environment's own rules, there and, with --in, elsewhere."""
+        names = ("episodes", "seed", "env_args", "checkpoint", "tracking_uri")
+        options = {name: getattr(self, name) for name in names}
+        if self.in_env is None:
+            if self.margin is not None or self.in_args:
+                flag = "--margin" if self.margin is not None else f"--in.{next(iter(self.in_args))}"
+                raise UsageError(f"{flag} goes with --in ENV, the other environment")
+            from regimen.policies.evaluate import evaluate
+
+            return evaluate(self.target, policy=self.policy, **options)
+        if self.policy is not None:
+            raise UsageError("--in plays the trained policy of a run; leave --policy out")
+        from regimen.policies.transfer import evaluate_in
+
+        return evaluate_in(self.target, self.in_env, self.margin, in_args=self.in_args, **options)
+
+    def leaders(self) -> Board:
+        """Play by the rules of a leaderboard."""
+        for name in ("policy", "in_env", "margin"):
+            if getattr(self, name) is not None:
+                raise UsageError(f"--{name.removesuffix('_env')} has no effect with --leaderboard; leave one out")
+        from regimen.policies.leaderboard import leaderboard
+
+        return leaderboard(self.target, self.episodes, self.seed, self.env_args, self.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -129,8 +176,11 @@ class ExportArgs:
     format: Literal["policy", "stablehlo", "onnx"] = "policy"
     """Also a program that acts without Regimen: `stablehlo` (needs jax only) or `onnx` (needs onnxruntime only; made by
     jax2onnx, `pip install 'regimen[onnx]'`). Its actions are compared with the policy's before it is kept."""
+    form: str | None = renamed("as", default=None)
+    """Also write the form that a tool of the environment's field runs; each domain brings its own, and a name that is
+    none of them lists them."""
 
     def __call__(self) -> None:
         from regimen.policies.export import export_policy
 
-        print(export_policy(self.run, self.out, self.checkpoint, self.format))
+        print(export_policy(self.run, self.out, self.checkpoint, self.format, self.form))

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from regimen.cli.look import ACTIONS
 from regimen.cli.main import VERBS
+from regimen.cli.new import KINDS
 from regimen.config import layers, presets
 from regimen.config.catalogue import ENVS
 from regimen.config.domains import load
+from regimen.config.flags import flag_of
 from regimen.config.schema import ALGORITHMS
 from regimen.config.validation import optional
 
@@ -20,6 +22,7 @@ WORDS = {
     "algorithms": sorted(ALGORITHMS),
     "shells": SHELLS,
     "actions": ACTIONS,
+    "kinds": sorted(KINDS),
 }
 """What completes the arguments of a verb, by its `Verb.words`."""
 
@@ -38,10 +41,11 @@ def classes_of(verb: str) -> list[type]:
 def flags_of(verb: str) -> list[str]:
     """The flags of a verb; those of `train` and `sweep` include every setting of every algorithm."""
     flags = [f for cls in classes_of(verb) for f in dataclasses.fields(cls) if "positional" not in f.metadata]
-    names = {f.name for f in flags} - {"env_args"}
+    names = {flag_of(f) for f in flags if not f.name.endswith("_args")}
     if verb in ("train", "sweep"):
         names = names.union(*map(layers.leaf_types, ALGORITHMS)) - {"env", "env_args", "curriculum", "algorithm"}
-    return sorted("--" + name.replace("_", "-") for name in (*names, "help"))
+    names |= {"help", *(("help-all",) if verb == "train" else ())}
+    return sorted("--" + name.replace("_", "-") for name in names)
 
 
 def values_of() -> dict[str, list[str]]:

@@ -7,9 +7,9 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from regimen.config.fields import Natural, Whole
+from regimen.config.fields import Natural, Range, Whole
 from regimen.config.flags import positional, print_help, rows_of, wants_help
 from regimen.config.validation import field_types, read_field
 from regimen.errors import UsageError
@@ -25,6 +25,8 @@ The same command, or `regimen sweep --out DIR`, continues a sweep that was inter
 
   regimen sweep cartpole --grid algo.lr=1e-4,3e-4,1e-3 --seeds 3
   regimen sweep pendulum --random algo.lr=log:1e-4:1e-2 algo.gamma=uniform:0.9:1 --trials 30
+  regimen sweep pendulum --method pbt --random algo.lr=log:1e-5:1e-2 algo.ent_coef=log:1e-4:1e-1 --trials 16
+  regimen sweep pendulum --method halving --random algo.lr=log:1e-5:1e-2 --trials 16
   regimen sweep gym:Acrobot-v1 --grid algo.minibatch_size=64,256 --workers 2
   regimen compare runs/first-sweep --by algo.lr
 """
@@ -49,10 +51,21 @@ class SweepArgs:
     """Folder to write to, or to continue; by default runs/<env>-<algo>-sweep-<time>."""
     metric: str = "return_mean"
     """What to judge by: an evaluation metric, as for `regimen compare`."""
+    objective: str | None = None
+    """Several metrics at once, as in `return_mean,cost`: the trials that no other beats are listed and drawn. Which way
+    each is better says the environment."""
     lower: bool | None = None
     """Smaller is better; by default what the environment declares of the metric."""
+    method: Literal["random", "tpe", "halving", "pbt"] = "random"
+    """`random`: the grid, and independent draws. `tpe`: Optuna's TPE draws from the results so far, one by one.
+    `halving`: short trainings of all, longer ones of the best. `pbt`: a population in which the worst take over from
+    the best while they train."""
+    every: Natural | None = None
+    """pbt: updates between two rounds; by default a twentieth of the budget."""
+    share: Annotated[float, Range(0, 0.5, open=True)] | None = None
+    """pbt: share of the members that take over in a round (0.25). halving: share of the trials that go on (0.5)."""
     sampler: Literal["random", "tpe"] = "random"
-    """How --random is drawn: independently, or by Optuna's TPE from the results so far (one by one)."""
+    """An older name: `--sampler tpe` is `--method tpe`."""
     prune: bool = True
     """Stop a trial whose evaluations are below the median of those before it; one by one only."""
     one_by_one: bool = False
@@ -123,6 +136,8 @@ def read(argv: list[str]) -> tuple[SweepArgs, SweepPlan | None]:
     if args.out and not (tokens.positionals or tokens.values or tokens.env_args or any(lists.values())):
         return args, None
     train.check_named(tokens)
+    if args.objective and "metric" in values:
+        raise UsageError("--metric: --objective names the metrics; the first is what trials are listed by")
     env = tokens.positionals[0] if tokens.positionals else tokens.values.get("env")
     if tokens.values.get("algorithm") == "all" or str(env).endswith("/all"):
         raise UsageError("a sweep has one environment and, unless --grid algo=A,B names several, one algorithm")
@@ -140,10 +155,14 @@ def read(argv: list[str]) -> tuple[SweepArgs, SweepPlan | None]:
         seeds=args.seeds,
         config_file=tokens.values.get("config"),
         metric=args.metric,
+        objectives=[name.strip() for name in (args.objective or "").split(",") if name.strip()],
         sampler=args.sampler,
         prune=args.prune,
         together=not args.one_by_one,
         draw_seed=args.draw_seed,
+        method=args.method,
+        every=args.every,
+        share=args.share,
     )
     return args, plan
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from regimen.config.flags import (
     print_help,
     read_tokens,
     rows_of,
+    unknown_flags,
     wants_help,
 )
 from regimen.config.schema import ALGORITHMS, TrainConfig
@@ -37,6 +39,14 @@ DESCRIPTION = """Train a policy. The defaults shown are those of this environmen
   regimen train cartpole
   regimen train gym:Acrobot-v1 --rollout.episodes 10 --algo.lr 1e-3 --eval.every "5000 steps"
 """
+COMMON = (  # what `--help` shows of all that `--help-all` explains
+    *("ENV", "algo", "env.KEY", "preset", "config", "seed", "seeds", "total-steps", "total-episodes", "device", "out"),
+    *("resume-if-exists", "init-from", "data", "engine", "track", "no-track", "quiet", "json"),
+    *("rollout.steps", "rollout.episodes", "rollout.num-envs", "algo.lr", "algo.gamma", "algo.gae-lambda"),
+    *("algo.epochs", "algo.minibatch-size", "algo.clip-eps", "algo.ent-coef", "algo.normalize-obs", "algo.batch-size"),
+    *("algo.buffer-size", "algo.update-ratio", "algo.tau", "network.name", "network.hidden", "network.memory"),
+    *("eval.every", "eval.episodes", "checkpoint.every", "stop.target-return", "stop.max-seconds", "stop.patience"),
+)
 UNTUNED = "any:environment"  # what `regimen train --help` shows the defaults of
 
 
@@ -54,11 +64,14 @@ class TrainFlags:
     config: str | None = None
     """YAML file of settings, for example the config.yaml of another run."""
     no_track: bool = False
-    """Do not mirror the run into MLflow."""
+    """Do not mirror the run into any tracker."""
     tracking_uri: str | None = None
     """MLflow tracking store (`--track.uri`)."""
     experiment: str | None = None
     """MLflow experiment (`--track.experiment`)."""
+    resume_if_exists: bool = False
+    """Go on where `--out` holds this run already, say so where it is finished, begin it else: the same command again
+    and again, as a scheduler restarts a job."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -74,18 +87,20 @@ class TrainFlags:
 
 
 OTHERS = ("distributed", "process_id", "num_processes", "hosts")
-ONLY_FLAGS = ("config", "json", "quiet", "no_track", *OTHERS)
+ONLY_FLAGS = ("config", "json", "quiet", "no_track", "resume_if_exists", *OTHERS)
 
 
 def run(argv: list[str]) -> int:
-    if wants_help(argv):
-        show_help([token for token in argv if token not in ("-h", "--help")])
+    if wants_help(argv) or "--help-all" in argv:
+        show_help([token for token in argv if token not in ("-h", "--help", "--help-all")], "--help-all" in argv)
         return 0
     plan, flags = planned(checked(argv))
     command = shlex.join(["regimen", "train", *argv])
     if plan.title is not None:
         return run_several(plan, flags, command)
     config = plan.jobs[0].config
+    if flags.resume_if_exists:
+        refuse_restart(config, flags)
     if flags.hosts is not None:
         from regimen.runs.hosts import train_on_hosts
 
@@ -95,9 +110,19 @@ def run(argv: list[str]) -> int:
 
     from regimen.files.console import Console
     from regimen.runs.api import train
+    from regimen.runs.restart import train_again
 
     console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
-    return show(train(config, command=command, console=console), flags)
+    start = train_again if flags.resume_if_exists else train
+    return show(start(config, command=command, console=console), flags)
+
+
+def refuse_restart(config: TrainConfig, flags: TrainFlags) -> None:
+    """A restart needs to know where the run is, and is of one process."""
+    if config.out is None:
+        raise UsageError("--resume-if-exists needs --out DIR, where the run is looked for")
+    if flags.hosts is not None or flags.distributed is not None:
+        raise UsageError("--resume-if-exists starts one process; with --hosts and --distributed use `regimen resume`")
 
 
 def join_others(flags: TrainFlags | ResumeArgs, device: str) -> bool:
@@ -116,6 +141,8 @@ def join_others(flags: TrainFlags | ResumeArgs, device: str) -> bool:
 def run_several(plan: many.RunsPlan, flags: TrainFlags, command: str) -> int:
     if flags.hosts is not None or flags.distributed is not None:
         raise UsageError("--hosts and --distributed train one run; name one environment and one algorithm")
+    if flags.resume_if_exists:
+        raise UsageError("--resume-if-exists: several runs from one command go on by themselves; leave it out")
 
     from regimen.files.console import Console
 
@@ -191,15 +218,15 @@ def planned(tokens: Tokens) -> tuple[many.RunsPlan, TrainFlags]:
     try:
         plan = many.plan(env, only.get("config"), overrides)
     except layers.UnknownSettingError as error:
-        if error.key in overrides:
-            hint = str(error).partition("'; ")[2]
-            raise UsageError(f"unknown flag '--{error.key.replace('_', '-')}'; {hint}") from None
-        raise
+        if not error.items.keys() <= overrides.keys():
+            raise
+        answers = [(k, layers.suggest(k, error.algorithm, dash="--", given=v)) for k, v in error.items.items()]
+        raise unknown_flags([(key.replace("_", "-"), hint) for key, hint in answers]) from None
     return plan, TrainFlags(**only)
 
 
-def show_help(argv: list[str]) -> None:
-    """Every hyper-parameter with the default it has after preset, file and flags."""
+def show_help(argv: list[str], everything: bool) -> None:
+    """The hyper-parameters most asked for, or `everything`, with the defaults after preset, file and flags."""
     try:
         tokens = tokenize(argv)
         if not tokens.positionals and "env" not in tokens.values and "config" not in tokens.values:
@@ -226,4 +253,15 @@ def show_help(argv: list[str]) -> None:
         elif name not in ("env", "algorithm"):
             top.append(Row(name.replace("_", "-"), hint, docs.get(name, ""), value))
     top += [row for row in flags if row.name not in ("ENV", "algo", "engine")]
-    print_help("regimen train", DESCRIPTION, top, sections)
+    if everything:
+        return print_help("regimen train", DESCRIPTION, top, sections)
+    rows = [*top, *(row for _, part in sections.values() for row in part)]
+    short = [dataclasses.replace(row, help=first_clause(row.help)) for row in rows if row.name in COMMON]
+    print_help("regimen train", DESCRIPTION, short)
+    env = " ".join(argv) or "ENV"
+    print(f"{len(rows) - len(short)} more settings: `regimen train {env} --help-all` explains every one")
+
+
+def first_clause(text: str) -> str:
+    """What a setting is, without the particulars."""
+    return re.split(r"(?<=[^.])[.;] ", text + " ", maxsplit=1)[0].strip().rstrip(".") + "."

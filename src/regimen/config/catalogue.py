@@ -7,7 +7,8 @@ from regimen.errors import nearest
 
 FILES: dict[str, FileKind] = {prefix: kind for domain in domains().values() for prefix, kind in domain.files.items()}
 OTHERS = ", ".join(
-    ["gym:ID", "gymnax:ID", "pettingzoo:MODULE", "module:factory", *(f"{p}:{k.file}" for p, k in FILES.items())]
+    ["gym:ID", "gymnax:ID", "pettingzoo:MODULE", "envpool:ID", "module:factory"]
+    + [f"{prefix}:{kind.file}" for prefix, kind in FILES.items()]
 )
 """Ids that are no names, for error messages."""
 

@@ -98,6 +98,16 @@ class Study:
 
 
 @dataclass(frozen=True)
+class ExportForm:
+    """A form of `regimen export RUN --as NAME`: a policy as something that a tool of the field runs."""
+
+    help: str  # one line
+    target: str
+    """`module:function`, which writes the files: (policy, folder) -> the file to begin with. It refuses what it cannot
+    write, and what it has written does as the policy does."""
+
+
+@dataclass(frozen=True)
 class Domain:
     """What a domain brings. `regimen.NAME.FUNCTION` is a function of `functions`."""
 
@@ -112,9 +122,16 @@ class Domain:
     studies: Mapping[str, Study] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     """Name -> `module:function`, what `regimen.NAME` offers in Python."""
+    hint: str = ""
+    """What the page says of pictures to a run that has none, where there is more than `regimen replay`."""
     tables: str | None = None
     """`module:function`, which draws a table that a run left in `trajectories/` or `replays/` for the page: (file name,
     header, rows, configuration as dotted keys) -> a view of `files.views`, or None where it draws no such table."""
+    exports: Mapping[str, ExportForm] = field(default_factory=dict)
+    """Forms in which `regimen export RUN --as NAME` writes policies of its environments."""
+    leaderboard: str | None = None
+    """`module:function`, which plays a policy by the rules of the field's public leaderboard: (environment's handle,
+    policy, episodes, seed, which policy of the run) -> a `policies.leaderboard.Board`."""
     names: str | None = None
     """A file like `config/names.yaml`: what its field's people call the settings of its environments and algorithms."""
     discount: tuple[str, float] | None = None

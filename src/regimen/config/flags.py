@@ -11,7 +11,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
@@ -28,6 +28,17 @@ ENV_HELP = "Set a field of a native environment or an argument of gym.make; `reg
 def positional(metavar: str, **kwargs: Any) -> Any:
     """A dataclass field that is given by its place instead of a flag."""
     return dataclasses.field(metadata={"positional": metavar}, **kwargs)
+
+
+def renamed(flag: str, **kwargs: Any) -> Any:
+    """A dataclass field whose flag has a name that is a word of Python: `--in`, `--as`. Of a dict, a flag for each key
+    (`--in.KEY VALUE`)."""
+    return dataclasses.field(metadata={"flag": flag}, **kwargs)
+
+
+def flag_of(f: dataclasses.Field) -> str:
+    """The name of a field's flag, as a key."""
+    return f.metadata.get("flag", f.name)
 
 
 def parse_scalar(text: str) -> Any:
@@ -69,17 +80,25 @@ class Tokens:
 
     positionals: list[str]
     values: dict[str, Any]
-    env_args: dict[str, Any]
+    sections: dict[str, dict[str, Any]]
+
+    @property
+    def env_args(self) -> dict[str, Any]:
+        return self.sections["env_args"]
 
 
 def read_tokens(
-    argv: list[str], find: Callable[[str], tuple[str, Any] | None], hint_for: Callable[[str, str | None], str]
+    argv: list[str],
+    find: Callable[[str], tuple[str, Any] | None],
+    hint_for: Callable[[str, str | None], str],
+    sections: Sequence[str] = (),
 ) -> Tokens:
-    """Sort `argv` into places, flags and `--env.KEY` pairs.
+    """Sort `argv` into places, flags and `--env.KEY` pairs, or those of other `sections`.
 
     `find` gives the (key, type) that a flag's name stands for, `hint_for(name, value)` ends an error about another.
     """
-    tokens = Tokens([], {}, {})
+    tokens = Tokens([], {}, {name: {} for name in ("env_args", *sections)})
+    unknown: list[tuple[str, str]] = []
     rest = list(argv)
     while rest:
         token = rest.pop(0)
@@ -93,9 +112,10 @@ def read_tokens(
             raise UsageError(f"unknown flag '{token}'; flags start with two dashes")
         name, equals, value = token[2:].partition("=")
         key = normalize_key(name)
-        if key.startswith("env_args."):
+        section, dot, inner = key.partition(".")
+        if dot and section in tokens.sections:
             text = value if equals else _value(rest, token)
-            tokens.env_args[key.removeprefix("env_args.")] = parse_scalar(text)
+            tokens.sections[section][inner] = parse_scalar(text)
             continue
         setting, negated = find(key), False
         if setting is None and (head := key.rpartition(".")) and head[2].startswith("no_"):
@@ -105,7 +125,10 @@ def read_tokens(
                 setting = None
         if setting is None:
             following = rest[0] if rest and not rest[0].startswith("--") else None
-            raise UsageError(f"unknown flag '--{name}'{hint_for(key, value if equals else following)}")
+            unknown.append((name, hint_for(key, value if equals else following)))
+            if following is not None and not equals:
+                rest.pop(0)
+            continue
         key, hint = setting
         kind = optional(hint)[0]
         if negated:
@@ -123,7 +146,17 @@ def read_tokens(
             tokens.values[key] = " ".join(items)
         else:
             tokens.values[key] = _value(rest, token)
+    if unknown:
+        raise unknown_flags(unknown)
     return tokens
+
+
+def unknown_flags(hints: list[tuple[str, str]]) -> UsageError:
+    """The error about flags that do not exist: their names, and what is to be said of each."""
+    if len(hints) == 1:
+        return UsageError(f"unknown flag '--{hints[0][0]}'{hints[0][1]}")
+    answers = [f"--{name}{hint.replace(';', ':', 1)}" for name, hint in hints]
+    return UsageError(f"unknown flags; {'; '.join(answers)}")
 
 
 def _value(rest: list[str], token: str) -> str:
@@ -144,12 +177,13 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = field_types(cls)
     places = [f for f in fields.values() if "positional" in f.metadata]
-    flags = {n: hints[n] for n, f in fields.items() if f not in places and n != "env_args"}
+    sections = {flag_of(f): n for n, f in fields.items() if typing.get_origin(hints[n]) is dict}
+    flags = {flag_of(f): (n, hints[n]) for n, f in fields.items() if f not in places and n not in sections.values()}
 
     def hint_for(key: str, value: str | None) -> str:
         return nearest(key.replace("_", "-"), [n.replace("_", "-") for n in flags]).replace("mean '", "mean '--")
 
-    tokens = read_tokens(argv, lambda key: (key, flags[key]) if key in flags else None, hint_for)
+    tokens = read_tokens(argv, flags.get, hint_for, tuple(sections))
     if tokens.env_args and "env_args" not in fields:
         raise UsageError(f"regimen {verb} takes no --env.{next(iter(tokens.env_args))}")
     values = dict(tokens.values)
@@ -166,11 +200,9 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
             what = f.metadata["positional"]
             raise UsageError(f"regimen {verb} needs {what}; see `regimen {verb} --help`")
     for name, value in values.items():
-        flag = name if fields[name] in places else "--" + name.replace("_", "-")
+        flag = name if fields[name] in places else "--" + flag_of(fields[name]).replace("_", "-")
         values[name] = read_field(cls, name, value, flag)
-    if "env_args" in fields:
-        values["env_args"] = tokens.env_args
-    return cls(**values)
+    return cls(**values, **{name: tokens.sections[key] for key, name in sections.items()})
 
 
 @dataclass(frozen=True)
@@ -186,7 +218,7 @@ class Row:
 
     def note(self) -> str:
         """What the flag is when it is not given."""
-        if self.place or self.name == "env.KEY":
+        if self.place or self.name.endswith(".KEY"):
             return ""
         if optional(self.hint)[0] is bool:
             return "(on)" if self.default else "(off)"
@@ -227,7 +259,10 @@ def rows_of(cls: type, default: Any = None, prefix: str = "") -> list[Row]:
         start = f.default if f.default is not dataclasses.MISSING else None
         value = start if default is None else getattr(default, f.name)
         place = f.metadata.get("positional")
-        name = place or prefix + f.name.replace("_", "-")
+        name = place or prefix + flag_of(f).replace("_", "-")
+        if typing.get_origin(hints[f.name]) is dict:
+            rows.append(Row(f"{name}.KEY", str, docs.get(f.name, ""), metavar="VALUE"))
+            continue
         rows.append(Row(name, hints[f.name], docs.get(f.name, ""), value, place, bool(place)))
     return rows
 

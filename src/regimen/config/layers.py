@@ -25,15 +25,23 @@ from regimen.errors import ConfigError, nearest
 
 BASE = {"rollout.episodes": EPISODES, "total_episodes": 1000}  # below every preset: what `balanced` has
 ALIASES = aliases(TrainConfig)  # a section's name with a plain value among them: algo="ppo", track=False
+FALSE_TRUE = ("false", "true")
 OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
 
 
 class UnknownSettingError(ConfigError):
-    """A key that names no setting of the chosen algorithm."""
+    """Keys that name no setting of the chosen algorithm, with their values."""
 
-    def __init__(self, key: str, hint: str, where: str = ""):
-        super().__init__(f"{where}unknown setting '{key}'{hint}")
-        self.key = key
+    def __init__(self, items: Mapping[str, object], algorithm: str, where: str = ""):
+        self.items, self.algorithm = items, algorithm
+        key, value = next(iter(items.items()))
+        if len(items) > 1:
+            text = f"settings {', '.join(map(repr, items))}{explain_section(items, algorithm)}"
+        elif isinstance(value, Mapping) and not migrating.is_mapping(key):
+            text = f"setting '{key}'{explain_section(value, algorithm)}"
+        else:
+            text = f"setting '{key}'{suggest(key, algorithm, given=value)}"
+        super().__init__(f"{where}unknown {text}")
 
 
 def build_config(
@@ -208,36 +216,17 @@ def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "",
 
     best = max(candidates, key=closeness)
     if closeness(best) < 0.6:
-        return "; `regimen train --help` lists them"
+        return "; `regimen train --help-all` lists them"
     name_of_best = best.replace("_", "-") if dash else best
     return f"; did you mean '{dash}{name_of_best}'?"
 
 
-def explain_section(section: str, items: Mapping[str, object], algorithm: str) -> str:
-    """The end of an error about a section of another trainer: what to write instead, where all of it means the same
-    here; else an answer to each of its keys."""
-    leaves = {name: usable(name) for name in ALGORITHMS}
+def explain_section(items: Mapping[str, object], algorithm: str) -> str:
+    """The end of an error about keys and sections of another trainer: what to write instead, where all of it means the
+    same here; else an answer to each key."""
     same: dict[str, object] = {}
-    answers = []
-    for raw, value in items.items():
-        key = normalize_key(raw)
-        if isinstance(value, Mapping) and key not in ALIASES:
-            answers.append(f"{raw}{explain_section(f'{section}.{raw}', value, algorithm)}")
-            continue
-        try:
-            setting, name = resolve_key(key, algorithm), migrating.name_of(key)
-        except ConfigError as error:  # several settings end so
-            answers.append(str(error))
-            continue
-        text = value
-        if setting is None and name is not None and (setting := migrating.setting_of(name, leaves[algorithm])):
-            text = migrating.environment(name.value(setting, value)) if setting == "env" else name.value(setting, value)
-        if setting is not None and text is not None:
-            same[setting] = text
-            answers.append(f"{raw}: here it is {setting}: {migrating.plain(text)}")
-        else:
-            answers.append(f"{raw}{suggest(key, algorithm, given=value).replace(';', ':', 1)}")
-    if len(same) < len(items):
+    answers: list[str] = []
+    if not translate(items, algorithm, "", same, answers):
         return f", whose keys are: {'; '.join(answers)}"
     nested: dict[str, dict[str, str]] = {}
     for setting, value in same.items():
@@ -248,11 +237,42 @@ def explain_section(section: str, items: Mapping[str, object], algorithm: str) -
     return f"; all of it in the words of this one: {{{', '.join(parts)}}}"
 
 
+def translate(
+    items: Mapping[str, object], algorithm: str, prefix: str, same: dict[str, object], answers: list[str]
+) -> bool:
+    """Read the keys of another trainer: settings that mean the same go into `same`, an answer to each key into
+    `answers`. Returns whether all of it means the same here."""
+    leaves = {name: usable(name) for name in ALGORITHMS}
+    complete = True
+    for raw, value in items.items():
+        key = normalize_key(raw)
+        if isinstance(value, Mapping) and key not in ALIASES and not migrating.is_mapping(key):
+            complete &= translate(value, algorithm, f"{prefix}{raw}.", same, answers)
+            continue
+        try:
+            setting, name = resolve_key(key, algorithm), migrating.name_of(key)
+        except ConfigError as error:  # several settings end so
+            answers.append(f"{prefix}{error}")
+            complete = False
+            continue
+        text = value
+        if setting is None and name is not None and (setting := migrating.setting_of(name, leaves[algorithm])):
+            text = migrating.environment(name.value(setting, value)) if setting == "env" else name.value(setting, value)
+        if setting is not None and text is not None and setting not in same:
+            same[setting] = text
+            answers.append(f"{prefix}{raw}: here it is {setting}: {migrating.plain(text)}")
+        else:
+            answers.append(f"{prefix}{raw}{suggest(key, algorithm, given=value).replace(';', ':', 1)}")
+            complete = False
+    return complete
+
+
 def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dict[str, Any]:
     """A layer as dotted keys with values of the right type. `where` starts every error message."""
     leaves = leaf_types(algorithm)
     sections = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
     flat: dict[str, Any] = {}
+    unknown: dict[str, object] = {}
 
     def put(key: str, value: object) -> None:
         if key in flat:
@@ -281,7 +301,8 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
             elif key in sections and isinstance(value, Mapping):
                 expand(value, key + ".")
             elif key in sections and key in ALIASES:
-                put(ALIASES[key], value)
+                switch = f"{key}.enabled"  # yes or no for a section that can be switched off: track=False
+                put(switch if switch in leaves and str(value).lower() in FALSE_TRUE else ALIASES[key], value)
             elif key in sections and value is None:  # an empty section of a YAML file
                 continue
             elif key in sections:
@@ -292,13 +313,14 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
                     setting = resolve_key(key, algorithm)
                 except ConfigError as error:
                     raise ConfigError(f"{where}{error}") from None
-                if setting is None and isinstance(value, Mapping) and not migrating.is_mapping(key):
-                    raise UnknownSettingError(key, explain_section(key, value, algorithm), where)
                 if setting is None:
-                    raise UnknownSettingError(key, suggest(key, algorithm, given=value), where)
-                put(setting, value)
+                    unknown[key] = value
+                else:
+                    put(setting, value)
 
     expand(layer, "")
+    if unknown:
+        raise UnknownSettingError(unknown, algorithm, where)
     return flat
 
 

@@ -37,6 +37,8 @@ class Name:
     def value(self, setting: str, given: Any) -> str | None:
         """A value of theirs as one of a setting; None where it cannot be told."""
         write = self.writes[setting]
+        if not isinstance(given, (str, int, float, list, tuple)) and given is not None:
+            return None
         if isinstance(write, Mapping):
             word = "" if given is None else str(given).lower()
             return None if word not in TRUE + FALSE else write[word in TRUE]
@@ -130,6 +132,9 @@ def written(setting: str, value: str | None, dash: str = "") -> str:
     if setting == "env":
         name = environment(value)
         return f"`regimen train {name or 'ENV'}`" if dash else f"env: {name}" if name else "env"
+    if setting == "algorithm":
+        name = value.lower() if value is not None else None
+        return (f"--algo {name or 'NAME'}") if dash else f"algo: {name}" if name else "algo"
     if setting == "env_args":
         return "--env.KEY VALUE" if dash else "env_args: {KEY: VALUE}"
     if not dash:

@@ -173,7 +173,17 @@ def describe_replay(common: CommonHyperparameters, regimen: Regimen) -> str:
     return f"collect {many(n // num_envs, 'step')}{each}, then {what}{start}"
 
 
-def describe_budget(config: TrainConfig) -> str:
-    """The budget in words: `100,000 steps`, `1,000 episodes`, or both."""
+def describe_budget(config: TrainConfig, regimen: Regimen) -> str:
+    """The budget in words: `100,000 steps`, `1,000 episodes`, or both; and what whole updates will make of it:
+    `300 episodes, which whole updates of 512 overrun: 512 episodes will be used`."""
     parts = [f"{n:,} {unit}" for n, unit in ((config.total_steps, "steps"), (config.total_episodes, "episodes")) if n]
-    return " or ".join(parts) or "no budget"
+    whole = whole_updates(config, regimen)
+    if len(parts) != 1 or whole is None or whole == getattr(config, f"total_{regimen.kind}"):
+        return " or ".join(parts) or "no budget"
+    return f"{parts[0]}, which whole updates of {regimen.n:,} overrun: {whole:,} {regimen.kind} will be used"
+
+
+def whole_updates(config: TrainConfig, regimen: Regimen) -> int | None:
+    """The budget rounded up to whole updates; None where it is in the other unit, or of gradient steps."""
+    budget = getattr(config, f"total_{regimen.kind}")
+    return None if budget is None or config.data is not None else -(-budget // regimen.n) * regimen.n

@@ -26,6 +26,9 @@ class RolloutConfig:
     """Whole episodes per update, exactly; setting it clears `steps`. `num_envs` must divide it."""
     num_envs: Natural | None = None
     """Environments stepped in parallel; chosen to fit when not set."""
+    processes: Annotated[int | Literal["auto"], Range(1, 1024)] = 1
+    """Processes that step Gymnasium environments: worth it where a step takes 0.1 ms or more. `auto`: one for each
+    core. What is learned does not depend on it."""
     lag: Annotated[int, Range(0, 1000)] = 0
     """Act with a policy this many updates old (native environments): what asynchronous workers do, made repeatable."""
 
@@ -66,6 +69,8 @@ class LogConfig:
     """Write `episodes.csv`, one row per finished episode."""
     trace: bool = False
     """Also print every batch line while the live panel is shown."""
+    replay: bool = True
+    """At the end, write a short replay of the best policy to `replays/`, where the environment can be drawn."""
     trajectories: bool = False
     """Write every step of each evaluation to `trajectories/step-<n>.csv` (environments that can write trajectories)."""
     alerts: bool = False
@@ -123,21 +128,33 @@ class StopConfig:
     """Stop after this much wall time, start-up included."""
 
 
+TRACKERS = ("mlflow", "tensorboard", "wandb")
+
+
 @dataclass(frozen=True)
 class TrackConfig:
-    """MLflow: a mirror of the run's files, written in the background."""
+    """Trackers: mirrors of the run's files, written in the background."""
 
-    enabled: Annotated[bool, Alias("track")] = True
-    """Mirror the run into MLflow when it is installed (`--no-track` turns it off)."""
+    enabled: bool = True
+    """Mirror the run into trackers (`--no-track` turns it off)."""
+    to: Annotated[str, Alias("track")] = "mlflow"
+    """Into which: `mlflow`, `tensorboard`, `wandb`, or several with commas (`--track mlflow,tensorboard`)."""
+    online: bool = False
+    """Let Weights & Biases use the network; else its files stay in the run directory until `wandb sync`."""
     uri: Annotated[str | None, Alias("tracking_uri")] = None
-    """Tracking store (`--tracking-uri`); by default MLFLOW_TRACKING_URI, else a SQLite file `mlflow.db` beside the run
+    """MLflow's store (`--tracking-uri`); by default MLFLOW_TRACKING_URI, else a SQLite file `mlflow.db` beside the run
     directories."""
     experiment: str | None = None
-    """Experiment name (`--experiment`); by default the environment's name."""
+    """Name of the experiment, or project (`--experiment`); by default the environment's name."""
     model_name: str | None = None
-    """Name in the model registry; by default `<env>-<algo>`."""
+    """Name in MLflow's model registry; by default `<env>-<algo>`."""
     all_rows: bool = False
     """Mirror every row of metrics.jsonl; by default a long run is thinned (docs/tracking.md)."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trackers in use."""
+        return tuple(dict.fromkeys(name.strip().lower() for name in self.to.split(","))) if self.enabled else ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union
 
 from regimen.config import curriculum
 from regimen.config.fields import Alias, Count, Range
-from regimen.config.schema import ALGORITHMS, TrainConfig
+from regimen.config.schema import ALGORITHMS, TRACKERS, TrackConfig, TrainConfig
 from regimen.errors import ConfigError, nearest
 
 TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null", "")
@@ -214,8 +214,11 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
     if common.buffer_size is not None and rollout.steps is None:
         learns = f"{config.algorithm} learns from a replay of steps, not from whole episodes"
         yield f"rollout.episodes: {learns}; set rollout.steps instead"
+    if rollout.processes != 1 and config.engine.distributed:
+        yield "rollout.processes: the workers of --engine ray are processes already; leave it at 1"
     if config.total_steps is None and config.total_episodes is None and stop.max_seconds is None:
         yield "no budget: set total_steps, total_episodes or stop.max_seconds"
+    yield from contradictions_of_trackers(config.track)
     if Count.parse(config.log.every, "log.every") is None:
         yield f"log.every: '{config.log.every}' would never check a stopping rule; write '1' or '5000 steps'"
     thresholds = [n for n in ("above", "below") if getattr(stop, n) is not None]
@@ -224,6 +227,20 @@ def contradictions(config: TrainConfig) -> Iterator[str]:
     if stop.metric is not None and len(thresholds) != 1:
         what = "both are" if thresholds else "neither is"
         yield f"stop.metric: '{stop.metric}' needs exactly one of stop.above and stop.below; {what} set"
+
+
+def contradictions_of_trackers(track: TrackConfig) -> Iterator[str]:
+    """Trackers that there are not, and settings of one that is not in use."""
+    for name in track.names:
+        if name not in TRACKERS:
+            yield f"track: there is no tracker '{name}'{nearest(name, TRACKERS)} (there are {', '.join(TRACKERS)})"
+    if not track.enabled:
+        return
+    if track.online and "wandb" not in track.names:
+        yield "track.online: only wandb may be kept from the network; write track: wandb"
+    for name in ("uri", "model_name"):
+        if getattr(track, name) is not None and "mlflow" not in track.names:
+            yield f"track.{name}: this is a setting of MLflow, and track is '{track.to}'; add mlflow"
 
 
 def contradictions_of_data(config: TrainConfig) -> Iterator[str]:

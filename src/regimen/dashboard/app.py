@@ -327,8 +327,20 @@ def create_app(root: Path, port: int, interval: float = 0.5) -> FastAPI:
                 "command": command,
                 "files": files,
                 "views": pictures,
+                "hint": derived.hint(run),
             }
         )
+
+    async def compare(request: Request) -> Response:
+        """What `regimen compare` says of the runs: `run` is repeated; `by` makes the groups."""
+        board.last_request = asyncio.get_running_loop().time()
+        keys = list(dict.fromkeys(request.query_params.getlist("run")))
+        if len(keys) > MOST_RUNS:
+            raise HTTPException(400, f"more than {MOST_RUNS} runs")
+        runs = [run for key in keys if (run := board.index.runs.get(key)) is not None]
+        return answer(await asyncio.to_thread(derived.compared, runs, request.query_params.get("by")))
+
+    app.add_route("/api/compare", compare, methods=["GET"])
 
     @app.get("/api/runs/{key}/log")
     def log(key: str) -> Response:

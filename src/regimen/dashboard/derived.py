@@ -7,11 +7,13 @@ import io
 from collections.abc import Mapping
 
 from regimen.config import domains
-from regimen.dashboard.index import WatchedRun, files_below
+from regimen.dashboard.index import WatchedRun, files_below, stamp_of
 from regimen.dashboard.reading import UnreadableError, parse_json, read_bytes
+from regimen.errors import RegimenError
 from regimen.files import views
 
 LARGEST_TABLE = 24 << 20
+MOST_COMPARED = 128 << 20  # bytes of metrics
 
 Listed = dict[str, tuple[str, ...]]  # title -> the file's place in the run
 
@@ -31,6 +33,41 @@ def listing(run: WatchedRun) -> Listed:
     for name in files_below(run.root, (*run.parts, "replays"), ".gif", most=100):
         out[f"animation {name.removesuffix('.gif')}"] = ("replays", name)
     return out
+
+
+def hint(run: WatchedRun) -> list[str]:
+    """How a run without pictures gets some, in its own environment."""
+    domain, name = drawing_domain(run), "/".join(run.parts) or run.root.name
+    if run.config.get("log.replay") is True and run.state == "running":
+        lines = [
+            "A short replay of the best policy is written at the end of the run, where the environment can be drawn."
+        ]
+    else:
+        lines = [f"regimen replay {name} writes an episode of its policy, as an animation where it can be drawn."]
+    return [*lines, domain.hint] if domain is not None and domain.hint else lines
+
+
+def compared(runs: list[WatchedRun], by: str | None) -> dict[str, object]:
+    """What a comparison of runs says, as text: verdicts, tables, notes; or the error, in a line."""
+    from regimen.reports.comparison import compare
+    from regimen.reports.comparison_report import explanations, tables, verdicts
+
+    sizes = [stamp[1] for run in runs if (stamp := stamp_of(run.root, *run.parts, "metrics.jsonl")) is not None]
+    if sum(sizes) > MOST_COMPARED:
+        return {"error": "these runs are too large to be compared here; `regimen compare` does it on the command line"}
+    try:
+        result = compare([run.root.joinpath(*run.parts) for run in runs], by=by or None)
+    except RegimenError as error:
+        return {"error": " ".join(str(error).split())[:400]}
+    texts = [
+        {
+            "title": table.title[:200],
+            "head": [str(cell) for cell in table.head],
+            "rows": [["" if cell is None else str(cell) for cell in row] for row in table.rows],
+        }
+        for table in tables(result, details=False)
+    ]
+    return {"verdicts": verdicts(result), "tables": texts, "notes": explanations(result)}
 
 
 def drawing_domain(run: WatchedRun) -> domains.Domain | None:

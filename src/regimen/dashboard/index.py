@@ -25,6 +25,7 @@ DEEPEST, MOST_FOLDERS, MOST_RUNS = 6, 20_000, 5_000
 MOST_METRICS = 200  # declared ones of a run that are shown
 TAIL = 1 << 16  # bytes read for how a run stands
 SLOW = 5.0  # seconds between looks at runs that have ended, and for new ones
+AT_ONCE, SLICE = 100, 0.2  # new runs that are looked at before the page has them, and seconds for more of them
 SILENT = 120.0  # seconds without a sign after which a run on another machine is not called running
 COUNTERS = ("env_steps", "episodes", "updates", "wall_seconds")
 BUDGETS = {"env_steps": "total_steps", "episodes": "total_episodes", "wall_seconds": "stop.max_seconds"}
@@ -62,6 +63,11 @@ class WatchedRun:
         self.looked = -SLOW
         self.entry: dict[str, object] = {}
 
+    def newest(self) -> int:
+        """When its status was written, which it was last when the run ended."""
+        stamp = stamp_of(self.root, *self.parts, "status.json")
+        return stamp[2] if stamp else 0
+
     def look(self) -> bool:
         """Read what changed; whether the list shows anything else than before."""
         self.looked = time.monotonic()
@@ -76,6 +82,9 @@ class WatchedRun:
             self.status, self.errors["status.json"] = read_own(self.root, *self.parts, "status.json")
             metrics = islice(from_table(self.status.get("metrics")).items(), MOST_METRICS)
             self.labels = {name[:NAME]: metric.label[:NAME] for name, metric in metrics if metric.label}
+            declared = self.status.get("labels")
+            for name, label in islice(declared.items(), MOST_METRICS) if isinstance(declared, dict) else ():
+                self.labels[f"train/{name[:NAME]}"] = str(label)[:NAME]
         if self.changed("summary.json"):
             self.summary, self.errors["summary.json"] = read_own(self.root, *self.parts, "summary.json")
         if self.changed("metrics.jsonl"):
@@ -181,7 +190,13 @@ class Index:
         if now - self.scanned >= SLOW:
             self.scanned, gone = now, self.scan()
         changed, more = [], False
-        for run in list(self.runs.values()):
+        runs = list(self.runs.values())
+        fresh = [run for run in runs if not run.stamps]
+        fresh.sort(key=WatchedRun.newest, reverse=True)
+        for i, run in enumerate([run for run in runs if run.stamps] + fresh):
+            if not run.stamps and i >= AT_ONCE and time.monotonic() - now > SLICE:
+                more = True  # the page shows the newest, and the others as they come
+                break
             busy = run.entry.get("state") == "running" or (run.columns is not None and not run.columns.complete)
             if not busy and now - run.looked < SLOW:
                 continue

@@ -256,6 +256,23 @@ class CompiledEngine(Engine):
     def algo_of(self, k: int) -> Algorithm:
         return self.algo if self.variants is None else self.variants[k]
 
+    def set_variants(self, variants: list[Algorithm]) -> None:
+        """Go on with other float hyper-parameters of each learner; the program stays the same."""
+        self.variants, self.stacked = variants, self.stack(variants)
+
+    def take_over(self, sources: list[int]) -> None:
+        """Let learner k go on with what learner `sources[k]` has learned: networks, optimiser, normalisers, replay. Its
+        random key, its clock and its environments with their running sums stay its own."""
+        rows = np.asarray(sources)
+
+        def taken(tree: PyTree) -> PyTree:
+            return jax.tree.map(lambda x: x[rows], tree)
+
+        state, own = self.state, self.algo.by_env or ()
+        aux = {name: x if name in own else taken(x) for name, x in state.aux.items()}
+        new = state.replace(models=taken(state.models), norm=taken(state.norm), aux=aux, replay=taken(state.replay))
+        self.place(new, self.carry)
+
     def actor_params(self, k: int) -> PyTree:
         """The parameters that learner k acts with, on the one device where policies are evaluated."""
         return self.algo.actor_params(self.at(jax.tree.map(lambda x: x.addressable_data(0), self.state), k))

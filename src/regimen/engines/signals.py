@@ -1,4 +1,5 @@
-"""Ctrl+C and SIGTERM: finish the update, save, leave with 130 or 143; during compilation, leave at once.
+"""Ctrl+C and SIGTERM: finish the update, save, leave with 130 or 143; during compilation, leave at once. SIGUSR1, with
+which schedulers warn: save and go on.
 
 A signal cannot interrupt Python while the main thread is inside the compiler. A watcher thread reads the signal's byte
 from a pipe instead, and ends the process itself when the main thread does not get to it in time. The watcher ends with
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 GRACE_SECONDS = 8.0
 INTERRUPTED = (130, 143)  # exit codes of what a signal ended: SIGINT, SIGTERM
+WARNING = getattr(signal, "SIGUSR1", None)  # Windows has none
 
 
 class Terminated(KeyboardInterrupt):
@@ -38,6 +40,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.requested = 0
+        self.warned = False
         self.busy: Callable[[], bool] = lambda: True  # until there is a session there is nothing to finish
         self.last_words: Callable[[int], None] = lambda number: None
         self.done = threading.Event()
@@ -49,6 +52,8 @@ class Signals:
         self.reader, self.writer = socket.socketpair()
         self.writer.setblocking(False)
         self.old = {s: signal.signal(s, self.note) for s in (signal.SIGINT, signal.SIGTERM)}
+        if WARNING is not None:
+            self.old[WARNING] = signal.signal(WARNING, self.warn)
         self.old_fd = signal.set_wakeup_fd(self.writer.fileno(), warn_on_full_buffer=False)
         self.watcher = threading.Thread(target=self.watch, name="signals", daemon=True)
         self.watcher.start()
@@ -75,6 +80,15 @@ class Signals:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt  # asked twice: leave without saving
         self.requested = number
+
+    def warn(self, number: int, frame: object) -> None:
+        """Remember that the process may end soon. Unheard it would end the process now, also where no run is going."""
+        self.warned = True
+
+    def take_warning(self) -> bool:
+        """Whether there was a warning since this was asked last."""
+        warned, self.warned = self.warned, False
+        return warned
 
     def arrivals(self) -> Iterator[int]:
         """Numbers of the signals as they arrive, until the context ends."""

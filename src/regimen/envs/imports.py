@@ -11,7 +11,27 @@ from types import ModuleType
 from typing import Any
 
 from regimen.config import trust
+from regimen.config.catalogue import ENVS
 from regimen.errors import ConfigError, EnvError, UntrustedError, nearest
+
+OBJECT = "python:"  # begins the id of an environment that only the user's program can make
+
+
+def import_string(thing: Any) -> str:
+    """`module:name` of a class or function; a string as it is."""
+    return thing if isinstance(thing, str) else f"{thing.__module__}:{thing.__qualname__}"
+
+
+def portable_env(env: str, who: str) -> str:
+    """An id that makes the environment in any process; refused where there is none. `who` cannot make it."""
+    target = ENVS[env].target if env in ENVS else env
+    name = env if isinstance(target, str) and env not in ENVS else import_string(target)
+    if name.startswith((OBJECT, "__main__:")) or "<" in name:
+        raise ConfigError(
+            f"{who} make the environment by themselves and cannot make {env}, which lives in this program; "
+            "put it into a module and name it as module:factory"
+        )
+    return name
 
 
 def load(target: str) -> Any:

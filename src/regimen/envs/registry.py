@@ -5,6 +5,7 @@ Jax-free at import: an import string is resolved when its environment is asked f
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from regimen.errors import ConfigError, EnvError
 if TYPE_CHECKING:
     import gymnasium
 
+    from regimen.envs.copies import Copies
     from regimen.envs.protocol import Env, NativeEnv
     from regimen.types import PyTree
 
@@ -55,6 +57,7 @@ class EnvHandle:
     agents: tuple[str, ...] = ()  # names, where there are several
     copies: int = 0  # most that can be open in one process; 0: any number
     env_args: Arguments = field(default_factory=dict)  # with `id`, what makes the same environment again
+    make_copies: Callable[[int], Copies] | None = None  # where they are not those of `make_host` in this process
 
     @property
     def kind(self) -> Literal["native", "host"]:
@@ -116,6 +119,12 @@ def handle_on(name: str, target: Any, env_args: Mapping[str, object] | None) -> 
             if trust.judged() is not None and ":" in identifier:
                 required_env(maker)
             return parallel_handle(name, maker, args)
+        if kind == "envpool":
+            from regimen.envs.adapters.envpool import PoolCopies, PoolEnv, PoolTask
+
+            task = PoolTask(identifier, args, name)
+            handle = host_handle(name, lambda: PoolEnv(task), args)
+            return dataclasses.replace(handle, make_copies=lambda n: PoolCopies(task, n))
         make, args = gym_factory(identifier, args, name)
         return host_handle(name, make, args)
     if isinstance(target, gymnasium.vector.VectorEnv):
@@ -143,10 +152,10 @@ def handle_on(name: str, target: Any, env_args: Mapping[str, object] | None) -> 
 
 
 def locate(env: EnvLike) -> tuple[str, Any]:
-    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `PREFIX:FILE` (see
+    """(id, target) of a registered name, `gym:ID`, `gymnax:ID`, `pettingzoo:MODULE`, `envpool:ID`, `PREFIX:FILE` (see
     `catalogue.FILES`), `module:factory`, `file.py:factory` or an object.
 
-    The target is an object, or for the first three prefixes that very string.
+    The target is an object, or for the first four prefixes that very string.
     """
     if not isinstance(env, str):
         trust.vouch(name_of(env))
@@ -154,7 +163,7 @@ def locate(env: EnvLike) -> tuple[str, Any]:
     env = full_name(env) or env
     trust.vouch(env)
     name, target = (env, ENVS[env].target) if env in ENVS else (anchored(env), env)
-    if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:")):
+    if not isinstance(target, str) or target.startswith(("gym:", "gymnax:", "pettingzoo:", "envpool:")):
         return name, target
     prefix, colon, file = target.partition(":")
     if prefix in FILES:

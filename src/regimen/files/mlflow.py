@@ -53,6 +53,11 @@ class MirrorResult:
     warning: str | None = None
     rows: int = 0  # sent by this mirror
 
+    @property
+    def where(self) -> str:
+        """Where the run is to be looked at."""
+        return f"{self.uri}   (mlflow ui --backend-store-uri {self.uri})"
+
 
 class Mirror:
     """One run in MLflow. No method raises or blocks, except `finish`, which waits at most `timeout` seconds."""

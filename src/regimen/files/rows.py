@@ -1,4 +1,4 @@
-"""The rows of metrics.jsonl that MLflow gets: read on from where the last reading ended, a part of a long run."""
+"""The rows of metrics.jsonl that trackers get: read on from where the last reading ended, a part of a long run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHOLE = 320  # rows and evaluations up to here are all mirrored
 PLACE = ("updates", "env_steps", "time/unix_time")
 CHUNK = 1 << 18  # bytes that are read at once: what waits for a store lies in the file, not in memory
 SCHEDULE = (
-    f"MLflow gets every row of metrics.jsonl up to row {WHOLE} and from there on {WHOLE} each time the number of rows "
+    f"trackers get every row of metrics.jsonl up to row {WHOLE} and from there on {WHOLE} each time the number of rows "
     "grows by a factor of e, evaluations likewise, and the last row; --track.all-rows mirrors all"
 )
 

@@ -102,6 +102,16 @@ class Evaluation:
             lines.append(f"{name}  {x:.4g}" + (f" {words.interval(ends)}" if ends and ends[0] < ends[1] else ""))
         return lines
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures of `lines`."""
+        d = self.to_dict()
+        facts = {"return": f"{d['return_mean']:.2f} ± {d['return_std']:.2f}{words.interval(d['return_ci95'])}"}
+        facts |= {"length": f"{d['length_mean']:.1f}", "episodes": d["episodes"], "seed": self.seed}
+        if self.success is not None:
+            facts["success"] = f"{d['success_rate']:.3f}{words.interval(d['success_ci95'], '{:.3f}'.format)}"
+        facts |= {name: f"{x:.4g}{words.interval(d['metrics_ci95'][name])}" for name, x in d["metrics"].items()}
+        return words.notebook_table(f"{self.env}, {self.policy}", facts)
+
 
 def means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The mean of each."""
@@ -286,6 +296,28 @@ def evaluate(
     """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
     environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy.
     `trust`: also code that their files name and that is not installed may run."""
+    handle, learned, which = subject(target, policy, env_args or {}, checkpoint, tracking_uri, env)
+    if learned is not None:
+        return evaluate_policy(handle, learned, episodes, seed, which)
+    if not isinstance(policy, str):
+        names = ", ".join(["random", *handle.baselines])
+        raise ConfigError(
+            f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
+        )
+    with contextlib.closing(baseline_evaluator(handle, policy)) as evaluator:
+        return evaluator((), seed, episodes, policy=policy)
+
+
+def subject(
+    target: registry.EnvLike | Path,
+    policy: str | Policy | None,
+    env_args: Mapping[str, object],
+    checkpoint: str,
+    tracking_uri: str | None,
+    env: registry.EnvLike | None,
+) -> tuple[EnvHandle, Policy | None, str | None]:
+    """The environment that is played, the trained policy that plays it (None: a baseline is to), and which of a run's
+    policies that is."""
     learned = policy if isinstance(policy, Policy) else None
     origin, which = {}, None
     if isinstance(target, str) and target.startswith("models:/"):
@@ -296,16 +328,7 @@ def evaluate(
         of_run = (Path(target) / "config.yaml").exists()
         origin = read_config(Path(target)) if of_run else read_policy(Path(target)).meta
         which = checkpoint if of_run and policy is None else None
-    handle = environment(target, origin, env, env_args or {}, "evaluate")
-    if learned is not None:
-        return evaluate_policy(handle, learned, episodes, seed, which)
-    if not isinstance(policy, str):
-        names = ", ".join(["random", *handle.baselines])
-        raise ConfigError(
-            f"{handle.id} is an environment: name a policy with --policy ({names}) or give a run directory"
-        )
-    with contextlib.closing(baseline_evaluator(handle, policy)) as evaluator:
-        return evaluator((), seed, episodes, policy=policy)
+    return environment(target, origin, env, env_args, "evaluate"), learned, which
 
 
 def evaluate_policy(

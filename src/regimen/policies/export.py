@@ -2,14 +2,16 @@
 its own."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from regimen import spaces
+from regimen.config.domains import domains, load
+from regimen.errors import ConfigError, nearest
 from regimen.files.run_dir import read_metrics, read_summary, versions
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json, check_free, filling, plain, utc_now, write_atomic, write_json
-from regimen.policies.policy import load_policy
+from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
 from regimen.words import clock, interval, score
 
@@ -20,15 +22,20 @@ OF_THE_RUN = (*COUNTS, "stop_reason", "stop_detail", "converged", *STREAKS)
 
 
 def export_policy(
-    run: str | Path, out: str | Path | None = None, checkpoint: str = "best", program: str = "policy"
+    run: str | Path,
+    out: str | Path | None = None,
+    checkpoint: str = "best",
+    program: str = "policy",
+    form: str | None = None,
 ) -> Path:
     """Copy a run's policy to a folder of its own, with `metadata.json` and `README.md`; an existing one is left alone.
     All that `regimen.load_policy` needs is in it; with `program` `stablehlo` or `onnx` also a file that acts without
-    it."""
+    it, with `form` what a tool of the environment's field runs (`Domain.exports`)."""
     run = Path(run)
     path = run / "export" if out is None else Path(out)
     check_free(path)
     policy = load_policy(run, checkpoint)
+    write_form = form_of(form, policy) if form is not None else None
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
     about = metadata(run, policy.meta, read_summary(run), max(returns, default=None), checkpoint)
     text = readme(about)
@@ -39,9 +46,24 @@ def export_policy(
 
             about["program"] = write_program(policy, folder, program).name
             text += "\n" + template(f"readme_{program}.md")
+        if write_form is not None:
+            about["form"], about["form_file"] = form, write_form(policy, folder).name
+            text += f"\n`{about['form_file']}` is the policy as {form}: its first lines say how it is used.\n"
         write_json(folder / "metadata.json", about)
         write_atomic(folder / "README.md", text)
     return path
+
+
+def form_of(form: str, policy: Policy) -> Callable[[Policy, Path], Path]:
+    """The function that writes a policy in a form of its environment's field."""
+    forms = {name: (d, entry) for d in domains().values() for name, entry in d.exports.items()}
+    if form not in forms:
+        raise ConfigError(f"--as: unknown form '{form}'{nearest(form, forms)}")
+    domain, entry = forms[form]
+    if not domain.owns(str(policy.meta.get("env"))):
+        names = ", ".join(domain.environments)
+        raise ConfigError(f"--as {form}: it is for policies of {names}; this one is of {policy.meta.get('env')}")
+    return load(entry.target)
 
 
 def template(name: str) -> str:

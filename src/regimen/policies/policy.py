@@ -32,7 +32,8 @@ from regimen.files.checkpoint import Checkpoints, digest, verify
 from regimen.files.sealed import brief, load_object, reading, seal, unseal
 from regimen.files.storage import Json
 from regimen.trees import flatten, unflatten
-from regimen.types import PyTree, Spec
+from regimen.types import Array, PyTree, Spec
+from regimen.words import notebook_table
 
 SCHEMA = 2  # 1 had no digest of config.json
 ORIGIN = ("env", "env_args", "seed", "env_steps")  # where a policy comes from
@@ -69,9 +70,13 @@ class Policy(Answering):
         """Forget: the next observations are the first of their episodes. Without effect on a feed-forward policy."""
         self.memory = None
 
-    def act(self, obs: PyTree, *, greedy: bool = True, mask: PyTree = None) -> PyTree:
+    def act(
+        self, obs: PyTree, *, greedy: bool = True, mask: PyTree = None, deterministic: bool | None = None
+    ) -> PyTree:
         """The action for one observation, in the environment's own form (an int, or an array). With several agents
-        `obs` may be a dictionary of those that act, and so may `mask`; then so is the action."""
+        `obs` may be a dictionary of those that act, and so may `mask`; then so is the action. `deterministic` is
+        another name of `greedy`."""
+        greedy = greedy if deterministic is None else deterministic
         if self.is_by_agent(obs):
             return self.act_together(obs, greedy, mask or {})
         if isinstance(self.algo, policy_map.PolicyMap):
@@ -80,6 +85,57 @@ class Policy(Answering):
         if mask is not None:
             mask = spaces.mask_row(self.action_space, mask)[None]
         return row_of(self.act_batch(batch, greedy=greedy, mask=mask), 0)
+
+    def predict(
+        self,
+        obs: PyTree,
+        state: PyTree = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = True,
+        mask: PyTree = None,
+    ) -> tuple[PyTree, PyTree]:
+        """`(action, state)` as Stable-Baselines3 has it, for one observation or a batch of them. The state is what a
+        recurrent policy remembers, None of a feed-forward one: hand it back with the next observation. Where
+        `episode_start` is true it begins anew. `act` remembers by itself, and this does not touch what it remembers."""
+        if self.is_by_agent(obs):
+            raise ConfigError("predict takes no dictionary of agents; use act")
+        single = not self.is_batch(obs)
+        batch = jax.tree.map(lambda x: np.asarray(x)[None], self.observe(obs)) if single else obs
+        if mask is not None and single:
+            mask = spaces.mask_row(self.action_space, mask)[None]
+        remembered, self.memory = self.memory, state
+        if state is not None and episode_start is not None:
+            starts = np.atleast_1d(np.asarray(episode_start, bool))
+            blank = self.algo.initial_carry((len(starts),))
+            self.memory = jax.tree.map(lambda new, old: np.where(_as(starts, old), new, old), blank, state)
+        try:
+            actions, after = self.act_batch(batch, greedy=deterministic, mask=mask), self.memory
+        finally:
+            self.memory = remembered
+        return row_of(actions, 0) if single else actions, after if jax.tree.leaves(after) else None
+
+    def is_batch(self, obs: PyTree) -> bool:
+        """Whether there are several observations side by side."""
+        try:
+            self.observe(obs)
+        except EnvError:
+            try:
+                self.observe(obs, batched=True)
+            except EnvError:
+                return False
+            return True
+        return False
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what the policy is for, and where it comes from."""
+        facts = {
+            "observes": spaces.describe(self.observation_space),
+            "acts": spaces.describe(self.action_space),
+            "agents": ", ".join(self.agents) or None,
+            "env steps": self.meta.get("env_steps"),
+            "seed": self.meta.get("seed"),
+        }
+        return notebook_table(f"{self.meta.get('algorithm')} policy for {self.meta.get('env')}", facts)
 
     def observe(self, obs: PyTree, batched: bool = False) -> PyTree:
         """The observation, or a batch of them, as the policy takes it; EnvError where its shape is another."""
@@ -91,7 +147,7 @@ class Policy(Answering):
             shape = spaces.shape_of(spaces.leaves(self.observation_space)[name])
             if part.shape[batched:] != shape:
                 what, lead = f"the part '{name}' of the observation" if name else "the observation", "N, " * batched
-                expected = f"({lead}{', '.join(map(str, shape))})"
+                expected = f"({lead}{', '.join(map(str, shape))}{',' * (len(shape) == 1 and not batched)})"
                 raise EnvError(f"{what} has shape {part.shape}; this policy expects {expected}")
         return cast
 
@@ -143,6 +199,11 @@ class Policy(Answering):
         """Write it to a folder, with what it says of its origin."""
         origin = {name: self.meta[name] for name in ORIGIN if name in self.meta}
         save_policy(path, self.meta["algorithm"], self.algo, self.params, origin)
+
+
+def _as(flags: np.ndarray, rows: Array) -> np.ndarray:
+    """Flags [N] as they meet rows [N, ...]."""
+    return flags.reshape(flags.shape + (1,) * (rows.ndim - 1))
 
 
 def row_of(actions: PyTree, i: int) -> PyTree:

@@ -10,9 +10,8 @@ from typing import Any, TypeGuard
 from regimen.config.domains import effective
 from regimen.engines import device
 from regimen.envs import registry
+from regimen.envs.imports import OBJECT
 from regimen.errors import ConfigError, StorageError
-
-OBJECT = "python:"  # begins the id of an environment object that only the user's program can make again
 
 
 def is_run(target: object) -> TypeGuard[str | Path]:

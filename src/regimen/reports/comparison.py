@@ -16,6 +16,7 @@ from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import RunFiles
 from regimen.files.sealed import reads
 from regimen.files.storage import dotted
+from regimen.reports.equivalence import Pair, pairs_of
 from regimen.reports.plots import LoggedRun, is_number
 from regimen.statistics import (
     Estimate,
@@ -119,15 +120,17 @@ class Task:
     start: float | None = None  # mean of the first evaluations
     goal: float | None = None  # what efficiency is measured against
     goal_is: str = "best"  # or the environment's return threshold
+    equivalence: list[Pair] = field(default_factory=list)  # of every two groups, where a margin was asked for
 
     def rank(self, group: Group) -> int:
         """1 is best; equal groups have the same."""
         return 1 + [g.iqm.value for g in self.groups].index(group.iqm.value)
 
     def to_dict(self) -> dict[str, object]:
-        out = {"env": self.env, "start": self.start, "goal": self.goal, "goal_is": self.goal_is}
+        out: dict[str, object] = {"env": self.env, "start": self.start, "goal": self.goal, "goal_is": self.goal_is}
         groups = [g.to_dict() for g in self.groups]
-        return out | {"groups": groups, "probability_of_improvement": cells(self.better)}
+        out |= {"groups": groups, "probability_of_improvement": cells(self.better)}
+        return out | ({"equivalence": [pair.to_dict() for pair in self.equivalence]} if self.equivalence else {})
 
 
 def cells(better: list[list[Estimate | None]]) -> list[list[dict[str, object] | None]]:
@@ -164,6 +167,12 @@ class Comparison:
 
         return lines(self)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the ranking, and in words which is better."""
+        from regimen.reports.comparison_report import notebook
+
+        return notebook(self)
+
     def save(self, folder: str | Path) -> list[Path]:
         """`compare.csv`, `compare.md`, `compare.html`, `compare.json` and, with matplotlib, `compare.png`."""
         from regimen.reports.comparison_report import save
@@ -177,13 +186,17 @@ def compare(
     by: str | Sequence[str] | None = None,
     metric: str = "return_mean",
     lower: bool | None = None,
+    margin: float | None = None,
 ) -> Comparison:
     """Compare run directories, or folders of them (`--seeds` groups, `regimen train NAME/all`).
 
     `by` are configuration keys that make the groups (`algo.lr`; `name` for what is named in `runs`), by default
     environment and algorithm, and where that leaves one group, what is named. `metric` is any evaluation metric,
-    `lower` says that smaller is better (by default what the environment declares).
+    `lower` says that smaller is better (by default what the environment declares). `margin` is a difference that would
+    not matter: two one-sided tests say of every two groups whether they are equivalent within it.
     """
+    if margin is not None and not 0.0 < margin < math.inf:
+        raise ConfigError(f"margin: {margin:g} is out of range; it must be above 0")
     every = read_runs([runs] if isinstance(runs, (str, Path)) else runs)
     notes: list[str] = []
     evaluated = [run for run in every if run.values]
@@ -198,6 +211,9 @@ def compare(
     if lower is None:
         lower = any(run.metrics[metric].better == "lower" for run in measured if metric in run.metrics)
     tasks = [make_task(env, runs, keys, metric, lower, notes) for env, runs in by_task(measured, keys).items()]
+    if margin is not None:
+        for task in tasks:
+            task.equivalence = pairs_of(task.groups, metric, margin)
     result = Comparison(metric, lower, keys, tasks, notes=notes)
     if len(tasks) > 1:
         notes.append(f"{len(tasks)} environments: each is compared by itself")

@@ -48,7 +48,7 @@ def tables(c: Comparison, details: bool = True) -> list[Table]:
         out.append(improvement_table("All environments", list(c.overall), c.overall_better))
     out.append(metric_table(c, details))
     out += [improvement_table(t.env, [g.label for g in t.groups], t.better) for t in c.tasks if len(t.groups) > 1]
-    return out
+    return out + [equivalence_table(t) for t in c.tasks if t.equivalence]
 
 
 def ranking(c: Comparison) -> Table:
@@ -101,6 +101,19 @@ def improvement_table(env: str, labels: Sequence[str], better: list[list[Estimat
     return Table(["", *labels], rows, f"{env}: probability that a run of the row beats one of the column")
 
 
+def equivalence_table(task: Task) -> Table:
+    """A row for each pair of groups: how far their means are apart, and whether that is less than the margin."""
+    rows = []
+    for pair in task.equivalence:
+        d = pair.difference
+        estimate = in_words(Estimate.of(d.value, (d.low, d.high)))
+        p = "" if np.isnan(d.p) else f"{d.p:.2g}"
+        rows.append([f"{pair.second} less {pair.first}", estimate, pair.over, p, d.verdict])
+    margin = task.equivalence[0].difference.margin
+    head = ["means", "difference (95%)", "over", "p", "verdict"]
+    return Table(head, rows, f"{task.env}: equivalent within {margin:g}? (two one-sided tests)")
+
+
 def lines(c: Comparison) -> list[str]:
     """Aligned columns for a terminal or a pipe."""
     out: list[str] = []
@@ -142,6 +155,11 @@ def explanations(c: Comparison) -> list[str]:
         note = f"of the way from the first evaluation to {to}; area is its mean over all steps"
         out.append(f"area and steps to a share: {note}")
     return out
+
+
+def notebook(c: Comparison) -> str:
+    """The ranking and the verdicts as the HTML that a notebook shows."""
+    return ranking(c).html() + "".join(f"<p>{escape(text)}</p>" for text in verdicts(c))
 
 
 def markdown(c: Comparison) -> str:

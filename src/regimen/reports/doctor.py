@@ -23,8 +23,11 @@ from regimen.words import plural, size
 CORE = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "gymnasium", "rich", "tyro", "pyyaml", "safetensors")
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it is for
     "tracking": (("mlflow", "matplotlib"), "runs mirrored into MLflow, models registered"),
+    "tensorboard": (("tensorboardX",), "runs as TensorBoard event files: --track tensorboard"),
+    "wandb": (("wandb",), "runs in Weights & Biases: --track wandb"),
     "plots": (("matplotlib",), "curves and reports with pictures"),
     "gymnax": (("gymnax",), "environments gymnax:ID"),
+    "envpool": (("envpool",), "environments envpool:ID"),
     "gym": (("Box2D",), "Gymnasium's Box2D environments"),
     "ray": (("ray",), "--engine ray: workers on this machine or a cluster"),
     "multi-agent": (("pettingzoo", "mpe2"), "environments pettingzoo:MODULE"),

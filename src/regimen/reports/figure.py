@@ -77,4 +77,11 @@ def signature(figure: Figure, text: str) -> None:
 
 def step_axis(ax: Axes) -> None:
     """Label the x axis with counts such as `20k`."""
-    ax.xaxis.set_major_formatter(lambda value, _: count(value))
+    from matplotlib.ticker import FuncFormatter
+
+    def text(value: float, place: int | None) -> str:
+        """A count; with all its digits where two ticks would read alike."""
+        ticks = [tick for tick in ax.get_xticks() if tick == int(tick)]
+        return count(value) if len({count(tick) for tick in ticks}) == len(ticks) else f"{value:,.0f}"
+
+    ax.xaxis.set_major_formatter(FuncFormatter(text))

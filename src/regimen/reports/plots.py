@@ -326,16 +326,32 @@ def plot_run(run_dir: Path) -> list[Path]:
                 paths.append(kit.save(figure, folder / f"{name}.png"))
         if paths:
             names = [name for name in PLOTS if folder / f"{name}.png" in paths]
-            rows = max(2, -(-len(names) // 3))
-            figure = kit.blank(14, 3.6 * rows)
-            figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
-            for name, ax in zip(names, kit.panels(figure, len(names), 3, rows)):
-                PLOTS[name](ax, run)
-                if ax.get_legend() is not None:
-                    ax.legend(loc="best", fontsize=8)
-            kit.headline(figure, describe(run), size=13)
-            paths.append(kit.save(figure, folder / "overview.png"))
+            paths.append(kit.save(overview(run, names), folder / "overview.png"))
     return paths
+
+
+def overview(run: LoggedRun, names: Sequence[str]) -> Figure:
+    """Draw these plots side by side."""
+    rows = max(2, -(-len(names) // 3))
+    figure = kit.blank(14, 3.6 * rows)
+    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1, hspace=0.06, wspace=0.04)
+    for name, ax in zip(names, kit.panels(figure, len(names), 3, rows)):
+        PLOTS[name](ax, run)
+        if ax.get_legend() is not None:
+            ax.legend(loc="best", fontsize=8)
+    kit.headline(figure, describe(run), size=13)
+    return figure
+
+
+@reads
+def figure_of(run_dir: Path) -> Figure:
+    """Draw every plot of a run that has data as one figure, and write nothing."""
+    run = LoggedRun(run_dir)
+    with kit.style():
+        names = [name for name, draw in PLOTS.items() if draw(kit.blank(7, 4).subplots(), run)]
+        if not names:
+            raise StorageError(f"nothing to plot: {run.path} has logged nothing")
+        return overview(run, names)
 
 
 def component_grid(run: LoggedRun) -> Figure:
@@ -365,7 +381,14 @@ def describe(run: LoggedRun) -> str:
 
 
 def plot_group(dirs: Sequence[Path], out: Path) -> Path:
-    """Mean return over the runs (seeds) with its 95% bootstrap band, as a PNG file `out` (or `return.png` in it).
+    """Write the figure of a group as a PNG file `out` (or `return.png` in it)."""
+    out = Path(out)
+    with kit.style():
+        return kit.save(group_figure(dirs), out if out.suffix.lower() == ".png" else out / "return.png")
+
+
+def group_figure(dirs: Sequence[Path]) -> Figure:
+    """Draw the mean return over the runs (seeds) with its 95% bootstrap band.
 
     The curves are the evaluations, or the training returns where a run has none. A run that stopped early keeps its
     last value, because a converged run is finished, not failed.
@@ -376,9 +399,8 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
     if not curves:
         raise StorageError(f"nothing to plot: none of the {len(runs)} runs has logged a return")
     grid, values = on_a_grid(curves)
-    out = Path(out)
-    out = out if out.suffix.lower() == ".png" else out / "return.png"
-    with kit.picture(out, 7, 4) as figure:
+    with kit.style():
+        figure = kit.blank(7, 4)
         ax = figure.subplots()
         for x, y in curves:
             ax.plot(*thin(LINE, x, y), color=kit.BLUE, linewidth=0.9, alpha=0.25)
@@ -389,7 +411,7 @@ def plot_group(dirs: Sequence[Path], out: Path) -> Path:
         _target(ax, runs[0])
         kind = "evaluation return" if name.startswith("eval/") else "training return"
         finish(ax, runs[0].title.rsplit(" · ", 1)[0], kind, legend=True)
-    return out
+    return figure
 
 
 def on_a_grid(curves: Sequence[Curve]) -> Curve:

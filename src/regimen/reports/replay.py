@@ -1,6 +1,8 @@
 """Episodes of a trained policy to look at: a table of every step, and an animation where the environment can draw."""
 
+import importlib.util
 import os
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -10,12 +12,13 @@ import gymnasium
 import jax
 import numpy as np
 
-from regimen.config.domains import effective
+from regimen.config.domains import domain_of, effective
 from regimen.engines import device
 from regimen.envs import registry
 from regimen.envs.adapters.compiled import zero_of
 from regimen.envs.adapters.gymnasium import to_gymnasium
 from regimen.envs.adapters.pettingzoo import ParallelNative, Team
+from regimen.envs.imports import OBJECT
 from regimen.envs.protocol import agents_of
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles
@@ -64,12 +67,9 @@ def replay(
         folder.mkdir(exist_ok=True)
         for number in range(seed, seed + episodes):
             path = folder / f"{start}seed-{number}.csv"
-            rows, frames, states = film(env, policy, number)
-            write_states = getattr(getattr(getattr(env, "env", None), "native", None), "write_states", None)
-            if isinstance(env, Team) and write_states:  # a table of its own, in the place of what agents saw and did
-                write_states(path, jax.device_get(states))
-            else:
-                Table.of_records(rows).write_csv(path)
+            shot = film(env, policy, number)
+            rows, frames = shot.rows, shot.frames
+            write_table(path, env, shot)
             if frames:
                 path = path.with_suffix(".gif")
                 write_gif(path, frames, min(fps, env.metadata.get("render_fps") or fps))
@@ -105,20 +105,86 @@ def drawing_env(name: str, args: dict[str, object], frames: bool = True) -> gymn
     return Team(ParallelNative(native, mode)) if agents_of(native) else to_gymnasium(native, render_mode=mode)
 
 
+class Limits(NamedTuple):
+    """What the replay may cost that a run leaves by itself."""
+
+    steps: int = 600
+    frames: int = 120
+    seconds: float = 15.0  # of computing; of waiting, too, four times as many
+    size: int = 4_000_000  # bytes of each file
+
+
 class Film(NamedTuple):
     """One greedy episode to look at."""
 
     rows: list[dict[str, Any]]  # of every agent at every step at which it acts
     frames: list[np.ndarray]  # empty where nothing can be drawn
     states: list[PyTree]  # of a native environment of several agents, the first included
+    every: int = 1  # steps from frame to frame
 
 
-def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
-    """Play one greedy episode; an environment of one agent is a team of one without a name."""
+def try_leave_replay(run: str | Path) -> tuple[list[Path], str | None]:
+    """`leave_replay` for the end of a training run: whatever an environment raises is a line to show."""
+    try:
+        return leave_replay(run), None
+    except Exception as error:  # of an environment or its renderer: a run does not end with it
+        return [], f"none: {' '.join(str(error).split())[:200] or type(error).__name__}"
+
+
+def leave_replay(run: str | Path, limits: Limits = Limits()) -> list[Path]:  # noqa: B008, it cannot change
+    """Write a short replay of a run's best policy, `replays/best.csv` and where frames can be drawn `best.gif`, and
+    return what was written: nothing where the environment cannot be drawn. What does not fit the limits is cut off."""
+    path = Path(run)
+    config = RunFiles.open(path).config
+    name = config["env"]
+    if name.startswith(OBJECT):  # an environment without a name cannot be made again
+        return []
+    domain = domain_of(name)
+    tabled = domain is not None and domain.tables is not None  # the page draws its tables
+    env = drawing_env(name, dict(config["env_args"]), frames=importlib.util.find_spec("PIL") is not None)
+    try:
+        if env.render_mode != "rgb_array" and not tabled:
+            return []
+        require_own(path)
+        folder = path / "replays"
+        folder.mkdir(exist_ok=True)
+        shot = film(env, load_policy(path), 0, limits)
+        paths = [write_table(folder / "best.csv", env, shot, limits.size)]
+        if shot.frames:
+            paths.append(folder / "best.gif")
+            fps = min(30, env.metadata.get("render_fps") or 30)
+            write_gif(paths[-1], shot.frames, max(1, round(fps / shot.every)), limits.size)
+        return paths
+    except OSError as e:
+        raise StorageError(f"cannot write {path / 'replays'}: {e.strerror or e}") from e
+    finally:
+        env.close()
+
+
+def write_table(path: Path, env: gymnasium.Env | Team, shot: Film, most: float = float("inf")) -> Path:
+    """Write the table of an episode: the environment's own of its states, or what agents saw and did. Rows that make
+    it larger than `most` bytes are left out."""
+    write_states = getattr(getattr(getattr(env, "env", None), "native", None), "write_states", None)
+    if isinstance(env, Team) and write_states:
+        write_states(path, jax.device_get(shot.states))
+        return path
+    table = Table.of_records(shot.rows)
+    size = len(table.first(1).csv())
+    table.first(max(1, int(min(len(shot.rows), most // size)))).write_csv(path)
+    return path
+
+
+def film(env: gymnasium.Env | Team, policy: Policy, seed: int, most: Limits | None = None) -> Film:
+    """Play one greedy episode, or as much of it as there may be; an environment of one agent is a team of one without a
+    name."""
     team = isinstance(env, Team)
     limits = (env.reward_components, env.max_episode_steps) if team else (("total",), registry.time_limit(env))
     source = HostSource(lambda: env, Episodes(1), 1, *limits)
     policy.reset()
+    every = 1
+    until = (0.0, 0.0) if most is None else (time.process_time() + most.seconds, time.monotonic() + 4 * most.seconds)
+    if most is not None:
+        every = -(-min(most.steps, source.limit or most.steps) // most.frames)
     rows, frames, states, before, hidden = [], [], [], (), {}
     for step, moment in enumerate(play_host(source, partial(decide, policy), seed, 1), -1):
         for k in np.flatnonzero(moment.row["valid"][0]):
@@ -128,9 +194,12 @@ def film(env: gymnasium.Env | Team, policy: Policy, seed: int) -> Film:
             rows.append(row | {name: int(moment.row[name][0, k]) for name in ("terminated", "truncated")})
         before, hidden = jax.tree.map(np.copy, source.obs), unseen(env)
         states.append(getattr(getattr(env, "env", None), "native_state", None))
-        if env.render_mode == "rgb_array":
+        if env.render_mode == "rgb_array" and ((step + 1) % every == 0 or moment.ended):
             frames.append(np.asarray(env.render()))
-    return Film(rows, frames, states)
+        late = time.process_time() > until[0] or time.monotonic() > until[1]
+        if most is not None and (late or step + 1 >= most.steps):
+            break
+    return Film(rows, frames, states, every)
 
 
 def decide(policy: Policy, source: HostSource) -> list[HostAction]:
@@ -160,9 +229,14 @@ def columns(name: str, value: PyTree) -> dict[str, float]:
     return out
 
 
-def write_gif(path: Path, frames: list[np.ndarray], fps: int) -> None:
+def write_gif(path: Path, frames: list[np.ndarray], fps: float, most: float = float("inf")) -> None:
+    """Write an animation; of one that is larger than `most` bytes every second frame is left out until it is not."""
     from PIL import Image  # comes with matplotlib
 
     images = [Image.fromarray(f).quantize(64) for f in frames]
     with replacing(path) as tmp:
-        images[0].save(tmp, save_all=True, append_images=images[1:], duration=1000 / fps, loop=0, optimize=True)
+        while True:
+            images[0].save(tmp, save_all=True, append_images=images[1:], duration=1000 / fps, loop=0, optimize=True)
+            if tmp.stat().st_size <= most or len(images) == 1:
+                return
+            images, fps = images[::2], fps / 2

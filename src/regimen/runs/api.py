@@ -22,13 +22,14 @@ from regimen.config.validation import validate
 from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals, Terminated
 from regimen.envs import registry
+from regimen.envs.imports import OBJECT
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import ENDED, RunFiles, read_config
 from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import check_free, require_own
-from regimen.policies.target import OBJECT, refuse_object, stored_env
-from regimen.runs import processes
+from regimen.policies.target import refuse_object, stored_env
+from regimen.runs import directory, processes
 from regimen.runs.build import make_engine
 from regimen.runs.directory import closing, copy_run, group_members, path_state, program_of, say_running
 from regimen.runs.learner import Learner, initial_from
@@ -104,10 +105,11 @@ def train_runs(
     paths: list[Path],
     seeds: list[int],
     trials: dict[str, TrainConfig] | None = None,
-    extended: bool = False,
+    ended: list[int] | None = None,
+    conduct: type[Session] = Session,
 ) -> list[Result]:
     """One session, all of it: see `steps_of_runs`."""
-    return finish(steps_of_runs(call, config, paths, seeds, trials, extended))
+    return finish(steps_of_runs(call, config, paths, seeds, trials, ended, conduct))
 
 
 def steps_of_runs(
@@ -116,13 +118,16 @@ def steps_of_runs(
     paths: list[Path],
     seeds: list[int],
     trials: dict[str, TrainConfig] | None = None,
-    extended: bool = False,
+    ended: list[int] | None = None,
+    conduct: type[Session] = Session,
 ) -> Steps[list[Result]]:
     """One session. What can be refused is refused before a directory is made. `trials` are the configurations of the
     runs by label, where they differ in numbers of the algorithm. A run directory that is there already is continued;
-    one that has ended stays as it is, and has its place in the program, whose last digits depend on its width."""
+    one that has ended (or is among `ended`) stays as it is, and has its place in the program, whose last digits depend
+    on its width. `conduct` makes the session; one in which learners take over from each other says so by `depend`."""
     require_own(call.path)
-    ended = [] if extended else [k for k, path in enumerate(paths) if path_state(path) in ENDED]
+    if ended is None:
+        ended = [k for k, path in enumerate(paths) if path_state(path) in ENDED]
     if len(ended) == len(paths):
         return [Result(path, read_sealed(path / "summary.json")) for path in paths]
     configs = list(trials.values()) if trials else [config.replace(seed=seed, seeds=None) for seed in seeds]
@@ -136,7 +141,9 @@ def steps_of_runs(
         processes.begin(config, seeds)
         engine = make_engine(config, call.handle, seeds, signals.is_requested, **more)
         begun_before = [(path / "config.yaml").is_file() for path in paths]
-        program = {"program": {"learners": len(seeds), "varied": "variants" in more}} if len(seeds) > 1 else {}
+        width = {"learners": len(seeds), "varied": "variants" in more}
+        depend = {"depend": True} if conduct.depend else {}
+        program = {"program": width | depend} if len(seeds) > 1 else {}
         files: dict[int, RunFiles] = {}
         for k, (path, one, old) in enumerate(zip(paths, configs, begun_before)):
             if k not in ended:
@@ -144,7 +151,7 @@ def steps_of_runs(
                 files[k] = RunFiles.open(path) if old else new()
                 files[k].lock()
         with closing(list(files.values())):
-            session = Session(call, config, engine, files, seeds, signals, trials)
+            session = conduct(call, config, engine, files, seeds, signals, trials)
             for k, learner in session.active.items():
                 if begun_before[k]:
                     take_up(session, learner, "latest", adopted=True)
@@ -339,6 +346,7 @@ def resume(
     may run."""
     begun = time.monotonic()
     path, console = Path(run_dir), console or Console(quiet=True)
+    directory.require_independent(path)
     members = group_members(path)
     if members:
         require_own(path)  # a seed that is a link is none of this group
@@ -378,7 +386,7 @@ def resume_group(call: Call, configs: list[TrainConfig], members: list[Path], ex
     first, (learners, varied) = configs[0], program_of(members[0])
     if learners > 1 and not varied and all(config.replace(seed=first.seed) == first for config in configs):
         seeds = list(range(first.seed, first.seed + learners))
-        return train_runs(call, first, [call.path / f"seed-{n}" for n in seeds], seeds, extended=extended)
+        return train_runs(call, first, [call.path / f"seed-{n}" for n in seeds], seeds, ended=[] if extended else None)
     results: list[Result] = []
     for path, config in zip(members, configs):
         if path_state(path) in ENDED and not extended:

@@ -19,6 +19,7 @@ from regimen.engines.multihost import SharedEngine
 from regimen.engines.native import NativeEngine
 from regimen.engines.ray.cluster import require_ray
 from regimen.envs.check import check_env
+from regimen.envs.processes import in_processes
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, RegimenError
 from regimen.policies.policy import load_frozen
@@ -62,6 +63,7 @@ def make_engine(
     def init(key: Array, one: Algorithm = algo) -> State:
         return adopt(one.init(key))
 
+    handle = in_processes(handle, config.rollout.processes, regimen.num_envs)
     if config.engine.distributed:
         if course is not None:
             raise ConfigError("curriculum: workers do not follow one; use --engine local")
@@ -82,10 +84,7 @@ def make_engine(
             return engine
         if config.rollout.lag:
             raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
-        components, limit = handle.reward_components, handle.max_episode_steps
-        metrics, host = handle.metric_reductions, handle.make_host
-        assert host is not None
-        source = HostSource(host, schedule, regimen.num_envs, components, limit, stop_requested, metrics)
+        source = HostSource.of(handle, schedule, regimen.num_envs, stop_requested)
         engine = HostEngine(algo, source, seeds[0], init)
         engine.regimen = regimen
         return engine

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from regimen.config import layers
-from regimen.errors import StorageError
+from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import RunFiles, write_config
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import check_free
@@ -57,6 +57,16 @@ def program_of(path: Path) -> tuple[int, bool]:
     if not isinstance(learners, int) or not 1 < learners <= MOST_LEARNERS:
         return 1, False
     return learners, program.get("varied") is True
+
+
+def require_independent(path: Path) -> None:
+    """Refuse to continue alone a run that took over from others of its program."""
+    program = read_sealed(path / "status.json").get("program")
+    if isinstance(program, dict) and program.get("depend") is True:
+        raise ConfigError(
+            f"{path} is a member of a population and does not go on alone: `regimen sweep --out {path.parent}` "
+            f"continues all of it, `regimen train --init-from {path}` starts from its policy"
+        )
 
 
 def group_members(path: Path) -> list[Path]:

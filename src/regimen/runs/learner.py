@@ -22,6 +22,9 @@ from regimen.files.rows import SCHEDULE
 from regimen.files.run_dir import RunFiles
 from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import Json, read_json, write_atomic
+from regimen.files.tensorboard import TensorBoard
+from regimen.files.trackers import Follower, TrackedRun, Tracker
+from regimen.files.weights_and_biases import WeightsAndBiases
 from regimen.policies.evaluate import Evaluation, interval
 from regimen.policies.export import described
 from regimen.policies.policy import read_files, read_policy, require_match, save_policy
@@ -29,6 +32,8 @@ from regimen.runs.ledger import Ledger, Row
 from regimen.runs.stopping import Stop
 from regimen.statistics import mean_interval, sample_interval
 from regimen.types import PyTree, State
+
+FOLLOWERS: dict[str, type[Follower]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 class Learner:
@@ -42,7 +47,8 @@ class Learner:
         self.best_params: PyTree = None  # on the host
         self.lesson: dict[str, float] | None = None  # values of the curriculum in the last update
         self.stage: int | None = None  # of an algorithm that learns in stages
-        self.mirror: Mirror | None = None
+        self.mirror: Mirror | None = None  # in MLflow
+        self.trackers: dict[str, Tracker] = {}  # all, MLflow among them
         self.evaluations: dict[str, Evaluation] = {}  # at the end: of the best and of the final policy
 
     @property
@@ -67,12 +73,17 @@ class Learner:
         num_envs = str(self.engine.regimen.num_envs)
         return identity(self.config, self.handle) | {"num_envs": num_envs, "curriculum": course or "none"}
 
-    def start_mirror(self, name: str, warn: Callable[[str], None]) -> None:
+    def start_trackers(self, name: str, warn: Callable[[str], None]) -> None:
         track = self.config.track
         params = to_dict(self.config) | {"seed": self.seed}
         experiment = track.experiment or self.handle.id
-        self.mirror = Mirror(track.uri, experiment, name, self.path, params, warn=warn, all_rows=track.all_rows)
-        if not track.all_rows:
+        if "mlflow" in track.names:
+            self.mirror = Mirror(track.uri, experiment, name, self.path, params, warn=warn, all_rows=track.all_rows)
+            self.trackers["MLflow"] = self.mirror
+        run = TrackedRun(self.path, name, experiment, params, track.all_rows, track.online)
+        for tracker in (FOLLOWERS[one] for one in track.names if one in FOLLOWERS):
+            self.trackers[tracker.label] = tracker(run, warn)
+        if self.trackers and not track.all_rows:
             self.files.event(SCHEDULE)
 
     def moves(self, progress: Progress) -> list[str]:

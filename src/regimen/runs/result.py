@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
+import math
+import sys
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regimen import errors
 from regimen.envs.metric import Metric, from_table
-from regimen.errors import RegimenError, StorageError
+from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.files.console import Console
 from regimen.files.mlflow import Mirror
 from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
@@ -21,10 +25,16 @@ from regimen.files.storage import Json, read_json
 from regimen.files.stores import default_uri, registry_name, without_password
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
-from regimen.reports.plots import plot_group, try_plot_run
+from regimen.reports.plots import figure_of, group_figure, plot_group, try_plot_run
+from regimen.reports.replay import try_leave_replay
 from regimen.reports.run_report import write_report
 from regimen.runs.learner import Learner
 from regimen.statistics import bootstrap_interval, iqm
+from regimen.words import count, notebook_table, score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 @dataclasses.dataclass
@@ -72,6 +82,39 @@ class Result:
         """The best policy by evaluation."""
         return load_policy(self.run_dir)
 
+    def plot(self) -> Figure:
+        """The curves of the run as a matplotlib figure; of several seeds, their mean with its interval."""
+        figure = group_figure([run.run_dir for run in self.runs]) if self.runs else figure_of(self.run_dir)
+        if "IPython" in sys.modules:  # it shows figures once somebody has imported this
+            importlib.import_module("matplotlib.pyplot")
+        return figure
+
+    def to_pandas(self) -> DataFrame:
+        """Every logged point as a row of a pandas table; of several seeds, with a column `seed`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError("to_pandas needs pandas: pip install pandas") from error
+        if not self.runs:
+            return pandas.DataFrame(self.history)
+        rows = [{"seed": run.summary.get("seed")} | row for run in self.runs for row in run.history]
+        return pandas.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what came of the run, and where it is."""
+        s = self.summary
+        mean, std = s.get("eval_return_mean"), s.get("eval_return_std")
+        steps = s.get("env_steps")
+        facts = {
+            "evaluation return": None if mean is None else score(mean) + ("" if std is None else f" ± {score(std)}"),
+            "solved": s.get("solved"),
+            "env steps": ", ".join(map(count, steps if isinstance(steps, list) else [steps or 0])),
+            "seconds": s.get("wall_seconds"),
+            "stopped": s.get("stop_detail") or s.get("stop_reason") or ", ".join(map(str, s.get("stop_reasons", ()))),
+            "run directory": self.run_dir,
+        }
+        return notebook_table(f"{s.get('env')} with {s.get('algo')}", facts)
+
 
 def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Result:
     """Write the summary and the last word of status.json."""
@@ -112,6 +155,10 @@ def deliver(learner: Learner, summary: Json, plots: bool) -> list[str]:
             pictures, warning = try_plot_run(path)
             artifacts += pictures
             lines.append(f"curves   {warning or path / 'plots' / 'overview.png'}")
+        if plots and learner.config.log.replay and not learner.diverged:
+            pictures, warning = try_leave_replay(path)
+            artifacts += pictures
+            lines += [f"replay   {warning or pictures[-1]}"] if warning or pictures else []
         report = write_report(path)
         artifacts.append(report)
         lines.append(f"report   {report}")
@@ -122,12 +169,16 @@ def deliver(learner: Learner, summary: Json, plots: bool) -> list[str]:
 
 
 def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str]:
-    """Finish the MLflow run and register a converged policy."""
+    """Finish the run in every tracker, and register a converged policy in MLflow."""
+    state = {"state": "diverged" if learner.diverged else "finished"}
+    others = {label: tracker for label, tracker in learner.trackers.items() if tracker is not learner.mirror}
+    deliveries = {label: tracker.finish(summary | state, []) for label, tracker in others.items()}
+    written = [f"{label}   {one.where}" for label, one in deliveries.items() if one.warning is None]
     if learner.mirror is None:
-        return []
+        return written
     name = learner.config.track.model_name or f"{learner.handle.id}-{learner.config.algorithm}"
     result = learner.mirror.finish(
-        summary | {"state": "diverged" if learner.diverged else "finished"},
+        summary | state,
         artifacts,
         learner.path / "policy",
         register=name,
@@ -136,11 +187,11 @@ def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str
     )
     lines = []
     if result.run_id:
-        lines.append(f"MLflow   {result.uri}   (mlflow ui --backend-store-uri {result.uri})")
+        lines.append(f"MLflow   {result.where}")
     if result.model_version:
         alias = ", now @champion" if result.alias_moved else ""
         lines.append(f"model    models:/{registry_name(name)}/{result.model_version}{alias}")
-    return lines
+    return written + lines
 
 
 def track_again(path: Path, uri: str | None = None) -> str:
@@ -211,6 +262,11 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
             console.event(f"report {write_report(path)}")
         except (RegimenError, OSError) as e:
             console.event(f"report none: {e}")
+        best = max(results, key=lambda r: r.summary.get("eval_return_mean", -math.inf))
+        if RunFiles.open(best.run_dir).config.get("log", {}).get("replay") is True:
+            pictures, warning = try_leave_replay(best.run_dir)
+            if warning or pictures:
+                console.event(f"replay {warning or pictures[-1]}")
     console.event(f"run directories {path}/seed-*")
     if code == 0:
         reasons = Counter(map(str, summary["stop_reasons"])).most_common()

@@ -19,6 +19,7 @@ from regimen.config.schema import TrainConfig
 from regimen.engines.base import CHUNK, Engine, Limits, Progress, WorkerRow
 from regimen.engines.signals import Signals
 from regimen.envs.metric import to_table
+from regimen.envs.processes import in_processes
 from regimen.envs.registry import EnvHandle
 from regimen.errors import OutOfMemoryError, StorageError, nearest
 from regimen.files.console import Console, memory_mb
@@ -57,6 +58,8 @@ class Call:
 class Session:
     """One engine and its learners, from the first update to the last evaluation."""
 
+    depend = False  # learners take over from each other: none goes on without the others
+
     def __init__(
         self,
         call: Call,
@@ -80,7 +83,8 @@ class Session:
         self.labels = list(trials) if trials else [f"seed {seed}" for seed in seeds]
         self.varied = trials is not None
         self.recorded = config.log.trajectories or config.log.alerts
-        self.evaluator = make_evaluator(handle, engine.algo, signals.is_requested, self.recorded)
+        placed = in_processes(handle, config.rollout.processes, engine.regimen.num_envs)
+        self.evaluator = make_evaluator(placed, engine.algo, signals.is_requested, self.recorded)
         self.loop = Loop(handle, engine, seeds, self.evaluator, config.eval.episodes)
         self.warned_of: set[str] = set()
         self.looks: list[Json] = []  # of a stepwise call: updates still to be looked at
@@ -133,7 +137,7 @@ class Session:
             *filter(None, [self.engine.words(), course.words() if course is not None else ""]),
             *self.engine.notes,
             *self.engine.algo.bound.notes,
-            f"budget {describe_budget(c)}; device {where}; memory about {needed}, "
+            f"budget {describe_budget(c, regimen)}; device {where}; memory about {needed}, "
             f"{size(1e6 * (memory_mb() or 0))} in this process",
             f"run directory {self.path}",
         ]
@@ -143,10 +147,10 @@ class Session:
         for learner in self.learners:
             for line in lines:
                 learner.files.event(line)
-            learner.files.status(device=where, metrics=to_table(self.handle.metrics))
+            learner.files.status(device=where, metrics=to_table(self.handle.metrics), labels=self.engine.algo.labels)
             self.note_blind_rules(learner)
 
-    def start_mirrors(self) -> None:
+    def start_trackers(self) -> None:
         for learner in self.learners if self.config.track.enabled else ():
 
             def warn(text: str, learner: Learner = learner) -> None:
@@ -155,13 +159,13 @@ class Session:
                     self.console.event(text)
 
             below = learner.path.relative_to(self.path).as_posix() if self.group else ""
-            learner.start_mirror(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
+            learner.start_trackers(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
 
     def train(self) -> Iterator[Json]:
         """Train until every learner has stopped or a signal asks to. Files are complete whatever happens. A generator:
         where the call is stepwise, of what a callback would be told after each update."""
         c = self.config
-        self.start_mirrors()
+        self.start_trackers()
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         algo = self.engine.algo
         self.console.start(total, unit, algo.stages, algo.progress)
@@ -197,6 +201,15 @@ class Session:
                 self.console.update(row)
         elif any(rows):
             self.console.update(mean_row([r[-1] for r in rows if r]))
+        if self.signals.take_warning():
+            self.save_for_warning()
+
+    def save_for_warning(self) -> None:
+        """A checkpoint of every learner that is still going, because a scheduler has warned."""
+        for learner in self.learners:
+            if learner.stop is None:
+                learner.save()
+                self.tell(learner, f"SIGUSR1: state saved at step {learner.ledger.counters.steps:,}; training goes on")
 
     def absorb(self, learner: Learner, progress: Progress) -> list[Row]:
         """Log, evaluate, check the rules, save: what is due after an advance. Returns the rows logged."""
@@ -314,8 +327,9 @@ class Session:
             learner.files.status(state="interrupted", stop_reason=name)
             learner.files.summary(learner.summary(self.compile_seconds) | {"stop_reason": name})
         which = f"{self.learners[0].path} (and so on)" if self.group and self.varied else self.path
-        self.console.event(f"interrupted by {name}; state saved. Continue with: regimen resume {which}")
-        self.end_mirrors("interrupted")
+        how = "" if self.depend else f". Continue with: regimen resume {which}"
+        self.console.event(f"interrupted by {name}; state saved{how}")
+        self.end_trackers("interrupted")
 
     def fail(self, error: BaseException) -> None:
         """Keep what can be kept, and let the files say what happened."""
@@ -329,12 +343,13 @@ class Session:
             with contextlib.suppress(StorageError):  # the disk may be what failed
                 learner.files.event(f"{state}: {error}")
                 learner.files.status(state=state, stop_reason=state, error=str(error))
-        self.end_mirrors(state)
+        self.end_trackers(state)
 
-    def end_mirrors(self, state: str) -> None:
+    def end_trackers(self, state: str) -> None:
         for learner in self.learners:
-            if learner.mirror is not None:
-                learner.mirror.finish({"state": state, "stop_reason": state}, [], timeout=4 / len(self.learners))
+            for tracker in learner.trackers.values():
+                share = 4 / len(self.learners) / len(learner.trackers)
+                tracker.finish({"state": state, "stop_reason": state}, [], timeout=share)
 
     def busy(self) -> bool:
         return self.engine.compiling or self.evaluator.compiling

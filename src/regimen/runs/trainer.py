@@ -21,13 +21,13 @@ from regimen.config.names import Answering
 from regimen.config.schema import ALGORITHMS
 from regimen.engines import device
 from regimen.envs import registry
+from regimen.envs.imports import OBJECT
 from regimen.errors import ConfigError
 from regimen.files.console import Console
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import Json
 from regimen.policies.evaluate import evaluate_policy
 from regimen.policies.policy import Policy, load_policy
-from regimen.policies.target import OBJECT
 from regimen.runs.api import train, train_steps
 from regimen.runs.result import Result
 from regimen.runs.session import Callback

@@ -1,14 +1,15 @@
-"""Collecting from Gymnasium and PettingZoo environments stepped in this process: the same `Batch` as the scan source.
+"""Collecting from environments that are not compiled (Gymnasium, PettingZoo, EnvPool): the same `Batch` as the scan
+source.
 
-One batched policy call per step, with noise drawn beforehand and one packed result; environments are stepped in plain
-Python and write into preallocated rows. What comes back is checked, so that a NaN or a wrong shape is named before it
-is learned from.
+One batched policy call per step, with noise drawn beforehand and one packed result; copies of the environment are
+stepped in this process or in others (`envs/copies.py`) and write into preallocated rows. What comes back is checked, so
+that a NaN or a wrong shape is named before it is learned from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 from regimen import spaces
 from regimen.envs.adapters.gymnasium import read_components, read_mask, read_success
 from regimen.envs.adapters.pettingzoo import Team
+from regimen.envs.copies import Copies, LocalCopies
 from regimen.envs.metric import Declared, reductions_of
 from regimen.envs.registry import EnvHandle
 from regimen.errors import EnvError, RegimenError
@@ -40,7 +42,8 @@ class Interrupted(Exception):  # noqa: N818 - nothing went wrong
 
 
 class HostSource:
-    """`Steps` or `Episodes` from `num_envs` copies of a Gymnasium environment, or of a PettingZoo one as a `Team`."""
+    """`Steps` or `Episodes` from `num_envs` copies of a Gymnasium environment, or of a PettingZoo one as a `Team`. The
+    copies are made here, and stepped in this process, where they are not given."""
 
     def __init__(
         self,
@@ -51,15 +54,18 @@ class HostSource:
         max_episode_steps: int = 0,
         stop_requested: Callable[[], bool] = lambda: False,
         metric_reductions: Declared | None = None,
+        copies: Copies | None = None,
     ):
-        self.envs: list[Any] = [make_env() for _ in range(num_envs)]
+        self.copies: Copies = copies or LocalCopies(make_env, num_envs)
+        self.copies.watch = self.watch
+        self.envs: list[Any] = getattr(self.copies, "envs", [])  # where they are in this process
         self.schedule, self.num_envs = schedule, num_envs
-        self.agents = len(self.envs[0].agents) if isinstance(self.envs[0], Team) else 0
+        self.agents = len(self.envs[0].agents) if self.envs and isinstance(self.envs[0], Team) else 0
         self.columns = num_envs * max(1, self.agents)
         self.components, self.limit = reward_components, max_episode_steps
         self.stop_requested = stop_requested
-        self.observation_space = self.envs[0].observation_space
-        self.action_space = self.envs[0].action_space
+        self.observation_space = self.copies.observation_space
+        self.action_space = self.copies.action_space
         self.obs: PyTree = spaces.zeros(self.observation_space, (self.columns,))
         self.mask: np.ndarray | None = None  # [B, logits]
         self.reward = np.zeros((num_envs, len(reward_components)))
@@ -84,20 +90,24 @@ class HostSource:
         """The source that steps copies of a handle's environment."""
         assert handle.make_host is not None
         components, limit = handle.reward_components, handle.max_episode_steps
-        return cls(handle.make_host, schedule, num_envs, components, limit, stop_requested, handle.metric_reductions)
+        copies = None if handle.make_copies is None else handle.make_copies(num_envs)
+        metrics = handle.metric_reductions
+        return cls(handle.make_host, schedule, num_envs, components, limit, stop_requested, metrics, copies)
 
     def init(self, seed: int) -> None:
         """Seed and reset every environment: the only time seeds are given, so that episodes keep differing."""
-        for i in range(self.num_envs):
-            self.reset(i, seed + i)
+        self.reset({i: seed + i for i in range(self.num_envs)})
+
+    def watch(self, what: str, env: int) -> None:
+        """Note what is being done from now on, in which environment."""
+        self.doing = (what, env, monotonic())
 
     def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        self.copies.close()
 
     def next(self, algo: ActingAlgorithm, params: PyTree, key: Array) -> tuple[Batch, EpisodeRows, int]:
         """One rollout: the batch, the episodes that ended in it, and the env steps taken."""
-        self.doing = ("act", -1, monotonic())
+        self.watch("act", -1)
         episodic = isinstance(self.schedule, Episodes)
         share = self.schedule.n // self.num_envs  # of steps, or of episodes
         block = NOISE_BLOCK if episodic else share
@@ -106,8 +116,7 @@ class HostSource:
         flat = self.flatten(params)
         remaining = np.full(self.num_envs, share)
         if episodic:
-            for i in [i for i, n in enumerate(self.length) if n]:  # whole episodes only: start every share fresh
-                self.reset(i)
+            self.reset({i: None for i, n in enumerate(self.length) if n})  # whole episodes only: every share is fresh
         rows = self.buffer(share * self.limit if episodic else share, algo)
         noise, ended, total, t = None, [], 0, 0
         active = list(range(self.num_envs))
@@ -124,19 +133,20 @@ class HostSource:
             self.steps_taken += len(active)
             for i, terminated, success in done:
                 ended.append((total, self.reward[i].copy(), self.length[i], terminated, success, self.metrics[i]))
-                self.reset(i)
                 remaining[i] -= episodic
+            if done:
+                self.reset({i: None for i, _, _ in done})
             t += 1
             if episodic:
                 active = [i for i in active if remaining[i]]
             elif t == share:
                 break
-        self.doing = ("wait", -1, monotonic())
+        self.watch("wait", -1)
         return self.batch(rows, t if episodic else None, algo), self.finished(ended), total
 
     def decide(self, rows: HostRows, t: int, flat: Array, noise: PyTree) -> list[HostAction]:
         """Record observations and the policy's choice in row t; the actions as the environments take them."""
-        self.doing = ("act", -1, monotonic())
+        self.watch("act", -1)
         set_row(rows["obs"], t, self.obs)
         if self.mask is not None:
             if not spaces.allows(self.action_space, self.mask):
@@ -156,12 +166,8 @@ class HostSource:
         if self.agents:
             return self.step_teams(rows, t, actions, active)
         done, observations, rewards, limit = [], [], [], self.limit or 1 << 62
-        for i in active:  # the hot loop of host training: plain Python values, arrays are written once below
-            self.doing = ("step", i, monotonic())
-            try:
-                obs, reward, terminated, truncated, info = self.envs[i].step(actions[i])
-            except Exception as e:
-                raise EnvError(f"the environment's step failed: {type(e).__name__}: {e}") from e
+        outcomes = self.copies.step(active, actions)
+        for i, (obs, reward, terminated, truncated, info) in zip(active, outcomes):  # plain values; arrays below, once
             observations.append(obs)
             rewards.append(reward if self.single else read_components(reward, info, self.components))
             length = self.length[i] = self.length[i] + 1
@@ -192,13 +198,10 @@ class HostSource:
     def step_teams(self, rows: HostRows, t: int, actions: list[HostAction], active: list[int]) -> list[Ending]:
         """Step environments of several agents, each of which has a column as long as it acts."""
         done, limit = [], self.limit or 1 << 62
-        for i in active:
-            columns, team = self.columns_of(i), self.envs[i]
-            self.doing, acted = ("step", i, monotonic()), team.alive
-            try:
-                observations, reward, terminated, truncated, info = team.step(actions[columns])
-            except Exception as e:
-                raise EnvError(f"the environment's step failed: {type(e).__name__}: {e}") from e
+        before = [team.alive for team in self.envs]
+        outcomes = self.copies.step(active, [actions[self.columns_of(i)] for i in range(self.num_envs)])
+        for i, (observations, reward, terminated, truncated, info) in zip(active, outcomes):
+            columns, acted = self.columns_of(i), before[i]
             if not finite(reward):
                 raise EnvError(f"the environment's step returned the rewards {reward.tolist()}; each must be finite")
             length = self.length[i] = self.length[i] + 1
@@ -225,12 +228,13 @@ class HostSource:
         width = max(1, self.agents)
         return slice(i * width, (i + 1) * width)
 
-    def reset(self, i: int, seed: int | None = None) -> None:
-        self.doing = ("reset", i, monotonic())
-        try:
-            obs, info = self.envs[i].reset(seed=seed)
-        except Exception as e:
-            raise EnvError(f"the environment's reset failed: {type(e).__name__}: {e}") from e
+    def reset(self, starts: Mapping[int, int | None]) -> None:
+        """Begin an episode in each of these environments, from its seed where there is one."""
+        for i, (obs, info) in zip(starts, self.copies.reset(starts)):
+            self.begin(i, obs, info)
+
+    def begin(self, i: int, obs: PyTree, info: dict) -> None:
+        """Note how an episode starts."""
         columns = self.columns_of(i)
         set_row(self.obs, columns, self.stack(self.obs, obs if self.agents else [obs], "reset"))
         self.reward[i], self.length[i], self.metrics[i] = 0.0, 0, {}

@@ -172,8 +172,7 @@ def play_host(
     many are played at a time. `act` returns the actions of all columns, given what the source has observed."""
     queue = list(range(episodes))
     running = {i: queue.pop(0) for i in range(min(source.num_envs, episodes))}
-    for i, j in running.items():
-        source.reset(i, seed + j)
+    source.reset({i: seed + j for i, j in running.items()})
     row = one_row(source)
     yield HostMoment(running, [], row, [])
     while running:
@@ -184,11 +183,13 @@ def play_host(
         actions = act(source)
         ended = source.step(row, 0, actions, list(running))
         yield HostMoment(running, actions, row, ended)
+        starts = {}
         for i, _, _ in ended:
             del running[i]
             if queue:
                 running[i] = queue.pop(0)
-                source.reset(i, seed + running[i])
+                starts[i] = seed + running[i]
+        source.reset(starts)
         running = dict(sorted(running.items()))
 
 

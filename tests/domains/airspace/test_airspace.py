@@ -195,7 +195,7 @@ def test_entry_is_paid_on_the_rising_edge_only():
         after = state.replace(min_sep=jnp.full(2, 4.5))
         alone, none = jnp.full((2, 2), jnp.inf), jnp.zeros(2)
         before = state.replace(violating=violated)
-        return rewards.compat(before, after, alone, none, jnp.zeros((2, 2)), 150)[1]
+        return rewards.compat(Airspace(), before, after, alone, none, jnp.zeros((2, 2)))[1]
 
     first, second = pay(jnp.zeros(2, bool))[0], pay(jnp.ones(2, bool))[0]
     assert first[2:4].tolist() == pytest.approx([-25.0, -0.1]) and second[2:4].tolist() == pytest.approx([0.0, -0.1])
@@ -561,11 +561,12 @@ def test_registered():
         ({"scenario": "head_onn"}, "did you mean 'head_on'"),
         ({"observation": "clen"}, "clean"),
         ({"reward": "x"}, "clean, compat"),
-        ({"aircraft": 13}, "2 to 12"),
-        ({"aircraft": 1}, "2 to 12"),
+        ({"aircraft": 1}, "at least 2"),
+        ({"aircraft": 13, "family": "chase"}, "a chase has at most 12 aircraft, not env.aircraft 13"),
+        ({"observation": "set", "neighbors": 5}, "env.neighbors: without effect with env.observation set"),
         ({"min_aircraft": 5}, "env.aircraft"),
         ({"family": "merg"}, "did you mean 'merge'"),
-        ({"neighbors": 0}, "1 to 11"),
+        ({"neighbors": 0}, "at least 1"),
         ({"action_delay": 4}, "0 to 3"),
         ({"reward": "compat", "team_weight": 1.0}, "env.team_weight: 1 has no effect with env.reward compat"),
         ({"reward": "compat", "time_cost": 0.0}, "env.time_cost: 0 has no effect"),
@@ -665,3 +666,26 @@ def test_render(crossing):
     later = env.render(state)
     red = (np.abs(later.astype(int) - np.array([205, 70, 60])).sum(axis=-1) < 30).sum()
     assert red > 100 and state.violating.any()  # losses are red
+
+
+@pytest.mark.parametrize("form", ["clean", "compat"])
+def test_separation_is_a_field(form):
+    """With another minimum the same flight loses separation at another step and pays for it; 7 NM are lost sooner."""
+
+    def fly(**fields):
+        env = Airspace("head_on", reward=form, observation="compat", **fields)
+        state, _ = env.reset(jax.random.key(0))
+        step, rows = jax.jit(env.step), []
+        for _ in range(45):
+            state, ts = step(jax.random.key(1), state, jnp.zeros((2, 2)))
+            rows.append((float(ts.metrics["min_separation"]), bool(state.violating[0]), float(ts.reward[0, 2])))
+        return rows
+
+    near, far = fly(), fly(separation_nm=7.0)
+    for rows, edge in ((near, 5.0), (far, 7.0)):
+        assert [lost for _, lost, _ in rows] == [gap < edge for gap, _, _ in rows]
+        assert sum(paid < 0 for _, _, paid in rows) == 1  # once, where it is entered
+    assert sum(lost for _, lost, _ in far) > sum(lost for _, lost, _ in near) > 0
+    for wrong in ({"separation_nm": 0.0}, {"collision_nm": 6.0}):
+        with pytest.raises(ConfigError, match=f"env.{next(iter(wrong))}"):
+            Airspace("head_on", reward=form, **wrong)

@@ -76,7 +76,6 @@ BAD = {
     "no list": (lambda d: d.update(agents={}), "agents must be a list"),
     "no object": (lambda d: d.update(agents=[3]), "3 is not an object"),
     "no centre": (lambda d: d.pop("center"), "no 'center'"),
-    "too many": (lambda d: d.update(agents=[d["agents"][0]] * 13), "13 aircraft; at most 12"),
     "twice": (lambda d: d["agents"][1].update(id="A1"), "two aircraft are called 'A1'"),
     "key": (lambda d: d["agents"][0].update(heading=3), "unknown key 'heading'; choose from: alt_ft, hdg_deg"),
     "top key": (lambda d: d.update(agent=[]), "unknown key 'agent'; did you mean 'agents'"),

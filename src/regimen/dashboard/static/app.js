@@ -5,7 +5,7 @@ import { look } from "/chart.js";
 import { Curves } from "/curves.js";
 import { Panels } from "/panels.js";
 
-const TABS = ["curves", "views", "settings", "log", "files"];
+const TABS = ["curves", "views", "settings", "log", "files", "compare"];
 const AXES = ["env_steps", "wall_seconds", "episodes", "updates"];
 
 const state = { runs: new Map(), selected: [], slots: new Map(), focus: null, tab: "curves" };
@@ -15,6 +15,8 @@ const panels = new Panels(state, say);
 let rows = new Map(); // run id -> its element in the list
 let order = []; // ids as listed
 let built = ""; // how the list was put together last
+const PAGE = 200; // runs in the list at first, and more at each click: a thousand take a second to draw
+let listed = PAGE;
 
 // --- what is chosen -------------------------------------------------------------------------------------------------
 
@@ -71,8 +73,10 @@ function list() {
   const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const text = (run) => `${run.name} ${run.env} ${run.algo} ${run.state} seed ${run.seed}`.toLowerCase();
   const shown = [...state.runs.values()].filter((run) => words.every((word) => text(run).includes(word))).sort(ORDERS[$("sort").value]);
-  const groups = new Map();
-  for (const run of shown) {
+  const groups = new Map(), page = shown.slice(0, listed);
+  $("more").hidden = page.length === shown.length;
+  $("more").textContent = `Show ${Math.min(PAGE, shown.length - page.length)} more of ${shown.length}`;
+  for (const run of page) {
     const folder = folderOf(run);
     if (!groups.has(folder)) groups.set(folder, []);
     groups.get(folder).push(run);
@@ -286,7 +290,8 @@ const openSide = (on) => {
 const closeSide = () => openSide(false);
 
 $("show-runs").onclick = () => openSide(!$("side").classList.contains("open"));
-$("filter").oninput = list;
+$("filter").oninput = () => { listed = PAGE; list(); };
+$("more").onclick = () => { listed += PAGE; list(); };
 $("sort").onchange = () => { remember("sort", $("sort").value); list(); };
 $("axis").onchange = () => { look.axis = $("axis").value; changed(); };
 $("smooth").oninput = () => smoothing(Number($("smooth").value));

@@ -1,7 +1,7 @@
 // One chart: our series drawn by uPlot (vendor/, MIT licence), with a legend, a tip that reads values, and the keyboard.
 
 /* global uPlot */
-import { h, number, duration, colour, fade } from "/util.js";
+import { h, number, distinct, duration, colour, fade } from "/util.js";
 
 /** What all charts have in common; the page changes it and redraws. `range` is the zoomed part of the axis. */
 export const look = { axis: "env_steps", smooth: 0, ylog: false, xlog: false, range: null };
@@ -92,7 +92,9 @@ export class Chart {
     const key = JSON.stringify(named.map((s) => [s.label, s.colour, s.dash]));
     if (key !== this.legendKey) {
       this.legendKey = key;
-      this.legend.replaceChildren(...named.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label))));
+      const start = shared(named.map((s) => s.label));
+      this.legend.replaceChildren(...named.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label.slice(start)))));
+      this.legend.classList.toggle("many", named.length > 4);
     }
     const latest = entries.slice(0, 4).map((s) => `${s.label}: ${number(s.y[s.y.length - 1])}`).join(", ");
     this.plot.setAttribute("aria-label", `${this.spec.title} over ${AXES[look.axis] ?? "x"}; latest ${latest || "none"}`);
@@ -199,7 +201,7 @@ export class Chart {
     return {
       ...this.size(),
       series, bands,
-      padding: [8, 10, 0, 0],
+      padding: [8, 20, 0, 0], // room for half of the last label
       legend: { show: false },
       scales: {
         x: { time: false, distr: look.xlog && !own ? LOG : LINEAR, range: (_, low, high) => (own || !look.range ? (low === high ? around(low, high) : [low, high]) : look.range) },
@@ -207,8 +209,8 @@ export class Chart {
         value: { auto: false, range: [0, 1] }, // of what is read from a stack and not drawn
       },
       axes: [
-        { ...lines, size: 26, gap: 6, space: timed ? 110 : 75, values: (_, marks) => marks.map((v) => (v === null ? "" : own ? number(v) : xText(v))) },
-        { ...lines, ...marks, size: 52, gap: 4, space: 32, values: (_, marks) => marks.map((v) => (v === null ? "" : number(v))) },
+        { ...lines, size: 26, gap: 6, space: timed ? 110 : 75, values: (_, marks) => distinct(marks, own ? number : xText) },
+        { ...lines, ...marks, size: 52, gap: 4, space: 32, values: (_, marks) => distinct(marks) },
       ],
       cursor: {
         y: false,
@@ -301,6 +303,15 @@ export class Chart {
     u.setCursor({ left: u.valToPos(x, "x"), top: u.over.clientHeight / 2 }, true, true);
     this.events.say?.(this.text);
   }
+}
+
+/** How many letters up to a slash several names begin with alike: the folder of the runs, which a legend need not repeat. */
+function shared(names) {
+  if (names.length < 2) return 0;
+  const [first] = names;
+  let end = 0;
+  while (end < first.length && names.every((name) => name[end] === first[end])) end++;
+  return first.lastIndexOf("/", end - 1) + 1;
 }
 
 function swatch(s) {

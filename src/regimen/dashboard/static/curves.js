@@ -117,7 +117,7 @@ export class Curves {
     const names = new Map(); // label -> metrics
     for (const id of this.state.selected) {
       for (const [name, label] of Object.entries(this.state.runs.get(id)?.labels ?? {})) {
-        names.set(label, [...(names.get(label) ?? []), `rollout/${name}`, `eval/${name}`]);
+        names.set(label, [...(names.get(label) ?? []), ...(name.includes("/") ? [name] : [`rollout/${name}`, `eval/${name}`])]);
       }
     }
     return [...names].map(([label, metrics]) => ({ title: label[0].toUpperCase() + label.slice(1), of: among(...metrics) }));

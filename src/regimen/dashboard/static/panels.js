@@ -63,11 +63,11 @@ export class Panels {
   }
 
   async views(id, current) {
-    const { views } = await get(`/api/runs/${id}`);
+    const { views, hint } = await get(`/api/runs/${id}`);
     if (!current()) return null;
     if (!views.length) {
       this.stop();
-      return [h("div", { class: "empty" }, h("p", {}, "This run holds no pictures."), h("p", {}, "Run regimen replay RUN, or train with --log.trajectories where the environment can write them."))];
+      return [h("div", { class: "empty" }, h("p", {}, "This run holds no pictures."), ...hint.map((text) => h("p", {}, text)))];
     }
     const key = `${id} ${views.map((view) => view.id + view.stamp).join(" ")}`;
     if (this.shown === key) return null; // nothing new: what is looked at stays as it is
@@ -119,7 +119,7 @@ export class Panels {
     fill();
     const first = all[ids.indexOf(id)] ?? all[0];
     const versions = Object.entries(first.status.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
-    const head = several && h("thead", {}, h("tr", {}, h("th", {}, ""), ...all.map((run) => h("th", { scope: "col" }, run.run.name))));
+    const head = several && h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "unseen" }, "setting")), ...all.map((run) => h("th", { scope: "col" }, run.run.name))));
     return [
       h("div", { class: "tools" }, find, several && h("label", {}, only, "only what differs")),
       ...all.filter((run) => run.config_error).map((run) => h("p", { class: "error" }, `${run.run.name}: config.yaml: ${run.config_error}`)),
@@ -127,6 +127,29 @@ export class Panels {
       ...(first.command ? [h("h3", {}, "Command"), h("pre", {}, first.command)] : []),
       ...(versions ? [h("h3", {}, "Made with"), h("p", { class: "dim" }, [versions, first.status.device, first.status.git_revision].filter(Boolean).join("; "))] : []),
     ];
+  }
+
+  /** Which of the chosen runs is better: what `regimen compare` says of them. */
+  async compare(id, current) {
+    const ids = this.state.selected.slice(0, 24);
+    if (ids.length < 2) return [h("div", { class: "empty" }, h("p", {}, "Choose two runs or more in the list."), h("p", {}, "Runs of one algorithm are compared by name, of several by algorithm."))];
+    const query = new URLSearchParams(ids.map((one) => ["run", one]));
+    if (this.by) query.set("by", this.by);
+    $("panel-compare").replaceChildren(h("p", { class: "dim", role: "status" }, "Comparing…"));
+    const { error, verdicts, tables, notes } = await get("/api/compare?" + query);
+    if (!current()) return null;
+    const by = h("select", { "aria-label": "Groups" }, ...[["", "as they differ"], ["name", "each run by itself"], ["algorithm", "by algorithm"], ["env", "by environment"]].map(([value, text]) => h("option", { value, selected: value === (this.by ?? "") }, text)));
+    by.onchange = () => {
+      this.by = by.value;
+      this.show("compare");
+    };
+    const tools = h("div", { class: "tools" }, h("label", {}, "Groups ", by));
+    if (error) return [tools, h("p", { class: "error", role: "alert" }, error)];
+    const table = ({ title, head, rows }) => [
+      h("h3", {}, title),
+      h("div", { class: "scroll", tabIndex: 0, role: "group", "aria-label": title }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "group"))))), h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells.map((text, i) => (i ? h("td", {}, text) : h("th", { scope: "row" }, text)))))))),
+    ];
+    return [tools, ...verdicts.map((text) => h("p", { class: "verdict" }, text)), ...tables.flatMap(table), ...(notes.length ? [h("h3", {}, "Notes"), h("ul", { class: "dim" }, ...notes.map((text) => h("li", {}, text)))] : [])];
   }
 
   async log(id, current) {

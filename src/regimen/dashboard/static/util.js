@@ -26,6 +26,15 @@ export function number(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+/** Values of an axis as text that differs from one to the next: as many digits as that takes. */
+export function distinct(values, text = number) {
+  const some = values.filter((v) => v !== null && v !== undefined), plain = some.map(text);
+  if (new Set(plain).size === new Set(some).size) return values.map((v) => (v === null || v === undefined ? "" : text(v)));
+  const step = Math.min(...some.slice(1).map((v, i) => Math.abs(v - some[i])).filter((d) => d > 0));
+  const digits = Math.min(12, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
+  return values.map((v) => (v === null || v === undefined ? "" : v.toFixed(digits)));
+}
+
 const trim = (value) => String(Number(value.toPrecision(4)));
 
 export function duration(seconds) {

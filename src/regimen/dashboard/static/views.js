@@ -133,8 +133,8 @@ export class Picture {
     const key = JSON.stringify(entries);
     if (key === this.marked) return;
     this.marked = key;
-    this.legend.replaceChildren(...entries.map(([name, fill]) => {
-      const dot = h("span", {}, "●");
+    this.legend.replaceChildren(...entries.map(([name, fill, sign]) => {
+      const dot = h("span", {}, sign ?? "●");
       dot.style.color = fill;
       return h("li", {}, dot, h("span", {}, name));
     }));
@@ -180,6 +180,17 @@ function disc(c, x, y, radius, fill, stroke, width = 1.5, half = 4) {
     c.lineWidth = width;
     c.stroke();
   }
+}
+
+/** Thin diagonals in a square: there is no value here, which is not the lowest one. */
+function hatch(c, x, y, size) {
+  c.save();
+  c.beginPath();
+  c.rect(x, y, size, size);
+  c.clip();
+  const gap = Math.max(5, size / 6);
+  for (let d = gap; d < 2 * size; d += gap) line(c, [[x + d, y], [x + d - size, y + size]], fade(colour("dim"), 0.45));
+  c.restore();
 }
 
 function label(c, text, x, y, fill = colour("ink"), align = "left") {
@@ -257,7 +268,7 @@ const tracks = {
       c.restore();
       label(c, a.name, x + 12, y + (i % 2 ? 12 : -12)); // neighbours above and below
     });
-    p.marks([...episode.agents.slice(0, 16).map((a, i) => [a.name, hue(i)]), ...(separation ? [[`circles touch at ${number(separation)} ${unit}`, colour("dim")]] : [])]);
+    p.marks([...episode.agents.slice(0, 16).map((a, i) => [a.name, hue(i)]), ...(separation ? [[`circles touch at ${number(separation)} ${unit}`, colour("dim"), "◯"]] : []), ...(episode.agents.some((a) => a.goal) ? [["waypoint", colour("dim"), "◇"]] : []), ["still to fly", colour("dim"), "┄"]]);
     const flying = here.filter(Boolean).length;
     const near = closest ? `closest ${episode.agents[closest[1]].name} and ${episode.agents[closest[2]].name}: ${closest[0].toFixed(2)} ${unit}${lost.size ? ", separation lost" : ""}` : "";
     p.tell(`${number(episode.time[t])} s`, [`${flying} of ${here.length} under way`, near].filter(Boolean).join("; "), lost.size > 0);
@@ -294,6 +305,7 @@ const grid = {
       const fill = wall ? null : v === null ? null : heat(share(v));
       c.fillStyle = wall ? colour("wall") : fill ? css(fill) : colour("raised");
       c.fillRect(x + j * size, y + i * size, size - 1, size - 1);
+      if (some && !wall && !fill) hatch(c, x + j * size, y + i * size, size - 1);
       const text = fill && size > 38 ? number(Number(v.toPrecision(3))) : wall || " .".includes(sign) ? "" : sign;
       if (!text) continue;
       c.fillStyle = fill ? readable(fill) : colour("dim");
@@ -317,7 +329,8 @@ const grid = {
       c.fillText(agent.name.slice(0, 1).toUpperCase(), a, b + 1);
     });
     if (some) this.bar(p, c, width, height, low, high);
-    p.marks(frame.agents.map((agent, i) => [agent.name, hue(i + 1)]));
+    const gaps = some && p.view.rows.some((row, i) => [...row].some((sign, j) => sign !== "#" && (frame.values[i]?.[j] ?? null) === null));
+    p.marks([...frame.agents.map((agent, i) => [agent.name, hue(i + 1)]), ...(p.view.rows.some((row) => row.includes("#")) ? [["wall", colour("wall"), "■"]] : []), ...(gaps ? [["no value", colour("dim"), "▨"]] : []), ...(frame.arrows.length ? [["policy", colour("c1"), "→"]] : [])]);
     p.tell(`${p.at + 1} / ${p.view.frames.length}`, frame.title);
   },
   bar(p, c, width, height, low, high) {
@@ -372,7 +385,8 @@ const network = {
       }
       if (named && n.name) label(c, n.name, f.x(n.x), f.y(n.y) + radius + 11, colour("ink"), "center");
     });
-    p.marks(p.view.states.map((name, i) => [`${name} ${counts[i]}`, shade(i)]));
+    const halves = frame.believed ? [["left: true, right: believed", colour("ink"), "◐"]] : [];
+    p.marks([...p.view.states.map((name, i) => [`${name} ${counts[i]}`, shade(i)]), ...halves]);
     p.tell(`${p.at + 1} / ${p.view.frames.length}`, [frame.title, frame.note].filter(Boolean).join("; "));
   },
 };
@@ -389,8 +403,12 @@ const posterior = {
     p.scale ??= p.view.frames.flatMap((f) => f.candidates).reduce(([a, b], v) => [Math.min(a, v.low, v.mean, ...(v.observed ?? [])), Math.max(b, v.high, v.mean, ...(v.observed ?? []))], [Infinity, -Infinity]);
     const left = Math.min(width * 0.4, 16 + Math.max(40, ...shown.map((v) => c.measureText(v.name).width))), [low, high] = p.scale;
     const x = (v) => left + ((v - low) / (high - low || 1)) * (width - left - 20);
-    for (const v of ticks(low, high, width / 110)) {
+    let end = -Infinity; // of the last label: one that would touch it is left out
+    for (const v of ticks(low, high, (width - left) / 80)) {
       line(c, [[x(v), 0], [x(v), height - 24]], colour("grid"));
+      const half = c.measureText(number(v)).width / 2;
+      if (x(v) - half < end + 8 || x(v) + half > width) continue;
+      end = x(v) + half;
       label(c, number(v), x(v), height - 12, colour("dim"), "center");
     }
     shown.forEach((v, i) => {

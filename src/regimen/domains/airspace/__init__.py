@@ -51,6 +51,7 @@ DOMAIN = Domain(
     discount=("gamma", 0.995),
     moot={("reward", "compat"): ONLY_CLEAN},
     tables="regimen.domains.airspace.views:draw_table",
+    hint="Train with --log.trajectories to keep the flights of every evaluation.",
     verbs={
         "analyse": Verb(
             "RUN...",

@@ -14,14 +14,14 @@ from gymnasium import spaces
 
 from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
-from regimen.domains.airspace.files import MAX_AIRCRAFT, MAX_DELAY, NAMES, SEPARATION, ScenarioFile, load
+from regimen.domains.airspace.files import MAX_DELAY, NAMES, ScenarioFile, load
 from regimen.domains.airspace.state import AirspaceState, Decision, Plan, Scenario, stack
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
-from regimen.types import Array, TimeStep
+from regimen.types import Array, PyTree, TimeStep
 
-FORMS = ("clean", "compat")
+FORMS = {"observation": ("clean", "compat", "set"), "reward": ("clean", "compat")}
 CAPTURE = 1.0  # NM
 PREROLL = 2  # s that `compat` flies before the first observation
 RECORDED = ("north", "east", "heading", "tas", "cas", "ground", "command", "action", "reached", "min_sep")
@@ -46,7 +46,8 @@ class Airspace(NativeEnv):
     scenario: str = "head_on"
     """One of the 14 names, a path to a JSON file, mixed (one of the 14 per episode), or random (the generator)."""
     observation: str = "clean"
-    """clean, or compat: 18 values as an earlier system had them."""
+    """clean; set: all others, a row for each, instead of `neighbors` of them; or compat: 18 values as an earlier system
+    had them."""
     reward: str = "clean"
     """clean, or compat, with its rules: finished aircraft fly on, everything is checked every 10 s only."""
     neighbors: int = 3
@@ -59,12 +60,18 @@ class Airspace(NativeEnv):
     """Read an action within the dead-band, which commands nothing, as none: then it also costs nothing."""
     action_delay: int = 0
     """Decisions between an action and its command, besides the scenario's own."""
+    separation_nm: float = 5.0
+    """NM that aircraft must stay apart: below it separation is lost."""
+    collision_nm: float = 3.0
+    """NM below which the tables of episodes flag a collision; nothing is paid for it."""
     aircraft: int = 4
-    """random: most aircraft of an episode, 2 to 12."""
+    """random: most aircraft of an episode, at least 2."""
     min_aircraft: int = 2
     """random: fewest."""
     family: str = "any"
-    """random: any, or one of chase, cross, streams, merge, head_on, free."""
+    """random: any, or one of chase, cross, streams, merge, head_on, free, sector."""
+    spacing: float = 8.0
+    """random, sector: how far aircraft are apart, NM: each has a disc of this radius on average."""
     rotate: bool = True
     """random: turn and mirror the whole scene."""
     types: bool = False
@@ -115,17 +122,24 @@ class Airspace(NativeEnv):
     render_fps = 8
 
     def __post_init__(self):
-        for name, value in (("observation", self.observation), ("reward", self.reward)):
-            if value not in FORMS:
-                raise ConfigError(f"env.{name}: '{value}' is not one of clean, compat{nearest(value, FORMS)}")
-        if self.family not in generator.FAMILIES and self.family != "any":
-            raise ConfigError(f"env.family: '{self.family}'{nearest(self.family, ('any', *generator.FAMILIES))}")
-        if not 2 <= self.aircraft <= MAX_AIRCRAFT:
-            raise ConfigError(f"env.aircraft: {self.aircraft} is out of range; it must be 2 to {MAX_AIRCRAFT}")
+        for name, forms in FORMS.items():
+            if (value := getattr(self, name)) not in forms:
+                raise ConfigError(f"env.{name}: '{value}' is not one of {', '.join(forms)}{nearest(value, forms)}")
+        if self.family not in (families := ("any", *generator.FAMILIES, "sector")):
+            raise ConfigError(f"env.family: '{self.family}'{nearest(self.family, families)}")
+        if self.aircraft < 2:
+            raise ConfigError(f"env.aircraft: {self.aircraft} is out of range; it must be at least 2")
+        if self.aircraft > generator.FEW and self.family in generator.FAMILIES:
+            raise ConfigError(
+                f"env.family: a {self.family} has at most {generator.FEW} aircraft, not env.aircraft {self.aircraft}; "
+                "take sector, or any"
+            )
         if not 2 <= self.min_aircraft <= self.aircraft:
             raise ConfigError(f"env.min_aircraft: {self.min_aircraft} is out of range; it must be 2 to env.aircraft")
-        if not 1 <= self.neighbors < MAX_AIRCRAFT:
-            raise ConfigError(f"env.neighbors: {self.neighbors} is out of range; it must be 1 to {MAX_AIRCRAFT - 1}")
+        if self.neighbors < 1:
+            raise ConfigError(f"env.neighbors: {self.neighbors} is out of range; it must be at least 1")
+        if self.observation == "set" and self.neighbors != type(self).neighbors:
+            raise ConfigError("env.neighbors: without effect with env.observation set, which shows all others")
         if not 0 <= self.action_delay <= MAX_DELAY:
             raise ConfigError(f"env.action_delay: {self.action_delay} is out of range; it must be 0 to {MAX_DELAY}")
         for name in ONLY_CLEAN if self.reward == "compat" else ():
@@ -135,8 +149,20 @@ class Airspace(NativeEnv):
                     f"env.{name}: {value:g} has no effect with env.reward compat, whose amounts are its own; leave it "
                     "out, or use env.reward clean"
                 )
+        self.refuse_distances()
         if self.scenario not in ("mixed", "random"):
             load(self.scenario)
+
+    def refuse_distances(self) -> None:
+        """Raise an error about distances that cannot be; they may also be data of a compiled program."""
+        if not all(isinstance(value, (int, float)) for value in (self.separation_nm, self.collision_nm)):
+            return
+        if self.separation_nm <= 0:
+            raise ConfigError(f"env.separation_nm: {self.separation_nm:g} is out of range; it must be above 0")
+        if not 0 <= self.collision_nm <= self.separation_nm:
+            raise ConfigError(
+                f"env.collision_nm: {self.collision_nm:g} is out of range; it must be 0 to env.separation_nm"
+            )
 
     @property
     def file(self) -> ScenarioFile | None:
@@ -152,14 +178,12 @@ class Airspace(NativeEnv):
 
     @property
     def metric_reductions(self) -> dict[str, Metric]:  # type: ignore[override]
-        return METRICS | {f"reached_step_{i + 1}": Metric("last") for i in range(len(self.agents))}
+        names = [f"reached_step_{i + 1}" for i in range(len(self.agents))]
+        return METRICS | dict.fromkeys(names if len(names) <= generator.FEW else (), Metric("last"))
 
     @property
-    def observation_space(self) -> spaces.Box:
-        if self.observation == "compat":
-            high = np.array(observe.compat_high(self.neighbors), np.float32)
-            return spaces.Box(-high, high, dtype=np.float32)
-        return spaces.Box(-observe.BOUND, observe.BOUND, (observe.clean_size(self.neighbors),), np.float32)
+    def observation_space(self) -> spaces.Space:
+        return observe.space(self)
 
     @property
     def action_space(self) -> spaces.Box:
@@ -194,7 +218,7 @@ class Airspace(NativeEnv):
         wind = self.wind * strength * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
         return scenario.replace(wind=scenario.wind + wind)
 
-    def start(self, scenario: Scenario) -> tuple[AirspaceState, Array]:
+    def start(self, scenario: Scenario) -> tuple[AirspaceState, PyTree]:
         """The first state and observation of a scenario."""
         scenario = jax.tree.map(jnp.asarray, scenario)
         compat = self.reward == "compat"
@@ -241,13 +265,13 @@ class Airspace(NativeEnv):
         )
         separation = pairs.separation(pairs.park(north, scenario.present), east)
         near = pairs.nearest(separation)
-        team = jnp.stack([rewards.team_potential(separation, scenario.present), jnp.zeros(())])
+        team = jnp.stack([rewards.team_potential(separation, scenario.present, self.separation_nm), jnp.zeros(())])
         state = state.replace(min_sep=near, team=team)
         all_pairs = self.relate(state)
         if all_pairs is not None:
             state = state.replace(danger=jnp.sum(all_pairs.danger, axis=-1))
         if not compat:  # an aircraft that starts in violation does not enter it
-            state = state.replace(violating=near < SEPARATION, lost=separation < SEPARATION)
+            state = state.replace(violating=near < self.separation_nm, lost=separation < self.separation_nm)
         return state, self.observe(state, all_pairs, jnp.zeros(n), jnp.zeros(n))
 
     def relate(self, state: AirspaceState) -> pairs.PairTable | None:
@@ -256,8 +280,8 @@ class Airspace(NativeEnv):
             return None
         return pairs.relate(state.north, state.east, state.ground, self.counts(state))
 
-    def observe(self, state: AirspaceState, all_pairs: pairs.PairTable | None, progress: Array, safety: Array) -> Array:
-        """[N, D]; `progress` and `safety` are the changes that the compat observation shows."""
+    def observe(self, state: AirspaceState, all_pairs: pairs.PairTable | None, progress: Array, safety: Array):
+        """[N, ...]; `progress` and `safety` are the changes that the compat observation shows."""
         left = (self.max_episode_steps - state.time).astype(jnp.float32)
         change = observe.Change(state.waypoint_distance, progress, safety)
         return observe.show(self, observe.view_of(state), all_pairs, left, change)
@@ -291,7 +315,7 @@ class Airspace(NativeEnv):
         remaining = jnp.where(state.reached, state.remaining, end.distance)
         away = end.distance if compat else remaining
         near = pairs.nearest(separation)
-        lost = separation < SEPARATION
+        lost = separation < self.separation_nm
         newly, now = reached & ~state.reached, state.time + 1
         any_lost = jnp.any(lost)
 
@@ -306,7 +330,7 @@ class Airspace(NativeEnv):
             queue=plan.queue,
             reached=reached,
             reached_step=jnp.where(newly, now, state.reached_step),
-            violating=near < SEPARATION,
+            violating=near < self.separation_nm,
             lost=lost,
             time=now,
             command=plan.change,
@@ -323,7 +347,7 @@ class Airspace(NativeEnv):
         # The first decision has no distance to compare with: that of before the pre-roll was never taken.
         progress = jnp.where(compat & (state.time == 0), 0.0, state.waypoint_distance - away)
         if compat:
-            after, parts = rewards.compat(state, after, separation, progress, plan.applied, self.max_episode_steps)
+            after, parts = rewards.compat(self, state, after, separation, progress, plan.applied)
             terminated = jnp.broadcast_to(jnp.all(reached | ~present), present.shape)
         else:
             shaping = rewards.shaped(
@@ -385,7 +409,8 @@ class Airspace(NativeEnv):
             "path_ratio": jnp.sum(jnp.where(present, detour, 0.0)) / number,
             "interventions": jnp.sum(moved),
         }
-        values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(len(self.agents))}
+        if len(self.agents) <= generator.FEW:
+            values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(len(self.agents))}
         return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
     def recorded(self, state: AirspaceState) -> dict[str, Array]:
@@ -397,21 +422,21 @@ class Airspace(NativeEnv):
     ) -> None:
         """Write the episodes of an evaluation as a table (`log.trajectories`), with the conflict detector's columns
         (`log.alerts`)."""
-        from regimen.domains.airspace.analysis.detector import Detector
         from regimen.domains.airspace.analysis.flight import Flights
         from regimen.domains.airspace.analysis.trajectory import write_evaluation
 
-        write_evaluation(path, self, Flights(rows, length, start.scenario), Detector() if alerts else None)
+        write_evaluation(path, self, Flights(rows, length, start.scenario), alerts)
 
     def write_states(self, path: Path, states: list[AirspaceState]) -> None:
         """Write one episode as a trajectory table, from its states."""
         from regimen.domains.airspace.analysis.flight import Flights
-        from regimen.domains.airspace.analysis.trajectory import place_of, write_trajectory
+        from regimen.domains.airspace.analysis.trajectory import place_of, rules_of, write_trajectory
 
-        rows = jax.tree.map(lambda *x: np.stack(x)[:, None], *map(self.recorded, states))
+        stacked = jax.tree.map(lambda *x: np.stack(x), *states)
+        rows = jax.tree.map(lambda x: np.asarray(x)[:, None], jax.jit(jax.vmap(self.recorded))(stacked))
         scenario = jax.tree.map(lambda x: np.asarray(x)[None], states[-1].scenario)
         flights = Flights(rows, np.array([len(states) - 1]), scenario)
-        write_trajectory(path, flights, 0, place_of(self), components=self.reward_components)
+        write_trajectory(path, flights, 0, place_of(self), rules_of(self), components=self.reward_components)
 
     def render(self, state: AirspaceState) -> np.ndarray:
         """[H, W, 3] uint8."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "scenarios"
 NAMES = tuple(name for name in SCENARIOS if name not in ("mixed", "random"))
-MAX_AIRCRAFT = 12
 MAX_DELAY = 3  # decisions
 SEPARATION = 5.0  # NM, below which separation is lost
 SPEEDS = (100.0, 400.0)  # kt CAS, the clamp of commands for all types
@@ -232,8 +231,6 @@ def parse(data: object, where: str = "scenario") -> ScenarioFile:
         raise top.error("agents must be a list of aircraft")
     if not rows:
         raise top.error("agents is empty; a scenario has at least one aircraft")
-    if len(rows) > MAX_AIRCRAFT:
-        raise top.error(f"{len(rows)} aircraft; at most {MAX_AIRCRAFT} are supported")
     agents = tuple(_agent(row, i, center, where) for i, row in enumerate(rows))
     for a, b in itertools.combinations(agents, 2):
         if a.id == b.id:

@@ -2,7 +2,8 @@
 
 Families: `chase` (in trail, in one or two lanes), `cross` (through one or two points), `streams` (two lines in trail
 that cross), `merge` (to one or two waypoints), `head_on` (pairs that face each other), `free` (all in conflict with the
-first, by the angle of the tracks, and distance and time at the closest approach). Which aircraft has which place
+first, by the angle of the tracks, and distance and time at the closest approach); `sector` (any number, spread evenly,
+each on a route of its own), which is what more than 12 aircraft fly in. Which aircraft has which place
 changes from episode to episode.
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from regimen.domains.airspace.env import Airspace
 
 SPEED, ALTITUDE = 250.0, 10_000.0
+FEW = 12  # aircraft for which the other families are made; more of them fly in a sector
 WIDEN = 1.6  # a scene whose starts are too close grows by up to this factor; who is then still too close is left out
 SHRINK = (1.0, 0.6, 0.3, 0.0)  # a jitter that brings starts too close is taken back in these steps
 
@@ -54,9 +56,12 @@ def draw(env: Airspace, key: Array) -> Scenario:
     if env.family == "any":
         scenes = [make(env, u, w, place, number, tas) for make in FAMILIES.values()]
         which = jnp.floor(u[3] * len(scenes)).astype(jnp.int32)
+        if n > FEW:
+            scenes.append(sector(env, u, w, place, number, tas))
+            which = jnp.where(number > FEW, len(FAMILIES), which)
         scene = Routes(*(jnp.stack(rows)[which] for rows in zip(*scenes)))
     else:
-        scene = FAMILIES[env.family](env, u, w, place, number, tas)
+        scene = (FAMILIES | {"sector": sector})[env.family](env, u, w, place, number, tas)
     if env.rotate:
         scene = turn(scene, 2 * jnp.pi * u[4], jnp.where(u[5] < 0.5, -1.0, 1.0))
 
@@ -164,6 +169,16 @@ def free(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Ar
     return along(jnp.where(first, 0.0, north), jnp.where(first, 0.0, east), angle, v * time, between(w[5], 8.0, 20.0))
 
 
+def sector(env: Airspace, u: Array, w: Array, place: Array, number: Array, tas: Array) -> Routes:
+    """Traffic of a whole sector: starts spread over a disc whose area grows with the number of aircraft, each with a
+    route of 25 to 45 NM in a direction of its own."""
+    radius = env.spacing * jnp.sqrt(place + w[2])  # the disc of all has an area of `spacing`^2 pi for each
+    bearing = 2.399963 * place + 2 * jnp.pi * u[6] + between(w[1], -0.4, 0.4)  # golden angle: evenly spread
+    course = 2 * jnp.pi * w[3]
+    north, east = radius * jnp.cos(bearing), radius * jnp.sin(bearing)
+    return along(north, east, course, jnp.zeros_like(radius), between(w[4], 25.0, 45.0))
+
+
 FAMILIES = {make.__name__: make for make in (chase, cross, streams, merge, head_on, free)}
 
 
@@ -177,9 +192,15 @@ def turn(scene: Routes, angle: Array, mirror: Array) -> Routes:
 def apart(north: Array, east: Array, present: Array) -> Array:
     """Which aircraft may start: each that is `START` away from all earlier ones that may."""
     gaps = pairs.separation(north, east)
-    keep = jnp.zeros_like(present)
-    for i in range(north.shape[0]):
-        keep = keep.at[i].set(present[i] & jnp.all(~keep | (gaps[i] >= START)))
+    keep, n = jnp.zeros_like(present), north.shape[0]
+
+    def admit(i: int | Array, keep: Array) -> Array:
+        return keep.at[i].set(present[i] & jnp.all(~keep | (gaps[i] >= START)))
+
+    if n > FEW:  # a loop that is not unrolled: its program does not grow
+        return jax.lax.fori_loop(0, n, admit, keep)
+    for i in range(n):
+        keep = admit(i, keep)
     return keep
 
 

@@ -1,7 +1,8 @@
 """What an aircraft sees: `compat` as an earlier system had it, faults included, and `clean`.
 
 Both are one row per aircraft. The features of `clean` are about -1 to 1, distances at the scale of the separation
-minimum and of the whole airspace.
+minimum and of the whole airspace: OWN, then each of NEIGHBOUR for the K others that are the greatest threat: the
+predicted miss plus a share of the range. `set` has the same of all others, in no order.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
 
 from regimen.domains.airspace import dynamics, pairs
 from regimen.domains.airspace.aircraft import KT
 from regimen.domains.airspace.files import SEPARATION
 from regimen.domains.airspace.pairs import PairTable
 from regimen.domains.airspace.state import AirspaceState
-from regimen.types import Array
+from regimen.types import Array, PyTree
 
 if TYPE_CHECKING:
     from regimen.domains.airspace.env import Airspace
@@ -65,6 +68,21 @@ def compat_high(k: int) -> list[float]:
     return [*COMPAT_LIMITS, *[150.0] * (2 * k), 1.0, *[12.0] * (2 * k)]
 
 
+def space(env: Airspace) -> spaces.Space:
+    """The observation space of an environment."""
+    if env.observation == "set":
+        n = len(env.agents)
+        shapes = {"own": (len(OWN),), "others": (n, len(NEIGHBOUR))}
+        parts: dict[str, spaces.Space] = {"others_mask": spaces.MultiBinary(n)}
+        for name, shape in shapes.items():
+            parts[name] = spaces.Box(-BOUND, BOUND, shape, np.float32)
+        return spaces.Dict(parts)
+    if env.observation == "compat":
+        high = np.array(compat_high(env.neighbors), np.float32)
+        return spaces.Box(-high, high, dtype=np.float32)
+    return spaces.Box(-BOUND, BOUND, (clean_size(env.neighbors),), np.float32)
+
+
 def soft(x: Array, scale: float) -> Array:
     """To -1..1, linear near zero: cheaper than tanh."""
     return x / (jnp.abs(x) + scale)
@@ -78,22 +96,52 @@ class Change(NamedTuple):
     safety: Array  # [N] NM by which the smallest separation has grown
 
 
-def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Array, change: Change) -> Array:
-    """The observations [N, D] in the form that an environment is set to; zero for absent aircraft."""
+def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Array, change: Change) -> PyTree:
+    """The observations [N, D] in the form that an environment is set to; zero for absent aircraft. Of a set: the own
+    values [N, 12], the others [N, N, 17], and which of them are there [N, N]."""
     if env.observation == "compat":
-        obs = compat(view, change, env.neighbors)
-    else:
-        assert all_pairs is not None
-        obs = clean(view, all_pairs, time_left, dynamics.DECISION, env.neighbors)
-    return jnp.where(view.present[:, None], obs, 0.0)
+        return jnp.where(view.present[:, None], compat(view, change, env.neighbors), 0.0)
+    assert all_pairs is not None
+    own, frame, turned = own_values(view, all_pairs, time_left)
+    if env.observation == "set":
+        there = all_pairs.valid & view.present[:, None]
+        return {
+            "own": jnp.where(view.present[:, None], own, 0.0),
+            "others": jnp.where(there[..., None], jnp.stack(others(frame, frame.rows(), turned), -1), 0.0),
+            "others_mask": there.astype(jnp.int8),
+        }
+    # What the chosen others are is picked first and their features computed for K of them only.
+    choice = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, env.neighbors)
+    present = jnp.any(choice, axis=-1)  # [N, K]
+    picks = Frame(*(pairs.pick(choice, x) for x in frame))
+    columns = [own, *(jnp.where(present, x, 0.0) for x in others(frame, picks, turned))]
+    return jnp.where(view.present[:, None], jnp.concatenate(columns, axis=1), 0.0)
 
 
-def clean(view: View, all_pairs: PairTable, time_left: Array, step_s: float, k: int) -> Array:
-    """[N, clean_size(k)] in the frame of the own heading: OWN, then each of NEIGHBOUR for the K others.
+Turn = tuple[Array, Array]  # cosine and sine of each heading in the map
 
-    Neighbours are sorted by threat: the predicted miss plus a share of the range. `priority` and `rank` (by index) let
-    a shared deterministic policy tell twins apart; `miss` has the sign of the side on which the other will pass.
-    """
+
+class Frame(NamedTuple):
+    """What each aircraft, or each that it sees, is doing: [N], or [N, K]."""
+
+    north: Array
+    east: Array
+    vn: Array
+    ve: Array
+    distance: Array  # NM to its waypoint
+    ahead: Array  # cosine and sine of its waypoint's bearing
+    right: Array
+    finished: Array
+    index: Array
+
+    def rows(self) -> Frame:
+        """All aircraft as those that each one sees: [1, N]."""
+        return Frame(*(x[None, :] for x in self))
+
+
+def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Array, Frame, Turn]:
+    """OWN [N, 12], in the frame of the own heading, and what others see. `rank` (by index) lets a shared deterministic
+    policy tell twins apart."""
     finished = view.finished.astype(jnp.float32)
     angle = (view.heading - view.convergence * view.east) * dynamics.DEGREE
     c, s = jnp.cos(angle), jnp.sin(angle)
@@ -103,7 +151,7 @@ def clean(view: View, all_pairs: PairTable, time_left: Array, step_s: float, k: 
     ahead, right = (dn * c + de * s) / distance, (de * c - dn * s) / distance
     slowest, fastest = dynamics.speed_limits(view.kind, view.speed_bounds)
     speed = jnp.sqrt(vn * vn + ve * ve) + 1e-3
-    seconds = jnp.maximum(time_left * step_s, 1.0)
+    left = time_left * dynamics.DECISION
     n = view.north.shape[0]
     index = jnp.arange(n, dtype=jnp.float32)
     features = [
@@ -114,27 +162,25 @@ def clean(view: View, all_pairs: PairTable, time_left: Array, step_s: float, k: 
         (view.tas * KT - 150.0) / 50.0,
         2 * (view.cas - slowest) / (fastest - slowest) - 1,
         5.0 * (ve * c - vn * s) / speed,
-        jnp.broadcast_to(time_left * step_s / 1500.0, distance.shape),
-        1 - 2 * dynamics.HOUR * distance / (speed * seconds),
+        jnp.broadcast_to(left / 1500.0, distance.shape),
+        1 - 2 * dynamics.HOUR * distance / (speed * jnp.maximum(left, 1.0)),
         2.0 * index / max(n - 1, 1) - 1,
         jnp.sum(all_pairs.danger, axis=-1),
         finished,
     ]
+    own = jnp.clip(jnp.stack(features, axis=1), -BOUND, BOUND)
+    return own, Frame(view.north, view.east, vn, ve, distance, ahead, right, finished, index), (c, s)
 
-    # What the chosen others are is picked first and their features computed for K of them only.
-    choice = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, k)
-    present = jnp.any(choice, axis=-1)  # [N, K]
-    picks = [pairs.pick(choice, x) for x in (view.north, view.east, vn, ve, distance, ahead, right, finished, index)]
-    dn, de, vn, ve = (
-        picks[0] - view.north[:, None],
-        picks[1] - view.east[:, None],
-        picks[2] - vn[:, None],
-        picks[3] - ve[:, None],
-    )
-    c, s = c[:, None], s[:, None]
+
+def others(own: Frame, seen: Frame, turned: Turn) -> list[Array]:
+    """NEIGHBOUR of those seen [N, K], in the frame of the own heading. `miss` has the sign of the side on which the
+    other will pass; `priority` is by index, like `rank`."""
+    c, s = turned[0][:, None], turned[1][:, None]
+    dn, de = seen.north - own.north[:, None], seen.east - own.east[:, None]
+    vn, ve = seen.vn - own.vn[:, None], seen.ve - own.ve[:, None]
     near = pairs.approach(dn, de, vn, ve)
     reach = jnp.maximum(near.range, 1e-3)
-    others = [
+    values = [
         jnp.ones_like(reach),
         (dn * c + de * s) / reach,
         (de * c - dn * s) / reach,
@@ -147,14 +193,13 @@ def clean(view: View, all_pairs: PairTable, time_left: Array, step_s: float, k: 
         (near.dcpa - SEPARATION) / SEPARATION,
         soft((dn * ve - de * vn) / (near.speed + 1.0), SEPARATION),
         near.danger,
-        jnp.where(picks[8] < index[:, None], 1.0, -1.0),
-        picks[7],
-        (distance[:, None] - picks[4]) / 10.0,
-        picks[5],
-        picks[6],
+        jnp.where(seen.index < own.index[:, None], 1.0, -1.0),
+        seen.finished,
+        (own.distance[:, None] - seen.distance) / 10.0,
+        seen.ahead,
+        seen.right,
     ]
-    columns = [*(x[:, None] for x in features), *(jnp.where(present, x, 0.0) for x in others)]
-    return jnp.clip(jnp.concatenate(columns, axis=1), -BOUND, BOUND)
+    return [jnp.broadcast_to(jnp.clip(x, -BOUND, BOUND), reach.shape) for x in values]
 
 
 def compat(view: View, change: Change, k: int) -> Array:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from regimen.domains.airspace.files import SEPARATION
 from regimen.domains.airspace.state import AirspaceState, Scenario
 from regimen.envs.drawing import AMBER, BLUE, GREEN, INK, PALE, PAPER, RED, Canvas, Color
 
@@ -48,14 +47,14 @@ def draw(env: Airspace, state: AirspaceState, tracks: Tracks | None = None) -> n
         if not counts[i]:
             canvas.disc(at, 3 * unit, PALE)
             continue
-        lost = bool(state.violating[i]) or state.min_sep[i] < SEPARATION
+        lost = bool(state.violating[i]) or state.min_sep[i] < env.separation_nm
         color = RED if lost else COLORS[i % len(COLORS)] if active[i] else INK
         ahead = np.array([state.ground[i, 1], state.ground[i, 0]]) * LOOK / 3600
-        canvas.disc(at, SEPARATION / 2, color, 0.15).ring(at, SEPARATION / 2, color, 1.4 * unit)
+        canvas.disc(at, env.separation_nm / 2, color, 0.15).ring(at, env.separation_nm / 2, color, 1.4 * unit)
         canvas.line(at, at + ahead, color, 1.8 * unit)
         arrow(canvas, at, ahead / max(float(np.hypot(*ahead)), 1e-6), 7 * unit, color)
         if np.any(state.command[i] != 0.0):
-            canvas.ring(at, SEPARATION / 2 + 3 * unit, AMBER, 1.6 * unit)
+            canvas.ring(at, env.separation_nm / 2 + 3 * unit, AMBER, 1.6 * unit)
     return canvas.bar(1.0 - float(state.time) / env.max_episode_steps).image()
 
 

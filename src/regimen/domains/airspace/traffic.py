@@ -23,7 +23,7 @@ from regimen.domains.airspace.env import Airspace, distance
 from regimen.domains.airspace.geodesy import Center, convergence, from_latlon
 from regimen.errors import ConfigError
 from regimen.policies.policy import Policy
-from regimen.types import Array
+from regimen.types import Array, PyTree
 
 Numbers = npt.ArrayLike
 Kinds = str | Sequence[str]
@@ -114,7 +114,7 @@ def mean_longitude(lons: np.ndarray) -> float:
 
 
 @jax.jit
-def observation(env: Airspace, now: observe.View, before: observe.View | None, decision: Array) -> Array:
+def observation(env: Airspace, now: observe.View, before: observe.View | None, decision: Array) -> PyTree:
     """[N, D] of one moment, and of the decision before where there was one."""
     compat = env.reward == "compat"
     counts = now.present if compat or env.fly_on else now.present & ~now.finished
@@ -145,8 +145,8 @@ def observe_traffic(
     like: Policy | Airspace | None = None,
     center: tuple[float, float] | None = None,
     before: tuple[Numbers, Numbers] | None = None,
-) -> np.ndarray:
-    """What each of N aircraft observes: [N, D], for `policy.act_batch`.
+) -> PyTree:
+    """What each of N aircraft observes: [N, D], or of a set a dictionary, for `policy.act_batch`.
 
     `lat`, `lon` and `heading` (true) are in degrees, `speed` is calibrated (CAS) in kt, `waypoint` [N, 2] latitude and
     longitude, `altitude` in ft, `kind` a type or one for each, `wind` the motion of the air (north, east) in kt.
@@ -172,7 +172,8 @@ def observe_traffic(
     rest = (heading, speed, waypoint, altitude, kind, finished, wind, middle, room)
     now = view(env, lat, lon, *rest)
     earlier = None if before is None else view(env, *before, *rest)
-    return np.asarray(observation(env, now, earlier, jnp.int32(decision)))[: np.size(lat)]
+    out = observation(env, now, earlier, jnp.int32(decision))
+    return jax.tree.map(lambda x: np.asarray(x)[: np.size(lat)], out)
 
 
 def commands(

@@ -159,6 +159,9 @@ class EmpowermentConfig(Equations):
     """Of Q_r."""
     v_r_grad_clip: NotNegative = 10.0
     """Of V_r."""
+    grad_clip_reference_lr: Positive | None = None
+    """Scale clips with their network's learning rate: at this rate they are as set, at half of it half. By default they
+    stay as they are."""
     v_h_e_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Share of hidden units that are dropped in training V_h^e."""
     x_h_dropout: Annotated[float, Range(0, 0.99)] = 0.0
@@ -276,7 +279,15 @@ class EmpowermentConfig(Equations):
     def check_kind(self) -> None:
         """Refuse settings of networks for tables, and of tables for networks: they would change nothing."""
         ends = ("_dropout", "_weight_decay", "_grad_clip")
-        others = ("networks", "hidden_dim", "time_features", "loss", "loss_space", "q_r_output")
+        others = (
+            "networks",
+            "hidden_dim",
+            "grad_clip_reference_lr",
+            "time_features",
+            "loss",
+            "loss_space",
+            "q_r_output",
+        )
         for f in dataclasses.fields(self):
             of_network, of_table = f.name.endswith(ends) or f.name in others, f.name.startswith("lookup_")
             if getattr(self, f.name) == f.default or not (of_network if self.use_lookup_tables else of_table):

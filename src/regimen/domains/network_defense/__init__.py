@@ -1,6 +1,6 @@
 """Defending a network of 13 hosts against a scripted intruder (CAGE challenge 2, scenario 2), simulated natively."""
 
-from regimen.config.domains import Domain, EnvEntry, Study, Verb
+from regimen.config.domains import Domain, EnvEntry, ExportForm, Study, Verb
 
 DOMAIN = Domain(
     name="network_defense",
@@ -25,6 +25,13 @@ DOMAIN = Domain(
             words="envs",
         )
     },
+    exports={
+        "cage-agent": ExportForm(
+            "an agent of numpy alone for CybORG's evaluation of the CAGE challenge 2",
+            "regimen.domains.network_defense.agent_export:write_agent",
+        )
+    },
+    leaderboard="regimen.domains.network_defense.leaderboard:play",
     studies={
         "updates": Study(
             "when to update, side by side: per episode, per N, parallel, from a replay",

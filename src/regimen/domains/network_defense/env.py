@@ -18,6 +18,7 @@ from regimen.domains.network_defense import network as net
 from regimen.domains.network_defense import policies
 from regimen.domains.network_defense import red as reds
 from regimen.domains.network_defense.compliance import Fixes
+from regimen.domains.network_defense.history import FEATURES, History
 from regimen.domains.network_defense.red import Intruder
 from regimen.domains.network_defense.workflow import Workflow, all_workflows, classes_for
 from regimen.envs.metric import Metric
@@ -25,7 +26,7 @@ from regimen.envs.protocol import NativeEnv, native_env
 from regimen.errors import ConfigError, nearest
 from regimen.types import Array, Record, T, TimeStep, pytree_dataclass
 
-REDS = (*reds.AGENTS, "mixed")
+REDS = (*reds.AGENTS, "sleep", "mixed")
 MODES = ("faithful", "fixed")
 USER0 = 1 << net.USER0
 OP_SERVER = 1 << net.OP_SERVER
@@ -55,6 +56,7 @@ class NetworkState(Record):
     red_kind: Array  # int32, Red's last action; -1 at the start
     red_target: Array  # int32
     red_success: Array  # bool
+    history: History | tuple[()] = ()  # where it is observed
 
     @property
     def sessions(self) -> Array:
@@ -67,7 +69,7 @@ class NetworkDefense(NativeEnv):
     """Blue against `b_line`, `meander` or either; optionally with a workflow to follow."""
 
     red: str = "b_line"
-    """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""
+    """Who attacks: b_line, meander, sleep (nobody), or mixed (b_line or meander, drawn for every episode)."""
     mode: str = "faithful"
     """faithful: once Op_Server0 was restored its service can never be stopped again, as upstream; fixed: it can."""
     max_episode_steps: int = 100
@@ -86,6 +88,8 @@ class NetworkDefense(NativeEnv):
     """Discount of the potential; the learner's gamma."""
     detection: float = 0.95
     """Probability that the callback of a reverse shell is reported."""
+    history: bool = False
+    """Also observe what the episode has shown so far: 11 entries per host (alerts before, their age, decoys)."""
 
     return_targets = (-100.0, -50.0, -25.0)
     gated_metric = "compliance"
@@ -136,8 +140,13 @@ class NetworkDefense(NativeEnv):
         return out
 
     @property
+    def observed(self) -> int:
+        """Entries of an observation."""
+        return net.N * (4 + FEATURES * self.history) + 25 * (self.workflow != "none")
+
+    @property
     def observation_space(self) -> spaces.Box:
-        return spaces.Box(0.0, 1.0, (4 * net.N + 25 * (self.workflow != "none"),), np.float32)
+        return spaces.Box(0.0, 1.0, (self.observed,), np.float32)
 
     @property
     def action_space(self) -> spaces.Discrete:
@@ -172,6 +181,7 @@ class NetworkDefense(NativeEnv):
             workflow=workflow,
             tally=Fixes.zero(),
             red_success=jnp.bool_(False),
+            history=History.start() if self.history else (),
         )
         return state, self.observe(state)
 
@@ -187,6 +197,8 @@ class NetworkDefense(NativeEnv):
         state = state.replace(unsure=(state.unsure & ~state.exploits) | files, believed=believed)
         tally = self.count_fix(before, action)
         state = state.replace(time=state.time + 1, blue_action=action, tally=tally)
+        if isinstance(state.history, History):
+            state = state.replace(history=state.history.after(state.time, state.scans, state.exploits))
         return state, self.report(before.tally, state, action, valid)
 
     def blue(self, state: NetworkState, action: Array) -> tuple[NetworkState, Array, Array]:
@@ -225,7 +237,7 @@ class NetworkDefense(NativeEnv):
         chance = (words[0] >> 8).astype(jnp.float32) * 2.0**-24
         pick, detect = (words[1] >> 16).astype(jnp.int32), (words[1] & 0xFFFF).astype(jnp.float32) * 2.0**-16
         red = state.red
-        kind, target = self.either(red, lambda: reds.b_line(red), lambda: reds.meander(red, pick))
+        kind, target = self.either(red, reds.asleep(), lambda: reds.b_line(red), lambda: reds.meander(red, pick))
         at = jnp.where(kind == reds.SWEEP, 0, jnp.left_shift(1, target))
         subnet = jnp.where(kind == reds.SWEEP, target, jnp.asarray(net.SUBNET_OF)[target])
         routed = (subnet != net.OPERATIONAL_NET) | ((state.sessions & net.ENTERPRISE_SESSIONS) > 0)
@@ -265,6 +277,7 @@ class NetworkDefense(NativeEnv):
         nothing = scan & ~informed & (stored == 0)  # every host has open ports
         red = self.either(
             red,
+            red,
             lambda: reds.b_line_after(state.red, success, nothing),
             lambda: reds.meander_after(state.red, kind, target, success),
         )
@@ -283,8 +296,10 @@ class NetworkDefense(NativeEnv):
             red_success=success,
         )
 
-    def either(self, red: Intruder, straight: Callable[[], T], winding: Callable[[], T]) -> T:
-        """What comes of `b_line` or of `meander`, whichever of the two Red is."""
+    def either(self, red: Intruder, asleep: T, straight: Callable[[], T], winding: Callable[[], T]) -> T:
+        """What comes of `b_line` or of `meander`, whichever of the two Red is; what is there where it sleeps."""
+        if self.red == "sleep":
+            return asleep
         if self.red == "mixed":
             return jax.tree.map(lambda w, s: jnp.where(red.meander, w, s), winding(), straight())
         return straight() if self.red == "b_line" else winding()
@@ -330,12 +345,15 @@ class NetworkDefense(NativeEnv):
 
     def observe(self, state: NetworkState) -> Array:
         """Four bits for each host (activity 00 none, 10 scan, 11 exploit; belief 00 No, 10 Unknown, 01 User, 11
-        Privileged), then the workflow."""
+        Privileged), then the history, then the workflow."""
         sets = jnp.stack([state.scans, state.exploits, state.unsure, state.believed])
         table = ((sets[None, :] >> np.arange(net.N)[:, None]) & 1).astype(jnp.float32).reshape(-1)
-        if self.workflow == "none":
-            return table
-        return jnp.concatenate([table, jnp.asarray(fixing.ONE_HOT)[state.workflow]])
+        parts = [table]
+        if isinstance(state.history, History):
+            parts.append(state.history.observe(state.time, state.decoys))
+        if self.workflow != "none":
+            parts.append(jnp.asarray(fixing.ONE_HOT)[state.workflow])
+        return jnp.concatenate(parts)
 
     def gated_args(self, task: str) -> dict[str, str]:
         """The arguments with which a policy is paid for repairing in the order `task`."""

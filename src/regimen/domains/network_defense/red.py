@@ -13,7 +13,7 @@ from regimen.types import Array, Record, pytree_dataclass
 
 SWEEP, SCAN, EXPLOIT, ESCALATE, IMPACT = range(5)
 KINDS = ("sweep", "scan", "exploit", "escalate", "impact")
-AGENTS = ("b_line", "meander")
+AGENTS = ("b_line", "meander")  # besides them Red may sleep
 
 STAGES = np.array([0, 1, 2, 3, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3, 4], np.int32)  # [15] kind of each stage
 ON_FAILURE = np.array([0, 1, 2, 2, 2, 2, 5, 5, 5, 5, 9, 9, 9, 12, 13], np.int32)  # [15] stage after a failure
@@ -56,6 +56,11 @@ def member(number: Array, chance: Array) -> Array:
     k = (chance * (below + lax.population_count(high))) >> 16
     table = jnp.asarray(net.NTH)
     return jnp.where(k < below, table[low, k & 7], table[high, (k - below) & 7] + 8)
+
+
+def asleep() -> tuple[Array, Array]:
+    """No action, and no host as its target."""
+    return jnp.full((), -1, jnp.int32), jnp.zeros((), jnp.int32)
 
 
 def b_line(red: Intruder) -> tuple[Array, Array]:

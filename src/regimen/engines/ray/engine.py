@@ -19,19 +19,17 @@ import ray
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import Frozen
 from regimen.config import layers
-from regimen.config.catalogue import ENVS
 from regimen.config.regimen import Regimen
 from regimen.config.schema import ALGORITHMS, TrainConfig
 from regimen.engines.base import Limits, Progress, WorkerRow
 from regimen.engines.host import UpdateEngine
 from regimen.engines.ray.cluster import Cluster
 from regimen.engines.ray.fleet import Fleet, RolloutRequest, WorkerHandle
-from regimen.engines.ray.worker import Post, RolloutReport, import_string, join, join_rows
+from regimen.engines.ray.worker import Post, RolloutReport, join, join_rows
+from regimen.envs.imports import import_string, portable_env
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError
 from regimen.types import Array, Batch, State
-
-OBJECT = "python:"  # begins the id of an environment that only this program can make
 
 
 class RayEngine(UpdateEngine):
@@ -53,7 +51,7 @@ class RayEngine(UpdateEngine):
         self.regimen = regimen
         self.frozen = frozen
         self.config, self.handle = config.replace(seed=seed, seeds=None), handle
-        self.env, self.algorithm = portable_env(config.env), portable_algorithm(config.algorithm)
+        self.env, self.algorithm = portable_env(config.env, "engine: workers"), portable_algorithm(config.algorithm)
         self.asynchronous = algo.asynchronous
         self.max_lag = algo.max_lag
         self.cluster = Cluster(config.engine, store_bytes)
@@ -219,18 +217,6 @@ def key_words(key: Array, index: Array) -> Array:
 def rollout_key(key: Array, index: int) -> np.ndarray:
     """The key of a rollout as plain numbers."""
     return np.asarray(key_words(key, np.uint32(index % 2**32)))
-
-
-def portable_env(env: str) -> str:
-    """An id that makes the environment in any process; refused where there is none."""
-    target = ENVS[env].target if env in ENVS else env
-    name = env if isinstance(target, str) and env not in ENVS else import_string(target)
-    if name.startswith((OBJECT, "__main__:")) or "<" in name:
-        raise ConfigError(
-            f"engine: workers make the environment by themselves and cannot make {env}, which lives in this program; "
-            "put it into a module and name it as module:factory"
-        )
-    return name
 
 
 def portable_algorithm(name: str) -> tuple[str, str]:

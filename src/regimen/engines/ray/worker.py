@@ -184,10 +184,6 @@ def know_algorithm(name: str, where: tuple[str, str]) -> None:
         configuration.register_algorithm(name, *(registry.load(path) for path in where))
 
 
-def import_string(thing: Any) -> str:
-    return thing if isinstance(thing, str) else f"{thing.__module__}:{thing.__qualname__}"
-
-
 # --- several batches as one ------------------------------------------------------------------------------------------
 
 

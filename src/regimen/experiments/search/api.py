@@ -16,10 +16,12 @@ from regimen.experiments.search.gate import LEVEL
 from regimen.experiments.search.loop import Options, Search, flag
 from regimen.experiments.search.methods import METHODS, Belief
 from regimen.experiments.search.plots import all_of, regret
+from regimen.experiments.search.recommendation import Recommendation, recommendation, spending, spent_words
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Names, Store, log_row
 from regimen.experiments.search.trial import Trial
 from regimen.files.storage import Json, write_json
+from regimen.reports.table import Table
 
 Say = Callable[[str], None]
 Prepared = tuple[Space, Trial, Options, Names]
@@ -63,6 +65,8 @@ def run(
         summary = summarise(search, command, None if whole else "interrupted")
         code = 0 if whole else 128 + signals.requested
         write_json(path / "summary.json", summary)
+        if search.verdicts:
+            spent_on(search).write_csv(path / "spending.csv")
         keep_best(search, path)
         if whole and plots:
             draw(lambda: all_of(path / "plots", search), say)
@@ -135,6 +139,7 @@ def summarise(search: Search, command: str = "", stopped: str | None = None) -> 
     belief = Belief.of(space, o.gate, search.evidence)
     posterior = belief.values.posterior()
     likely = belief.likely()
+    sure = recommended(search)
     if stopped is None:
         through = o.method == "exhaustive" and len(search.verdicts) >= len(space)
         stopped = "every candidate tried" if through else "budget spent"
@@ -154,6 +159,7 @@ def summarise(search: Search, command: str = "", stopped: str | None = None) -> 
         "causes": dict(Counter(v.cause for v in search.verdicts)),
         "stop_reason": stopped,
         "best": None if best is None else log_row(space, best),
+        "recommendation": None if sure is None else dataclasses.asdict(sure) | {"words": sure.words(space)},
         "model": {
             "theta": dict(zip(space.factors, hyper.theta.tolist())),
             "signal": hyper.signal,
@@ -172,6 +178,20 @@ def summarise(search: Search, command: str = "", stopped: str | None = None) -> 
         "wall_seconds": round(search.seconds, 2),
         "command": command,
     }
+
+
+def recommended(search: Search) -> Recommendation | None:
+    """How sure the model is of what is recommended; None without a candidate, or where no model chose."""
+    if search.best is None or search.options.method != "gp":
+        return None
+    belief = Belief.of(search.space, search.options.gate, search.evidence)
+    return recommendation(belief, search.best.candidate, search.options.seed)
+
+
+def spent_on(search: Search) -> Table:
+    """What was spent on each candidate, and why."""
+    belief = Belief.of(search.space, search.options.gate, search.evidence)
+    return spending(search.space, search.verdicts, belief, search.options.seed)
 
 
 def keep_best(search: Search, path: Path) -> None:
@@ -263,7 +283,10 @@ def ending(search: Search) -> list[str]:
     text = f"best: {space.keys[best.candidate]} ({space.text(best.candidate)}), {o.value:.4g} ± {o.se:.2g}"
     if rate is not None:
         text += f", {search.store.names.rate} {rate.mean:.3f} with bound {rate.bound:.3f}"
-    return [f"{text}; {len(search.verdicts)} trials, {search.spent:,} episodes"]
+    sure = recommended(search)
+    words = [] if sure is None else [sure.words(space)]
+    rest = f"{len(search.verdicts)} trials, {search.spent:,} episodes"
+    return [f"{text}; {rest}", *words, spent_words(spent_on(search))]
 
 
 def advice(search: Search) -> list[str]:

@@ -41,11 +41,13 @@ class OptunaStudy:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.optuna, self.plan, path = optuna, plan, folder / DATABASE
-        direction = "minimize" if plan.lower else "maximize"
+        lower = plan.objectives.values() or [plan.lower]
+        ways = optuna.study.StudyDirection
+        directions = [ways.MINIMIZE if one else ways.MAXIMIZE for one in lower]
         if not path.exists():  # made completely or not at all
             fresh = path.with_name(f".{DATABASE}.{os.getpid()}.tmp")
             fresh.unlink(missing_ok=True)
-            optuna.create_study(storage=url(fresh), study_name=NAME, direction=direction)
+            optuna.create_study(storage=url(fresh), study_name=NAME, directions=directions)
             os.replace(fresh, path)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP) if plan.prune else optuna.pruners.NopPruner()
         with warnings.catch_warnings():
@@ -79,8 +81,9 @@ class OptunaStudy:
         if not self.running(n):
             return
         states, value = self.optuna.trial.TrialState, result.get("value")
-        if result["state"] == "finished" and value is not None:
-            self.study.tell(n, value)
+        values = list(result.get("objectives", {}).values()) if self.plan.objectives else value
+        if result["state"] == "finished" and value is not None and values != []:
+            self.study.tell(n, values)
         else:
             self.study.tell(n, state=states.PRUNED if result["state"] == "pruned" else states.FAIL)
 

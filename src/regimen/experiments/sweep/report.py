@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from regimen.errors import ConfigError
+from regimen.experiments.sweep import pareto
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.storage import write_atomic, write_json
 from regimen.reports.figure import BLUE, GREY, INK, ORANGE, picture
@@ -43,7 +44,12 @@ def comparable(results: Rows) -> list[TrialResult]:
 
 
 def ranked(results: Rows, lower: bool) -> list[TrialResult]:
-    return sorted(comparable(results), key=lambda r: r["value"] if lower else -r["value"])
+    """The best first: by the score of training that a method has selected by, where there is one. The value of a trial
+    comes from an evaluation that nothing is selected by."""
+    rows = comparable(results)
+    name = "score" if any("score" in r for r in rows) else "value"
+    rows = [r for r in rows if r.get(name) is not None]
+    return sorted(rows, key=lambda r: r[name] if lower else -r[name])
 
 
 def best_of(results: Rows, lower: bool) -> TrialResult | None:
@@ -105,7 +111,8 @@ def write_all(files: SweepFiles) -> list[str]:
     plan, results = files.plan, files.results()
     if not results:
         return ["no trial is done yet"]
-    shares = importance(results, plan.keys)
+    alone = plan.method not in ("pbt", "halving")  # settings of a trial that explain its value
+    shares = importance(results, plan.keys) if alone else {}
     order = ranked(results, plan.lower)
     every_number(files, results).write_csv(files.folder / "sweep.csv")
     summary = {
@@ -119,18 +126,30 @@ def write_all(files: SweepFiles) -> list[str]:
         "importance": shares,
         "results": results,
     }
+    best = pareto.front(results, plan.objectives) if plan.objectives else []
+    if plan.objectives:
+        summary |= {"objectives": plan.objectives, "pareto": [r["trial"] for r in best]}
     write_json(files.folder / "sweep.json", summary)
     trials = table(files, [*order, *(r for r in results if r not in order)])
     write_atomic(files.folder / "sweep.md", markdown(files, trials, shares))
     more = [f"and {len(results) - SHOWN} more in {files.folder / 'sweep.csv'}"] if len(results) > SHOWN else []
-    lines = ["", *trials.first(SHOWN).lines(), *more, *importance_lines(shares)]
+    lines = ["", *trials.first(SHOWN).lines(), *more, *(importance_lines(shares) if alone else [])]
+    if plan.method == "pbt":
+        from regimen.experiments.sweep import lineage  # it draws with what is above
+
+        lines += lineage.write(files, order[0] if order else None)
+    if best:
+        front = pareto.table(best, plan.objectives, plan.keys)
+        front.write_csv(files.folder / "pareto.csv")
+        lines += ["", front.title, *front.lines()]
     try:
         lines += draw(files, results, shares)
     except ConfigError as error:  # no matplotlib
         lines.append(f"plots    none: {error}")
     if order:
-        best = files.trial(order[0]["trial"])
-        lines.append(f"best     {best}   (regimen compare {files.folder} --by {','.join(plan.grid or plan.keys)})")
+        top = files.trial(order[0]["trial"])
+        by = f"regimen compare {files.folder} --by {','.join(plan.grid or plan.keys)}"
+        lines.append(f"best     {top}   ({by if alone else f'regimen evaluate {top}'})")
     return lines
 
 
@@ -149,11 +168,19 @@ def signed(rho: float | None) -> str:
 def table(files: SweepFiles, results: Rows) -> Table:
     """The table of the console and of `sweep.md`."""
     keys, rows = files.plan.keys, []
+    others = [name for name in files.plan.objectives if name != files.plan.metric]
+    scored = any("score" in r for r in results)
     for r in results:
         value = score(r["value"]) if r.get("value") is not None else None
-        row = [r["trial"], *(brief(r["params"].get(k)) for k in keys), value, r["state"]]
+        more = [shown(r.get("objectives", {}).get(name)) for name in others] + [shown(r.get("score"))] * scored
+        row = [r["trial"], *(brief(r["params"].get(k)) for k in keys), value, *more, r["state"]]
         rows.append([*row, f"{r.get('env_steps') or 0:,}", clock(r.get("wall_seconds") or 0.0)])
-    return Table(["trial", *keys, files.plan.metric, "state", "steps", "time"], rows)
+    head = ["trial", *keys, files.plan.metric, *others, *["in training"] * scored]
+    return Table([*head, "state", "steps", "time"], rows)
+
+
+def shown(value: float | None) -> str | None:
+    return None if value is None else score(value)
 
 
 def brief(value: object) -> str:
@@ -163,10 +190,13 @@ def brief(value: object) -> str:
 def every_number(files: SweepFiles, results: Rows) -> Table:
     """The table of `sweep.csv`: all trials in their order, numbers unrounded."""
     keys = files.plan.keys
-    head = ["trial", "state", *keys, files.plan.metric, "seeds", "env_steps", "wall_seconds", "run", "error"]
+    others = [name for name in files.plan.objectives if name != files.plan.metric]
+    head = ["trial", "state", *keys, files.plan.metric, *others, "score"]
+    head += ["seeds", "env_steps", "wall_seconds", "run", "error"]
     rows = []
     for r in results:
-        row = [r["trial"], r["state"], *(r["params"].get(k) for k in keys), r.get("value"), r.get("seeds")]
+        more = [r.get("objectives", {}).get(name) for name in others] + [r.get("score")]
+        row = [r["trial"], r["state"], *(r["params"].get(k) for k in keys), r.get("value"), *more, r.get("seeds")]
         rows.append([*row, r.get("env_steps"), r.get("wall_seconds"), files.trial(r["trial"]).name, r.get("error")])
     return Table(head, rows)
 
@@ -190,13 +220,15 @@ def draw(files: SweepFiles, results: Rows, shares: Mapping[str, Share]) -> list[
     """Draw trials.png, and from enough trials importance.png and parallel.png; returns a line that says where."""
     folder, plan = files.folder / "plots", files.plan
     rows = comparable(results)
+    if len(pareto.comparable(results, plan.objectives)) > 1 and plan.objectives:
+        pareto.draw(results, plan.objectives, folder / "pareto.png")
     if rows:
         with picture(folder / "trials.png", 8, 3.8) as figure:
             draw_trials(figure.subplots(), rows, plan.metric, plan.lower)
     if shares:
         with picture(folder / "importance.png", 8, 0.45 * len(shares) + 1.3) as figure:
             draw_importance(figure.subplots(), shares, len(rows))
-    if len(rows) > 1:
+    if len(rows) > 1 and plan.method not in ("pbt", "halving"):
         logarithmic = {key for key, draws in plan.random.items() if draws.logarithmic}
         with picture(folder / "parallel.png", max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6) as figure:
             draw_parallel(figure.subplots(), rows, plan.keys, plan.metric, plan.lower, logarithmic)

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,20 @@ from regimen.config import trust
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, Leaving, code_of
 from regimen.envs import registry
-from regimen.errors import RegimenError
+from regimen.errors import ConfigError, RegimenError
 from regimen.experiments.many import Row, attempt, in_turn
+from regimen.experiments.sweep.halving import train_rungs
+from regimen.experiments.sweep.members import train_population
 from regimen.experiments.sweep.optuna_trials import OptunaStudy, Pruning, require_optuna
-from regimen.experiments.sweep.report import best_of, brief, write_all
+from regimen.experiments.sweep.report import write_all
 from regimen.experiments.sweep.space import SweepPlan
-from regimen.experiments.sweep.trials import SweepFiles, TrialResult
+from regimen.experiments.sweep.together import finish, standing, train_together
+from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
 from regimen.files.storage import require_own
-from regimen.words import plural, score
+from regimen.words import plural
 
+WAYS = {"pbt": "a population in one compiled program", "halving": "by halving, each rung in one compiled program"}
 BATCH = 64  # runs of one compiled program, unless --batch says otherwise
 
 
@@ -44,15 +48,21 @@ def run_sweep(
     if isinstance(first.env, trust.Named):  # a plan of another process: what is refused is refused before any trial
         registry.resolve(first.env, first.env_args)
     plan, reason = files.plan, files.plan.in_one_program()
+    flags = {"--workers": workers > 1, "--engine": engine == "ray", "--batch": batch is not None}
+    for flag, there in flags.items() if plan.method in WAYS else ():
+        if there:
+            raise ConfigError(f"{flag}: --method {plan.method} trains in one compiled program; leave it out")
     if workers > 1 or engine == "ray":
         reason = reason or "workers train one trial each"
     finished = plan.trials - len(files.missing())
-    way = "in one compiled program" if reason is None else f"one by one ({reason})"
+    way = WAYS.get(plan.method) or ("in one compiled program" if reason is None else f"one by one ({reason})")
     console.event(f"{plan.trials} trials, {plural(plan.seeds, 'seed')} each, {way}: {files.folder}")
     if finished:
         console.event(f"{finished} trials were done before")
     try:
-        if reason is None:
+        if plan.method in WAYS:
+            code = (train_population if plan.method == "pbt" else train_rungs)(files, console, command)
+        elif reason is None:
             code = in_batches(files, console, command, batch or max(1, BATCH // plan.seeds))
         elif workers > 1 or engine == "ray":
             code = in_workers(files, workers, engine, console)
@@ -81,55 +91,6 @@ def in_batches(files: SweepFiles, console: Console, command: str, size: int) -> 
             return code
 
         return in_turn((missing[i : i + size] for i in range(0, len(missing), size)), train)
-
-
-def train_together(files: SweepFiles, trials: Sequence[int], console: Console, command: str = "") -> int:
-    """Train what is left of these trials, in the program in which they began; returns an exit code."""
-    from regimen.engines import curriculum, device
-    from regimen.runs import api
-    from regimen.runs.session import Call
-    from regimen.runs.stopping import check_rules
-
-    paths: list[Path] = []
-    configs: dict[str, TrainConfig] = {}
-    for n in trials:
-        config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
-        files.discard_torn(n)
-        for seed, path in zip(files.seeds, files.runs(n)):
-            paths.append(path)
-            configs[f"trial {n}, seed {seed}"] = config.replace(seed=seed, seeds=None)
-    first = next(iter(configs.values()))
-    where = device.configure(first.device, True)
-    handle = registry.resolve(first.env, first.env_args)
-    check_rules(first.stop, handle.id, handle.metrics)
-    course = curriculum.expand(first.curriculum, handle)
-    configs = {label: config.replace(curriculum=course) for label, config in configs.items()}
-    call = Call(handle, files.folder if len(paths) > 1 else paths[0], where, command, None, console, time.monotonic())
-    seeds = [config.seed for config in configs.values()]
-    base = first.replace(curriculum=course)
-    return max(result.exit_code for result in api.train_runs(call, base, paths, seeds, configs))
-
-
-def finish(
-    files: SweepFiles, n: int, point: dict[str, object], tell: Callable[[str], None], **failure: object
-) -> TrialResult:
-    """Write down what came of a trial, and say it."""
-    result = files.record(n, {"params": point, **files.measured(n), **failure})
-    settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
-    pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
-    finished = files.plan.trials - len(files.missing())
-    text = standing(files, n, result, finished, f"{settings}: {files.plan.metric} ", pruned)
-    files.event(text)
-    tell(text)
-    return result
-
-
-def standing(files: SweepFiles, n: int, result: TrialResult, finished: int, before: str = "", after: str = "") -> str:
-    """The line of a trial that is done: how many are, its value or state, and the best so far."""
-    best = best_of(files.results(), files.plan.lower)
-    value = score(result["value"]) if "value" in result else result.get("state")
-    top = "" if best is None else f"; best {score(best['value'])} (trial {best['trial']})"
-    return f"[{finished}/{files.plan.trials}] trial {n}: {before}{value}{after}{top}"
 
 
 def work(

@@ -26,8 +26,11 @@ from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.sealed import load_object, reading, unseal, write_sealed
 
-SCHEMA = 2  # 1 had no digest
+SCHEMA = 3  # 1 had no digest, 2 no method
+SEALED = 2  # the first with a digest
 DRAWS = 20  # trials of a random sweep that does not say how many
+METHODS = ("random", "tpe", "halving", "pbt")
+FACTOR, STRIDE = 1.25, 0.1  # one step of a setting: of its value, where its range is logarithmic, or of its range
 KINDS = ("uniform", "log", "int", "logint", "choice")
 PLAN, DATABASE = "plan.json", "study.db"
 Scalar = None | bool | int | float | str
@@ -76,6 +79,14 @@ class Draw:
             return low + int(u * (high - low + 1))
         return min(high, math.floor(low * ((high + 1) / low) ** u))
 
+    def step(self, value: float, up: bool) -> float:
+        """A value one step up or down, within the range."""
+        if self.logarithmic:
+            value = value * FACTOR if up else value / FACTOR
+        else:
+            value += (self.high - self.low) * (STRIDE if up else -STRIDE)
+        return min(max(value, self.low), self.high)
+
     @property
     def logarithmic(self) -> bool:
         return self.kind in ("log", "logint")
@@ -98,11 +109,25 @@ class SweepPlan:
     prune: bool = True
     together: bool = True  # one compiled program where that is possible
     draw_seed: int = 0
+    method: str = "random"  # or of METHODS
+    every: int | None = None  # updates between two rounds of a population
+    share: float | None = None  # pbt: of the members that take over; halving: of the trials that go on
+    objectives: dict[str, bool] = dataclasses.field(default_factory=dict)  # several metrics: whether smaller is better
+    horizon: str | None = None  # length of the schedules, where the budget has grown since they were begun
     schema: int = SCHEMA
 
     @property
     def keys(self) -> tuple[str, ...]:
         return (*self.grid, *self.random)
+
+    @property
+    def named(self) -> set[str]:
+        """Full names of the settings that all trials share by the command."""
+        return set(layers.flatten(self.overrides, self.config(self.draw(0)).algorithm))
+
+    def numbers(self, n: int) -> dict[str, float]:
+        """The settings of trial n that are numbers."""
+        return {key: float(v) for key, v in self.draw(n).items() if isinstance(v, (int, float))}
 
     def draw(self, n: int) -> dict[str, object]:
         """The settings of trial n: the grid's points in turn, and draws that depend on nothing but n."""
@@ -118,7 +143,10 @@ class SweepPlan:
         settings = self.overrides | dict(point) | ({} if self.seeds == 1 else {"seeds": self.seeds})
         trial = ", ".join(f"{k} {v}" for k, v in point.items())
         try:
-            return layers.build_config(self.env, config_file=self.config_file, overrides=settings)
+            config = layers.build_config(self.env, config_file=self.config_file, overrides=settings)
+            if self.horizon is None or config.common.horizon is not None:
+                return config
+            return config.replace(algo=dataclasses.replace(config.algo, horizon=self.horizon))
         except layers.UnknownSettingError:
             raise
         except ConfigError as error:
@@ -165,7 +193,7 @@ class SweepPlan:
         if not path.exists():
             raise StorageError(f"{folder} is not a sweep: it has no {PLAN}; name an environment to begin one")
         with reading(path):
-            data = trust.named(unseal(load_object(path), str(path), SCHEMA), path)
+            data = trust.named(unseal(load_object(path), str(path), SEALED), path)
             if data["schema"] > SCHEMA:
                 raise StorageError(f"{folder} was written by a newer version (schema {data['schema']} > {SCHEMA})")
             data["grid"] = {k: tuple(v) for k, v in data["grid"].items()}
@@ -183,6 +211,7 @@ def make_plan(
     *,
     seeds: int | None = None,
     metric: str = "return_mean",
+    objectives: Sequence[str] = (),
     **more: Any,
 ) -> SweepPlan:
     """A plan from texts such as `algo.lr=1e-4,3e-4`; every trial that is known now is checked. `more` are other fields
@@ -206,14 +235,53 @@ def make_plan(
         raise ConfigError(f"--trials: the grid has {points} points; {trials} trials would leave some of them out")
     if trials > points and not draws:
         raise ConfigError(f"--trials: the grid has {points} points, and nothing else differs; use --seeds for repeats")
-    metric = metric.removeprefix("eval/")
+    metrics = [name.removeprefix("eval/") for name in objectives or [metric]]
+    metric = metrics[0]
     plan = SweepPlan(env, shared, lists, draws, trials, seeds or 1, metric=metric, lower=bool(lower), **more)
     for n in range(trials):
         config = plan.config(plan.draw(n))
         resolve(config, native=True)
-    if lower is None and metric not in OF_EVERY_ENV:
-        declared = registry.resolve(config.env, config.env_args).metrics.get(metric)
-        return dataclasses.replace(plan, lower=declared is not None and declared.better == "lower")
+    if lower is None and not set(metrics) <= set(OF_EVERY_ENV):
+        declared = registry.resolve(config.env, config.env_args).metrics
+        better = {name: name in declared and declared[name].better == "lower" for name in metrics}
+        plan = dataclasses.replace(plan, lower=better[metric])
+    else:
+        better = dict.fromkeys(metrics, bool(lower))
+    if objectives:
+        plan = dataclasses.replace(plan, objectives=require_objectives(better, metrics, lower), prune=False)
+    return with_method(plan)
+
+
+def require_objectives(better: dict[str, bool], metrics: list[str], lower: bool | None) -> dict[str, bool]:
+    """Several objectives, each with whether smaller is better; refused where they are not several."""
+    if len(better) < len(metrics) or len(metrics) < 2:
+        raise ConfigError(f"--objective: {', '.join(metrics)}: name two metrics or more, each once; one is --metric")
+    if lower is not None:
+        raise ConfigError("--lower: the environment says it of each objective; leave it out")
+    return better
+
+
+def with_method(plan: SweepPlan) -> SweepPlan:
+    """The plan with what its method leaves open; refused where the method cannot do it."""
+    from regimen.experiments.sweep import halving, population  # they are told a plan
+
+    if plan.every is not None and plan.method != "pbt":
+        raise ConfigError("--every: only --method pbt has rounds; leave it out")
+    if plan.share is not None and plan.method not in ("pbt", "halving"):
+        raise ConfigError("--share: only --method pbt and halving have one; leave it out")
+    if plan.method == "tpe":
+        if not plan.random:
+            raise ConfigError("--method tpe: chooses what is drawn; give --random KEY=log:LOW:HIGH")
+        return dataclasses.replace(plan, sampler="tpe")
+    if plan.method in ("pbt", "halving") and plan.sampler != "random":
+        raise ConfigError(f"--sampler {plan.sampler}: --method {plan.method} draws by itself; leave it out")
+    if plan.objectives and plan.method in ("pbt", "halving"):
+        raise ConfigError(f"--objective: --method {plan.method} selects by one metric; use --metric, or --method tpe")
+    if plan.method == "pbt":
+        plan = population.with_every(plan)
+        population.require_population(plan)
+    elif plan.method == "halving":
+        halving.require_rungs(plan)
     return plan
 
 
@@ -228,7 +296,7 @@ def read_pairs(texts: Sequence[str], flag: str, algorithm: str) -> dict[str, str
         algorithms = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
         setting = next((k for a in algorithms if (k := layers.resolve_key(key, a)) is not None), None)
         if setting is None:
-            raise layers.UnknownSettingError(key, layers.suggest(key, algorithms[0]), f"{flag}: ")
+            raise layers.UnknownSettingError({key: None}, algorithms[0], f"{flag}: ")
         if setting in ("seed", "seeds", "out", "env", "preset"):
             raise ConfigError(f"{flag} {setting}: not a setting to sweep over; seeds are given by --seeds")
         if setting in out:

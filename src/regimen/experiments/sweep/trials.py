@@ -8,14 +8,16 @@ trial, and is never written again: so a process can be killed at any moment.
 """
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from regimen.config import trust
+from regimen.config.fields import Count
 from regimen.errors import StorageError
 from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
@@ -23,6 +25,7 @@ from regimen.files.sealed import read_sealed, write_sealed
 from regimen.files.storage import Appender, plain, remove_halves, utc_now, write_atomic
 from regimen.reports.comparison import Measured, resolve_metric
 
+BUDGET = ("total_steps", "total_episodes")
 TrialResult = dict[str, Any]  # a file of `results/`: trial, params, state, seeds, env_steps ..., value where it has one
 
 
@@ -107,12 +110,19 @@ class SweepFiles:
         if evaluated:
             metric = resolve_metric(metric, evaluated)  # or says which there are
         values = [run.values[metric] for run in evaluated if metric in run.values]
+        for name in self.plan.objectives if evaluated else ():
+            resolve_metric(name, evaluated)
         state = "diverged" if "diverged" in states else states[0] if len(set(states)) == 1 else "failed"
         out: TrialResult = {"state": state, "seeds": len(states)}
         if state == "finished" and any(s.get("stop_reason") == "callback" for s in summaries):
             out["state"] = "pruned"
         if len(values) == len(states):
             out |= {"value": sum(values) / len(values), "values": values}
+            names = self.plan.objectives
+            if names and all(name in run.values for run in evaluated for name in names):
+                out["objectives"] = {
+                    name: sum(run.values[name] for run in evaluated) / len(evaluated) for name in names
+                }
         out["env_steps"] = sum(s.get("env_steps") or 0 for s in summaries)
         out["wall_seconds"] = max(s.get("wall_seconds") or 0.0 for s in summaries)  # seeds train side by side
         return out
@@ -134,18 +144,49 @@ def begin(folder: Path, plan: SweepPlan, command: str) -> SweepFiles:
 
 
 def go_on(folder: Path, plan: SweepPlan) -> SweepFiles:
-    """Continue the sweep of a folder. Another plan than the one it was begun with is refused, naming the difference."""
+    """Continue the sweep of a folder, perhaps with more trials or a larger budget. Another plan than the one it was
+    begun with is refused, naming the difference."""
     old = SweepPlan.load(folder)
     remove_halves(folder)
     now, before = (plain(asdict(p)) for p in (plan, old))
+    for one in (now, before):
+        one["overrides"] = {k: v for k, v in one["overrides"].items() if k not in BUDGET}
     for name, value in before.items():
-        if name != "trials" and now[name] != value:
+        if name not in ("trials", "horizon") and now[name] != value:
             raise StorageError(
                 f"--out: {folder} holds another sweep: its {name} is {value}, this one's is {now[name]}; "
                 f"`regimen sweep --out {folder}` continues it as it was"
             )
     if plan.trials < old.trials:
         raise StorageError(f"--out: {folder} was begun with {old.trials} trials; --trials can only grow")
-    if plan.trials > old.trials:
+    plan = replace(plan, horizon=old.horizon)
+    first, then = budget_of(old), budget_of(plan)
+    if first != then:
+        plan = replace(plan, horizon=old.horizon or str(first))
+        extend(folder, plan, first, then)
+    if plan != old:
         plan.save(folder)
     return SweepFiles(folder, plan)
+
+
+def budget_of(plan: SweepPlan) -> Count | None:
+    """How much a trial is trained."""
+    config = plan.config(plan.draw(0))
+    if config.total_steps is not None:
+        return Count(config.total_steps, "steps")
+    return None if config.total_episodes is None else Count(config.total_episodes, "episodes")
+
+
+def extend(folder: Path, plan: SweepPlan, first: Count | None, then: Count | None) -> None:
+    """Put aside the results of a smaller budget: its trials go on and have others. A kill before the plan is written
+    leaves the sweep as it was, whose results are then made again."""
+    if first is None or then is None or then.unit != first.unit or then.n < first.n:
+        raise StorageError(f"--out: {folder} was begun with a budget of {first}; it can only grow")
+    if plan.method != "random" or plan.in_one_program() is not None:
+        raise StorageError(
+            f"--out: {folder} has a budget of {first}; only trials of one compiled program, without a method that "
+            "selects, go on with a larger one"
+        )
+    aside = folder / f"results-{first.n}"
+    if (folder / "results").is_dir() and not aside.exists():
+        os.replace(folder / "results", aside)

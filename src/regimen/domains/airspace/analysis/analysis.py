@@ -16,7 +16,7 @@ from regimen.domains.airspace.analysis.detector import Detector
 from regimen.domains.airspace.analysis.pilots import EnvArgs, Subject, Target
 from regimen.domains.airspace.analysis.safety import Row
 from regimen.domains.airspace.analysis.shifts import BASELINE, grid
-from regimen.domains.airspace.analysis.trajectory import write_columns, write_trajectory
+from regimen.domains.airspace.analysis.trajectory import rules_of, write_columns, write_trajectory
 from regimen.domains.airspace.files import NAMES, ScenarioFile, load
 from regimen.engines import device
 from regimen.errors import ConfigError, RegimenError
@@ -107,6 +107,14 @@ class Analysis(Campaign):
         return lines
 
 
+def common_rules(subjects: Sequence[Subject]) -> Detector:
+    """The distances that the environments of all subjects count by."""
+    rules = {rules_of(subject.env) for subject in subjects}
+    if len(rules) > 1:
+        raise ConfigError("analyse: the policies were trained with different env.separation_nm or env.collision_nm")
+    return rules.pop() if rules else Detector()
+
+
 def analyse(
     target: Target | Sequence[Target],
     scenarios: Names = None,
@@ -136,9 +144,9 @@ def analyse(
     """
     began = time.monotonic()
     device.configure("auto", native=True)
-    detector = detector or Detector()
     sources = [target] if isinstance(target, (str, Path, Policy)) else list(target)
     subjects = find_subjects(sources, checkpoint, stochastic, env_args)
+    detector = detector or common_rules(subjects)
     files = find_scenarios(scenarios, subjects, matrix)
     kinds = find_shifts(shifts, subjects, files)
     spread = jitter if isinstance(jitter, Jitter) else Jitter().scaled(float(jitter))

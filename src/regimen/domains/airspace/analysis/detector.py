@@ -23,6 +23,7 @@ class Detector:
 
     horizon_s: float = 120.0  # how far ahead a closest approach is looked for
     separation_nm: float = 5.0  # a conflict is a predicted distance below it, a loss of separation a flown one
+    collision_nm: float = 3.0  # flown distances below it are flagged as collisions
     gate_nm: float = 6.0  # a gated alert has an intruder that will come at least this close
     turn_deg: float = 3.0  # the smallest heading command that may be an alert
     speed_kt: float = 5.0  # the smallest speed command that may be one

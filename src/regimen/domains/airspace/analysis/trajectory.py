@@ -20,7 +20,6 @@ from regimen.reports.table import Table
 if TYPE_CHECKING:
     from regimen.domains.airspace.env import Airspace
 
-COLLISION_NM = 3.0  # logged only
 REWARDS = ("act_cost", "progress", "drift", "time", "violate_entry", "violate_step", "reach", "terminal")
 
 
@@ -57,12 +56,13 @@ def trajectory(
     *,
     components: Sequence[str] = (),
     episode: int | None = None,
+    alerts: bool = True,
 ) -> dict[str, np.ndarray]:
     """Columns of episode `c`. Row t of an aircraft is its state after t decisions and what the decision that led there
     did and earned; detector columns are of the decision taken at the row, and empty in an aircraft's last one.
 
     `components` names the reward components of the flights; the columns of those that are not there are empty. Without
-    a detector its columns are absent.
+    a detector, or without `alerts`, its columns are absent.
     """
     rules, ids = detector or Detector(), scenario_file.ids
     one, n = flights.episode(c), len(ids)
@@ -103,7 +103,7 @@ def trajectory(
         "reward": alone + parts.get("team", 0.0),
         "min_separation_nm": least,
         "conflict_flag": least < rules.separation_nm,
-        "collision_flag": least < COLLISION_NM,
+        "collision_flag": least < rules.collision_nm,
         "wp_dist_nm": row["waypoint_distance"],
         "wp_lat_deg": goals[i, 0],
         "wp_lon_deg": goals[i, 1],
@@ -114,7 +114,8 @@ def trajectory(
     for j, name in enumerate(ids):
         out[f"dist_to_{name}_nm"] = np.where((i != j) & counted[t, j], apart[t, i, j], np.nan)
     closest = gaps.min((1, 2), initial=np.inf)
-    phi = np.where(closest <= 5, 0.1 * closest, 0.5 + 0.5 * np.minimum((closest - 5) / 5, 1))
+    edge = rules.separation_nm
+    phi = np.where(closest <= edge, 0.5 * closest / edge, 0.5 + 0.5 * np.minimum((closest - edge) / edge, 1))
     out |= {f"reward_{name}": parts.get(name, empty) for name in REWARDS}
     out |= {
         "reward_total": alone,  # before the team's share
@@ -122,7 +123,7 @@ def trajectory(
         "team_phi": phi[t],
         "team_dphi": np.where(t > 0, phi[t] - phi[np.maximum(t - 1, 0)], 0.0),
     }
-    if detector is not None:
+    if detector is not None and alerts:
         out |= detection_columns(flights, c, detector, t, i)
     return out
 
@@ -150,10 +151,15 @@ def detection_columns(
     return {name: np.where(decides, x.astype(np.float64), np.nan) for name, x in columns.items()}
 
 
-def write_evaluation(path: Path, env: Airspace, flights: Flights, detector: Detector | None) -> Path:
-    """Write the episodes that an evaluation flew as one CSV; with the detector's columns if one is given."""
-    place, names = place_of(env), env.reward_components
-    tables = [trajectory(flights, c, place, detector, components=names) for c in range(len(flights.length))]
+def rules_of(env: Airspace) -> Detector:
+    """What the environment itself calls a loss of separation and a collision."""
+    return Detector(separation_nm=float(env.separation_nm), collision_nm=float(env.collision_nm))
+
+
+def write_evaluation(path: Path, env: Airspace, flights: Flights, alerts: bool) -> Path:
+    """Write the episodes that an evaluation flew as one CSV; with the detector's columns if `alerts`."""
+    place, names, rules = place_of(env), env.reward_components, rules_of(env)
+    tables = [trajectory(flights, c, place, rules, components=names, alerts=alerts) for c in range(len(flights.length))]
     return write_columns(path, {name: np.concatenate([t[name] for t in tables]) for name in tables[0]})
 
 

@@ -7,6 +7,7 @@ equations (4) to (9) (`targets.py`); docs/algorithms/empowerment.md explains all
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,7 @@ class Empowerment(Algorithm):
     needs_env = True  # networks read what the world makes of a state
     stages = STAGES
     progress = ("beta_r",)
+    labels: ClassVar[dict[str, str]] = {"human_power": "human power (bits)"}
     by_env = ()
 
     def build(self, spec: Spec) -> EmpowermentBinding:
@@ -176,6 +178,8 @@ class Empowerment(Algorithm):
         models, totals = self.learn(state, due)
         metrics = mean_over_devices({name: x / due for name, x in totals.items()})
         metrics |= self.report(state, due, env_steps)
+        values = self.target_values({n: m.replace(target=m.params) for n, m in models.items()}, 1.0)
+        metrics["human_power"] = aims.human_power(bound.model, c, values, batch)
         aux = state.aux | {"owed": owed - due, "training_steps": past + due, "stage": stage}
         return state.replace(models=models, aux=aux), metrics
 

@@ -22,7 +22,7 @@ from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.networks import NETWORKS, Shape, make_net, register_network
-from regimen.types import Array, Model, PyTree
+from regimen.types import Array, Model, PyTree, Scalar
 
 FLOOR = 1e-3  # the least X_h, in units of the least weight of a goal: what keeps X_h^-xi finite while V_h^e is learned
 MARGIN = 1e-6  # of the soft clamp
@@ -167,9 +167,12 @@ def network_name(builder: str) -> str:
     return builder
 
 
-def optimizer(c: EmpowermentConfig, name: str) -> optax.GradientTransformation:
-    """Adam with a constant clip before it, and L2 in the gradient. The learning rate is applied outside."""
+def optimizer(c: EmpowermentConfig, name: str, lr: Scalar | None = None) -> optax.GradientTransformation:
+    """Adam with a clip before it, and L2 in the gradient. The learning rate is applied outside; the clip is in
+    proportion to it where there is a rate to refer to."""
     clip, decay = getattr(c, f"{name}_grad_clip"), getattr(c, f"{name}_weight_decay")
+    if c.grad_clip_reference_lr is not None and lr is not None:
+        clip = clip * lr / c.grad_clip_reference_lr
     limit = jnp.where(jnp.asarray(clip) > 0, clip, jnp.inf)
     return optax.chain(
         optax.clip_by_global_norm(limit),  # type: ignore[arg-type]
@@ -183,7 +186,7 @@ def optimizer(c: EmpowermentConfig, name: str) -> optax.GradientTransformation:
 
 def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: Array, active: Array) -> Model:
     """Take one step of a network by its gradient, if it has joined."""
-    updates, opt_state = optimizer(c, name).update(grads, model.opt_state, model.params)
+    updates, opt_state = optimizer(c, name, lr).update(grads, model.opt_state, model.params)
     params = jax.tree.map(lambda p, u: p - jnp.where(active, lr, 0.0) * u, model.params, updates)
     opt_state = jax.tree.map(lambda a, b: jnp.where(active, a, b), opt_state, model.opt_state)
     return model.replace(params=params, opt_state=opt_state)

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from regimen.axes import mean_over_devices
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets, log_policy
-from regimen.types import Array, PyTree, Record, pytree_dataclass
+from regimen.types import Array, Batch, PyTree, Record, pytree_dataclass
 
 BLOCK = 1024  # rows whose targets are computed together
 
@@ -65,6 +66,18 @@ def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Moments, beta
     else:
         log_v = equations.log_neg_v_r(log_u, log_pi, log_q)
     return NetValues(v_h_e, log_x, log_y, log_u, log_q, log_pi, log_v)
+
+
+def human_power(model: WorldModel, c: EmpowermentConfig, values: Callable[[Moments], NetValues], batch: Batch) -> Array:
+    """Aggregate power of humans in bits, as `values` have it: the mean over the states visited in which every human has
+    some. The curve by which a run of this learner is judged; nan where there is no such state."""
+    lead = batch.valid.ndim
+    rows = model.rows(jax.tree.map(lambda x: x.reshape(-1, *x.shape[lead:]), batch.obs))
+    bits = -values(rows).log_y / (jnp.log(2.0) * c.xi)
+    counts = batch.valid.reshape(-1) & jnp.isfinite(bits)
+    sums = {"bits": jnp.where(counts, bits, 0.0).sum(), "rows": counts.sum().astype(jnp.float32)}
+    total = mean_over_devices(sums)
+    return jnp.where(total["rows"] > 0, total["bits"] / jnp.maximum(total["rows"], 1e-9), jnp.nan)
 
 
 def log_y_of(log_x: Array, c: EmpowermentConfig) -> Array:
