@@ -14,6 +14,7 @@ from regimen.engines import signals
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError, StorageError
 from regimen.experiments import many
+from regimen.files.run_dir import read_config, write_config
 from support import TINY, UPDATE, command_line
 
 FEW = {**TINY, "total_steps": 2 * UPDATE, "eval.every": "1"}
@@ -132,8 +133,7 @@ def test_a_signal_stops_the_lot_after_saving_and_the_same_command_goes_on(tmp_pa
     assert [r["state"] for r in rows(out)] == ["interrupted", "not started"]
     assert list((out / "crossing" / "checkpoints").glob("[0-9]*"))
     done = result.runs[0].summary["env_steps"]
-    config = out / "crossing" / "config.yaml"
-    config.write_text(config.read_text().replace("total_steps: 10000000", f"total_steps: {done + UPDATE}"))
+    write_config(out / "crossing", read_config(out / "crossing") | {"total_steps": done + UPDATE})
     again = many.train_all(many.plan("pair/all", overrides={**FEW, "out": str(out)}))
     assert again.exit_code == 0 and [r["state"] for r in rows(out)] == ["finished", "finished"]
     assert rows(out)[0]["env_steps"] == done + UPDATE

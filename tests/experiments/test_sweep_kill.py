@@ -44,7 +44,7 @@ def kill_and_resume(text, folder, kills, trials, seed):
     while killed < kills:
         process = start(text.format(trials=trials), folder)
         wanted = len(before) + rng.choice((0, 0, 1))
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 3000  # of a machine that is busy
         while process.poll() is None and len(list((folder / "results").glob("*.json"))) < wanted:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -63,7 +63,7 @@ def kill_and_resume(text, folder, kills, trials, seed):
         assert len(before) < trials, "give the sweep more trials: it was done before all kills"
     process = start(text.format(trials=trials), folder)
     try:
-        output, _ = process.communicate(timeout=900)
+        output, _ = process.communicate(timeout=3000)
     finally:
         process.kill()
     assert process.returncode == 0, output.decode()

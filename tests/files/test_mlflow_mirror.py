@@ -17,7 +17,16 @@ from regimen.errors import ConfigError
 from regimen.files import mlflow as mirror_module
 from regimen.files.mlflow import Mirror, entity_key, flatten
 from regimen.files.storage import read_json
-from regimen.files.stores import default_uri, make_client, registry_name, resolve_model_uri, without_password
+from regimen.files.stores import (
+    default_uri,
+    last_writing,
+    lock,
+    make_client,
+    reason,
+    registry_name,
+    resolve_model_uri,
+    without_password,
+)
 
 ALIASES = "flavors: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
 
@@ -184,6 +193,19 @@ def test_a_store_that_others_write_to_is_waited_for(runs, client, monkeypatch):
         log(run, 1, {"train/loss": 1.0})
         end = mirror(run, [], delay=0.0).finish({}, [], timeout=100)
         assert (end.warning is None, end.rows) == ((True, 1) if busy else (False, 0)), end
+
+
+def test_the_lock_of_a_store_that_is_being_made_is_a_lock(tmp_path):
+    """And who makes it writes to it."""
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert last_writing(uri) == 0 == last_writing("http://127.0.0.1:9")
+    with open(tmp_path / "held", "ab") as mine, open(tmp_path / "held", "ab") as other:
+        lock(mine, time.monotonic() + 10)
+        with pytest.raises(OSError, match="is locked") as caught:
+            lock(other, time.monotonic() - 1)
+    assert "locked" in reason(caught.value)
+    (tmp_path / ".mlflow.db.7.tmp").touch()
+    assert last_writing(uri) > 0
 
 
 def test_a_lock_that_goes_away_loses_nothing(runs, client):

@@ -146,6 +146,7 @@ def test_certainty_that_pays_is_no_collapse(tmp_path):
 
 def test_too_little_to_tell_from(tmp_path):
     with RunFiles.create(tmp_path / "run", {"env": "cartpole", "algorithm": "ppo"}, "x") as files:
+        files.summary({})
         files.status(state="finished")
         assert diagnose(tmp_path / "run") == []
         files.log({"env_steps": 1, "updates": 1, "rollout/return_mean": -5.0, "train/approx_kl": 9.0})

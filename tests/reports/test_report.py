@@ -78,6 +78,7 @@ def test_a_diagnosis_and_pictures_of_the_domain_are_in_it(tmp_path):
     with RunFiles.create(tmp_path / "run", {"env": "cartpole", "algorithm": "ppo"}, "regimen train cartpole") as files:
         for i in range(1, 40):
             files.log({"env_steps": i, "updates": i, "train/approx_kl": 0.5 if i % 5 == 0 else 0.001})
+        files.summary({})
         files.status(state="finished")
     (tmp_path / "run" / "replays" / "deep").mkdir(parents=True)
     (tmp_path / "run" / "replays" / "deep" / "a_b.gif").write_bytes(b"GIF89a")

@@ -94,8 +94,10 @@ def lock(file: BinaryIO, deadline: float) -> None:
         except OSError as error:
             if error.errno in NO_LOCKS:
                 return None
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES) or time.monotonic() > deadline:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
+        if time.monotonic() > deadline:
+            raise OSError(errno.EAGAIN, "the store is locked by another process")
         time.sleep(0.1)
 
 
@@ -137,11 +139,13 @@ def check_unlocked(uri: str) -> None:
 
 
 def last_writing(uri: str) -> int:
-    """When somebody wrote to a SQLite store last; 0 of another store."""
-    path = sqlite_path(uri)
-    with contextlib.suppress(OSError):
-        return 0 if path is None else path.stat().st_mtime_ns
-    return 0
+    """When somebody wrote to a SQLite store last, or to one that is being made; 0 of another store."""
+    path, last = sqlite_path(uri), 0
+    if path is not None:
+        for file in (path, *path.parent.glob(f".{path.name}.*.tmp*")):
+            with contextlib.suppress(OSError):
+                last = max(last, file.stat().st_mtime_ns)
+    return last
 
 
 def without_password(uri: str) -> str:
