@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
+import kit
 from regimen import spaces
 from regimen.algorithms.policy_map import PolicyMap
 from regimen.algorithms.ppo import PPO
 from regimen.config.schema import NetworkConfig
+from regimen.envs import probe
 from regimen.envs.registry import resolve
 from regimen.errors import ConfigError, EnvError
 from regimen.policies.evaluate import evaluate_policy, make_evaluator
@@ -54,6 +56,33 @@ def test_a_hybrid_policy_through_its_file(tmp_path):
         np.testing.assert_allclose(single["leap"], wanted["leap"][3], rtol=1e-3)
     ours = make_evaluator(handle, algo)(params, 2, 5).returns
     np.testing.assert_allclose(evaluate_policy(handle, policy, 5, 2).returns, ours, rtol=1e-3)
+
+
+def test_a_policy_of_a_set_acts_on_other_numbers_of_entities(tmp_path):
+    """Of eight rows, of which three are there, it makes what it makes of those three; and a run is evaluated with more
+    entities than it was trained with. A policy that flattens its rows is refused."""
+    small, large = (probe.SetProbe(capacity=n) for n in (3, 8))
+    algo = kit.bound(PPO, small, network=NetworkConfig(hidden=(8,), encoder_size=4), normalize_obs=True)
+    _, policy = saved(tmp_path / "policy", algo)
+    rows = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    padded = np.full((8, 2), 7.0, np.float32)
+    padded[[1, 4, 6]] = rows
+    there = np.isin(np.arange(8), [1, 4, 6]).astype(np.int8)
+    more = policy.for_entities(large.observation_space, ())
+    alone, among = (
+        one.algo.embed(one.params, one.algo.features(obs, one.params["norm"]))
+        for one, obs in (
+            (policy, {"entities": rows, "entities_mask": np.ones(3, np.int8)}),
+            (more, {"entities": padded, "entities_mask": there}),
+        )
+    )
+    np.testing.assert_allclose(alone, among, rtol=1e-5, atol=1e-6)
+    evaluation = evaluate_policy(resolve("probe/set", {"capacity": 8}), policy, 3, 0)
+    assert len(evaluation.returns) == 3
+    flat = kit.bound(PPO, small, network=NetworkConfig(hidden=(8,), encoder="mlp"))
+    _, policy = saved(tmp_path / "flat", flat)
+    with pytest.raises(EnvError, match="does not fit"):
+        evaluate_policy(resolve("probe/set", {"capacity": 8}), policy, 3, 0)
 
 
 # --- several agents --------------------------------------------------------------------------------------------------

@@ -334,7 +334,8 @@ def subject(
 def evaluate_policy(
     handle: registry.EnvHandle, policy: Policy, episodes: int, seed: int, checkpoint: str | None = None
 ) -> Evaluation:
-    """Greedy episodes of a trained policy on an environment with its spaces."""
+    """Greedy episodes of a trained policy on an environment with its spaces; of a set, there may be more entities."""
+    policy = policy.for_entities(handle.observation_space, handle.agents)
     of_policy, of_env = (
         {"observation space": spaces.describe(x.observation_space), "action space": spaces.describe(x.action_space)}
         for x in (policy, handle)

@@ -195,6 +195,22 @@ class Policy(Answering):
         leaves = spaces.leaves(self.action_space)
         return spaces.build(self.action_space, {k: np.asarray(v).astype(leaves[k].dtype) for k, v in out.items()})
 
+    def for_entities(self, space: gym.Space, agents: tuple[str, ...]) -> Policy:
+        """The same policy for an observation space that differs only in how many rows its two-dimensional parts and
+        their masks have, where no parameter depends on that (`network.encoder set`); else itself."""
+        if space == self.observation_space or isinstance(self.algo, policy_map.PolicyMap):
+            return self
+        parts = [spaces.leaves(x) for x in (self.observation_space, space)]
+        if list(parts[0]) != list(parts[1]) or any(
+            row_shape(a) != row_shape(b) for a, b in zip(*map(dict.values, parts))
+        ):
+            return self
+        spec = dataclasses.replace(self.algo.bound.spec, observation_space=space, agents=agents)
+        algo = self.algo.bind(spec)
+        expected = algo.actor_params(algo.init(jax.random.key(0)))  # a loaded policy has no replay to allocate
+        shapes = [jax.tree.map(jnp.shape, params) for params in (expected, self.params)]
+        return Policy(algo, self.params, self.meta) if shapes[0] == shapes[1] else self
+
     def save(self, path: Path) -> None:
         """Write it to a folder, with what it says of its origin."""
         origin = {name: self.meta[name] for name in ORIGIN if name in self.meta}
@@ -204,6 +220,12 @@ class Policy(Answering):
 def _as(flags: np.ndarray, rows: Array) -> np.ndarray:
     """Flags [N] as they meet rows [N, ...]."""
     return flags.reshape(flags.shape + (1,) * (rows.ndim - 1))
+
+
+def row_shape(space: gym.Space) -> tuple[object, ...]:
+    """What entities of a part of an observation look like, however many they are: a mask may have any length."""
+    shape = spaces.shape_of(space)
+    return type(space), *(("any", *shape[1:]) if len(shape) == 2 or isinstance(space, gym.MultiBinary) else shape)
 
 
 def row_of(actions: PyTree, i: int) -> PyTree:

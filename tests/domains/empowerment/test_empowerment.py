@@ -12,11 +12,13 @@ from gymnasium import spaces
 
 from regimen import trees
 from regimen.config.layers import build_config
+from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import exact, tabular, validate
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner import schedule
 from regimen.domains.empowerment.learner import targets as aims
 from regimen.domains.empowerment.learner.algorithm import Empowerment
+from regimen.domains.empowerment.learner.binding import refuse_idle
 from regimen.domains.empowerment.learner.model import Imagined
 from regimen.domains.empowerment.learner.networks import log_error, move, optimizer, soft_clamp
 from regimen.domains.empowerment.learner.table import check_dense
@@ -615,6 +617,13 @@ def test_resume_is_exact_in_the_middle_of_every_stage():
 def test_what_does_not_fit_is_refused(settings, says):
     with pytest.raises(ConfigError, match=says):
         bound(**settings)
+
+
+@pytest.mark.parametrize(("name", "value"), [("encoder", "set"), ("memory", "gru"), ("attention", True)])
+def test_settings_of_networks_that_have_no_effect_are_refused(name, value):
+    refuse_idle(NetworkConfig(hidden=(8,)))
+    with pytest.raises(ConfigError, match=f"network.{name}: '{value}' has no effect"):
+        refuse_idle(NetworkConfig(**{name: value}))
 
 
 def crowd(humans):

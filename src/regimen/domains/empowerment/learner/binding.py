@@ -26,6 +26,18 @@ SUCCESSORS = 1_000_000  # looked at in a second by two cores, with networks of 6
 CACHE = 8  # targets of all reachable rows are computed together where they are at most so many times those drawn
 
 
+IDLE = ("memory", "encoder", "encoder_size", "attention", "channels", "embedding")  # settings of a network
+
+
+def refuse_idle(network: NetworkConfig) -> None:
+    """Refuse settings of networks that empowerment's have no use for: they read a world's own features."""
+    for name in IDLE:
+        if (value := getattr(network, name)) != getattr(NetworkConfig, name):
+            raise ConfigError(
+                f"network.{name}: '{value}' has no effect: the networks of empowerment read features of a world"
+            )
+
+
 class EmpowermentBinding(Binding):
     """What a learner is bound to: the model of a world, the networks, the stages and the experience."""
 
@@ -35,6 +47,7 @@ class EmpowermentBinding(Binding):
             what = "an environment outside the program" if world is None else type(world).__name__
             raise ConfigError(f"algorithm: empowerment needs a world of humans and robots (`World`), not {what}")
         check(world, spec, c)
+        refuse_idle(network)
         super().__init__(spec)
         self.plan = Plan.of(c)
         self.observes = not (world.modelled and c.use_model_based_targets)
