@@ -484,7 +484,7 @@ def test_the_rooms_are_those_of_the_contract():
     assert re.findall(r"^([a-z]+)/ ", layout, re.M) == rooms
     assert [name for name in root.split(" : ") if not re.search(rf"\b{name}\b", layout)] == []
     folders = {path.name for path in (ROOT / "src" / "regimen").iterdir() if path.is_dir() and path.name[0] != "_"}
-    assert folders == set(rooms)
+    assert folders - set(root.split(" : ")) == set(rooms)  # a module without a room may be a package
 
 
 def test_verbs_and_exit_codes_are_all_shown():

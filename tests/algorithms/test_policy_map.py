@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import regimen
 from regimen.algorithms import policy_map
@@ -86,7 +87,7 @@ class Tally(Algorithm):
 
     def __init__(self):
         self.config = self.network = None
-        self.binding = Binding(Spec(None, None))
+        self.binding = Binding(Spec(Box(-1.0, 1.0, (1,)), Discrete(2)))
 
     def init(self, key):
         return State({}, {}, key, Clock.zero(), {"sum": jnp.zeros(()), "updates": jnp.int32(0)})
@@ -99,7 +100,7 @@ class Tally(Algorithm):
 
 def tallied(valid):
     """Two steps of two environments of three agents, each of which has a policy, where these act [T, E, A]."""
-    spec = Spec(None, None, agents=AGENTS)
+    spec = Spec(Box(-1.0, 1.0, (1,)), Discrete(2), agents=AGENTS)
     members = tuple(policy_map.Member(name, Tally(), (k,)) for k, name in enumerate(AGENTS))
     algo = policy_map.PolicyMap(members, policy_map.Members(spec, members))
     obs = jnp.arange(12.0).reshape(2, 6)

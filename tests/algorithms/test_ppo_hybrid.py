@@ -228,7 +228,7 @@ def test_no_gradient_reaches_what_does_not_matter(data, algos):
 
     def total(head):
         out = algo.bound.dist.params(head, data["new"]["log_std"], row.mask)
-        return (algo.policy_loss(out, row, knobs)[0] - algo.entropies(out, row)[0]).sum()
+        return (algo.policy_loss(out, row, knobs)[0] - algo.entropy(out, row)[0]).sum()
 
     grad = np.asarray(jax.jit(jax.grad(total))(head))
     matters = np.asarray(algo.bound.elements.relevance(row.action, row.mask))
@@ -320,7 +320,7 @@ def test_a_floor_pushes_entropy_up(data, kind, leaf):
 
     @jax.jit
     def entropies(head, log_std):
-        return algo.entropies(algo.bound.dist.params(head, log_std, row.mask), row)
+        return algo.entropy(algo.bound.dist.params(head, log_std, row.mask), row)
 
     def shortfall(head, log_std):
         return entropies(head, log_std)[1].sum()
@@ -344,7 +344,7 @@ def test_a_floor_counts_open_choices_only():
         spec = Spec(obs, gym.Dict(a=space) if wrapped else space)
         algo = PPO(network=TINY, ratio=ratio, ent_floor_discrete=1.0).bind(spec)
         row = PPORow(ones, {"a": action} if wrapped else action, jnp.zeros(2), ones, ones, ones, mask)
-        bonus, short, metrics = algo.entropies(algo.bound.dist.params(head, jnp.zeros(0), mask), row)
+        bonus, short, metrics = algo.entropy(algo.bound.dist.params(head, jnp.zeros(0), mask), row)
         np.testing.assert_allclose(bonus, [np.log(2), 0.0], atol=1e-6)
         np.testing.assert_allclose(short, [1 - np.log(2), 0.0], atol=1e-6)
         np.testing.assert_allclose(metrics["entropy"], bonus)

@@ -23,7 +23,7 @@ from regimen.dashboard.index import WatchedRun
 run = WatchedRun(Path.cwd(), ("run",), True)
 run.look()
 pictures = derived.listing(run)
-view = derived.load(run, *pictures.values())
+view = derived.load(run, pictures["replay seed-0"])
 print(run.labels, list(pictures), view["title"], len(view["lines"][0]["y"]))
 """
 
@@ -68,7 +68,7 @@ def test_it_trains_with_its_preset(shell, tmp_path):
     assert "By felled (smaller is better)" in shell("compare", "run", "--metric", "felled")
     assert "By planted (larger is better)" in shell("compare", "run", "--metric", "planted")
     shell("replay", "run", "--no-gif")
-    assert shell("-c", PAGE) == "{'felled': 'felled trees'} ['replay seed-0'] forest seed-0 4\n"
+    assert shell("-c", PAGE) == "{'felled': 'felled trees'} ['replay best', 'replay seed-0'] forest seed-0 4\n"
 
 
 def test_a_broken_domain_is_left_out_and_named(shell, tmp_path):
@@ -100,7 +100,7 @@ def test_what_is_public():
     functions = ["train", "resume", "evaluate", "load_policy", "make_env", "native_env", "check_env"]
     registries = ["register_env", "register_algorithm", "register_network"]
     classes = ["Trainer", "NativeEnv", "Spec", "PPO", "SAC", "IMPALA", "APPO", "CQL", "BC", "TrajectoryBuffer"]
-    documented = ["Policy", "Result", "TimeStep", "collect", "compare"]
+    documented = ["Policy", "Result", "TimeStep", "collect", "compare", "evaluate_in", "leaderboard"]
     assert sorted(regimen.__all__) == sorted([*functions, *registries, *classes, *documented])
     assert all(callable(getattr(regimen, name)) for name in regimen.__all__)
     assert set(dir(regimen)) == {*regimen.__all__, "__version__", "airspace", "empowerment"}

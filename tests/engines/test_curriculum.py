@@ -497,5 +497,5 @@ def test_a_curriculum_that_the_environment_declares(tmp_path, capsys):
 
 def test_help_says_what_can_be_written(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["train", "cartpole", "--curriculum.force", "5 @ 0", "--help"]) == 0
+    assert main(["train", "cartpole", "--curriculum.force", "5 @ 0", "--help-all"]) == 0
     assert "--curriculum.FIELD SCHEDULE" in capsys.readouterr().out

@@ -211,7 +211,7 @@ BAD = [
     ({"gamma_h": 0}, "gamma_h: 0 is out of range; it must be greater than 0 and at most 1"),
     ({"gamma_r": 1.01}, "gamma_r: 1.01 is out of range"),
     ({"beta_r": -1}, "beta_r: -1 is out of range; it must be at least 0"),
-    ({"beta_r": "inf"}, "beta_r"),
+    ({"beta_r": "high"}, "beta_r: 'high' is not a number or inf"),
     ({"beta_h": -2}, "beta_h: -2 is out of range"),
     ({"beta_h": 3}, "beta_h: 3 would change nothing, the heuristic prior is the world's own; set env.beta_h"),
     ({"beta_h": "high"}, "beta_h: 'high' is not a number or inf"),
