@@ -285,7 +285,7 @@ def test_every_part_is_measured_and_written(study):
     stored = json.loads((study.out / "results.json").read_text())
     assert (stored["command"], stored["seeds"], stored["target"]) == ("regimen study batching", [0, 1], 3.0)
     assert list(stored["parts"]) == list(PARTS) and stored["sentences"] == study.results["sentences"]
-    assert len(stored["parts"]["gradient"]) == 2 * 2 * 3 * 2  # policies, advantages, groups, sizes
+    assert len(stored["parts"]["gradient"]) == 3 * 2 * 3 * 2  # policies, advantages, groups, sizes
     assert [row["name"] for row in stored["parts"]["target"]] == ["1 episode", "4 episodes"]
     assert [(r["size"], r["scale"]) for r in stored["parts"]["rates"]] == [(1, 1), (1, 3), (4, 1), (4, 3)]
     assert len(stored["raw"]["runs"]) == 4 and len(stored["raw"]["gradient"][0]["norms"]) == TINY["repeats"]

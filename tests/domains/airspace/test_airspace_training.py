@@ -132,4 +132,4 @@ def test_the_documents_presets_train_and_their_rules_fire(algo, tmp_path):
     settings |= {"stop.zero_conflict_streak": 2, "out": str(tmp_path / "run")}
     run = regimen.train("airspace/head_on", algo=algo, preset=f"atc_{algo}", **settings)
     assert run.stop_reason == "zero_conflict" and run.summary["updates"] == 2
-    assert run.history[-1]["zero_conflict_streak"] == 2 and run.summary["algorithm"] == algo
+    assert run.history[-1]["zero_conflict_streak"] == 2 and run.summary["algo"] == algo
