@@ -98,6 +98,29 @@ def test_another_simulator_with_other_draws(policy):
     assert "\n".join(result.lines()).count("equivalent") == 1
 
 
+class Imitator(Host):
+    """The simulator of `Drawn`, which has its settings: it takes the same toll."""
+
+    imitates = f"{__name__}:Drawn"
+
+    def __init__(self, toll: float = 0.0):
+        self.toll = toll
+
+    def step(self, action):
+        seen, draw, *rest, metrics = super().step(action)
+        return seen, draw - self.toll, *rest, metrics
+
+
+def test_a_simulator_of_an_environment_has_its_settings(policy):
+    """Draws are means of 0; the toll of 50 is that of the run's environment, unless another one is named."""
+    at_home = {"episodes": 20, "env_args": {"toll": 50.0}, "policy": policy}
+    returns = [
+        evaluate_in(Drawn, Imitator, in_args=args, **at_home).away.returns.mean() for args in ({}, {"toll": 7.0})
+    ]
+    np.testing.assert_allclose(returns, [-50, -7], atol=2)
+    assert abs(evaluate_in(Drawn, Host, **at_home).away.returns.mean()) < 2
+
+
 def test_spaces_that_differ_are_refused_with_what_differs(policy):
     with pytest.raises(EnvError, match=r"observation Box\(\[2\], float32\) here, Box\(\[3\], float32\) there; action "):
         evaluate_in(Drawn(), Other, policy=policy)

@@ -56,6 +56,7 @@ class EnvHandle:
     action_conditions: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # see `distributions.Joint`
     agents: tuple[str, ...] = ()  # names, where there are several
     copies: int = 0  # most that can be open in one process; 0: any number
+    imitates: str = ""  # how the names begin of environments whose settings it takes, where it is their simulator
     env_args: Arguments = field(default_factory=dict)  # with `id`, what makes the same environment again
     make_copies: Callable[[int], Copies] | None = None  # where they are not those of `make_host` in this process
 
@@ -226,6 +227,7 @@ def declared_by(env: Any) -> dict[str, Any]:
         "action_conditions": dict(getattr(env, "action_conditions", {})),
         "agents": tuple(getattr(env, "agents", ())),
         "copies": int(getattr(env, "copies", 0)),
+        "imitates": str(getattr(env, "imitates", "")),
     }
 
 
@@ -245,6 +247,7 @@ def host_handle(name: str, make: Callable[[], gymnasium.Env], args: Mapping[str,
             return_threshold=getattr(inner, "return_threshold", env.spec.reward_threshold if env.spec else None),
             baselines=dict(getattr(inner, "baselines", {})),
             action_conditions=dict(getattr(inner, "action_conditions", {})),
+            imitates=str(getattr(inner, "imitates", "")),
             env_args=dict(args),
         )
     except AttributeError as e:

@@ -109,13 +109,16 @@ def evaluate_in(
     compare all that both report, episode by episode.
 
     `margin` is a difference of the return that would not matter, or of several metrics (`"return=1,success=0.02"`, or a
-    mapping). Episode i has the same seed in both; it is the same episode where both draw from it alike.
+    mapping). Episode i has the same seed in both; it is the same episode where both draw from it alike. An environment
+    that says which it `imitates` has the settings of the run's own, where `in_args` do not say otherwise.
     """
     margins = parse_margins(margin)
     home, learned, which = subject(target, policy, env_args or {}, checkpoint, tracking_uri, env)
     if learned is None:
         raise ConfigError(f"--in plays a trained policy in another environment: name a run instead of {home.id}")
     away = registry.resolve(in_env, in_args or {})
+    if away.imitates and home.id.startswith(away.imitates):
+        away = registry.resolve(in_env, {**home.env_args, **(in_args or {})})
     refuse_other_spaces(learned, away)
     here, there = (evaluate_policy(handle, learned, episodes, seed, which) for handle in (home, away))
     return compare_evaluations(here, there, margins)

@@ -93,6 +93,7 @@ class BlueSky(ParallelNative):
     """A PettingZoo environment whose aircraft are BlueSky's. Arguments are the fields of `Airspace`."""
 
     copies = 1
+    imitates = "airspace"
     scenario = "head_on"
     name = "bluesky:head_on"
 

@@ -63,6 +63,7 @@ class Team:
         self.action_conditions = dict(getattr(inner, "action_conditions", {}))
         self.max_episode_steps = max_episode_steps or limit_of(inner)
         self.copies = int(getattr(inner, "copies", 0))  # most in one process
+        self.imitates = str(getattr(inner, "imitates", ""))
         self.alive = np.zeros(len(self.agents), bool)
         self.last: list = []  # what each observed last
 
