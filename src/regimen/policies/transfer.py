@@ -118,7 +118,9 @@ def evaluate_in(
         raise ConfigError(f"--in plays a trained policy in another environment: name a run instead of {home.id}")
     away = registry.resolve(in_env, in_args or {})
     if away.imitates and home.id.startswith(away.imitates):
-        away = registry.resolve(in_env, {**home.env_args, **(in_args or {})})
+        by_name = registry.resolve(home.id).env_args  # such as the scenario that a name stands for
+        settings = {name: value for name, value in home.env_args.items() if by_name.get(name) != value}
+        away = registry.resolve(in_env, settings | dict(in_args or {}))
     refuse_other_spaces(learned, away)
     here, there = (evaluate_policy(handle, learned, episodes, seed, which) for handle in (home, away))
     return compare_evaluations(here, there, margins)
