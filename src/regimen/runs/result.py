@@ -19,8 +19,8 @@ from regimen.envs.metric import Metric, from_table
 from regimen.errors import ConfigError, RegimenError, StorageError
 from regimen.files.console import Console
 from regimen.files.mlflow import Mirror
-from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
-from regimen.files.sealed import read_sealed, write_sealed
+from regimen.files.run_dir import RunFiles, read_episodes, read_metrics, read_status, read_summary
+from regimen.files.sealed import write_sealed
 from regimen.files.storage import Json, read_json
 from regimen.files.stores import default_uri, registry_name, without_password
 from regimen.policies.evaluate import interval
@@ -65,7 +65,7 @@ class Result:
     def metrics(self) -> dict[str, Metric]:
         """What the environment declares of its metrics, by name."""
         path = self.runs[0].run_dir if self.runs else self.run_dir
-        return from_table(read_sealed(path / "status.json").get("metrics"))
+        return from_table(read_status(path).get("metrics"))
 
     @cached_property
     def history(self) -> list[Json]:
@@ -200,7 +200,7 @@ def track_again(path: Path, uri: str | None = None) -> str:
     with contextlib.closing(RunFiles.open(path)) as files:
         files.lock()
         config, record = files.config, read_json(path / "mlflow.json")
-        summary, status = read_sealed(path / "summary.json"), read_sealed(path / "status.json")
+        summary, status = read_summary(path), read_status(path)
         track = config.get("track") or {}
         store = str(uri or track.get("uri") or record.get("uri") or default_uri(path))
         env = str(summary.get("env", config.get("env")))
