@@ -262,15 +262,17 @@ def identity(config: TrainConfig, handle: EnvHandle) -> dict[str, str]:
 
 
 def network_words(net: NetworkConfig) -> str:
-    """Every setting of a network that its weights belong to, those that later versions added only where they are set."""
+    """The settings of a network that its weights belong to; those of later versions only where they are set."""
     usual = NetworkConfig()
     text = f"{net.name} {list(net.hidden)} {net.activation}"
     if net.memory != usual.memory:
         text += f" {net.memory} {net.memory_size}"
     if net.encoder not in ("auto", "mlp"):
         text += f" {net.encoder}"
-    later = ("layer_norm", "residual", "encoder_size", "attention", "channels", "embedding")
-    return text + "".join(f" {name} {getattr(net, name)}" for name in later if getattr(net, name) != getattr(usual, name))
+    for name in ("layer_norm", "residual", "encoder_size", "attention", "channels", "embedding"):
+        if (value := getattr(net, name)) != getattr(usual, name):
+            text += f" {name} {value}"
+    return text
 
 
 def initial_from(
