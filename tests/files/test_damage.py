@@ -214,7 +214,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(run, capsys):
 
 @pytest.mark.parametrize("name", ["config.yaml", "status.json", "summary.json", "metrics.jsonl"])
 def test_what_is_gone_from_one_run_is_said_of_many(run, name, capsys):
-    """A run is neither passed over nor read without it, and an object that says nothing is not of an earlier version."""
+    """A run is neither passed over nor read without it; an object that says nothing is not of an earlier version."""
     shutil.copytree(run, run.parent / "whole", symlinks=True)
     file, folder = run / name, str(run.parent)
     for put in (file.unlink, file.mkdir, lambda: file.rmdir() or file.write_text("{}")):
