@@ -16,7 +16,7 @@ copyright = "The Regimen developers"
 html_title = "Regimen"
 language = "en_GB"
 
-extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 6  # anchors as the repository's viewer makes them: a link works in both
 myst_links_external_new_tab = True
 myst_enable_extensions = ["dollarmath"]  # $formula$
@@ -28,8 +28,10 @@ nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures have no page of 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {"Numbers": "Numbers", "Kinds": "Kinds"}
 default_role = "literal"  # `name` in a docstring is code, as in Markdown
 add_module_names = False
+python_maximum_signature_line_length = 100
 exclude_patterns = ["images", "static"]  # scripts and pictures; a picture that a page shows is copied
 suppress_warnings = ["misc.highlighting_failure"]  # usage lines are not always shell or YAML
 
@@ -45,7 +47,9 @@ pygments_dark_style = "github-dark"
 
 NAVIGATION = {
     "Start": ["getting_started", "concepts", "tour", "gallery", "glossary"],
-    "Training": ["schedules", "curricula", "encoders", "memory", "agents", "offline", "scaling", "deploying", "own_loop"],
+    "Training": [
+        *("schedules", "curricula", "encoders", "memory", "agents", "offline", "scaling", "deploying", "own_loop"),
+    ],
     "Algorithms": [
         f"algorithms/{name}" for name in ("ppo", "sac", "impala", "appo", "cql", "bc", "empowerment", "rewards")
     ],
