@@ -178,8 +178,8 @@ def defence_options(preset: str, gate: float, choices: Mapping[str, Any], based:
 def workflows(
     red: str = "meander", compliance: str = "published", orders: str = "classes", equal: bool = False
 ) -> Space:
-    """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows. `equal`:
-    the model is told which of the 120 are equal; a policy that sees the whole order may still differ between them."""
+    """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows. With
+    `equal` the model is told which of the 120 ask for the same repairs; a policy may still differ between them."""
     classes, every = classes_for(red, compliance), all_workflows()
     if orders not in ("classes", "all"):
         raise ConfigError(f"orders: unknown '{orders}'{nearest(orders, ('classes', 'all'))}")
