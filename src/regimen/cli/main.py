@@ -10,6 +10,7 @@ from regimen.config.domains import Verb, domains, load
 from regimen.config.trust import trusting
 from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
+from regimen.files import background
 from regimen.style import painted
 
 GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> arguments, one line, target, what completes it
@@ -70,6 +71,15 @@ EXAMPLES = """\
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    code = run(argv)
+    if (
+        argv is None and background.begun
+    ):  # nothing is left to do here: the prompt does not wait for jax to be taken down
+        background.leave(code)
+    return code
+
+
+def run(argv: list[str] | None) -> int:
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files may be no text; they are printed as they are
     argv = list(sys.argv[1:] if argv is None else argv)
