@@ -57,7 +57,7 @@ NAVIGATION = {
     ],
     "Inside": [
         *("run_directory", "extending", "architecture"),
-        *("project/contributing", "project/security", "project/changelog", "project/licence"),
+        *("project/contributing", "project/security", "project/changelog", "roadmap", "project/licence"),
     ],
 }
 
