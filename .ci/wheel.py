@@ -38,7 +38,7 @@ def build() -> tuple[Path, Path]:
 
 
 def look(path: Path, names: list[str], needed: list[str]) -> None:
-    """Refuse an archive with something that does not belong there, without something that does, or that is too large."""
+    """Refuse an archive with something strange in it, without something that belongs there, or that is too large."""
     strangers = [name for name in names if STRANGERS.search(name)]
     missing = [name for name in needed if name not in names]
     size = path.stat().st_size

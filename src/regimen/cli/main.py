@@ -10,7 +10,6 @@ from regimen.config.domains import Verb, domains, load
 from regimen.config.trust import trusting
 from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
-from regimen.files import background
 from regimen.style import painted
 
 GENERAL: dict[str, dict[str, tuple[str, ...]]] = {  # group -> verb -> arguments, one line, target, what completes it
@@ -72,10 +71,9 @@ EXAMPLES = """\
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     code = run(argv)
-    if (
-        argv is None and background.begun
-    ):  # nothing is left to do here: the prompt does not wait for jax to be taken down
-        background.leave(code)
+    background = sys.modules.get("regimen.files.background")  # numpy comes with it: not for a page of help
+    if argv is None and background is not None and background.begun:
+        background.leave(code)  # the prompt does not wait for jax to be taken down
     return code
 
 

@@ -114,10 +114,11 @@ def run(argv: list[str]) -> int:
 
     from regimen.files.console import Console
     from regimen.runs.api import train
-    from regimen.runs.restart import train_again
 
     console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
-    start = train_again if flags.resume_if_exists else train
+    start = train
+    if flags.resume_if_exists:
+        from regimen.runs.restart import train_again as start
     return show(start(config, command=command, console=console, wait=waits(flags)), flags)
 
 

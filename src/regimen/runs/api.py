@@ -331,9 +331,7 @@ def resume(
     trust: bool = False,
     wait: bool = True,
 ) -> Result:
-    """Continue a run exactly where a checkpoint left it; with `out`, in a new directory. `env` is the environment
-    itself, where the run was trained on an object. `trust`: also code that its files name and that is not installed
-    may run. `wait`: see `train`."""
+    """Continue a run exactly where a checkpoint left it, and return its result."""
     begun = time.monotonic()
     path, console = Path(run_dir), console or Console(quiet=True)
     directory.require_independent(path)
