@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import sys
@@ -73,6 +74,9 @@ class TrainFlags:
     resume_if_exists: bool = False
     """If `--out` already holds this run, continue it, or say that it is finished; otherwise begin it. A scheduler can
     then restart a job with the same command."""
+    wait: bool | None = None
+    """Return only when the curves, the replay, the report and MLflow are complete (`--wait`), or earlier, and let another
+    process make them (`--no-wait`). By default the command returns earlier at a terminal, and otherwise waits."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -88,7 +92,7 @@ class TrainFlags:
 
 
 OTHERS = ("distributed", "process_id", "num_processes", "hosts")
-ONLY_FLAGS = ("config", "json", "quiet", "no_track", "resume_if_exists", *OTHERS)
+ONLY_FLAGS = ("config", "json", "quiet", "wait", "no_track", "resume_if_exists", *OTHERS)
 
 
 def run(argv: list[str]) -> int:
@@ -110,15 +114,23 @@ def run(argv: list[str]) -> int:
     quiet = join_others(flags, config.device) or flags.quiet
 
     from regimen.files.console import Console
-
-    console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
-    if flags.resume_if_exists:
-        from regimen.runs.restart import train_again
-
-        return show(train_again(config, command=command, console=console), flags)
     from regimen.runs.api import train
 
-    return show(train(config, command=command, console=console), flags)
+    console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
+    start = train
+    if flags.resume_if_exists:
+        from regimen.runs.restart import train_again as start
+    return show(start(config, command=command, console=console, wait=waits(flags)), flags)
+
+
+def waits(flags: TrainFlags | ResumeArgs) -> bool:
+    """Whether the end of a run waits until its pictures are there: as told, and else where nobody sits at a terminal.
+    When the first process of a container ends, so do all others."""
+    if flags.distributed is not None or flags.wait is not None:
+        return flags.distributed is not None or bool(flags.wait)
+    from regimen.files.console import is_terminal
+
+    return not is_terminal(sys.stdout) or 1 in (os.getpid(), os.getppid())
 
 
 def refuse_restart(config: TrainConfig, flags: TrainFlags) -> None:
