@@ -75,8 +75,8 @@ class TrainFlags:
     """If `--out` already holds this run, continue it, or say that it is finished; otherwise begin it. A scheduler can
     then restart a job with the same command."""
     wait: bool | None = None
-    """Return only when the curves, the replay, the report and MLflow are complete (`--wait`), or earlier, and let another
-    process make them (`--no-wait`). By default the command returns earlier at a terminal, and otherwise waits."""
+    """Return only when the curves, the replay, the report and MLflow are complete (`--wait`), or earlier, while another
+    process makes them (`--no-wait`). By default the command returns earlier at a terminal, and otherwise waits."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
