@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.usefixtures("compilation_cache"), pytest.mark.timeout(
 WORKERS, ENVS, EPISODES, HORIZON = 2, 16, 8, 3
 LEARN = {
     "use_lookup_tables": True,
-    "state_sweep": 0.0,
     "lr_v_h_e": 1.0,
     "lr_q_r": 1.0,
     "lr_decay": "constant",
