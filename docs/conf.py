@@ -16,14 +16,20 @@ copyright = "The Regimen developers"
 html_title = "Regimen"
 language = "en_GB"
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx.ext.autodoc"]
 myst_heading_anchors = 6  # anchors as the repository's viewer makes them: a link works in both
 myst_links_external_new_tab = True
+myst_enable_extensions = ["dollarmath"]  # $formula$
+myst_fence_as_directive = ["math"]  # ```math, as the repository's viewer has it, too
+mathjax_path = "mathjax/tex-svg.js"  # MathJax 3.2.2 with its fonts in one file: nothing is fetched
+mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global", "scale": 0.95}}
 nitpicky = True  # with -W: a broken link fails the build
-exclude_patterns = ["images"]  # scripts and pictures; a picture that a page shows is copied
+exclude_patterns = ["images", "static"]  # scripts and pictures; a picture that a page shows is copied
 suppress_warnings = ["misc.highlighting_failure"]  # usage lines are not always shell or YAML
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
 html_show_sphinx = False

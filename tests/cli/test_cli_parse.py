@@ -164,6 +164,9 @@ def test_small_verbs(calls, capsys):
     assert main(["report", "runs/a"]) == 0
     assert capsys.readouterr().out == "a.png\nb.png\nreport.html\n"
     assert main(["check-env", "cartpole"]) == 0
+    assert capsys.readouterr().out == "cartpole: ok\n"
+    assert main(["check-env", "probe/image"]) == 0
+    assert "image 10x10x1 -> one convolution of 16 filters" in capsys.readouterr().out.splitlines()[1]
     assert main(["check_env", "cartpole", "--env.length", "nan"]) == 4
     assert "error: reward is NaN" in capsys.readouterr().out
 
