@@ -47,7 +47,7 @@ def test_agreement_counts_only_where_there_is_a_gap():
 
 def test_a_run_is_validated(tmp_path, capsys):
     settings = {"use_lookup_tables": True, "lr_v_h_e": 1.0, "lr_x_h": 1.0, "lr_q_r": 1.0, "lr_decay": "constant"}
-    settings |= {f"warmup_{name}_steps": 200 for name in ("v_h_e", "x_h", "q_r")} | {"beta_r_rampup_steps": 300}
+    settings |= {f"warmup_{name}_steps": 300 for name in ("v_h_e", "x_h", "q_r")} | {"beta_r_rampup_steps": 300}
     settings |= {"training_steps_per_env_step": 1.0}
     run = tmp_path / "run"
     options = {"eval": {"every": "never"}, "rollout": {"steps": 256, "num_envs": 16}, "track": False}
