@@ -269,7 +269,15 @@ ALGORITHMS: dict[str, AlgorithmEntry] = algorithms.entries(first=TrainConfig.alg
 
 
 def register_algorithm(name: str, target: str | type, config: type, description: str = "", when: str = "") -> None:
-    """Make `--algo name` train with the class at `target` (`module:Class`), its hyper-parameters in `config`."""
+    """Make an algorithm of yours known by a name, for `--algo NAME`.
+
+    Args:
+        name: lower-case letters, digits and underscores.
+        target: the class, or where it is (`module:Class`).
+        config: the dataclass of its hyper-parameters; each becomes a flag.
+        description: a line for `regimen algorithms`.
+        when: when to use it, in a line.
+    """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ConfigError(f"algorithm name '{name}': use lower-case letters, digits and underscores")
     if not (isinstance(config, type) and dataclasses.is_dataclass(config)):

@@ -341,9 +341,7 @@ def resume(
     env: registry.EnvLike | None = None,
     trust: bool = False,
 ) -> Result:
-    """Continue a run exactly where a checkpoint left it; with `out`, in a new directory. `env` is the environment
-    itself, where the run was trained on an object. `trust`: also code that its files name and that is not installed
-    may run."""
+    """Continue a run exactly where a checkpoint left it, and return its result."""
     begun = time.monotonic()
     path, console = Path(run_dir), console or Console(quiet=True)
     directory.require_independent(path)

@@ -39,12 +39,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Result:
-    """A finished (or interrupted) run."""
+    """What came of a run that has finished or was interrupted.
+
+    Args:
+        run_dir: the run directory, from which everything else is read.
+        summary: the contents of its `summary.json`.
+        exit_code: what the command line would exit with; 0 where all went well.
+        runs: one result for each seed, where there are several.
+    """
 
     run_dir: Path
     summary: Json
     exit_code: int = 0
-    runs: list[Result] = dataclasses.field(default_factory=list)  # one per seed, with --seeds
+    runs: list[Result] = dataclasses.field(default_factory=list)
 
     def message(self) -> Json:
         """What another process is told of it: see `of_message`."""
@@ -59,6 +66,7 @@ class Result:
 
     @property
     def stop_reason(self) -> str | None:
+        """What ended the run, such as `max_steps` or `converged`."""
         return self.summary.get("stop_reason")
 
     @cached_property

@@ -180,8 +180,18 @@ def validate(
     out: str | Path | None = None,
     plots: bool = True,
 ) -> Validation:
-    """Compare a run with the solution of its world; writes validation.json and validation.csv, and with `plots`
-    validation.png and, to `learned/`, the pictures that `regimen solve --plots` draws, of what was learned."""
+    """Compare what a run has learned with the exact solution of its world, state by state.
+
+    Writes validation.json and validation.csv; with `plots` also validation.png and, to `learned/`, the pictures that
+    `regimen solve --plots` draws, of what was learned.
+
+    Args:
+        run: the run directory.
+        checkpoint: `final`, `best` or an env step.
+        limit: the largest number of states that is enumerated.
+        out: the folder to write; by default `validation/` in the run directory.
+        plots: whether to draw pictures.
+    """
     config, path = run_config(run)
     handle = registry.resolve(config.env, config.env_args)
     algo = bind_algorithm(config, handle, resolve(config, native=True))
