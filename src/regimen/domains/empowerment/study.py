@@ -53,8 +53,8 @@ CHOICES: dict[str, dict[str, Settings]] = {
     "encoder": {"own": {}, "shared": {"use_encoders": True}},
     "weight_decay": {"0": {}, "1e-4": {f"{name}_weight_decay": 1e-4 for name in LEARNED}},
     "time": {"one-hot": {}, "scaled": {"time_features": "scaled"}},
-    "epsilon": {"0.3": {}} | {str(e): {"epsilon_r_end": e, "epsilon_h_end": e} for e in (0.05, 1.0)},
-    "goals": {"0.01": {}} | {str(p): {"goal_resample_prob": p} for p in (0.2, 1.0)},
+    "epsilon": {"0.3": {}, **{str(e): {"epsilon_r_end": e, "epsilon_h_end": e} for e in (0.05, 1.0)}},
+    "goals": {"0.01": {}, **{str(p): {"goal_resample_prob": p} for p in (0.2, 1.0)}},
 }
 COLUMNS = {  # heading -> a number of `validate.measure`, and how it is written
     "V_r(s0) error": ("v_r_start_error", ".3%"),
