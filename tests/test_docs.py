@@ -561,8 +561,14 @@ def test_the_reference_has_every_public_name():
     assert sorted(shown) == sorted(public)
 
 
-def test_the_readme_is_three_screens():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+def test_the_readme_is_three_screens_and_its_figures_are_those_of_the_results():
+    text, results = (ROOT / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
+    assert len(text.splitlines()) <= 120
+    for row in table(ROOT / "README.md", "Why one would choose it"):
+        figures = re.findall(r"[\d,]*\d(?:\.\d+)?", " ".join(row[1:]))
+        assert len(row) == 5 and figures
+        lost = [x for x in figures if not re.search(rf"(?<![\d.,]){re.escape(x)}(?![.,]?\d)", results)]
+        assert lost == [], row[0]
 
 
 def test_run_directory_contract(tmp_path):
