@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import re
 import runpy
@@ -559,6 +560,22 @@ def test_the_reference_has_every_public_name():
     public = [name for name in dir(regimen) if name != "__version__" and name not in domains()]
     public += [f"{name}.{function}" for name, domain in domains().items() for function in domain.functions]
     assert sorted(shown) == sorted(public)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(regimen) if inspect.isroutine(getattr(regimen, name))])
+def test_every_parameter_of_a_public_function_is_explained(name):
+    """In its docstring, or where the reference adds to it; the arguments of a function that is named are known."""
+    function = getattr(regimen, name)
+    said = inspect.getdoc(function) or ""
+    summary = said.partition("\n")[0]
+    assert re.match(r"[A-Z].*[.:`]$", summary) and len(summary) > 30, summary
+    added = (
+        (ROOT / "docs" / "api.md").read_text().partition(f"autofunction:: regimen.{name}\n")[2].partition("\n.. ")[0]
+    )
+    shared = (inspect.getdoc(regimen.evaluate) or "") if "`evaluate`" in said else ""
+    internal = {"console", "command"} if name == "resume" else {"cls"}  # what the command line passes on
+    parameters = set(inspect.signature(function).parameters) - internal
+    assert [p for p in parameters if not re.search(rf"\b{p}\b", said + added + shared)] == []
 
 
 def test_the_readme_is_three_screens_and_its_figures_are_those_of_the_results():
