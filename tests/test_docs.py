@@ -165,7 +165,7 @@ CODE = [
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
     """Drawing is tested elsewhere and takes longer than these runs."""
-    monkeypatch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
+    monkeypatch.setattr("regimen.runs.delivery.try_plot_run", lambda path: ([], None))
 
 
 @pytest.fixture

@@ -49,9 +49,9 @@ def calls(monkeypatch):
         setattr(api, name, record(name, Result()))
     evaluating = types.ModuleType("regimen.policies.evaluate")
     evaluating.evaluate = record("evaluate", Evaluation())  # type: ignore[attr-defined]
-    plots, report = types.ModuleType("regimen.reports.plots"), types.ModuleType("regimen.reports.run_report")
+    plots, report = types.ModuleType("regimen.reports.plots"), types.ModuleType("regimen.runs.delivery")
     plots.plot_run = record("plot_run", ["a.png", "b.png"])  # type: ignore[attr-defined]
-    report.write_report = record("write_report", "report.html")  # type: ignore[attr-defined]
+    report.report_again = record("report_again", "report.html")  # type: ignore[attr-defined]
     check = types.ModuleType("regimen.envs.check")
     problem = types.SimpleNamespace(level="error", message="reward is NaN")
     check.check_env = lambda env, args: [problem] if args else []  # type: ignore[attr-defined]

@@ -180,7 +180,8 @@ class PlotArgs:
 @dataclass(frozen=True)
 class ReportArgs:
     """Write RUN/report.html: results, diagnosis, curves, episodes, settings and versions on one page that needs nothing
-    but itself. Every run writes one at its end; this writes it again, with what lies in plots/ and replays/ now."""
+    but itself. Every run writes one at its end; this waits for it, makes what is missing of curves, replay and MLflow,
+    and writes it again, with what lies in plots/ and replays/ now."""
 
     run: str = positional("RUN")
     """Run directory, or a group of seeds."""
@@ -188,9 +189,9 @@ class ReportArgs:
     """File to write instead."""
 
     def __call__(self) -> None:
-        from regimen.reports.run_report import write_report
+        from regimen.runs.delivery import report_again
 
-        print(write_report(Path(self.run), self.out, draw=True))
+        print(report_again(Path(self.run), self.out, lambda text: print(text, file=sys.stderr, flush=True)))
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class TrackArgs:
 
     def __call__(self) -> None:
         from regimen.reports.comparison import expand
-        from regimen.runs.result import track_again
+        from regimen.runs.delivery import track_again
 
         for path in expand(self.runs):
             print(track_again(Path(path), self.tracking_uri), flush=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from regimen.cli.train import join_others, show
+from regimen.cli.train import join_others, show, waits
 from regimen.config.fields import Natural
 from regimen.config.flags import parse, positional
 
@@ -28,6 +28,9 @@ class ResumeArgs:
     device: Literal["auto", "cpu", "gpu"] | None = None
     """Where to train; by default as in RUN."""
     env_args: dict[str, object] = field(default_factory=dict)
+    wait: bool | None = None
+    """Return when the curves, the replay, the report and MLflow are complete too (`--wait`), or before (`--no-wait`);
+    by default before at a terminal, else after."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -62,5 +65,5 @@ def run(argv: list[str]) -> int:
         from regimen.runs.api import resume
 
         console = Console(quiet=quiet, file=sys.stderr if args.json else None)
-        result = resume(Path(args.run), console=console, **arguments)
+        result = resume(Path(args.run), console=console, wait=waits(args), **arguments)
     return show(result, args)

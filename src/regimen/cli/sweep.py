@@ -117,7 +117,7 @@ def prepared(argv: list[str]) -> tuple[SweepArgs, SweepFiles]:
 def default_folder(plan: SweepPlan) -> Path:
     """A new folder below `runs/`, named after the environment and the algorithm."""
     from regimen.config.catalogue import folder_name
-    from regimen.runs.api import new_path
+    from regimen.runs.directory import new_path
 
     config = plan.config(plan.draw(0))
     return new_path(f"{folder_name(config.env)}-{config.algorithm}-sweep")

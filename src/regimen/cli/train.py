@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import sys
@@ -72,6 +73,9 @@ class TrainFlags:
     resume_if_exists: bool = False
     """Go on where `--out` holds this run already, say so where it is finished, begin it else: the same command again
     and again, as a scheduler restarts a job."""
+    wait: bool | None = None
+    """Return when the curves, the replay, the report and MLflow are complete too (`--wait`), or before, and let another
+    process make them (`--no-wait`); by default before at a terminal, else after."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -87,7 +91,7 @@ class TrainFlags:
 
 
 OTHERS = ("distributed", "process_id", "num_processes", "hosts")
-ONLY_FLAGS = ("config", "json", "quiet", "no_track", "resume_if_exists", *OTHERS)
+ONLY_FLAGS = ("config", "json", "quiet", "wait", "no_track", "resume_if_exists", *OTHERS)
 
 
 def run(argv: list[str]) -> int:
@@ -110,11 +114,22 @@ def run(argv: list[str]) -> int:
 
     from regimen.files.console import Console
     from regimen.runs.api import train
-    from regimen.runs.restart import train_again
 
     console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
-    start = train_again if flags.resume_if_exists else train
-    return show(start(config, command=command, console=console), flags)
+    start = train
+    if flags.resume_if_exists:
+        from regimen.runs.restart import train_again as start
+    return show(start(config, command=command, console=console, wait=waits(flags)), flags)
+
+
+def waits(flags: TrainFlags | ResumeArgs) -> bool:
+    """Whether the end of a run waits until its pictures are there: as told, and else where nobody sits at a terminal.
+    When the first process of a container ends, so do all others."""
+    if flags.distributed is not None or flags.wait is not None:
+        return flags.distributed is not None or bool(flags.wait)
+    from regimen.files.console import is_terminal
+
+    return not is_terminal(sys.stdout) or 1 in (os.getpid(), os.getppid())
 
 
 def refuse_restart(config: TrainConfig, flags: TrainFlags) -> None:

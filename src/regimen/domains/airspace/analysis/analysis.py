@@ -145,7 +145,7 @@ def analyse(
         episodes: how many of each configuration.
         out: the folder to write; by default `analysis/` in the run's directory.
         targets: which aircraft are shifted; by default one of each role.
-        shift_range: the sizes of the shifts.
+        shift_range: `micro` or `macro`: small or large shifts; by default both.
         stochastic: whether actions are drawn instead of the most probable ones.
         jitter: a factor of the perturbation of starts (0.5 NM, 2 deg, 5 kt), or a `Jitter`.
         matrix: whether every policy flies every scenario.
