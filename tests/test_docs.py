@@ -139,6 +139,23 @@ def test_links_lead_somewhere(page):
             assert anchor in map(slug, HEADING.findall(file.read_text())), f"{target}: no such heading"
 
 
+GUIDES = [page for page in PAGES if page.parent.name in ("docs", "algorithms", "coming_from")]
+WITHOUT_EXAMPLE = {"glossary.md", "roadmap.md"}
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
+def test_a_page_begins_with_a_sentence_and_an_example(page):
+    """What its reader will be able to do, then something that runs, before the second section; no section twice."""
+    text = page.read_text()
+    first = text.partition("\n")[2].lstrip()
+    assert first[0].isalpha() or first[0] in "`*[", f"{page.name} begins with {first[:20]!r}"
+    sections = [match.start() for match in re.finditer(r"^## ", text, re.MULTILINE)]
+    opening = text[: sections[1]] if len(sections) > 1 else text
+    assert "```" in opening or page.name in WITHOUT_EXAMPLE, f"{page.name}: no example at its beginning"
+    headings = HEADING.findall(FENCE.sub("", text))
+    assert sorted(set(headings)) == sorted(headings)
+
+
 def test_no_local_paths():
     for page in PAGES:
         found = re.search(r"/(work|home|root|opt|tmp)/|localhost:\d+/simple", page.read_text())
