@@ -68,7 +68,7 @@ NAVIGATION = {
     ],
     "Inside": [
         *("run_directory", "api", "extending", "architecture"),
-        *("project/contributing", "project/security", "project/changelog", "project/licence"),
+        *("project/contributing", "project/security", "project/changelog", "roadmap", "project/licence"),
     ],
 }
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 # name -> module; imported when first used, so that `import regimen` and the command line start at once
 _LAZY = {

@@ -30,7 +30,7 @@ import yaml
 import conftest  # noqa: F401 - how tests compile
 from regimen.cli.main import main
 from regimen.files.run_dir import read_metrics
-from regimen.runs import result
+from regimen.runs import delivery
 from support import UPDATE, comparable, final_state, tiny
 
 LEFT_OUT = ("log.txt", "command.txt", "README.md", "metadata.json", ".lock", "report.html", "workers.csv")
@@ -207,11 +207,11 @@ SHARES = {"evaluate": 4, "resume": 6, "evaluate policy": 4, "runs list": 2, "run
 @contextlib.contextmanager
 def without_pictures() -> Iterator[None]:
     """A run ends without its pictures."""
-    draw, result.try_plot_run = result.try_plot_run, lambda path: ([], None)
+    draw, delivery.try_plot_run = delivery.try_plot_run, lambda path: ([], None)
     try:
         yield
     finally:
-        result.try_plot_run = draw
+        delivery.try_plot_run = draw
 
 
 def read(run: Path, out: Path, verb: str, pictures: bool = True) -> tuple[int, Any, str]:
