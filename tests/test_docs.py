@@ -24,6 +24,7 @@ from regimen.config import layers, presets
 from regimen.config.algorithms.bc import BCConfig
 from regimen.config.algorithms.cql import CQLConfig
 from regimen.config.algorithms.sac import SACConfig
+from regimen.config.domains import domains
 from regimen.config.flags import field_docs, parse
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
@@ -163,7 +164,7 @@ CODE = [
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
     """Drawing is tested elsewhere and takes longer than these runs."""
-    monkeypatch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
+    monkeypatch.setattr("regimen.runs.delivery.try_plot_run", lambda path: ([], None))
 
 
 @pytest.fixture
@@ -227,6 +228,7 @@ COMPLETE = {
     "other_simulators.md": (0,),
     "workflow_search.md": (0, 1),
     "studies.md": (0,),
+    "tour.md": (0,),
     "worlds.md": (0,),
 }
 LONG = {("offline.md", 0), ("studies.md", 0)}
@@ -524,10 +526,43 @@ def test_probes_are_all_shown():
     assert [name for name in registry.ENVS if name.startswith("probe/") and f"`{name}`" not in text] == []
 
 
-def test_readme_lists_environments_and_algorithms():
-    text = (ROOT / "README.md").read_text()
+def test_the_tour_lists_environments_and_algorithms():
+    shown = {name for row in table(ROOT / "docs" / "tour.md", "Environments") for name in code_names(row[0])}
     named = [name for name, entry in registry.ENVS.items() if entry.gym_id]
-    assert [name for name in [*named, "gym:ID", "gymnax:ID", "ppo"] if f"`{name}`" not in text] == []
+    assert [name for name in [*named, "gym:ID", "gymnax:ID"] if name not in shown] == []
+    algorithms = [code_names(row[0])[0] for row in table(ROOT / "docs" / "tour.md", "Algorithms")]
+    assert sorted(algorithms) == sorted(ALGORITHMS)
+
+
+def test_the_gallery_shows_every_algorithm_and_every_picture_made_for_it():
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    pictures = set(re.findall(r"!\[.+?\]\(images/gallery/(\w+)\.\w+\)", text))
+    assert set(ALGORITHMS) <= pictures and {path.stem for path in (ROOT / "docs/images/gallery").iterdir()} == pictures
+
+
+def test_every_word_that_the_concepts_mark_is_in_the_glossary():
+    """And no term is there twice: a link could mean only the first."""
+    terms = HEADING.findall((ROOT / "docs" / "glossary.md").read_text())
+    assert len(set(map(slug, terms))) == len(terms)
+    marked = re.findall(r"\*\*(.+?)\*\*", FENCE.sub("", (ROOT / "docs" / "concepts.md").read_text()))
+    assert marked
+    for word in marked:
+        term = re.fullmatch(r"\[(.+)\]\(glossary\.md#([\w-]+)\)", word)
+        assert term is not None and slug(term[1]) == term[2], (
+            f"{word}: a marked word leads to its entry in the glossary"
+        )
+
+
+def test_the_reference_has_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text()
+    shown = re.findall(r"^\.\. auto(?:function|class):: regimen\.([\w.]+)$", text, re.M)
+    public = [name for name in dir(regimen) if name != "__version__" and name not in domains()]
+    public += [f"{name}.{function}" for name, domain in domains().items() for function in domain.functions]
+    assert sorted(shown) == sorted(public)
+
+
+def test_the_readme_is_three_screens():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_run_directory_contract(tmp_path):

@@ -73,12 +73,13 @@ class Learner:
         num_envs = str(self.engine.regimen.num_envs)
         return identity(self.config, self.handle) | {"num_envs": num_envs, "curriculum": course or "none"}
 
-    def start_trackers(self, name: str, warn: Callable[[str], None]) -> None:
+    def start_trackers(self, name: str, warn: Callable[[str], None], delay: float = 5.0) -> None:
+        """Begin to mirror the run; in MLflow after so many seconds."""
         track = self.config.track
         params = to_dict(self.config) | {"seed": self.seed}
         experiment = track.experiment or self.handle.id
         if "mlflow" in track.names:
-            self.mirror = Mirror(track.uri, experiment, name, self.path, params, warn=warn, all_rows=track.all_rows)
+            self.mirror = Mirror(track.uri, experiment, name, self.path, params, delay, warn, track.all_rows)
             self.trackers["MLflow"] = self.mirror
         run = TrackedRun(self.path, name, experiment, params, track.all_rows, track.online)
         for tracker in (FOLLOWERS[one] for one in track.names if one in FOLLOWERS):

@@ -171,8 +171,17 @@ def agreement(learned: np.ndarray, right: np.ndarray) -> tuple[float, int]:
 def validate(
     run: str | Path, checkpoint: str = "final", limit: int = reach.LIMIT, out: str | Path | None = None
 ) -> Validation:
-    """Compare a run with the solution of its world; writes validation.json, validation.csv and validation.png, and to
-    `learned/` the pictures that `regimen solve --plots` draws, of what was learned."""
+    """Compare what a run has learned with the exact solution of its world, state by state.
+
+    Writes validation.json, validation.csv and validation.png, and to `learned/` the pictures that `regimen solve
+    --plots` draws, of what was learned.
+
+    Args:
+        run: the run directory.
+        checkpoint: `final`, `best` or an env step.
+        limit: the largest number of states that is enumerated.
+        out: the folder to write; by default `validation/` in the run directory.
+    """
     config, path = run_config(run)
     handle = registry.resolve(config.env, config.env_args)
     algo = bind_algorithm(config, handle, resolve(config, native=True))
