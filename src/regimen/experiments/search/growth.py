@@ -3,7 +3,7 @@
 Several policies, trained alike but for their randomness, each learn all candidates. After t episodes of training each
 of them is looked at; with u = log t the mean over the policies of candidate c is
 
-    y_c(u) = g(u) + f_c(u) + e_c(u) / K + noise
+    y_c(u) = g(u) + f_c(u) + mean over policies of e_c(u) + noise
 
 - f_c(u) is the merit of a candidate: cov[f_c(u), f_d(v)] = k(c, d) (a + b exp(-rho |u - v|)) with the kernel k of the
   space. a is what stays while training goes on, b what may still change; rho says how fast. What is asked for is f at
