@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import re
 import runpy
@@ -136,6 +137,26 @@ def test_links_lead_somewhere(page):
         assert file.exists(), f"{target}: no such file"
         if anchor:
             assert anchor in map(slug, HEADING.findall(file.read_text())), f"{target}: no such heading"
+
+
+GUIDES = [page for page in PAGES if page.parent.name in ("docs", "algorithms", "coming_from")]
+WITHOUT_EXAMPLE = {"glossary.md", "roadmap.md"}
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
+def test_a_page_begins_with_a_sentence_and_an_example(page):
+    """What its reader will be able to do, then something that runs, before the second section; no section twice."""
+    text = page.read_text()
+    first = text.partition("\n")[2].lstrip()
+    assert first[0].isalpha() or first[0] in "`*[", f"{page.name} begins with {first[:20]!r}"
+    sections = [match.start() for match in re.finditer(r"^## ", text, re.MULTILINE)]
+    opening = text[: sections[1]] if len(sections) > 1 else text
+    assert "```" in opening or page.name in WITHOUT_EXAMPLE, f"{page.name}: no example at its beginning"
+    prose = FENCE.sub("code\n", text)
+    headings = HEADING.findall(prose)
+    assert sorted(set(headings)) == sorted(headings)
+    empty = re.findall(r"^(#+) (.*)\n+(#+) ", prose, re.MULTILINE)
+    assert [title for outer, title, inner in empty if len(inner) <= len(outer)] == []
 
 
 def test_no_local_paths():
@@ -561,8 +582,30 @@ def test_the_reference_has_every_public_name():
     assert sorted(shown) == sorted(public)
 
 
-def test_the_readme_is_three_screens():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+@pytest.mark.parametrize("name", [name for name in dir(regimen) if inspect.isroutine(getattr(regimen, name))])
+def test_every_parameter_of_a_public_function_is_explained(name):
+    """In its docstring, or where the reference adds to it; the arguments of a function that is named are known."""
+    function = getattr(regimen, name)
+    said = inspect.getdoc(function) or ""
+    summary = said.partition("\n")[0]
+    assert re.match(r"[A-Z].*[.:`]$", summary) and len(summary) > 30, summary
+    added = (
+        (ROOT / "docs" / "api.md").read_text().partition(f"autofunction:: regimen.{name}\n")[2].partition("\n.. ")[0]
+    )
+    shared = (inspect.getdoc(regimen.evaluate) or "") if "`evaluate`" in said else ""
+    internal = {"console", "command"} if name == "resume" else {"cls"}  # what the command line passes on
+    parameters = set(inspect.signature(function).parameters) - internal
+    assert [p for p in parameters if not re.search(rf"\b{p}\b", said + added + shared)] == []
+
+
+def test_the_readme_is_three_screens_and_its_figures_are_those_of_the_results():
+    text, results = (ROOT / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
+    assert len(text.splitlines()) <= 120
+    for row in table(ROOT / "README.md", "Why one would choose it"):
+        figures = re.findall(r"[\d,]*\d(?:\.\d+)?", " ".join(row[1:]))
+        assert len(row) == 5 and figures
+        lost = [x for x in figures if not re.search(rf"(?<![\d.,]){re.escape(x)}(?![.,]?\d)", results)]
+        assert lost == [], row[0]
 
 
 def test_run_directory_contract(tmp_path):

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from regimen.envs import registry
 from regimen.files.run_dir import read_config, read_metrics
@@ -37,6 +37,7 @@ EPISODES: dict[str, tuple[str, int, int]] = {  # environment -> (policy, seed, a
     "airspace/cross_4all": ("mvp", 0, 64),
     "durotaxis": ("heuristic", 0, 200),
     "network_defense": ("greedy", 0, 100),
+    "world/key_room": ("solved", 0, 0),
 }
 
 
@@ -57,7 +58,10 @@ def states_of(env: Any, policy: Any, seed: int, most: int) -> list[Any]:
 
 
 def frames_of(name: str, policy: str, seed: int, most: int) -> list[np.ndarray]:
-    """Pictures [H, W, 3] of an episode."""
+    """Pictures [H, W, 3] of an episode; of a world that was solved, those that `regimen solve --plots` has left."""
+    if policy == "solved":
+        film = Image.open(HERE.parent / Path(name).name / "episode.gif")
+        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
     handle = registry.resolve(name)
     env: Any = handle.native
     states = states_of(env, handle.baselines[policy], seed, most)

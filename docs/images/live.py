@@ -36,8 +36,8 @@ TRAIN = [
     "--no-track",
     "--quiet",
 ]
-SIZE, SHOWN = (1000, 660), (860, 568)  # of the browser, of the picture
-FRAMES, COLOURS = 36, 48
+SIZE, SHOWN = (1240, 880), (900, 639)  # of the browser, of the picture
+FRAMES, COLOURS = 36, 200
 
 
 def overlay_all(page: Page) -> None:
@@ -55,6 +55,7 @@ def photograph(address: str, process: subprocess.Popen[bytes], seconds: float) -
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]}, color_scheme="light")
         page.goto(address)
         page.locator(".run").nth(2).wait_for(state="attached", timeout=120_000)
+        page.locator(".plot").first.wait_for(timeout=120_000)  # there is something to draw
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             running = process.poll() is None

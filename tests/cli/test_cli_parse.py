@@ -359,7 +359,7 @@ def test_train_help_fits_two_screens(capsys, monkeypatch, algo):
     out = capsys.readouterr().out
     assert 40 < len(out.splitlines()) <= 105
     assert f"`regimen train cartpole --algo {algo} --help-all` explains every one" in out
-    assert "--eval.every" in out and "How often: " in out and "--stop.no-improvement" not in out
+    assert "--eval.every" in out and "How often to evaluate: " in out and "--stop.no-improvement" not in out
 
 
 def test_light_commands_import_nothing_heavy():

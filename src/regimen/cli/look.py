@@ -46,7 +46,7 @@ class CompareArgs:
     metric: str = "return_mean"
     """Rank by this evaluation metric: `return_mean`, `success_rate`, `length_mean` or one of the environment's."""
     lower: bool = False
-    """Smaller is better; by default what the environment declares of the metric."""
+    """Smaller values are better; by default the environment says which are."""
     margin: float | None = None
     """A difference of the metric that would not matter: two one-sided tests say which groups are equivalent."""
     out: str | None = None
@@ -80,10 +80,10 @@ class RunsArgs:
     runs: tuple[str, ...] = positional("RUN...", default=())
     """Run directories; for `list`, folders to look into (runs/)."""
     state: Literal["running", "finished", "interrupted", "failed", "diverged", "killed", "damaged"] | None = None
-    """Only runs in this state; killed: its process is gone and it did not say why; damaged: a file of it is, and
-    `regimen runs show RUN` says which."""
+    """Only runs in this state. The process of a `killed` run has ended without a message; a `damaged` run has a damaged
+    file, which `regimen runs show RUN` names."""
     env: str | None = None
-    """Only runs whose environment's name has this in it."""
+    """Only runs whose environment's name contains this."""
     algo: str | None = None
     """Only runs of this algorithm."""
     sort: str = "started"
@@ -186,7 +186,7 @@ class ReportArgs:
     run: str = positional("RUN")
     """Run directory, or a group of seeds."""
     out: str | None = None
-    """File to write instead."""
+    """File to write; by default report.html in the run."""
 
     def __call__(self) -> None:
         from regimen.runs.delivery import report_again

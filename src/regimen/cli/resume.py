@@ -40,13 +40,13 @@ class ResumeArgs:
     distributed: str | None = None
     """Continue as one of several processes that meet at HOST:PORT, where process 0 listens and has RUN."""
     process_id: int = 0
-    """Which of them this is."""
+    """The number of this process, from 0."""
     num_processes: int = 1
-    """How many there are."""
+    """How many processes there are."""
     hosts: Natural | None = None
     """Continue as one on this many workers of a Ray cluster (Ray Train's JaxTrainer)."""
     address: str | None = None
-    """The cluster of `--hosts`: `auto` or HOST:PORT; by default one on this machine."""
+    """The Ray cluster of `--hosts`: `auto` or HOST:PORT; by default one on this machine."""
 
 
 def run(argv: list[str]) -> int:

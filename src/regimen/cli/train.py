@@ -57,25 +57,26 @@ class TrainFlags:
 
     env: str = positional("ENV", default="")
     """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`; or a Minari dataset to learn from; or
-    NAME/all: a run for every environment of a family."""
+    NAME/all, which trains a run for every environment of a family."""
     algo: str = "ppo"
-    """A name of `regimen algorithms`; or `all`: a run for each of ppo, sac, impala, appo and cql, then compared."""
+    """A name of `regimen algorithms`; or `all`, which trains a run for each of ppo, sac, impala, appo and cql and
+    compares them."""
     engine: Literal["local", "ray"] = "local"
     """Collect in this process, or in Ray workers: `--engine ray --workers 4` (`--engine.name`)."""
     config: str | None = None
     """YAML file of settings, for example the config.yaml of another run."""
     no_track: bool = False
-    """Do not mirror the run into any tracker."""
+    """Do not send the run to any tracker."""
     tracking_uri: str | None = None
     """MLflow tracking store (`--track.uri`)."""
     experiment: str | None = None
     """MLflow experiment (`--track.experiment`)."""
     resume_if_exists: bool = False
-    """Go on where `--out` holds this run already, say so where it is finished, begin it else: the same command again
-    and again, as a scheduler restarts a job."""
+    """If `--out` already holds this run, continue it, or say that it is finished; otherwise begin it. A scheduler can
+    then restart a job with the same command."""
     wait: bool | None = None
-    """Return when the curves, the replay, the report and MLflow are complete too (`--wait`), or before, and let another
-    process make them (`--no-wait`); by default before at a terminal, else after."""
+    """Return only when the curves, the replay, the report and MLflow are complete (`--wait`), or earlier, while another
+    process makes them (`--no-wait`). By default the command returns earlier at a terminal, and otherwise waits."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -83,9 +84,9 @@ class TrainFlags:
     distributed: str | None = None
     """Train as one of several processes that meet at HOST:PORT, where process 0 listens; for native environments."""
     process_id: int = 0
-    """Which of them this is; process 0 writes the run."""
+    """The number of this process, from 0; process 0 writes the run."""
     num_processes: int = 1
-    """How many there are."""
+    """How many processes there are."""
     hosts: int | None = None
     """Train as one on this many workers of the Ray cluster at `--address` (Ray Train's JaxTrainer)."""
 

@@ -283,7 +283,7 @@ def save_policy(
 
 @trustable
 def load_policy(source: str | Path, checkpoint: str = "best", *, trust: bool = False) -> Policy:
-    """Load the policy of a run.
+    """Load the policy of a run and return it, ready to act.
 
     Args:
         source: a run directory, or a folder that `Policy.save` or `regimen export` wrote.

@@ -34,32 +34,32 @@ class EmpowermentConfig(Equations):
     # exploration
     epsilon_r_start: Fraction = 1.0
     """Share of uniformly random robot actions at the start."""
-    epsilon_r_end: Fraction = 0.01
+    epsilon_r_end: Fraction = 0.3
     """Share of uniformly random robot actions at the end of `epsilon_r_decay_steps`, and after it."""
     epsilon_r_decay_steps: Whole = 10_000
     """Steps over which the share of random robot actions falls, linearly."""
     epsilon_h_start: Fraction = 1.0
     """Share of uniformly random human actions at the start. What is learned does not depend on it."""
-    epsilon_h_end: Fraction = 0.01
+    epsilon_h_end: Fraction = 0.3
     """Share of uniformly random human actions at the end of `epsilon_h_decay_steps`, and after it."""
     epsilon_h_decay_steps: Whole = 10_000
     """Steps over which the share of random human actions falls, linearly."""
     goal_resample_prob: Fraction = 0.01
     """Chance per step that all goals are drawn again; a goal that is attained always is."""
-    state_sweep: Fraction = 0.0
-    """Share of each batch that is drawn uniformly from all reachable states and times, instead of from the replay.
-    Where a world is not enumerated (`table_limit`) all of it is drawn from the replay, and the log says so."""
+    source: Literal["experience", "sweep"] = "experience"
+    """Where the rows come from: from what agents have visited, or uniformly from all reachable states and times of a
+    world that can be enumerated (`table_limit`)."""
 
     # learning rates
-    lr_v_h_e: Positive = 1e-3
+    lr_v_h_e: Positive = 2e-3
     """Adam's learning rate of V_h^e; of a lookup table, the step towards its target."""
-    lr_x_h: Positive = 1e-4
+    lr_x_h: Positive = 2e-3
     """Adam's learning rate of X_h; of a lookup table, the step towards its target."""
-    lr_u_r: Positive = 1e-4
+    lr_u_r: Positive = 2e-3
     """Adam's learning rate of U_r; of a lookup table, the step towards its target."""
-    lr_q_r: Positive = 1e-4
+    lr_q_r: Positive = 2e-3
     """Adam's learning rate of Q_r; of a lookup table, the step towards its target."""
-    lr_v_r: Positive = 1e-4
+    lr_v_r: Positive = 2e-3
     """Adam's learning rate of V_r; of a lookup table, the step towards its target."""
     lr_decay: Literal["constant", "seed_sqrt", "sqrt", "inverse", "cosine"] = "inverse"
     """After the ramp and `lr_constant_fraction` of training, whose end is t0: none, 1 / sqrt(t - t1 + 1) with t1 the
@@ -68,24 +68,24 @@ class EmpowermentConfig(Equations):
     """Share of all steps before the decay begins (not of `seed_sqrt`, which begins at the end of the ramp)."""
 
     # stages
-    warmup_v_h_e_steps: Whole = 10_000
+    warmup_v_h_e_steps: Whole = 2_000
     """Steps of stage 0, in which only V_h^e learns."""
-    warmup_x_h_steps: Whole = 10_000
-    """Steps of stage 1, in which X_h joins. For a network that is not used the number is 0, whatever is set."""
-    warmup_u_r_steps: Whole = 5_000
+    warmup_x_h_steps: Whole = 2_000
+    """Steps of stage 1, in which X_h joins. A network that is not used has no stage."""
+    warmup_u_r_steps: Whole = 2_000
     """Steps of stage 2, in which U_r joins."""
-    warmup_q_r_steps: Whole = 10_000
+    warmup_q_r_steps: Whole = 2_000
     """Steps of stage 3, in which Q_r joins."""
-    warmup_v_r_steps: Whole = 5_000
+    warmup_v_r_steps: Whole = 2_000
     """Steps of stage 4, in which V_r joins."""
-    beta_r_rampup_steps: Whole = 20_000
+    beta_r_rampup_steps: Whole = 4_000
     """Steps of stage 5, in which the effective beta_r rises from 0; then comes stage 6, full training."""
     beta_r_ramp: Literal["sigmoid", "linear"] = "sigmoid"
     """Shape of the rise of beta_r; each is exactly 0 at the start of the ramp and beta_r at its end."""
     schedule_unit: Literal["training_steps", "env_steps"] = "training_steps"
-    """What stages, epsilons, the ramp, decays and the clearing of the replay count."""
+    """What stages, epsilons, the ramp and decays count."""
     num_training_steps: Natural | None = None
-    """Length of training, which decays and gradual clearing refer to; by default the budget."""
+    """Length of training, which decays refer to; by default the budget."""
     horizon: Period | None = None
     """The budget at the first start; saved with the run."""
 
@@ -103,26 +103,19 @@ class EmpowermentConfig(Equations):
 
     # replay and batches
     buffer_size: Natural = 100_000
-    """Transitions kept; rounded up to whole rollouts."""
+    """Visited states with time that are kept, each once; or, if targets are observed, transitions, rounded up to whole
+    rollouts."""
     batch_size: Natural = 64
     """Rows per training step."""
-    x_h_batch_size: Natural | None = None
-    """Rows for X_h, more of which reduce the variance of sampled goals; by default `batch_size`."""
-    buffer_clearing: Literal["none", "hard", "gradual"] = "gradual"
-    """Forget what was collected in warm-up: never, all at once where the ramp and full training begin, or by age."""
     training_steps_per_env_step: Positive = 1.0
     """Training steps for each env step; fractions add up."""
     steps_per_episode: Natural | None = None
     """Steps of an episode. Must be the world's own `max_episode_steps`, which is the default."""
-    u_r_sample_humans: Natural | None = None
-    """Humans drawn for each row's target of U_r; all when not set."""
-    x_h_sample_humans: Natural | None = None
-    """Humans drawn for each row's target of X_h; all when not set."""
 
     # targets
     use_model_based_targets: bool = True
     """Expectations over actions, outcomes and goals by the world's `outcomes`; else from the transitions observed, with
-    weights for what exploration did, and goals drawn anew. A world that is only a sampler always does the latter."""
+    weights for what exploration did. A world that is only a sampler always does the latter."""
     exact_limit: Natural = 4096
     """Joint human actions times outcomes up to which expectations are exact; beyond, others' actions are drawn."""
     human_samples: Natural = 4
@@ -133,8 +126,8 @@ class EmpowermentConfig(Equations):
     loss: Literal["mse", "huber"] = "mse"
     """Loss of every network. Huber's loss is not minimal at the mean, so it biases sampled targets."""
     loss_space: Literal["auto", "log", "value"] = "auto"
-    """Errors of Q_r, V_r and U_r: of their logarithms, which is right for exact targets, or relative to their size,
-    which is right for all. auto: log where targets are exact."""
+    """Errors of X_h, U_r, Q_r and V_r: of their logarithms, which is right for exact targets, or relative to their
+    size, which is right for all. auto: log where targets are exact."""
     q_r_output: Literal["log", "softplus", "z"] = "log"
     """How Q_r and V_r come out of a network with output o: -exp(o), -softplus(o), or -sigmoid(o)^(-eta xi)."""
 
@@ -159,9 +152,6 @@ class EmpowermentConfig(Equations):
     """Gradients of Q_r are scaled down to this norm; 0 turns it off."""
     v_r_grad_clip: NotNegative = 10.0
     """Gradients of V_r are scaled down to this norm; 0 turns it off."""
-    grad_clip_reference_lr: Positive | None = None
-    """Scale clips with their network's learning rate: at this rate they are as set, at half of it half. By default they
-    stay as they are."""
     v_h_e_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Share of hidden units that are dropped in training V_h^e."""
     x_h_dropout: Annotated[float, Range(0, 0.99)] = 0.0
@@ -261,20 +251,44 @@ class EmpowermentConfig(Equations):
                 f"algo.beta_h: {self.beta_h} would change nothing, the heuristic prior is the world's own; set "
                 "env.beta_h, or algo.human_prior to one that is solved for"
             )
-        if self.state_sweep > 0 and round(self.state_sweep * self.batch_size) == 0:
-            raise ConfigError(
-                f"algo.state_sweep: {self.state_sweep:g} of algo.batch_size {self.batch_size} is no row; set it to 0, "
-                f"or to at least {1 / self.batch_size:g}"
-            )
         if self.use_encoders and self.use_lookup_tables:
             raise ConfigError("algo.use_encoders: lookup tables have no layers to share; turn one of the two off")
         self.check_kind()
-        for field in ("u_r_sample_humans", "x_h_sample_humans", "x_h_batch_size"):
-            if getattr(self, field) is not None and not self.uses(field[:3]):
-                raise ConfigError(
-                    f"algo.{field}: {field[:3]} is computed, not learned; set algo.{field[:3]}_use_network"
-                )
+        self.check_source()
+        self.check_unused()
         self.named_networks()
+
+    def changed(self, *names: str) -> str | None:
+        """The first of these settings that is not as it is by default."""
+        return next((n for n in names if getattr(self, n) != getattr(type(self), n)), None)
+
+    def check_source(self) -> None:
+        """Refuse settings of experience where rows are swept: what is learned would not depend on them."""
+        if self.source == "experience":
+            return
+        if not self.use_model_based_targets:
+            raise ConfigError(
+                "algo.source: 'sweep' has no transitions to observe, only targets of the model can be swept; set it to "
+                "experience, or algo.use_model_based_targets to true"
+            )
+        exploring = [f.name for f in dataclasses.fields(self) if f.name.startswith("epsilon_")]
+        if name := self.changed(*exploring, "goal_resample_prob", "buffer_size"):
+            raise ConfigError(
+                f"algo.{name}: no effect on what is learned where algo.source is sweep; leave it at "
+                f"{getattr(type(self), name)!r}, or set algo.source to experience"
+            )
+
+    def check_unused(self) -> None:
+        """Refuse settings of networks that are not learned."""
+        for net in (n for n in NETS if not self.uses(n)):
+            ends = ("target_update_interval", "weight_decay", "grad_clip", "dropout")
+            of_net = [f"lr_{net}", f"warmup_{net}_steps", *(f"{net}_{end}" for end in ends)]
+            table = f"lookup_default_{'y' if net == 'u_r' else net}"
+            if name := self.changed(*of_net, table):
+                raise ConfigError(
+                    f"algo.{name}: {net} is computed, not learned; leave it at {getattr(type(self), name)!r}, or set "
+                    f"algo.{net}_use_network"
+                )
 
     def check_kind(self) -> None:
         """Refuse settings of networks for tables, and of tables for networks: they would change nothing."""
@@ -282,7 +296,6 @@ class EmpowermentConfig(Equations):
         others = (
             "networks",
             "hidden_dim",
-            "grad_clip_reference_lr",
             "time_features",
             "loss",
             "loss_space",
