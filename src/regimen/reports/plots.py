@@ -346,7 +346,7 @@ def overview(run: LoggedRun, names: Sequence[str]) -> Figure:
         PLOTS[name](ax, run)
         if ax.get_legend() is not None:
             kit.legend(ax, 8)
-            if len(ax.get_legend().get_texts()) >= kit.CROWDED:  # it stands beside its axes
+            if len(ax.get_legend_handles_labels()[1]) >= kit.CROWDED:  # it stands beside its axes
                 figure.set_figwidth(17)
     kit.headline(figure, describe(run), size=13)
     return figure
