@@ -152,8 +152,11 @@ def test_a_page_begins_with_a_sentence_and_an_example(page):
     sections = [match.start() for match in re.finditer(r"^## ", text, re.MULTILINE)]
     opening = text[: sections[1]] if len(sections) > 1 else text
     assert "```" in opening or page.name in WITHOUT_EXAMPLE, f"{page.name}: no example at its beginning"
-    headings = HEADING.findall(FENCE.sub("", text))
+    prose = FENCE.sub("code\n", text)
+    headings = HEADING.findall(prose)
     assert sorted(set(headings)) == sorted(headings)
+    empty = re.findall(r"^(#+) (.*)\n+(#+) ", prose, re.MULTILINE)
+    assert [title for outer, title, inner in empty if len(inner) <= len(outer)] == []
 
 
 def test_no_local_paths():

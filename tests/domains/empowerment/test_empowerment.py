@@ -635,6 +635,14 @@ def test_a_world_that_is_too_large_is_learned_from_experience_and_not_swept(args
         bound(env_args=args, source="sweep", **settings)
 
 
+def test_a_budget_that_ends_before_full_training_is_named():
+    """Values would be those of a robot whose beta_r is still rising."""
+    stages = {"warmup_v_h_e_steps": 100, "warmup_x_h_steps": 0, "warmup_q_r_steps": 100, "beta_r_rampup_steps": 300}
+    short, enough, endless = (bound(horizon=h, **stages).bound.notes for h in ("499 steps", "500 steps", None))
+    assert enough == endless == [] and "499 training steps, and full training begins after 500" in short[0]
+    assert bound(horizon="500 steps", training_steps_per_env_step=0.5, **stages).bound.notes
+
+
 def test_making_a_learner_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

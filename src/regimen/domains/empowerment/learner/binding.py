@@ -6,14 +6,14 @@ import math
 import jax
 import numpy as np
 
-from regimen.algorithms.base import Binding
+from regimen.algorithms.base import Binding, Horizon
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import exact, reach, tabular
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.experience import Experience, Observations, Sweep, Visits
 from regimen.domains.empowerment.learner.model import Imagined, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets
-from regimen.domains.empowerment.learner.schedule import Plan
+from regimen.domains.empowerment.learner.schedule import Plan, total
 from regimen.domains.empowerment.learner.table import Enumerated
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.world import World
@@ -61,6 +61,7 @@ class EmpowermentBinding(Binding):
         self.notes: list[str] = []  # for the head of the log
         if isinstance(self.model, Imagined) and not self.observes:
             self.notes += effort(self.model, spec, c)
+        self.notes += too_short(self.plan, spec, c)
         self.experience = self.make_experience(spec, c)
 
     def make_experience(self, spec: Spec, c: EmpowermentConfig) -> Experience:
@@ -80,6 +81,18 @@ class EmpowermentBinding(Binding):
     def replay_bytes(self) -> int:
         shapes = jax.tree.leaves(jax.eval_shape(self.experience.init))
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in shapes)
+
+
+def too_short(plan: Plan, spec: Spec, c: EmpowermentConfig) -> list[str]:
+    """A note where training ends before all networks learn at the full beta_r: values are of an earlier stage then."""
+    length = float(total(c, Horizon.parse(c.horizon), spec, spec.max_episode_steps))
+    if length >= plan.full:
+        return []
+    unit = c.schedule_unit.replace("_", " ")
+    return [
+        f"the budget is {length:,.0f} {unit}, and full training begins after {plan.full:,}: what is learned is of an "
+        "earlier stage; lengthen it, or shorten algo.warmup_NETWORK_steps and algo.beta_r_rampup_steps"
+    ]
 
 
 def effort(model: Imagined, spec: Spec, c: EmpowermentConfig) -> list[str]:
