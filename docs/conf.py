@@ -120,5 +120,6 @@ def find_lost_pages(app, error):
 def setup(app):
     app.connect("source-read", add_navigation)
     app.connect("source-read", show_notebook)
+    app.connect("env-get-outdated", lambda *_: ["index"])  # its tree of pages is above, not in its file
     app.connect("build-finished", find_lost_pages)
     return {"parallel_read_safe": True}
