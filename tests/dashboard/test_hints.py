@@ -7,7 +7,6 @@ import pytest
 from regimen.dashboard.derived import hint
 from regimen.files import background
 
-
 REPLAY = "regimen replay {run} writes an episode of its policy, as an animation where it can be drawn."
 
 
