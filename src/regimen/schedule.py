@@ -18,6 +18,7 @@ from regimen.axes import compact, device_count, device_index, gather_over_device
 from regimen.types import Array, PyTree
 
 ROUNDS = 6  # of the shuffle's bijection; fewer show in small permutations
+ALIKE = 16  # rows per gradient call where rows differ in what they cost: those of like cost together
 BLOCK = 512  # rows per gradient call when the number of rows is only known at run time
 
 
@@ -81,14 +82,21 @@ class RowMatrix:
     count: Array | int  # valid rows
     unpack: Callable[[Array], PyTree]
     dense: bool = False  # most rows are valid, though how many is only known at run time
+    cost: Array | None = None  # [T * B] what each row costs to compute; None: all the same
+
+    def rows(self, positions: Array) -> Array:
+        return positions if self.order is None else jnp.take(self.order, positions, axis=0)
 
     def take(self, positions: Array) -> PyTree:
-        rows = positions if self.order is None else jnp.take(self.order, positions, axis=0)
+        return self.read(self.rows(positions))
+
+    def read(self, rows: Array) -> PyTree:
         return self.unpack(jnp.take(self.matrix, rows, axis=0, mode="clip"))
 
 
-def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> RowMatrix:
-    """Every leaf [T, B, ...] becomes columns of one matrix; `unpack` gives the tree back for any set of rows."""
+def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False, cost: Array | None = None) -> RowMatrix:
+    """Every leaf [T, B, ...] becomes columns of one matrix; `unpack` gives the tree back for any set of rows. `cost`
+    [T, B] is what each row costs to compute, where rows differ in that."""
     leaves, treedef = jax.tree.flatten(tree)
     n = valid.size
     columns, shapes, dtypes = [], [], []
@@ -118,10 +126,11 @@ def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Ro
         return jax.tree.unflatten(treedef, parts)
 
     matrix = jnp.concatenate(columns, axis=1)
+    cost = None if cost is None else cost.reshape(n)
     if all_valid:
-        return RowMatrix(matrix, None, n, unpack)
+        return RowMatrix(matrix, None, n, unpack, cost=cost)
     order, count = compact(valid.reshape(n))
-    return RowMatrix(matrix, order, count, unpack, dense)
+    return RowMatrix(matrix, order, count, unpack, dense, cost)
 
 
 def words_of(rows: Array) -> Array:
@@ -154,6 +163,8 @@ class Minibatch:
             per_row, metrics = loss(params, data)
             return jnp.sum(per_row * weight), jax.tree.map(lambda m: jnp.sum(m * weight), metrics)
 
+        if self.rows.cost is not None and self.micro is None:
+            return self.mean(self.by_cost(loss, params))
         grad = jax.grad(piece, has_aux=True)
         micro = self.micro if self.micro is not None and self.micro < self.width else None
         block = min(BLOCK, -(-2 * self.width // device_count()))
@@ -169,6 +180,29 @@ class Minibatch:
             return jax.tree.map(jnp.add, total, grad(params, self.start + i * micro, micro, False))
 
         return self.mean(lax.fori_loop(0, pieces, body, zero))
+
+    def by_cost(self, loss: Callable[[Array, PyTree], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
+        """The same sums, over pieces of rows of like cost."""
+        positions = self.start + jnp.arange(-(-self.width // ALIKE) * ALIKE)
+        rows = self.rows.rows(shuffle(self.words, positions, self.rows.count))
+        unused = positions >= self.stop
+        order = jnp.argsort(jnp.where(unused, jnp.iinfo(jnp.int32).max, jnp.take(self.rows.cost, rows, mode="clip")))
+        # What is not used lies behind the rows that cost most, and is replaced by the one that costs least.
+        rows = jnp.where(unused, rows[order[0]], rows)[order].reshape(-1, ALIKE)
+        weight = 1.0 - unused[order].astype(jnp.float32).reshape(-1, ALIKE)
+
+        def piece(params: Array, rows: Array, weight: Array) -> tuple[Array, PyTree]:
+            per_row, metrics = loss(params, self.rows.read(rows))
+            return jnp.sum(per_row * weight), jax.tree.map(lambda m: jnp.sum(m * weight), metrics)
+
+        grad = jax.grad(piece, has_aux=True)
+        shapes = jax.eval_shape(lambda: grad(params, rows[0], weight[0]))
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+        def body(total: PyTree, x: tuple[Array, Array]) -> tuple[PyTree, None]:
+            return jax.tree.map(jnp.add, total, grad(params, *x)), None
+
+        return lax.scan(body, zero, (rows, weight))[0]
 
     def mean(self, sums: PyTree) -> PyTree:
         """Sums over this device's rows as means over those of all devices."""

@@ -39,14 +39,14 @@ def test_shuffle_leaves_no_order_behind():
     assert np.abs(np.diff(images)).mean() == pytest.approx(uniform, rel=0.02)
 
 
-def used_rows(valid, size, epochs, micro=None, all_valid=False):
+def used_rows(valid, size, epochs, micro=None, all_valid=False, cost=None):
     """How often each row was used, and the size of each minibatch, in a run of `for_minibatches`."""
     T, B = valid.shape
     data = {"row": jnp.arange(T * B).reshape(T, B), "x": jnp.ones((T, B, 3))}
 
     @jax.jit
     def run(valid):
-        packed = pack(data, valid, all_valid)
+        packed = pack(data, valid, all_valid, cost=cost)
 
         def loss(params, rows):
             one_hot = jax.nn.one_hot(rows["row"], T * B)
@@ -71,15 +71,35 @@ def used_rows(valid, size, epochs, micro=None, all_valid=False):
 
 @pytest.mark.parametrize("size", [1, 7, 16, 24, 1000])
 @pytest.mark.parametrize("all_valid", [True, False])
-@pytest.mark.parametrize("micro", [None, 5])
+@pytest.mark.parametrize("micro", [None, 5, "by cost"])
 def test_every_valid_row_once_per_epoch_in_balanced_minibatches(size, all_valid, micro):
     valid = jnp.ones((12, 4), bool) if all_valid else jax.random.bernoulli(jax.random.key(3), 0.6, (12, 4))
-    counts, sizes, ran = used_rows(valid, size, epochs=3, micro=micro, all_valid=all_valid)
+    cost = jax.random.randint(jax.random.key(4), (12, 4), 0, 9) if micro == "by cost" else None
+    micro = None if micro == "by cost" else micro
+    counts, sizes, ran = used_rows(valid, size, epochs=3, micro=micro, all_valid=all_valid, cost=cost)
     rows = int(valid.sum())
     np.testing.assert_allclose(counts, 3.0 * np.asarray(valid).ravel(), atol=1e-4)
     assert ran == 3 * -(-rows // min(size, 48))
     assert sizes.max() - sizes.min() <= 1 and sizes.sum() == 3 * rows
     assert sizes.max() <= size
+
+
+def test_pieces_hold_rows_of_like_cost():
+    """A loss that costs what the dearest row of its piece does costs a third of it, not all."""
+    cost = jnp.arange(96).reshape(24, 4) % 3
+    packed = pack({"cost": cost}, jnp.ones((24, 4), bool), True, cost=cost)
+
+    def loss(params, rows):
+        dearest = jnp.max(rows["cost"]) * jnp.ones(len(rows["cost"]))
+        return params * dearest, {"dearest": dearest}
+
+    def step(carry, minibatch):
+        return carry + minibatch.gradient(loss, jnp.float32(0.0))[1]["dearest"]
+
+    whole = for_minibatches(
+        jax.random.key(0), packed, epochs=1, size=96, micro=None, step=step, carry=jnp.float32(0.0)
+    )[0]
+    assert float(whole) == 1.0  # the mean of 0, 1 and 2; in no order nearly every piece has a row that costs 2
 
 
 def test_minibatches_differ_between_epochs_and_keys():

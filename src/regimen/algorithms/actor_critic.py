@@ -202,7 +202,9 @@ class ActorCritic(OwnLoop):
         """What minibatches are drawn from: rows, or with a recurrent core sequences of them, each with what the policy
         remembered at its start."""
         if self.bound.core is None:
-            return pack(rows, batch.valid, all_valid=batch.full, dense=batch.length is None)
+            cost = self.bound.actor.cost
+            of_rows = None if cost is None or self.bound.encoder is not None else cost(rows.obs)
+            return pack(rows, batch.valid, all_valid=batch.full, dense=batch.length is None, cost=of_rows)
         length = min(self.config.sequence_length, batch.valid.shape[0])
         done = batch.terminated | batch.truncated
         fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])

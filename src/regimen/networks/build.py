@@ -1,6 +1,7 @@
 """Networks by name, and encoders in front of them, as pure functions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -32,7 +33,9 @@ def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
     if config.name not in NETWORKS:
         raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")
 
-    return Net(*pure(lambda rngs: NETWORKS[config.name](shape, config, final_scale, rngs)))
+    kind = NETWORKS[config.name]
+    cost = partial(kind.cost, shape) if hasattr(kind, "cost") else None  # type: ignore[attr-defined]
+    return Net(*pure(lambda rngs: kind(shape, config, final_scale, rngs)), cost)
 
 
 class Encoder(NamedTuple):

@@ -65,6 +65,7 @@ class Net(NamedTuple):
 
     init: Callable[[Array], PyTree]  # key -> params
     apply: Callable[..., Array]  # params, [..., in] -> [..., out]; `drop(layer, h)` changes hidden layers, see MLP
+    cost: Callable[[Array], Array] | None = None  # [..., in] -> [...], where inputs differ in what they cost
 
 
 def orthogonal(scale: float):
