@@ -1,6 +1,7 @@
 """The graph network against a version that loops over nodes, and what must not change its outputs."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from regimen.domains.durotaxis import graph as graphs
 from regimen.domains.durotaxis.env import Durotaxis
 from regimen.errors import ConfigError
 from regimen.networks import Shape, graph_parts, make_net, unpack_bits
-from regimen.networks import graph as graph_module
 from regimen.networks.graph import BLOCK
+from regimen.schedule import limited_cost
 from regimen.types import Spec
 
 N, F, G = 32, 3, 2
@@ -140,20 +141,29 @@ def test_graphs_of_all_sizes_in_one_batch_match_the_loop(net):
         np.testing.assert_allclose(out, expected, atol=2e-5)
 
 
-def test_gradients_of_blocks_are_those_of_all_graphs_at_once(net, monkeypatch):
+def test_gradients_of_blocks_are_those_of_all_graphs_at_once(net):
     """The network in blocks of few slots against the same network with all slots and all graphs at once."""
     made, params, _ = net
     x = jnp.stack([spaces.flatten(SPACE, obs) for obs in colonies(BLOCK + 5)[0]])
-    weight = jax.random.normal(jax.random.key(3), (len(x), made.apply(params, x[:1]).shape[1]))
-    monkeypatch.setattr(graph_module, "SHARES", (8,))
-    plain = make_net(CONFIG, Shape(SPACE, HEADS), 1.0)
+    weight = jax.random.normal(jax.random.key(3), (len(x), sum(rows * columns for rows, columns in HEADS)))
 
-    def gradient(net, x):
-        return jax.jit(jax.grad(lambda p: (net.apply(p, x) * weight).sum()))(params)
+    def gradient():
+        return jax.jit(jax.grad(lambda p: (made.apply(p, x) * weight).sum()))(params)
 
-    got = gradient(made, x)
-    monkeypatch.setattr(graph_module, "BLOCK", len(x))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, gradient(plain, x))
+    got = gradient()
+    with limited_cost():
+        whole = gradient()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, whole)
+
+
+def test_without_telling_graphs_apart_the_network_is_plain_and_of_any_batch(net):
+    """What is exported has one branch, no order of rows, and a batch of any size."""
+    made, params, _ = net
+    with limited_cost():
+        (size,) = jax.export.symbolic_shape("B")
+        shape = jax.ShapeDtypeStruct((size, spaces.flat_size(SPACE)), jnp.float32)
+        text = str(jax.export.export(jax.jit(lambda x: made.apply(params, x)))(shape).mlir_module())
+    assert "stablehlo.sort" not in text and "stablehlo.case" not in text and "stablehlo.while" not in text
 
 
 def test_what_a_graph_costs_is_its_last_node():
@@ -163,7 +173,9 @@ def test_what_a_graph_costs_is_its_last_node():
     mask = np.zeros(N, np.float32)
     mask[[2, 20]] = 1.0
     full = spaces.flatten(SPACE, obs | {"mask": mask})
-    assert made.cost(jnp.stack([empty, full])).tolist() == [0, 21]
+    assert made.cost is not None
+    cost = made.cost(jnp.stack([empty, full]))
+    assert cost.of.tolist() == [0, 21] and cost.limits == (8, 12, 16, 32)
 
 
 def test_a_permutation_of_the_nodes_permutes_their_outputs(net):

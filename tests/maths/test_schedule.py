@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from regimen.schedule import draw_words, for_minibatches, pack, shuffle
+from regimen.schedule import Cost, cost_limit, draw_words, for_minibatches, pack, shuffle
 
 shuffled = jax.jit(lambda seed, n: shuffle(draw_words(jax.random.key(seed)), jnp.arange(2048), n))
 
@@ -74,7 +74,7 @@ def used_rows(valid, size, epochs, micro=None, all_valid=False, cost=None):
 @pytest.mark.parametrize("micro", [None, 5, "by cost"])
 def test_every_valid_row_once_per_epoch_in_balanced_minibatches(size, all_valid, micro):
     valid = jnp.ones((12, 4), bool) if all_valid else jax.random.bernoulli(jax.random.key(3), 0.6, (12, 4))
-    cost = jax.random.randint(jax.random.key(4), (12, 4), 0, 9) if micro == "by cost" else None
+    cost = Cost(jax.random.randint(jax.random.key(4), (12, 4), 0, 9), (3, 8)) if micro == "by cost" else None
     micro = None if micro == "by cost" else micro
     counts, sizes, ran = used_rows(valid, size, epochs=3, micro=micro, all_valid=all_valid, cost=cost)
     rows = int(valid.sum())
@@ -85,21 +85,24 @@ def test_every_valid_row_once_per_epoch_in_balanced_minibatches(size, all_valid,
 
 
 def test_pieces_hold_rows_of_like_cost():
-    """A loss that costs what the dearest row of its piece does costs a third of it, not all."""
+    """A loss that costs what its limit says costs hardly more than its rows, and never less than one of them."""
     cost = jnp.arange(96).reshape(24, 4) % 3
-    packed = pack({"cost": cost}, jnp.ones((24, 4), bool), True, cost=cost)
+    packed = pack({"cost": cost}, jnp.ones((24, 4), bool), True, cost=Cost(cost, (0, 1, 2)))
 
     def loss(params, rows):
-        dearest = jnp.max(rows["cost"]) * jnp.ones(len(rows["cost"]))
-        return params * dearest, {"dearest": dearest}
+        limit = cost_limit()
+        assert limit is not None
+        metrics = {"limit": jnp.full(len(rows["cost"]), float(limit)), "over": rows["cost"] > limit}
+        return params * rows["cost"], metrics
 
     def step(carry, minibatch):
-        return carry + minibatch.gradient(loss, jnp.float32(0.0))[1]["dearest"]
+        return jax.tree.map(jnp.add, carry, minibatch.gradient(loss, jnp.float32(0.0))[1])
 
-    whole = for_minibatches(
-        jax.random.key(0), packed, epochs=1, size=96, micro=None, step=step, carry=jnp.float32(0.0)
-    )[0]
-    assert float(whole) == 1.0  # the mean of 0, 1 and 2; in no order nearly every piece has a row that costs 2
+    carry = {"limit": jnp.float32(0.0), "over": jnp.float32(0.0)}
+    key = jax.random.key(0)
+    means, ran = for_minibatches(key, packed, epochs=1, size=96, micro=None, step=step, carry=carry)
+    assert ran == 1 and cost_limit() is None
+    assert means == {"limit": 1.0, "over": 0.0}  # the mean of 0, 1 and 2; in no order nearly every piece costs 2
 
 
 def test_minibatches_differ_between_epochs_and_keys():

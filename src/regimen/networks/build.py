@@ -34,8 +34,9 @@ def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
         raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")
 
     kind = NETWORKS[config.name]
-    cost = partial(kind.cost, shape) if hasattr(kind, "cost") else None  # type: ignore[attr-defined]
-    return Net(*pure(lambda rngs: kind(shape, config, final_scale, rngs)), cost)
+    cost = getattr(kind, "cost", None)
+    init, apply = pure(lambda rngs: kind(shape, config, final_scale, rngs))
+    return Net(init, apply, None if cost is None else partial(cost, shape))
 
 
 class Encoder(NamedTuple):

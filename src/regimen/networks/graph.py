@@ -13,7 +13,7 @@ from regimen import spaces
 from regimen.axes import sync
 from regimen.errors import ConfigError
 from regimen.networks.layers import ACTIVATIONS, Settings, Shape, on_rows, orthogonal
-from regimen.schedule import ALIKE
+from regimen.schedule import ALIKE, Cost, cost_limit
 from regimen.types import Array
 
 BLOCK = ALIKE  # graphs computed at once: what lies between layers stays in the cache
@@ -38,7 +38,7 @@ class GraphNet(nnx.Module):
         self.heads, self.activation, self.rounds = shape.heads, config.activation, len(config.hidden)
         n, features = self.parts["nodes"][2]
         self.capacity = n
-        self.sizes = tuple(sorted({-(-n * share // 8) for share in SHARES}))
+        self.sizes = sizes_of(n)
         width, extra = config.hidden[0], self.parts["graph"][2][0]
         gain = orthogonal(math.sqrt(2))
 
@@ -60,7 +60,9 @@ class GraphNet(nnx.Module):
         """Outputs [..., out] for observations [..., D]. They are computed in blocks of graphs that take about as many
         slots, each with no more slots than that: the same function as with all, and several times as fast on a CPU."""
         rows = x.reshape(-1, x.shape[-1])
-        number = rows.shape[0]
+        number, limit = rows.shape[0], cost_limit()
+        if limit is not None:
+            return self.outputs(rows, min(limit, self.capacity)).reshape(*x.shape[:-1], -1)
         if number <= BLOCK:
             return self.block(rows, jnp.max(self.slots(rows))).reshape(*x.shape[:-1], -1)
         slots = self.slots(rows)
@@ -74,9 +76,10 @@ class GraphNet(nnx.Module):
         return slots_in_use(self.parts, rows)
 
     @staticmethod
-    def cost(shape: Shape, x: Array) -> Array:
+    def cost(shape: Shape, x: Array) -> Cost:
         """What observations [..., D] cost: the slots in use."""
-        return slots_in_use(graph_parts(shape.space), x)
+        parts = graph_parts(shape.space)
+        return Cost(slots_in_use(parts, x), sizes_of(parts["nodes"][2][0]))
 
     def block(self, rows: Array, slots: Array) -> Array:
         """Outputs [R, out] for observations [R, D] whose nodes are all in the first `slots` slots."""
@@ -115,9 +118,12 @@ class GraphNet(nnx.Module):
             if rows != self.capacity:
                 outs.append(head(whole))
                 continue
-            of_nodes, empty = on_rows(head, h + whole[:, None, :]), head(whole)  # an empty slot is a node of zeros
-            rest = jnp.broadcast_to(empty[:, None, :], (x.shape[0], rows - slots, empty.shape[-1]))
-            outs.append(jnp.concatenate([of_nodes, rest], axis=1).reshape(x.shape[0], -1))
+            of_nodes = on_rows(head, h + whole[:, None, :])
+            if slots < rows:  # an empty slot is a node of zeros
+                empty = head(whole)
+                rest = jnp.broadcast_to(empty[:, None, :], (x.shape[0], rows - slots, empty.shape[-1]))
+                of_nodes = jnp.concatenate([of_nodes, rest], axis=1)
+            outs.append(of_nodes.reshape(x.shape[0], -1))
         return outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
 
 
@@ -140,6 +146,11 @@ def graph_parts(space: gym.Space) -> dict[str, tuple[int, int, tuple[int, ...]]]
             parts[name] = (start, stop, shapes[name])
         start = stop
     return parts
+
+
+def sizes_of(capacity: int) -> tuple[int, ...]:
+    """Numbers of slots for which there is a program."""
+    return tuple(capacity * share // 8 for share in SHARES)
 
 
 def slots_in_use(parts: dict[str, tuple[int, int, tuple[int, ...]]], x: Array) -> Array:

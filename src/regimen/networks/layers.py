@@ -11,6 +11,7 @@ from flax import nnx
 from gymnasium import spaces as gym
 
 from regimen import spaces
+from regimen.schedule import Cost
 from regimen.types import Array, PyTree
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "elu": jax.nn.elu}
@@ -65,7 +66,7 @@ class Net(NamedTuple):
 
     init: Callable[[Array], PyTree]  # key -> params
     apply: Callable[..., Array]  # params, [..., in] -> [..., out]; `drop(layer, h)` changes hidden layers, see MLP
-    cost: Callable[[Array], Array] | None = None  # [..., in] -> [...], where inputs differ in what they cost
+    cost: Callable[[Array], Cost] | None = None  # [..., in] -> [...], where inputs differ in what they cost
 
 
 def orthogonal(scale: float):
