@@ -79,14 +79,14 @@ def orthogonal(scale: float):
         sizes = max(rows, columns), min(rows, columns)
         q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal(sizes))
         q = q * np.sign(np.diag(r))  # uniform over orthogonal matrices
-        return jnp.asarray(scale * (q if rows >= columns else q.T).reshape(shape), dtype)
+        return jnp.asarray((scale * (q if rows >= columns else q.T).reshape(shape)).astype(dtype))
 
     return init
 
 
 def on_rows(layer: Callable[[Array], Array], x: Array) -> Array:
-    """A layer [..., in] -> [..., out] as one product of two matrices. With more axes the gradient takes a third longer
-    on a CPU (`python benchmarks/surprises.py graph-layers`)."""
+    """A layer [..., in] -> [..., out] as one product of two matrices. With more axes its gradient takes longer on a
+    CPU."""
     return layer(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
