@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help train test test-all test-slow test-mutants test-faults test-docs docs docs-serve lint format bench clean lock
+.PHONY: help train test test-all test-slow test-mutants test-faults test-docs docs docs-serve dist lint format bench clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,11 +46,15 @@ docs: $(READY) ## Build the documentation into site/; a broken link fails
 docs-serve: docs ## Show the documentation on this machine, http://127.0.0.1:8000
 	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory site
 
+dist: $(READY) ## Build the wheel and the source archive into dist/, install the wheel elsewhere and train with it
+	$(BIN)/python .ci/wheel.py --train
+
 lint: $(READY) ## Check style, types and who imports whom
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck --severity=warning deploy/*.sh .ci/run
 
 format: $(READY) ## Fix what ruff can fix
 	$(BIN)/ruff check --fix src tests benchmarks examples

@@ -4,7 +4,7 @@
     python benchmarks/empowerment_speed.py --world world/corr5 --steps 20000
 
 One env step for each training step, networks of two hidden layers of 16, batches of 32. `all` learns five networks from
-the replay, `swept` two from all reachable states.
+experience, `swept` two from all reachable states.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import argparse
 import time
 from typing import Any
 
-STAGES = {f"algo.warmup_{n}_steps": 200 for n in ("v_h_e", "x_h", "u_r", "q_r", "v_r")} | {
-    "algo.beta_r_rampup_steps": 500
+COMMON: dict[str, Any] = {
+    "algo.batch_size": 32,
+    "total_steps": 10**7,
+    "rollout.steps": 1024,
+    "algo.training_steps_per_env_step": 1.0,
+    "algo.beta_r_rampup_steps": 500,
 }
-COMMON: dict[str, Any] = STAGES | {"algo.batch_size": 32, "total_steps": 10**7}
 NETWORKS = {"algo.hidden_dim": 16}
-ALL = {
-    "algo.x_h_use_network": True,
-    "algo.u_r_use_network": True,
-    "algo.v_r_use_network": True,
-    "algo.state_sweep": 0.0,
-}
 TABLES = {"algo.use_lookup_tables": True}
+
+
+def stages(*names: str) -> dict[str, Any]:
+    return {f"algo.warmup_{name}_steps": 200 for name in names}
+
+
+SWEPT = {"algo.source": "sweep", "algo.x_h_use_network": False} | stages("v_h_e", "q_r")
+ALL = {"algo.u_r_use_network": True, "algo.v_r_use_network": True} | stages("v_h_e", "x_h", "u_r", "q_r", "v_r")
 CASES = {
-    "networks, swept": NETWORKS,
+    "networks, swept": NETWORKS | SWEPT,
     "networks, all": NETWORKS | ALL,
-    "tables, swept": TABLES,
+    "tables, swept": TABLES | SWEPT,
     "tables, all": TABLES | ALL,
 }
 

@@ -2,7 +2,7 @@
 
     python benchmarks/loop_share.py
 
-`regimen.train("cartpole")` with the preset's evaluations and without a tracker, 128 steps per environment and update and
+`regimen.train("cartpole")` with the preset's evaluations and without a tracker, 128 steps per environment and update,
 4 minibatches. CPU time of the compiled program, and of all that the loop does after it.
 """
 

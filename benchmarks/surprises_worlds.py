@@ -389,21 +389,19 @@ def visits(seeds: range, steps: int) -> None:
     """From the replay alone `asym1x7` is above 0.02: does it come from states that training hardly visits? The total
     variation as a mean over all states with time, and weighed by how often an exploring robot and humans are there."""
     import regimen
-    from regimen.domains.empowerment.study import BASE, from_replay
+    from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
     from regimen.domains.empowerment.validate import solution_of
+    from regimen.envs import registry
 
     world = "world/asym1x7"
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             options = {"track": False, "eval": {"every": "never"}, "log": {"episodes": False}, "seed": seed}
-            run = regimen.train(world, algo="empowerment", out=f"{folder}/run", **options, **from_replay(steps))
+            run = regimen.train(world, algo="empowerment", out=f"{folder}/run", **options, total_steps=steps)
             found = regimen.empowerment.validate(run.run_dir)
-        from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
-        from regimen.envs import registry
-
         solution = solution_of(registry.resolve(world).native, EmpowermentConfig(), 10**9)
         mixed = {}
-        for name, epsilon in (("pi_r", BASE["epsilon_r_end"]), ("pi_h", BASE["epsilon_h_end"])):
+        for name, epsilon in (("pi_r", EmpowermentConfig.epsilon_r_end), ("pi_h", EmpowermentConfig.epsilon_h_end)):
             mixed[name] = [epsilon / x.shape[-1] + (1 - epsilon) * x for x in getattr(solution, name)]
         there = dataclasses.replace(solution, **mixed).occupancy()
         pairs = found.pairs
@@ -422,12 +420,12 @@ def sampled(seeds: range, steps: int) -> None:
     """Sampled targets on `asym1x7` are far from exact in 32,768 steps: do they get there with more? All seeds in one
     program, from the replay, with the study's settings."""
     import regimen
-    from regimen.domains.empowerment.study import SAMPLED, from_replay
+    from regimen.domains.empowerment.study import SAMPLED
 
     with tempfile.TemporaryDirectory() as folder:
         options = {"track": False, "eval": {"every": "never"}, "log": {"episodes": False}, "seed": seeds.start}
         options |= {f"algo.{name}": value for name, value in SAMPLED.items()}
-        settings = from_replay(steps) | options | {"seeds": len(seeds), "out": f"{folder}/run"}
+        settings = options | {"total_steps": steps, "seeds": len(seeds), "out": f"{folder}/run"}
         result = regimen.train("world/asym1x7", algo="empowerment", **settings)
         for seed, run in zip(seeds, result.runs or [result]):
             found = regimen.empowerment.validate(run.run_dir).to_dict()

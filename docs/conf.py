@@ -16,23 +16,40 @@ copyright = "The Regimen developers"
 html_title = "Regimen"
 language = "en_GB"
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 6  # anchors as the repository's viewer makes them: a link works in both
 myst_links_external_new_tab = True
+myst_enable_extensions = ["dollarmath"]  # $formula$
+myst_fence_as_directive = ["math"]  # ```math, as the repository's viewer has it, too
+mathjax_path = "mathjax/tex-svg.js"  # MathJax 3.2.2 with its fonts in one file: nothing is fetched
+mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global", "scale": 0.95}}
 nitpicky = True  # with -W: a broken link fails the build
-exclude_patterns = ["images"]  # scripts and pictures; a picture that a page shows is copied
+nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures have no page of their own
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {"Numbers": "Numbers", "Kinds": "Kinds"}
+default_role = "literal"  # `name` in a docstring is code, as in Markdown
+add_module_names = False
+python_maximum_signature_line_length = 100
+exclude_patterns = ["images", "static"]  # scripts and pictures; a picture that a page shows is copied
 suppress_warnings = ["misc.highlighting_failure"]  # usage lines are not always shell or YAML
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
+html_logo = html_favicon = "../src/regimen/dashboard/static/icon.svg"
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "tango"
 pygments_dark_style = "github-dark"
 
 NAVIGATION = {
-    "Start": ["getting_started", "concepts"],
-    "Training": ["schedules", "curricula", "encoders", "memory", "agents", "offline", "scaling", "deploying", "own_loop"],
+    "Start": ["getting_started", "concepts", "tour", "gallery", "glossary"],
+    "Training": [
+        *("schedules", "curricula", "encoders", "memory", "agents", "offline", "scaling", "deploying", "own_loop"),
+    ],
     "Algorithms": [
         f"algorithms/{name}" for name in ("ppo", "sac", "impala", "appo", "cql", "bc", "empowerment", "rewards")
     ],
@@ -50,8 +67,8 @@ NAVIGATION = {
         *(f"coming_from/{name}" for name in ("air_traffic", "empowerment_learner", "update_strategies")),
     ],
     "Inside": [
-        *("run_directory", "extending", "architecture"),
-        *("project/contributing", "project/security", "project/changelog", "project/licence"),
+        *("run_directory", "api", "extending", "architecture"),
+        *("project/contributing", "project/security", "project/changelog", "roadmap", "project/licence"),
     ],
 }
 

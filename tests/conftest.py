@@ -60,5 +60,5 @@ def few_programs():
 @pytest.fixture
 def without_plots(monkeypatch):
     """A run's pictures take longer than a tiny run; tests/analysis and the end-to-end tests draw them."""
-    monkeypatch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
-    monkeypatch.setattr("regimen.runs.result.try_leave_replay", lambda path: ([], None))
+    monkeypatch.setattr("regimen.runs.delivery.try_plot_run", lambda path: ([], None))
+    monkeypatch.setattr("regimen.runs.delivery.try_leave_replay", lambda path: ([], None))

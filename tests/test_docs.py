@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import re
 import runpy
@@ -24,6 +25,7 @@ from regimen.config import layers, presets
 from regimen.config.algorithms.bc import BCConfig
 from regimen.config.algorithms.cql import CQLConfig
 from regimen.config.algorithms.sac import SACConfig
+from regimen.config.domains import domains
 from regimen.config.flags import field_docs, parse
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
@@ -137,6 +139,26 @@ def test_links_lead_somewhere(page):
             assert anchor in map(slug, HEADING.findall(file.read_text())), f"{target}: no such heading"
 
 
+GUIDES = [page for page in PAGES if page.parent.name in ("docs", "algorithms", "coming_from")]
+WITHOUT_EXAMPLE = {"glossary.md", "roadmap.md"}
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda p: p.name)
+def test_a_page_begins_with_a_sentence_and_an_example(page):
+    """What its reader will be able to do, then something that runs, before the second section; no section twice."""
+    text = page.read_text()
+    first = text.partition("\n")[2].lstrip()
+    assert first[0].isalpha() or first[0] in "`*[", f"{page.name} begins with {first[:20]!r}"
+    sections = [match.start() for match in re.finditer(r"^## ", text, re.MULTILINE)]
+    opening = text[: sections[1]] if len(sections) > 1 else text
+    assert "```" in opening or page.name in WITHOUT_EXAMPLE, f"{page.name}: no example at its beginning"
+    prose = FENCE.sub("code\n", text)
+    headings = HEADING.findall(prose)
+    assert sorted(set(headings)) == sorted(headings)
+    empty = re.findall(r"^(#+) (.*)\n+(#+) ", prose, re.MULTILINE)
+    assert [title for outer, title, inner in empty if len(inner) <= len(outer)] == []
+
+
 def test_no_local_paths():
     for page in PAGES:
         found = re.search(r"/(work|home|root|opt|tmp)/|localhost:\d+/simple", page.read_text())
@@ -163,7 +185,7 @@ CODE = [
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
     """Drawing is tested elsewhere and takes longer than these runs."""
-    monkeypatch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
+    monkeypatch.setattr("regimen.runs.delivery.try_plot_run", lambda path: ([], None))
 
 
 @pytest.fixture
@@ -227,6 +249,7 @@ COMPLETE = {
     "other_simulators.md": (0,),
     "workflow_search.md": (0,),
     "studies.md": (0,),
+    "tour.md": (0,),
     "worlds.md": (0,),
 }
 LONG = {("offline.md", 0), ("studies.md", 0)}
@@ -524,10 +547,65 @@ def test_probes_are_all_shown():
     assert [name for name in registry.ENVS if name.startswith("probe/") and f"`{name}`" not in text] == []
 
 
-def test_readme_lists_environments_and_algorithms():
-    text = (ROOT / "README.md").read_text()
+def test_the_tour_lists_environments_and_algorithms():
+    shown = {name for row in table(ROOT / "docs" / "tour.md", "Environments") for name in code_names(row[0])}
     named = [name for name, entry in registry.ENVS.items() if entry.gym_id]
-    assert [name for name in [*named, "gym:ID", "gymnax:ID", "ppo"] if f"`{name}`" not in text] == []
+    assert [name for name in [*named, "gym:ID", "gymnax:ID"] if name not in shown] == []
+    algorithms = [code_names(row[0])[0] for row in table(ROOT / "docs" / "tour.md", "Algorithms")]
+    assert sorted(algorithms) == sorted(ALGORITHMS)
+
+
+def test_the_gallery_shows_every_algorithm_and_every_picture_made_for_it():
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    pictures = set(re.findall(r"!\[.+?\]\(images/gallery/(\w+)\.\w+\)", text))
+    assert set(ALGORITHMS) <= pictures and {path.stem for path in (ROOT / "docs/images/gallery").iterdir()} == pictures
+
+
+def test_every_word_that_the_concepts_mark_is_in_the_glossary():
+    """And no term is there twice: a link could mean only the first."""
+    terms = HEADING.findall((ROOT / "docs" / "glossary.md").read_text())
+    assert len(set(map(slug, terms))) == len(terms)
+    marked = re.findall(r"\*\*(.+?)\*\*", FENCE.sub("", (ROOT / "docs" / "concepts.md").read_text()))
+    assert marked
+    for word in marked:
+        term = re.fullmatch(r"\[(.+)\]\(glossary\.md#([\w-]+)\)", word)
+        assert term is not None and slug(term[1]) == term[2], (
+            f"{word}: a marked word leads to its entry in the glossary"
+        )
+
+
+def test_the_reference_has_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text()
+    shown = re.findall(r"^\.\. auto(?:function|class):: regimen\.([\w.]+)$", text, re.M)
+    public = [name for name in dir(regimen) if name != "__version__" and name not in domains()]
+    public += [f"{name}.{function}" for name, domain in domains().items() for function in domain.functions]
+    assert sorted(shown) == sorted(public)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(regimen) if inspect.isroutine(getattr(regimen, name))])
+def test_every_parameter_of_a_public_function_is_explained(name):
+    """In its docstring, or where the reference adds to it; the arguments of a function that is named are known."""
+    function = getattr(regimen, name)
+    said = inspect.getdoc(function) or ""
+    summary = said.partition("\n")[0]
+    assert re.match(r"[A-Z].*[.:`]$", summary) and len(summary) > 30, summary
+    added = (
+        (ROOT / "docs" / "api.md").read_text().partition(f"autofunction:: regimen.{name}\n")[2].partition("\n.. ")[0]
+    )
+    shared = (inspect.getdoc(regimen.evaluate) or "") if "`evaluate`" in said else ""
+    internal = {"console", "command"} if name == "resume" else {"cls"}  # what the command line passes on
+    parameters = set(inspect.signature(function).parameters) - internal
+    assert [p for p in parameters if not re.search(rf"\b{p}\b", said + added + shared)] == []
+
+
+def test_the_readme_is_three_screens_and_its_figures_are_those_of_the_results():
+    text, results = (ROOT / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
+    assert len(text.splitlines()) <= 120
+    for row in table(ROOT / "README.md", "Why one would choose it"):
+        figures = re.findall(r"[\d,]*\d(?:\.\d+)?", " ".join(row[1:]))
+        assert len(row) == 5 and figures
+        lost = [x for x in figures if not re.search(rf"(?<![\d.,]){re.escape(x)}(?![.,]?\d)", results)]
+        assert lost == [], row[0]
 
 
 def test_run_directory_contract(tmp_path):

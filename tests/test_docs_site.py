@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,32 @@ def test_nothing_is_fetched_from_elsewhere(site):
         assert re.findall(r"url\([\"']?(?:https?:)?//[^)]+|@import [\"'](?:https?:)?//", style.read_text()) == [], (
             style.name
         )
+
+
+@pytest.mark.long
+def test_formulas_are_typeset_without_a_network(site):
+    """By the copy of MathJax that is in the repository: no page asks anybody, and no formula has an error."""
+    tool = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium")
+    pages = [page for page in site.rglob("*.html") if 'class="math ' in page.read_text()]
+    assert len(pages) > 8
+    with tool.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        view = browser.new_page()
+        asked: list[str] = []
+        view.on("request", lambda request: asked.append(request.url))
+        for page in pages:
+            view.goto(page.as_uri())
+            view.wait_for_function("window.MathJax?.startup?.promise")
+            view.evaluate("MathJax.startup.promise")
+            written, typeset = (view.locator(kind).count() for kind in (".math", ".math mjx-container"))
+            assert written == typeset > 0, page.name
+            assert view.locator("[data-mjx-error]").count() == 0, page.name
+            assert "\\" not in "".join(view.locator(".math mjx-assistive-mml").all_text_contents()), page.name
+        browser.close()
+    assert [url for url in asked if not url.startswith("file:")] == []
 
 
 def test_linked_source_files_come_along(site):

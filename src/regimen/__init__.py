@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 # name -> module; imported when first used, so that `import regimen` and the command line start at once
 _LAZY = {
@@ -86,10 +86,17 @@ def train(
     trust: bool = False,
     **overrides: Any,
 ) -> Result:
-    """Train and return the `Result`. `overrides` are settings: `total_steps=1e5`, `lr=1e-3`,
-    `rollout={"episodes": 10}`, `**{"eval.every": "5000 steps"}`. `callback(info)` is called once per
-    update; returning True stops the run. `NAME/all` and `algo="all"` train several; their results are in
-    `runs`. `trust`: also code that files name and that is not installed may run."""
+    """Train a policy and return the `Result` of the run.
+
+    Args:
+        env: a name such as `cartpole`, `gym:ID`, `file.py:factory`, or an environment itself (object, class or
+            factory). `NAME/all` trains on every environment of a family; their results are in `runs`.
+        algo: a name such as `sac`, or an algorithm with its settings: `regimen.PPO(lr=1e-3)`. `all` trains with each.
+        callback: called with a dictionary after every update; returning True stops the run.
+        trust: whether code may run that a file of yours names and that is not installed.
+        **overrides: any setting by its name: `total_steps=1e5`, `lr=1e-3`, `rollout={"episodes": 10}`,
+            `**{"eval.every": "5000 steps"}`.
+    """
     from regimen.config.trust import trusting
     from regimen.experiments import many
 

@@ -47,13 +47,22 @@ class Record:
 
 @pytree_dataclass
 class TimeStep(Record):
-    """What `Env.step` returns. `terminated` (the task ended) and `truncated` (it was cut short) are never merged. With
-    several agents `obs` and `reward` have them in front [A, ...], and flags may differ between them [A]."""
+    """What `step` of a native environment returns.
+
+    With several agents `obs` and `reward` have them in front [A, ...], and flags may differ between them [A].
+
+    Args:
+        obs: the next observation.
+        reward: its components [K], which sum to the reward; a scalar counts as K = 1.
+        terminated: whether the task has ended.
+        truncated: whether the episode was cut short. The two are never merged; a time limit is added by the system.
+        metrics: numbers of this step by name, which the environment's `metric_reductions` sum up.
+    """
 
     obs: PyTree
-    reward: Array  # [K], its components sum to the reward; a scalar counts as K = 1
+    reward: Array  # [K]
     terminated: Array  # bool
-    truncated: Array = False  # type: ignore[assignment]  # bool; the source adds the time limit
+    truncated: Array = False  # type: ignore[assignment]  # bool
     metrics: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
@@ -160,7 +169,7 @@ class State(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What an algorithm may know of its environment."""
+    """What an algorithm may know of its environment: its spaces, its agents and the size of a rollout."""
 
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
@@ -176,7 +185,7 @@ class Spec:
 
     @property
     def columns(self) -> int:
-        """B: rows of a batch at one time."""
+        """How many rows a batch has at one time (B): environments times agents."""
         return self.num_envs * max(1, len(self.agents))
 
 

@@ -49,9 +49,9 @@ def calls(monkeypatch):
         setattr(api, name, record(name, Result()))
     evaluating = types.ModuleType("regimen.policies.evaluate")
     evaluating.evaluate = record("evaluate", Evaluation())  # type: ignore[attr-defined]
-    plots, report = types.ModuleType("regimen.reports.plots"), types.ModuleType("regimen.reports.run_report")
+    plots, report = types.ModuleType("regimen.reports.plots"), types.ModuleType("regimen.runs.delivery")
     plots.plot_run = record("plot_run", ["a.png", "b.png"])  # type: ignore[attr-defined]
-    report.write_report = record("write_report", "report.html")  # type: ignore[attr-defined]
+    report.report_again = record("report_again", "report.html")  # type: ignore[attr-defined]
     check = types.ModuleType("regimen.envs.check")
     problem = types.SimpleNamespace(level="error", message="reward is NaN")
     check.check_env = lambda env, args: [problem] if args else []  # type: ignore[attr-defined]
@@ -164,6 +164,9 @@ def test_small_verbs(calls, capsys):
     assert main(["report", "runs/a"]) == 0
     assert capsys.readouterr().out == "a.png\nb.png\nreport.html\n"
     assert main(["check-env", "cartpole"]) == 0
+    assert capsys.readouterr().out == "cartpole: ok\n"
+    assert main(["check-env", "probe/image"]) == 0
+    assert "image 10x10x1 -> one convolution of 16 filters" in capsys.readouterr().out.splitlines()[1]
     assert main(["check_env", "cartpole", "--env.length", "nan"]) == 4
     assert "error: reward is NaN" in capsys.readouterr().out
 
@@ -356,7 +359,7 @@ def test_train_help_fits_two_screens(capsys, monkeypatch, algo):
     out = capsys.readouterr().out
     assert 40 < len(out.splitlines()) <= 105
     assert f"`regimen train cartpole --algo {algo} --help-all` explains every one" in out
-    assert "--eval.every" in out and "How often: " in out and "--stop.no-improvement" not in out
+    assert "--eval.every" in out and "How often to evaluate: " in out and "--stop.no-improvement" not in out
 
 
 def test_light_commands_import_nothing_heavy():

@@ -121,7 +121,7 @@ def test_out_that_exists_or_cannot_be_written(capsys, tmp_path):
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("bad") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
+        patch.setattr("regimen.runs.delivery.try_plot_run", lambda path: ([], None))
         tiny(out, updates=3, **{"checkpoint.every": "1"})
     return out
 

@@ -29,7 +29,7 @@ def test_from_training_to_the_champion(tmp_path, capsys, monkeypatch):
     first = train("first", 2.0)
     assert first.stop_reason == "metric" and first.summary["converged"]
     with monkeypatch.context() as patch:
-        patch.setattr("regimen.runs.result.try_plot_run", lambda path: ([], None))
+        patch.setattr("regimen.runs.delivery.try_plot_run", lambda path: ([], None))
         train("worse", 1.0)
         train("unfinished", 9.0, **{"stop.metric": None, "stop.below": None})
         client = make_client(store)

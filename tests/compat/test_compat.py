@@ -16,12 +16,12 @@ from regimen.files.run_dir import read_episodes, read_metrics
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.name for path in HERE.iterdir() if (path / "actions.json").is_file())
-READ = ["0.1-safetensors", "0.1-digests", "0.3-encoders"]  # whose checkpoints are read
-NOW = "0.3-encoders"
+READ = ["0.1-safetensors", "0.1-digests", "0.3-encoders", "1.0"]  # whose checkpoints are read
+NOW = "1.0"
 
 
 def test_every_version_is_here():
-    assert set(VERSIONS) == {"0.1-first", "0.1-orbax", "0.1-safetensors", "0.1-digests", "0.3-encoders"}
+    assert set(VERSIONS) == {"0.1-first", "0.1-orbax", "0.1-safetensors", "0.1-digests", "0.3-encoders", "1.0"}
 
 
 @pytest.mark.parametrize("folder", [*(f"{name}/run" for name in VERSIONS), "0.1-orbax/pendulum"])

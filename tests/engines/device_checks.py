@@ -223,7 +223,7 @@ def replayed():
 def empowered(**algo):
     """An empowerment learner on two devices: from the replay, with networks or tables."""
     given = {"rollout.steps": 64, "rollout.num_envs": 16, "network.hidden": (8,), "total_steps": 512, "devices": 2}
-    algo |= {"state_sweep": 0.0, "warmup_v_h_e_steps": 8, "warmup_q_r_steps": 8, "beta_r_rampup_steps": 8}
+    algo |= {"warmup_v_h_e_steps": 8, "warmup_q_r_steps": 8, "beta_r_rampup_steps": 8}
     overrides = given | {f"algo.{name}": value for name, value in algo.items()}
     config = layers.build_config("world/tiny3", algo="empowerment", overrides=overrides)
     engine = make_engine(config, registry.resolve("world/tiny3"), [0], lambda: False)
@@ -265,8 +265,8 @@ def quick(folder):
     yield "resumed", resumed(eight)
     yield "episodes", one_and_eight(**EPISODIC | {"rollout.episodes": 16, "rollout.num_envs": 8})[1]
     yield "sac", replayed()
-    yield "empowerment", empowered(x_h_use_network=True, x_h_batch_size=32)
-    yield "empowerment_tables", empowered(x_h_use_network=True, x_h_batch_size=32, use_lookup_tables=True)
+    yield "empowerment", empowered()
+    yield "empowerment_tables", empowered(use_lookup_tables=True)
     yield "not_shared", refused(devices=8, **{"rollout.num_envs": 12, "rollout.steps": 24})
     yield "too_many", refused(devices=9)
     yield "by_default", engine_of(None, **{"rollout.num_envs": 12, "rollout.steps": 24}).regimen.devices

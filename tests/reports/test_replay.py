@@ -67,7 +67,7 @@ def test_a_scenario_is_refused_where_there_is_none_to_choose(run, capsys):
 
 
 def test_a_run_leaves_a_short_replay_of_its_best_policy(tmp_path, monkeypatch):
-    monkeypatch.setattr("regimen.runs.result.try_leave_replay", try_leave_replay)
+    monkeypatch.setattr("regimen.runs.delivery.try_leave_replay", try_leave_replay)
     settings = TINY | {"log.replay": True, "total_steps": UPDATE}
     regimen.train("platform", **settings, out=tmp_path / "run")
     folder = tmp_path / "run" / "replays"

@@ -265,3 +265,11 @@ def test_a_group_goes_on_bit_for_bit_together_and_one_alone(tmp_path):
     assert again.summary == both.summary
     with pytest.raises(ConfigError, match=r"--out: .* is a group of seeds"):
         regimen.resume(half.run_dir, out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("changed", ["residual", "layer_norm"])
+def test_another_network_is_refused_though_weights_of_its_shapes_are_there(whole, tmp_path, changed):
+    """Hidden layers that add to their input have the weights of those that do not, and another policy."""
+    _, out, settings = whole
+    with pytest.raises(StorageError, match=f"does not fit: its network is mlp.*this run's is .*{changed} True"):
+        tiny(tmp_path / "run", init_from=out, **{**settings, f"network.{changed}": True, **budget("steps", 2)})

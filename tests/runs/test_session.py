@@ -355,7 +355,7 @@ def test_a_signal_while_it_draws_leaves_no_half_picture(tmp_path, monkeypatch):
             threading.Event().wait(20)
 
     monkeypatch.setattr("regimen.engines.signals.GRACE_SECONDS", 600.0)
-    monkeypatch.setattr("regimen.runs.result.try_plot_run", draw)
+    monkeypatch.setattr("regimen.runs.delivery.try_plot_run", draw)
     with Leaving(), pytest.raises(Terminated):
         tiny(tmp_path / "run")
     assert status(tmp_path / "run")["state"] == "finished" and not list((tmp_path / "run" / "plots").iterdir())

@@ -17,7 +17,7 @@ from regimen.types import Array, Model, PyTree, State
 
 @register
 class APPO(IMPALA):
-    """Clipped policy gradient with V-trace and a target policy."""
+    """APPO: clipped policy gradient with V-trace and a target policy."""
 
     config_class = APPOConfig
     varies_together = True

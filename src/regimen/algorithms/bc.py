@@ -21,7 +21,7 @@ from regimen.types import Array, Clock, Model, PyTree, Spec, State
 
 @register
 class BC(OffPolicy):
-    """A policy alone."""
+    """Behaviour cloning: a policy that imitates the actions of a dataset."""
 
     config_class = BCConfig
     online = False

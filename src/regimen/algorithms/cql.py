@@ -43,7 +43,7 @@ class CQLTransitions(NStepTransitions):
 
 @register
 class CQL(SAC):
-    """SAC with a conservative critic."""
+    """CQL: SAC with a conservative critic, for learning from a dataset."""
 
     config_class = CQLConfig
     online = False

@@ -45,7 +45,7 @@ class ComponentRow(Record):
 
 @register
 class IMPALA(ActorCritic):
-    """V-trace actor-critic: one pass over each batch, however old the policy that collected it."""
+    """IMPALA: an actor-critic with V-trace, one pass over each batch, however old the policy that collected it."""
 
     config_class = IMPALAConfig
     asynchronous = True

@@ -60,7 +60,7 @@ class Knobs(Record):
 
 @register
 class PPO(ActorCritic, OwnUpdate):
-    """Clipped policy gradient on batches of the current policy."""
+    """PPO: clipped policy gradient on batches of the current policy."""
 
     config_class = PPOConfig
     row = PPORow

@@ -41,7 +41,7 @@ Draw = Callable[[Array], NStepTransitions]
 
 @register
 class SAC(OffPolicy):
-    """A policy, twin critics with slow copies, and a temperature for each part of an action."""
+    """SAC: a policy, twin critics with slow copies, and a temperature for each part of an action."""
 
     config_class = SACConfig
     asynchronous = True

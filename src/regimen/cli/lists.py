@@ -195,4 +195,15 @@ class CheckEnvArgs:
         errors = any(problem.level == "error" for problem in problems)
         if not errors:
             print(f"{self.env}: ok")
+            if reader := reader_of(self.env, self.env_args):
+                print(reader)
         return EnvError.exit_code if errors else 0
+
+
+def reader_of(env: str, env_args: dict[str, object]) -> str:
+    """The line that a run begins with about the encoder of its observations; empty where they are plain numbers."""
+    from regimen.config.schema import NetworkConfig
+    from regimen.envs.registry import resolve
+    from regimen.networks.choice import choose
+
+    return choose(NetworkConfig(), resolve(env, env_args).observation_space).words

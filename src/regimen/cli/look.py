@@ -46,7 +46,7 @@ class CompareArgs:
     metric: str = "return_mean"
     """Rank by this evaluation metric: `return_mean`, `success_rate`, `length_mean` or one of the environment's."""
     lower: bool = False
-    """Smaller is better; by default what the environment declares of the metric."""
+    """Smaller values are better; by default the environment says which are."""
     margin: float | None = None
     """A difference of the metric that would not matter: two one-sided tests say which groups are equivalent."""
     out: str | None = None
@@ -80,10 +80,10 @@ class RunsArgs:
     runs: tuple[str, ...] = positional("RUN...", default=())
     """Run directories; for `list`, folders to look into (runs/)."""
     state: Literal["running", "finished", "interrupted", "failed", "diverged", "killed", "damaged"] | None = None
-    """Only runs in this state; killed: its process is gone and it did not say why; damaged: a file of it is, and
-    `regimen runs show RUN` says which."""
+    """Only runs in this state. The process of a `killed` run has ended without a message; a `damaged` run has a damaged
+    file, which `regimen runs show RUN` names."""
     env: str | None = None
-    """Only runs whose environment's name has this in it."""
+    """Only runs whose environment's name contains this."""
     algo: str | None = None
     """Only runs of this algorithm."""
     sort: str = "started"
@@ -180,17 +180,18 @@ class PlotArgs:
 @dataclass(frozen=True)
 class ReportArgs:
     """Write RUN/report.html: results, diagnosis, curves, episodes, settings and versions on one page that needs nothing
-    but itself. Every run writes one at its end; this writes it again, with what lies in plots/ and replays/ now."""
+    but itself. Every run writes one at its end; this waits for it, makes what is missing of curves, replay and MLflow,
+    and writes it again, with what lies in plots/ and replays/ now."""
 
     run: str = positional("RUN")
     """Run directory, or a group of seeds."""
     out: str | None = None
-    """File to write instead."""
+    """File to write; by default report.html in the run."""
 
     def __call__(self) -> None:
-        from regimen.reports.run_report import write_report
+        from regimen.runs.delivery import report_again
 
-        print(write_report(Path(self.run), self.out, draw=True))
+        print(report_again(Path(self.run), self.out, lambda text: print(text, file=sys.stderr, flush=True)))
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class TrackArgs:
 
     def __call__(self) -> None:
         from regimen.reports.comparison import expand
-        from regimen.runs.result import track_again
+        from regimen.runs.delivery import track_again
 
         for path in expand(self.runs):
             print(track_again(Path(path), self.tracking_uri), flush=True)

@@ -70,6 +70,14 @@ EXAMPLES = """\
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    code = run(argv)
+    background = sys.modules.get("regimen.files.background")  # numpy comes with it: not for a page of help
+    if argv is None and background is not None and background.begun:
+        background.leave(code)  # the prompt does not wait for jax to be taken down
+    return code
+
+
+def run(argv: list[str] | None) -> int:
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # names of files may be no text; they are printed as they are
     argv = list(sys.argv[1:] if argv is None else argv)

@@ -40,14 +40,15 @@ class EvaluateArgs:
     checkpoint: str = "best"
     """Which policy of the run: `best`, `final` or a step."""
     in_env: str | None = renamed("in", default=None)
-    """Play it in this environment too, over the same seeds: a name, `gym:ID`, `module:factory`, `file.py:factory`."""
+    """Also play the policy in this environment, over the same seeds: a name, `gym:ID`, `module:factory`,
+    `file.py:factory`."""
     in_args: dict[str, object] = renamed("in", default_factory=dict)  # noqa: RUF009
-    """Set a field or argument of the environment of --in; --env.KEY is of the run's own."""
+    """Set a field or argument of the environment of --in; --env.KEY sets those of the run's own."""
     margin: str | None = None
     """With --in: a difference of the return that would not matter, or of several metrics (`return=1,success=0.02`). Two
     one-sided tests say whether the environments are equivalent within it."""
     leaderboard: bool = False
-    """Play by the rules of the field's public leaderboard, and show the result beside what is published there."""
+    """Play by the rules of a public leaderboard, and show the result beside what is published there."""
     env_args: dict[str, object] = field(default_factory=dict)
     tracking_uri: str | None = None
     """MLflow tracking store that holds a `models:/` target."""
@@ -97,13 +98,13 @@ class CollectArgs:
     """Who acts: `expert` (the run's best policy), `medium` (the checkpoint halfway between random and best), `final`, a
     checkpoint's step, `random`, or `replay` (the run's replay buffer, else all its checkpoints in turn)."""
     mix: str | None = None
-    """Several of these by fraction of the episodes: `expert:0.5,random:0.5`."""
+    """Several policies, each with its fraction of the episodes: `expert:0.5,random:0.5`."""
     checkpoint: str | None = None
-    """The same as --policy, by checkpoint: `best`, `final` or a step."""
+    """The checkpoint whose policy acts, instead of --policy: `best`, `final` or a step."""
     episodes: Natural | None = None
-    """Episodes to write; 100, or all of a replay buffer, when neither this nor --steps is given."""
+    """Episodes to write; by default 100, or all of a replay buffer."""
     steps: Natural | None = None
-    """Steps to write, in whole episodes: at least so many."""
+    """Steps to write, at least; episodes are whole."""
     target_return: float | None = None
     """`medium` is the checkpoint whose evaluation is nearest to this."""
     epsilon: Fraction = 0.0
@@ -149,7 +150,7 @@ class ReplayArgs:
     fps: Natural = 30
     """Frames per second of the animation."""
     scenario: str | None = None
-    """Play this scenario (a name or a file) instead of the one it was trained on, where the environment has several."""
+    """Play this scenario (a name or a file) instead of the one of training, if the environment has several."""
     gif: bool = True
     """Draw the animation; without it only the table is written."""
     env_args: dict[str, object] = field(default_factory=dict)
@@ -174,11 +175,11 @@ class ExportArgs:
     checkpoint: str = "best"
     """Which policy: `best`, `final` or a step."""
     format: Literal["policy", "stablehlo", "onnx"] = "policy"
-    """Also a program that acts without Regimen: `stablehlo` (needs jax only) or `onnx` (needs onnxruntime only; made by
-    jax2onnx, `pip install 'regimen[onnx]'`). Its actions are compared with the policy's before it is kept."""
+    """Also write a program that acts without Regimen: `stablehlo` (needs jax only) or `onnx` (needs onnxruntime only;
+    made by jax2onnx, `pip install 'regimen[onnx]'`). Its actions are compared with the policy's before it is kept."""
     form: str | None = renamed("as", default=None)
-    """Also write the form that a tool of the environment's field runs; each domain brings its own, and a name that is
-    none of them lists them."""
+    """Also write the policy in the form that a tool of the environment's field runs. Each domain has its own forms; an
+    unknown name lists them."""
 
     def __call__(self) -> None:
         from regimen.policies.export import export_policy

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from regimen.cli.train import join_others, show
+from regimen.cli.train import join_others, show, waits
 from regimen.config.fields import Natural
 from regimen.config.flags import parse, positional
 
@@ -28,6 +28,9 @@ class ResumeArgs:
     device: Literal["auto", "cpu", "gpu"] | None = None
     """Where to train; by default as in RUN."""
     env_args: dict[str, object] = field(default_factory=dict)
+    wait: bool | None = None
+    """Return when the curves, the replay, the report and MLflow are complete too (`--wait`), or before (`--no-wait`);
+    by default before at a terminal, else after."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -37,13 +40,13 @@ class ResumeArgs:
     distributed: str | None = None
     """Continue as one of several processes that meet at HOST:PORT, where process 0 listens and has RUN."""
     process_id: int = 0
-    """Which of them this is."""
+    """The number of this process, from 0."""
     num_processes: int = 1
-    """How many there are."""
+    """How many processes there are."""
     hosts: Natural | None = None
     """Continue as one on this many workers of a Ray cluster (Ray Train's JaxTrainer)."""
     address: str | None = None
-    """The cluster of `--hosts`: `auto` or HOST:PORT; by default one on this machine."""
+    """The Ray cluster of `--hosts`: `auto` or HOST:PORT; by default one on this machine."""
 
 
 def run(argv: list[str]) -> int:
@@ -62,5 +65,5 @@ def run(argv: list[str]) -> int:
         from regimen.runs.api import resume
 
         console = Console(quiet=quiet, file=sys.stderr if args.json else None)
-        result = resume(Path(args.run), console=console, **arguments)
+        result = resume(Path(args.run), console=console, wait=waits(args), **arguments)
     return show(result, args)

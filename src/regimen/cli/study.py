@@ -41,7 +41,7 @@ class BatchingArgs(StudyArgs):
     budget: Natural | None = None
     """Env steps of every training (the environment's own budget, else 200,000; with --quick 20,000)."""
     target: float | None = None
-    """Evaluation return to reach; the environment's threshold when not given."""
+    """Evaluation return to reach; by default the environment's threshold."""
     repeats: Natural | None = None
     """Independent rollouts per gradient estimate (200; with --quick 48)."""
     epochs: Natural = 4
@@ -49,13 +49,13 @@ class BatchingArgs(StudyArgs):
     minibatch_size: Natural = 64
     """Env steps per gradient step of the rollout sizes."""
     lr: Positive | None = None
-    """Learning rate of all trainings, held constant; the environment's own when not given."""
+    """Learning rate of all trainings, held constant; by default the environment's own."""
     factor: Positive = 100.0
     """What an outlier's rewards are multiplied by."""
     eval_episodes: Natural | None = None
     """Greedy episodes per evaluation (20; with --quick 10)."""
     preset: str | None = None
-    """Where the other settings come from; the environment's tuned ones when not given."""
+    """Preset of the other settings; by default the environment's tuned settings."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Where to train."""
 

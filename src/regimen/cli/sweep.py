@@ -37,13 +37,13 @@ class SweepArgs:
     """Flags of a sweep that are not settings of its runs."""
 
     env: str = positional("ENV", default="")
-    """As for `regimen train`; with --out of an earlier sweep it may be left out."""
+    """Environment, as for `regimen train`; with the --out of an earlier sweep it may be left out."""
     grid: str | None = None
     """KEY=A,B,C ...: values to try; may be given several times. Lists are written `network.hidden=[64,64],[128]`."""
     random: str | None = None
     """KEY=KIND:LOW:HIGH ...: draw from `log`, `uniform`, `int`, `logint` or `choice:A:B:C`."""
     trials: Natural | None = None
-    """How many; by default all points of the grid, or 20 where something is drawn. Draws are shared out over the
+    """Number of trials; by default all points of the grid, or 20 if something is drawn. Draws are distributed over the
     grid."""
     seeds: Natural | None = None
     """Seeds of every trial, from --seed on; a trial's value is their mean."""
@@ -52,32 +52,34 @@ class SweepArgs:
     metric: str = "return_mean"
     """What to judge by: an evaluation metric, as for `regimen compare`."""
     objective: str | None = None
-    """Several metrics at once, as in `return_mean,cost`: the trials that no other beats are listed and drawn. Which way
-    each is better says the environment."""
+    """Several metrics at once, as in `return_mean,cost`: the trials that no other beats are listed and drawn. The
+    environment says in which direction each is better."""
     lower: bool | None = None
-    """Smaller is better; by default what the environment declares of the metric."""
+    """Smaller values are better; by default the environment says which are."""
     method: Literal["random", "tpe", "halving", "pbt"] = "random"
-    """`random`: the grid, and independent draws. `tpe`: Optuna's TPE draws from the results so far, one by one.
-    `halving`: short trainings of all, longer ones of the best. `pbt`: a population in which the worst take over from
-    the best while they train."""
+    """`random` trains the grid and independent draws. `tpe` draws settings by Optuna's TPE from the results so far, one
+    by one. `halving` trains all for a short time and the best for longer. `pbt` trains a population whose worst members
+    copy the best ones while they train."""
     every: Natural | None = None
     """pbt: updates between two rounds; by default a twentieth of the budget."""
     share: Annotated[float, Range(0, 0.5, open=True)] | None = None
-    """pbt: share of the members that take over in a round (0.25). halving: share of the trials that go on (0.5)."""
+    """pbt: share of the members that copy another one in a round (0.25). halving: share of the trials that go on
+    (0.5)."""
     sampler: Literal["random", "tpe"] = "random"
     """An older name: `--sampler tpe` is `--method tpe`."""
     prune: bool = True
-    """Stop a trial whose evaluations are below the median of those before it; one by one only."""
+    """Stop a trial whose evaluations are below the median of the trials before it; only if trials are trained one by
+    one."""
     one_by_one: bool = False
     """Do not train trials in one compiled program."""
     batch: Natural | None = None
-    """Trials of one compiled program, at most; by default 64 runs."""
+    """Most trials in one compiled program; by default as many as make 64 runs."""
     workers: Natural = 1
-    """Train so many trials at once, each in a process of its own."""
+    """Train this many trials at once, each in a process of its own."""
     engine: Literal["local", "ray"] = "local"
-    """Where workers are: processes of this machine, or tasks of a Ray cluster (--engine.address)."""
+    """Where the workers run: in processes of this machine, or as tasks of a Ray cluster (--engine.address)."""
     draw_seed: Whole = 0
-    """Another one draws other values."""
+    """Seed of the draws: another one draws other values."""
     json: bool = False
     """Print the result as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -117,7 +119,7 @@ def prepared(argv: list[str]) -> tuple[SweepArgs, SweepFiles]:
 def default_folder(plan: SweepPlan) -> Path:
     """A new folder below `runs/`, named after the environment and the algorithm."""
     from regimen.config.catalogue import folder_name
-    from regimen.runs.api import new_path
+    from regimen.runs.directory import new_path
 
     config = plan.config(plan.draw(0))
     return new_path(f"{folder_name(config.env)}-{config.algorithm}-sweep")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import sys
@@ -56,22 +57,26 @@ class TrainFlags:
 
     env: str = positional("ENV", default="")
     """A name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`; or a Minari dataset to learn from; or
-    NAME/all: a run for every environment of a family."""
+    NAME/all, which trains a run for every environment of a family."""
     algo: str = "ppo"
-    """A name of `regimen algorithms`; or `all`: a run for each of ppo, sac, impala, appo and cql, then compared."""
+    """A name of `regimen algorithms`; or `all`, which trains a run for each of ppo, sac, impala, appo and cql and
+    compares them."""
     engine: Literal["local", "ray"] = "local"
     """Collect in this process, or in Ray workers: `--engine ray --workers 4` (`--engine.name`)."""
     config: str | None = None
     """YAML file of settings, for example the config.yaml of another run."""
     no_track: bool = False
-    """Do not mirror the run into any tracker."""
+    """Do not send the run to any tracker."""
     tracking_uri: str | None = None
     """MLflow tracking store (`--track.uri`)."""
     experiment: str | None = None
     """MLflow experiment (`--track.experiment`)."""
     resume_if_exists: bool = False
-    """Go on where `--out` holds this run already, say so where it is finished, begin it else: the same command again
-    and again, as a scheduler restarts a job."""
+    """If `--out` already holds this run, continue it, or say that it is finished; otherwise begin it. A scheduler can
+    then restart a job with the same command."""
+    wait: bool | None = None
+    """Return only when the curves, the replay, the report and MLflow are complete (`--wait`), or earlier, while another
+    process makes them (`--no-wait`). By default the command returns earlier at a terminal, and otherwise waits."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -79,15 +84,15 @@ class TrainFlags:
     distributed: str | None = None
     """Train as one of several processes that meet at HOST:PORT, where process 0 listens; for native environments."""
     process_id: int = 0
-    """Which of them this is; process 0 writes the run."""
+    """The number of this process, from 0; process 0 writes the run."""
     num_processes: int = 1
-    """How many there are."""
+    """How many processes there are."""
     hosts: int | None = None
     """Train as one on this many workers of the Ray cluster at `--address` (Ray Train's JaxTrainer)."""
 
 
 OTHERS = ("distributed", "process_id", "num_processes", "hosts")
-ONLY_FLAGS = ("config", "json", "quiet", "no_track", "resume_if_exists", *OTHERS)
+ONLY_FLAGS = ("config", "json", "quiet", "wait", "no_track", "resume_if_exists", *OTHERS)
 
 
 def run(argv: list[str]) -> int:
@@ -110,11 +115,22 @@ def run(argv: list[str]) -> int:
 
     from regimen.files.console import Console
     from regimen.runs.api import train
-    from regimen.runs.restart import train_again
 
     console = Console(quiet=quiet, trace=config.log.trace, file=sys.stderr if flags.json else None)
-    start = train_again if flags.resume_if_exists else train
-    return show(start(config, command=command, console=console), flags)
+    start = train
+    if flags.resume_if_exists:
+        from regimen.runs.restart import train_again as start
+    return show(start(config, command=command, console=console, wait=waits(flags)), flags)
+
+
+def waits(flags: TrainFlags | ResumeArgs) -> bool:
+    """Whether the end of a run waits until its pictures are there: as told, and else where nobody sits at a terminal.
+    When the first process of a container ends, so do all others."""
+    if flags.distributed is not None or flags.wait is not None:
+        return flags.distributed is not None or bool(flags.wait)
+    from regimen.files.console import is_terminal
+
+    return not is_terminal(sys.stdout) or 1 in (os.getpid(), os.getppid())
 
 
 def refuse_restart(config: TrainConfig, flags: TrainFlags) -> None:

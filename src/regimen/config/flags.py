@@ -301,7 +301,7 @@ def print_help(prog: str, description: str, rows: list[Row], sections: dict[str,
         return page_part
 
     debug = Row("debug", bool, "Show the traceback of an error.", default=False)
-    trust = Row("trust", bool, "Run the code that a file names, even where it is not installed.", default=False)
+    trust = Row("trust", bool, "Run the code that a file names, even if it is not installed.", default=False)
     top = view("Options", [*rows, debug, trust])
     fields: list[Any] = []
     for section, (doc, lines) in (sections or {}).items():

@@ -23,14 +23,15 @@ class RolloutConfig:
     steps: Natural | None = None
     """Env steps per update, over all environments."""
     episodes: Natural | None = None
-    """Whole episodes per update, exactly; setting it clears `steps`. `num_envs` must divide it."""
+    """Whole episodes per update, never more or fewer; setting it clears `steps`. `num_envs` must divide it."""
     num_envs: Natural | None = None
-    """Environments stepped in parallel; chosen to fit when not set."""
+    """Copies of the environment that are stepped in parallel; if not set, a number that fits is chosen."""
     processes: Annotated[int | Literal["auto"], Range(1, 1024)] = 1
-    """Processes that step Gymnasium environments: worth it where a step takes 0.1 ms or more. `auto`: one for each
+    """Processes that step Gymnasium environments, which pays if a step takes 0.1 ms or more. `auto` means one for each
     core. What is learned does not depend on it."""
     lag: Annotated[int, Range(0, 1000)] = 0
-    """Act with a policy this many updates old (native environments): what asynchronous workers do, made repeatable."""
+    """Act with a policy that is this many updates old (native environments). It is the delay of asynchronous workers,
+    made repeatable."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,25 @@ class NetworkConfig:
     memory: Literal["none", "gru"] = "none"
     """Let the policy remember what it has seen: a recurrent layer in front of the actor and the critic."""
     memory_size: Natural = 64
-    """Width of that layer."""
+    """Width of the recurrent layer."""
     layer_norm: bool = False
     """Normalise each hidden layer before its activation (the networks mlp and mlp_norm)."""
     residual: bool = False
-    """Let each hidden layer after the first add to its input; they have one width, as `--hidden 256 256 256`."""
+    """Add a residual connection around each hidden layer after the first; all must have the same width, such as
+    `--hidden 256 256 256`."""
     encoder: Literal["auto", "mlp", "cnn", "impala", "set"] = "auto"
     """What reads the observation: `auto` chooses by its space (docs/encoders.md); `mlp` makes one vector of it, `cnn`
     and `impala` convolve images, `set` reads rows of entities in no order."""
     encoder_size: Natural | None = None
-    """Width of the encoder's layers; when not set 64 of a set, 32 of an embedding, and of an image 512 (Nature's
-    convolutions), 256 (IMPALA's) or 128 (a small one)."""
+    """Width of the encoder's layers. If not set, it is 64 for a set, 32 for an embedding, and for an image 512
+    (Nature's convolutions), 256 (IMPALA's) or 128 (a small one)."""
     attention: bool = False
-    """Let each entity of a set take in the others, by one layer of attention."""
+    """Let each entity of a set attend to the others in one layer of attention."""
     channels: Literal["auto", "first", "last"] = "auto"
-    """Which axis of an image holds its channels; `auto`: the first where it is shorter than the last."""
+    """Which axis of an image holds its channels; `auto` takes the first axis if it is shorter than the last."""
     embedding: Literal["auto", "always", "never"] = "auto"
-    """Read choices (Discrete and MultiDiscrete) as learned vectors instead of one-hot; `auto`: beyond 1,024 options."""
+    """Read choices (Discrete and MultiDiscrete) as learned vectors instead of one-hot ones; `auto` does so beyond 1,024
+    options."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class EvalConfig:
     """Evaluation during training: its own environments and keys, the greedy policy."""
 
     every: Period = "10"
-    """How often: `10` (updates), `5000 steps`, `50 episodes`, `never`."""
+    """How often to evaluate: `10` (updates), `5000 steps`, `50 episodes`, `never`."""
     episodes: Natural = 10
     """Episodes per evaluation."""
 
@@ -80,17 +83,17 @@ class LogConfig:
     """What is written and how often."""
 
     every: Period = "1"
-    """A row of metrics (and the check of every stopping rule) every so many `updates`, `steps` or `episodes`."""
+    """How often to write a row of metrics and check the stopping rules, in `updates`, `steps` or `episodes`."""
     episodes: bool = True
     """Write `episodes.csv`, one row per finished episode."""
     trace: bool = False
-    """Also print every batch line while the live panel is shown."""
+    """Also print a line for every update while the live panel is shown."""
     replay: bool = True
-    """At the end, write a short replay of the best policy to `replays/`, where the environment can be drawn."""
+    """At the end, write a short replay of the best policy to `replays/`, if the environment can be drawn."""
     trajectories: bool = False
     """Write every step of each evaluation to `trajectories/step-<n>.csv` (environments that can write trajectories)."""
     alerts: bool = False
-    """Write them with the columns of the environment's detector of conflicts."""
+    """Add the columns of the environment's conflict detector to these trajectories."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,12 @@ class CheckpointConfig:
     """Full states for exact resume."""
 
     every: Period = "100"
-    """How often: `100` (updates), `50000 steps`, `200 episodes`, `never`. The last state is always kept."""
+    """How often to save the state: `100` (updates), `50000 steps`, `200 episodes`, `never`. The last state is always
+    kept."""
     keep: Natural = 3
-    """Periodic checkpoints kept."""
+    """How many periodic checkpoints are kept."""
     keep_best: Natural = 1
-    """Best checkpoints by evaluation kept."""
+    """How many of the checkpoints with the best evaluations are kept."""
 
 
 @dataclass(frozen=True)
@@ -110,38 +114,39 @@ class StopConfig:
     """Rules that end a run before its budget. `status.json` says which one did."""
 
     target_return: float | None = None
-    """Converged when the mean return of the last `convergence_window` training episodes is at least this, and then no
-    new best window mean appears for `patience` further episodes."""
+    """The run has converged when the mean return of the last `convergence_window` training episodes is at least this
+    and no new best mean appears for `patience` further episodes."""
     convergence_window: Natural = 100
-    """Training episodes in that mean."""
+    """Training episodes in the mean that is compared with `target_return`."""
     patience: Whole = 10
     """Episodes without a new best after reaching the target."""
     metric: str | None = None
-    """Any logged metric, for example `eval/return_mean`: stop once it is `above` or `below` a value `streak`
+    """A logged metric, for example `eval/return_mean`: stop when it is `above` or `below` a value in `streak`
     evaluations in a row."""
     above: float | None = None
-    """Threshold of `metric` from below (inclusive)."""
+    """Stop when `metric` is at least this."""
     below: float | None = None
-    """Threshold of `metric` from above (inclusive)."""
+    """Stop when `metric` is at most this."""
     streak: Natural = 1
-    """Evaluations in a row."""
+    """How many evaluations in a row `metric` must have reached its threshold."""
     zero_conflict_streak: Natural | None = None
-    """Stop after so many evaluations in a row in which no episode had a conflict (the environment's metric that is a
-    violation)."""
+    """Stop after this many evaluations in a row in which no episode had a conflict (the metric that the environment
+    declares a violation)."""
     perfect_streak: Natural | None = None
-    """Stop after so many evaluations in a row in which every episode succeeded and none had a conflict."""
+    """Stop after this many evaluations in a row in which every episode succeeded and none had a conflict."""
     band_steps: Natural | None = None
-    """Judge training in bands of so many env steps: good is one with enough evaluation episodes without conflict."""
+    """Judge training in bands of this many env steps: a band is good if enough of its evaluation episodes have no
+    conflict."""
     band_share: Fraction = 0.95
-    """Share of a band's evaluation episodes that must be without conflict."""
+    """Share of a good band's evaluation episodes that must have no conflict."""
     bands: Natural = 2
-    """Stop after so many good bands in a row."""
+    """Stop after this many good bands in a row."""
     min_bands: Natural = 3
-    """But not before so many bands have been judged."""
+    """Do not stop before this many bands have been judged."""
     no_improvement: Natural | None = None
-    """Stop after so many evaluations without a new best evaluation return."""
+    """Stop after this many evaluations without a new best evaluation return."""
     max_seconds: Positive | None = None
-    """Stop after this much wall time, start-up included."""
+    """Stop after this many seconds, start-up included."""
 
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
@@ -152,20 +157,20 @@ class TrackConfig:
     """Trackers: mirrors of the run's files, written in the background."""
 
     enabled: bool = True
-    """Mirror the run into trackers (`--no-track` turns it off)."""
+    """Send the run to trackers (`--no-track` turns it off)."""
     to: Annotated[str, Alias("track")] = "mlflow"
-    """Into which: `mlflow`, `tensorboard`, `wandb`, or several with commas (`--track mlflow,tensorboard`)."""
+    """Which trackers: `mlflow`, `tensorboard`, `wandb`, or several with commas (`--track mlflow,tensorboard`)."""
     online: bool = False
-    """Let Weights & Biases use the network; else its files stay in the run directory until `wandb sync`."""
+    """Let Weights & Biases use the network; otherwise its files stay in the run directory until `wandb sync`."""
     uri: Annotated[str | None, Alias("tracking_uri")] = None
-    """MLflow's store (`--tracking-uri`); by default MLFLOW_TRACKING_URI, else a SQLite file `mlflow.db` beside the run
-    directories."""
+    """MLflow's store (`--tracking-uri`); by default MLFLOW_TRACKING_URI or, if that is not set, a SQLite file
+    `mlflow.db` beside the run directories."""
     experiment: str | None = None
     """Name of the experiment, or project (`--experiment`); by default the environment's name."""
     model_name: str | None = None
     """Name in MLflow's model registry; by default `<env>-<algo>`."""
     all_rows: bool = False
-    """Mirror every row of metrics.jsonl; by default a long run is thinned (docs/tracking.md)."""
+    """Send every row of metrics.jsonl; by default a part of the rows of a long run is sent (docs/tracking.md)."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -178,24 +183,26 @@ class EngineConfig:
     """Where experience is collected. All but `name` is about `ray`."""
 
     name: Annotated[Literal["local", "ray"], Alias("engine")] = "local"
-    """`local`: in this process. `ray`: in worker processes, on this machine or on a Ray cluster (`--engine ray`)."""
+    """`local` collects in this process, `ray` in worker processes, on this machine or on a Ray cluster (`--engine
+    ray`)."""
     workers: Annotated[int, Range(0, 4096)] = 2
-    """Worker processes; `rollout.num_envs` is shared equally among them. 0: without Ray."""
+    """Number of worker processes; `rollout.num_envs` is shared equally among them. 0 means without Ray."""
     address: str | None = None
     """A running Ray cluster to join: `auto` or `host:port`; by default one is started and ended with this run."""
     step_timeout: NotNegative | None = None
-    """A worker whose environment is in one `step` or `reset` for more than these seconds is replaced, as is one that
-    does not answer; when not set, a minute or 20 times the slowest rollout so far, whichever is longer. 0: never."""
+    """A worker whose environment spends more than these seconds in one `step` or `reset` is replaced, and so is one
+    that does not answer. If not set, it is a minute or 20 times the slowest rollout so far, whichever is longer. 0
+    means never."""
     start_timeout: NotNegative = 300.0
-    """A worker that has not begun to collect after these seconds is replaced. 0: never."""
+    """A worker that has not begun to collect after these seconds is replaced. 0 means never."""
     restarts: Whole = 10
-    """How many times in all a worker may be replaced before the run ends with an error."""
+    """How often workers may be replaced, in all, before the run ends with an error."""
     queue: Natural = 2
     """How many rollouts a worker of an asynchronous algorithm may be ahead of the learner; then it waits."""
     cpus: NotNegative = 1.0
     """CPUs that Ray reserves for each worker, which uses one thread."""
     verbose: bool = False
-    """Print what workers print, environments included (`--verbose`)."""
+    """Print the output of the workers, including their environments (`--verbose`)."""
 
     @property
     def distributed(self) -> bool:
@@ -210,7 +217,7 @@ class TrainConfig:
     env: str = "cartpole"
     """Environment: a name of `regimen envs`, `gym:ID`, `gymnax:ID` or `module:factory`."""
     env_args: dict[str, Any] = field(default_factory=dict)
-    """What `--env.KEY VALUE` set: fields of a native environment or arguments of `gym.make`."""
+    """What `--env.KEY VALUE` has set: fields of a native environment or arguments of `gym.make`."""
     curriculum: dict[str, str] = field(default_factory=dict)
     """Let a float field of a native environment change while it trains: `5 @ 0, 8 @ 20k steps`, `3 .. 9.8 over 100k
     steps` or `30, 40, 50 up 0.8 down 0.5 window 100` (levels by success rate). `--curriculum NAME` takes one that the
@@ -222,26 +229,27 @@ class TrainConfig:
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Seed of everything random in the run."""
     seeds: Annotated[int, Range(1, 10_000)] | None = None
-    """Train this many seeds (`seed`, `seed + 1`, ...) in one compiled program; one run directory each."""
+    """Train this many seeds (`seed`, `seed + 1`, ...) in one compiled program; each has a run directory."""
     total_steps: Natural | None = None
     """Budget in env steps."""
     total_episodes: Natural | None = None
-    """Budget in episodes; setting it alone clears `total_steps`."""
+    """Budget in episodes; setting only this one clears `total_steps`."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where to train. `auto`: a GPU when there is one and the environment is native, else the CPU."""
+    """Where to train. `auto` takes a GPU if there is one and the environment is native, otherwise the CPU."""
     devices: Natural | None = None
     """How many devices to train a native environment on, each with its share of `rollout.num_envs`; by default as many
-    of the visible ones as divide it."""
+    of the visible devices as divide that number."""
     out: str | None = None
     """Run directory; by default `runs/<env>-<algo>-s<seed>-<time>`."""
     data: str | None = None
     """Learn offline from this: a Minari dataset (a folder or `minari:ID`), or a run, whose experience is collected
-    first. Steps then are gradient steps. `regimen train DATASET` sets it with the dataset's own environment."""
+    first. Steps are then gradient steps. `regimen train DATASET` sets it together with the environment of the
+    dataset."""
     init_from: str | None = None
     """Start from this run's policy and normaliser, with fresh optimisers."""
     policy_map: str = "shared"
-    """Which policy each of several agents has: `shared` (one for all), `independent` (one each), `role` (one for all
-    whose names differ only in their number), or by agent or role: `A1=lead,A2=wing,A3=wing`."""
+    """Which policy each of several agents has: `shared` (one for all), `independent` (one for each), `role` (one for
+    all agents whose names differ only in their number), or by agent or role: `A1=lead,A2=wing,A3=wing`."""
     frozen: str | None = None
     """Policies of `policy_map` that do not learn, and the runs they are taken from: `wing=runs/first`."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -269,7 +277,15 @@ ALGORITHMS: dict[str, AlgorithmEntry] = algorithms.entries(first=TrainConfig.alg
 
 
 def register_algorithm(name: str, target: str | type, config: type, description: str = "", when: str = "") -> None:
-    """Make `--algo name` train with the class at `target` (`module:Class`), its hyper-parameters in `config`."""
+    """Make an algorithm of yours known by a name, for `--algo NAME`.
+
+    Args:
+        name: lower-case letters, digits and underscores.
+        target: the class, or where it is (`module:Class`).
+        config: the dataclass of its hyper-parameters; each becomes a flag.
+        description: a line for `regimen algorithms`.
+        when: when to use it, in a line.
+    """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ConfigError(f"algorithm name '{name}': use lower-case letters, digits and underscores")
     if not (isinstance(config, type) and dataclasses.is_dataclass(config)):

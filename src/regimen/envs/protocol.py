@@ -38,7 +38,10 @@ Baseline = Callable[[Env, Array, PyTree, PyTree], PyTree]  # (env, key, state, o
 
 
 class NativeEnv:
-    """Defaults shared by native environments; subclasses are decorated with `@native_env`.
+    """The base class of an environment of your own in JAX; subclasses are decorated with `@native_env`.
+
+    A subclass has `observation_space`, `action_space`, `max_episode_steps`, `reset(key) -> (state, obs)` and
+    `step(key, state, action) -> (state, TimeStep)`. `docs/environments.md` has an example.
 
     Optional methods: `action_mask(state)` (True = allowed, shaped like the logits of the action space) and
     `render(state) -> [H, W, 3] uint8 array` (numpy, for pictures). `baselines` maps a policy's name to
@@ -105,8 +108,10 @@ def alive_in(env: Env, state: PyTree) -> Array:
 
 @dataclass_transform(frozen_default=True)
 def native_env(cls):
-    """Frozen dataclass and pytree: `float` fields are data (curricula and sweeps change them without recompiling),
-    every other field is part of the program."""
+    """Make a class of environments a frozen dataclass and a pytree of JAX: `@native_env` above the class.
+
+    Fields of type `float` are data: curricula and sweeps change them without recompiling. Every other field is part of
+    the program."""
     cls = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(cls)
     data = [f.name for f in fields if f.type in ("float", float)]

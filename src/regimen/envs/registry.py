@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
 
 def register_env(name: str, target: EnvLike, description: str = "") -> None:
-    """Make `name` an environment: `target` is an import string, a class, a factory or an instance."""
+    """Make an environment of yours known by a name: `regimen train NAME` and all other verbs then find it.
+
+    Args:
+        name: letters, digits, `_`, `-` and `/`.
+        target: an import string (`module:factory`), a class, a factory or an instance.
+        description: a line for `regimen envs`.
+    """
     if not name or ":" in name:
         raise ConfigError(f"register_env: '{name}' is not a name; use letters, digits, '_', '-' and '/', but no ':'")
     ENVS[name] = EnvEntry(target, description)
@@ -71,7 +77,12 @@ class EnvHandle:
 
 
 def make_env(env: EnvLike, **kwargs: object) -> Env | gymnasium.Env:
-    """The native environment, or one Gymnasium environment: `make_env("cartpole", gravity=3.7)`."""
+    """Make an environment by its name: a native one, or one of Gymnasium. `make_env("cartpole", gravity=3.7)`.
+
+    Args:
+        env: a name, `gym:ID`, `file.py:factory`, or a class, a factory or an instance.
+        **kwargs: settings of the environment.
+    """
     handle = resolve(env, kwargs)
     return handle.native if handle.make_host is None else handle.make_host()  # type: ignore[return-value]
 

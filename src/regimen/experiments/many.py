@@ -157,7 +157,8 @@ def train_all(
 ) -> Result:
     """Train every job of a plan; says what came of each, in a table and in `summary.json` of the folder."""
     from regimen.files.storage import require_own, write_atomic
-    from regimen.runs.api import default_path, train_further
+    from regimen.runs.api import train_further
+    from regimen.runs.directory import default_path
     from regimen.runs.result import Result
 
     folder = Path(plan.out) if plan.out else default_path(plan.jobs[0].config, plan.title)

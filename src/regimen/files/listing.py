@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from regimen.errors import ConfigError, StorageError, nearest
+from regimen.files import background
 from regimen.files.rows import is_number
 from regimen.files.run_dir import read_config, read_summary
 from regimen.files.sealed import read_sealed
@@ -21,7 +22,9 @@ from regimen.words import aligned, clock, count, score, size
 
 DEEPEST = 4  # folders below the one asked for
 SIGNS = ("status.json", "metrics.jsonl", "command.txt", "checkpoints")  # with config.yaml, one of them makes a run
+GROUP = ("summary.json", "plots", "return.png", "report.html", background.LOCK)  # beside the seeds of a group
 SORTS = {"started": "started", "return": "episode_return", "size": "size", "env": "env", "name": "path"}
+DELIVERIES = {"drawing": ", drawing", "failed": ", incomplete", "missing": ", incomplete"}  # beside the state
 TAIL = 1 << 16  # bytes of metrics.jsonl that are read for its last row
 
 
@@ -40,6 +43,7 @@ class Listed:
     wall_seconds: float
     size: int  # bytes
     started: str
+    delivery: str | None = None  # of its pictures and report, see `background.state_of`
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
@@ -142,6 +146,7 @@ def describe(path: Path) -> Listed:
         wall_seconds=number(row.get("wall_seconds")) or number(summary.get("wall_seconds")) or 0.0,
         size=size_of(path),
         started=str(status.get("started") or ""),
+        delivery=background.state_of(path, status, locked(path)),
     )
 
 
@@ -176,7 +181,7 @@ def table(rows: Sequence[Listed]) -> list[str]:
         share = "" if r.progress is None else f"{r.progress:.0%}"
         end = "" if r.episode_return is None else score(r.episode_return)
         numbers = (share, count(r.env_steps), end, clock(r.wall_seconds), size(r.size))
-        cells.append([r.path, r.env, r.algo, str(r.seed), r.state, *numbers])
+        cells.append([r.path, r.env, r.algo, str(r.seed), r.state + DELIVERIES.get(r.delivery or "", ""), *numbers])
     return aligned(head, cells)
 
 
@@ -191,7 +196,8 @@ def show(path: Path) -> list[str]:
     facts |= {name: summary.get(name, status.get(name)) for name in (*names, "stop_reason", "stop_detail")}
     facts |= {name: status.get(name) for name in ("device", "host", "pid", "git_revision", "error")}
     checkpoints = [p.name for p in sorted((path / "checkpoints").glob("*")) if p.name.isdigit()]
-    facts |= {"damaged": problem(path)}
+    delivery = status.get("delivery")
+    facts |= {"damaged": problem(path), "not made": delivery.get("error") if isinstance(delivery, dict) else None}
     facts |= {"checkpoints": ", ".join(checkpoints) or None, "command": read_text(path / "command.txt").strip() or None}
     return [f"{name.replace('_', ' '):<16} {value}" for name, value in facts.items() if value is not None]
 
@@ -209,7 +215,7 @@ def removable(path: Path) -> list[Path]:
         runs = [path]
     else:
         runs = [p for p in sorted(path.glob("seed-*")) if (p / "config.yaml").is_file()]
-        others = [p.name for p in path.iterdir() if p not in runs and p.name not in ("summary.json", "plots")]
+        others = [p.name for p in path.iterdir() if p not in runs and p.name not in GROUP]
         if not runs or others:
             reason = "it has no config.yaml and status.json"
             raise StorageError(f"{path} is not a run directory ({reason}); nothing is removed")
@@ -225,6 +231,7 @@ def remove(path: Path) -> None:
     removable(path)
     away = path.with_name(f".removing-{path.name}-{os.getpid()}")
     try:
+        background.stop(path)
         os.rename(path, away)
         shutil.rmtree(away)
     except OSError as error:

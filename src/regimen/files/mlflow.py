@@ -90,6 +90,7 @@ class Mirror:
         self._wake = threading.Event()
         self._ending: Callable[[], None] | None = None  # set by `finish`
         self._abandoned = False  # `finish` has waited long enough: try no more
+        self._creating = False  # a run in MLflow that mlflow.json does not name yet
         self._thread: threading.Thread | None = None
         if importlib.util.find_spec("mlflow") is None:
             self._fail(stores.INSTALL + "; the run is not mirrored")
@@ -119,6 +120,15 @@ class Mirror:
             self._fail(f"MLflow: {self._result.uri} did not take everything within {timeout:g} s{_UNAFFECTED}")
         return self._result
 
+    def release(self) -> None:
+        """Send no more: another process goes on from what MLflow has by now."""
+        self._abandoned = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(0.2)
+            while self._creating and self._thread.is_alive():  # else there would be two of them
+                self._thread.join(0.05)
+
     def _work(self) -> None:
         self._wake.wait(self.delay)
         pause, patience, deadline, writing = INTERVAL, LAST_CHANCE, math.inf, 0
@@ -135,6 +145,9 @@ class Mirror:
                     return
                 pause, deadline = INTERVAL, math.inf
             except Exception as error:  # whatever a store, a driver or a network raises must not reach training
+                self._creating = False
+                if self._abandoned:
+                    return
                 why = stores.reason(error)
                 self._fail(f"MLflow: {self._result.uri} cannot be used ({why}){_UNAFFECTED}")
                 pause = min(2 * pause, 60.0) if ending is None else 0.5
@@ -166,9 +179,13 @@ class Mirror:
             run_id = self._reopen(client, earlier["run_id"])
         if run_id is None:
             tags = {"mlflow.source.name": "regimen", "regimen.run_dir": str(self.run_dir.resolve())}
+            self._creating = True
+            if self._abandoned:
+                raise InterruptedError("released")
             run_id = client.create_run(experiment_id, run_name=self.run_name, tags=tags).info.run_id
         self._result = replace(self._result, run_id=run_id, experiment_id=experiment_id)
         self._record(complete=False)  # before anything else can fail, or a retry would make another run
+        self._creating = False
         self._log_params(client, run_id)
         self._client = client
 

@@ -18,7 +18,7 @@ import yaml
 
 from regimen.config import trust, yaml_files
 from regimen.errors import StorageError
-from regimen.files import sealed, storage, tally
+from regimen.files import background, sealed, storage, tally
 
 SEAL = "# a run of regimen, as it was trained; digest "  # first line of config.yaml
 WORDS = {str: "text", dict: "section"}
@@ -141,6 +141,7 @@ class RunFiles:
             file.truncate(0)
             file.write(f"{os.getpid()} {socket.gethostname()}\n")
             file.flush()
+        background.stop(self.path)
         self._lock = file
         storage.remove_halves(self.path)
 

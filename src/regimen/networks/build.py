@@ -23,8 +23,13 @@ NETWORKS: dict[str, NetworkBuilder] = {"mlp": MLP, "mlp_norm": NormedMLP, "graph
 
 
 def register_network(name: str, builder: NetworkBuilder) -> None:
-    """Make `builder(shape, config, final_scale, rngs) -> nnx.Module` available as `--network.name NAME`; `shape` says
-    what it reads and puts out (`Shape`)."""
+    """Make a network of yours known by a name, for `--network.name NAME`.
+
+    Args:
+        name: how it is called.
+        builder: a function `builder(shape, config, final_scale, rngs) -> nnx.Module`, where `shape` says what the
+            network reads and puts out.
+    """
     NETWORKS[name] = builder
 
 

@@ -307,9 +307,17 @@ def collect(
     trust: bool = False,
     **options: Any,
 ) -> Dataset:
-    """Write a Minari dataset of a run's policies, or of random actions on an environment, and read it back. `env` is
-    the environment itself, where the run was trained on an object; `trust`: also code that its files name and that is
-    not installed may run; the other options are those of `gather`."""
+    """Write a Minari dataset of a run's policies, or of random actions on an environment, and return it.
+
+    Args:
+        target: a run directory, or an environment.
+        out: the folder to write, or `minari:NAME`.
+        policy: what acts, in the place of the run's own: `random` or the name of a baseline.
+        env_args: other settings of the environment.
+        env: the environment itself, where the run was trained on an object.
+        trust: whether code may run that the files name and that is not installed.
+        **options: the flags of `regimen collect`: `episodes`, `steps`, `mix`, `checkpoint`, `target_return`, ...
+    """
     path = Path(target) if is_run(target) else None
     origin = {} if path is None else RunFiles.open(path).config
     handle = environment(target, origin, env, env_args or {}, "collect")

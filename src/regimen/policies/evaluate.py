@@ -293,9 +293,20 @@ def evaluate(
     env: registry.EnvLike | None = None,
     trust: bool = False,
 ) -> Evaluation:
-    """Episodes by the policy of a run, of a registered model (`models:/NAME@ALIAS`) or of a policy folder; or, on the
-    environment of one of these or on an environment itself, by `policy`: `random`, a baseline's name, or a Policy.
-    `trust`: also code that their files name and that is not installed may run."""
+    """Play episodes of a policy, in which nothing is learned, and return their figures.
+
+    Args:
+        target: a run directory, a policy folder or a registered model (`models:/NAME@ALIAS`), whose policy plays; or an
+            environment, on which `policy` plays.
+        policy: `random`, the name of a baseline, or a `Policy`, in the place of the target's own.
+        episodes: how many.
+        seed: what the episodes are drawn from.
+        env_args: other settings of the environment.
+        checkpoint: `best`, `final` or an env step.
+        tracking_uri: the MLflow store of a registered model.
+        env: the environment itself, where the run was trained on an object.
+        trust: whether code may run that the files name and that is not installed.
+    """
     handle, learned, which = subject(target, policy, env_args or {}, checkpoint, tracking_uri, env)
     if learned is not None:
         return evaluate_policy(handle, learned, episodes, seed, which)

@@ -35,7 +35,12 @@ def leaderboard(
     env: registry.EnvLike | None = None,
     trust: bool = False,
 ) -> Board:
-    """Play the policy of a run by the rules of its field's public leaderboard, `episodes` of each part of it."""
+    """Play the policy of a run by the rules of its field's public leaderboard and return its place beside others.
+
+    Args:
+        target: a run directory or a policy folder; the other arguments are those of `evaluate`.
+        episodes: how many of each part of the leaderboard.
+    """
     handle, learned, which = subject(target, None, env_args or {}, checkpoint, None, env)
     domain = domain_of(handle.id)
     if domain is None or domain.leaderboard is None:

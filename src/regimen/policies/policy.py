@@ -48,8 +48,10 @@ def load_frozen(config: TrainConfig, agents: tuple[str, ...]) -> dict[str, tuple
 
 
 class Policy(Answering):
-    """Acts on observations, greedily by default. Made by `regimen.load_policy`. A recurrent policy remembers what it
-    has seen: call `reset` where an episode begins. With several agents `act` takes and gives dictionaries by agent."""
+    """A trained policy: it takes observations and gives actions, greedily by default. `regimen.load_policy` makes it.
+
+    A recurrent policy remembers what it has seen: call `reset` where an episode begins. With several agents `act` takes
+    and gives dictionaries by agent."""
 
     def __init__(self, algo: Algorithm, params: PyTree, meta: Json):
         self.algo, self.params, self.meta = algo, params, meta
@@ -73,9 +75,14 @@ class Policy(Answering):
     def act(
         self, obs: PyTree, *, greedy: bool = True, mask: PyTree = None, deterministic: bool | None = None
     ) -> PyTree:
-        """The action for one observation, in the environment's own form (an int, or an array). With several agents
-        `obs` may be a dictionary of those that act, and so may `mask`; then so is the action. `deterministic` is
-        another name of `greedy`."""
+        """The action for one observation, in the environment's own form (an int, or an array).
+
+        Args:
+            obs: the observation; with several agents a dictionary of those that act. Then so is the action.
+            greedy: whether to take the most probable action; False draws one.
+            mask: which choices are allowed, where the environment says so.
+            deterministic: another name of `greedy`.
+        """
         greedy = greedy if deterministic is None else deterministic
         if self.is_by_agent(obs):
             return self.act_together(obs, greedy, mask or {})
@@ -276,8 +283,13 @@ def save_policy(
 
 @trustable
 def load_policy(source: str | Path, checkpoint: str = "best", *, trust: bool = False) -> Policy:
-    """The policy of a run directory (or of a policy folder). `checkpoint`: `best`, `final` or an env step. `trust`:
-    also code that its files name and that is not installed may run."""
+    """Load the policy of a run and return it, ready to act.
+
+    Args:
+        source: a run directory, or a folder that `Policy.save` or `regimen export` wrote.
+        checkpoint: `best` by evaluation, `final`, or the env step of a checkpoint.
+        trust: whether code may run that the files name and that is not installed.
+    """
     path = Path(source)
     if (path / "config.json").exists():
         return read_policy(path)

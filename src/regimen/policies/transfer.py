@@ -105,12 +105,17 @@ def evaluate_in(
     policy: Policy | None = None,
     trust: bool = False,
 ) -> Transfer:
-    """Play the policy of a run in its own environment and in another one, `in_env` with the arguments `in_args`, and
-    compare all that both report, episode by episode.
+    """Play the policy of a run in its own environment and in another one, and compare all that both report.
 
-    `margin` is a difference of the return that would not matter, or of several metrics (`"return=1,success=0.02"`, or a
-    mapping). Episode i has the same seed in both; it is the same episode where both draw from it alike. An environment
-    that says which it `imitates` has the settings of the run's own, where `in_args` do not say otherwise.
+    Episode i has the same seed in both; it is the same episode where both draw from it alike. An environment that says
+    which it `imitates` has the settings of the run's own, where `in_args` do not say otherwise.
+
+    Args:
+        target: as in `evaluate`, which explains the arguments that are not here.
+        in_env: the other environment.
+        margin: a difference of the return that would not matter, or of several metrics (`"return=1,success=0.02"`, or
+            a mapping); equivalence within it is tested.
+        in_args: settings of the other environment.
     """
     margins = parse_margins(margin)
     home, learned, which = subject(target, policy, env_args or {}, checkpoint, tracking_uri, env)

@@ -188,12 +188,16 @@ def compare(
     lower: bool | None = None,
     margin: float | None = None,
 ) -> Comparison:
-    """Compare run directories, or folders of them (`--seeds` groups, `regimen train NAME/all`).
+    """Compare groups of runs and return which is better, with intervals over seeds.
 
-    `by` are configuration keys that make the groups (`algo.lr`; `name` for what is named in `runs`), by default
-    environment and algorithm, and where that leaves one group, what is named. `metric` is any evaluation metric,
-    `lower` says that smaller is better (by default what the environment declares). `margin` is a difference that would
-    not matter: two one-sided tests say of every two groups whether they are equivalent within it.
+    Args:
+        runs: run directories, or folders of them (`--seeds` groups, `regimen train NAME/all`).
+        by: settings that make the groups (`algo.lr`; `name` for what is named in `runs`); by default environment and
+            algorithm, and where that leaves one group, what is named.
+        metric: any evaluation metric.
+        lower: whether smaller is better; by default what the environment declares.
+        margin: a difference that would not matter: two one-sided tests say of every two groups whether they are
+            equivalent within it.
     """
     if margin is not None and not 0.0 < margin < math.inf:
         raise ConfigError(f"margin: {margin:g} is out of range; it must be above 0")

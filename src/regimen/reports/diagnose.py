@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 
 from regimen.envs.metric import violation_of
+from regimen.files import background
 from regimen.files.listing import is_running
 from regimen.files.sealed import reads
 from regimen.reports.plots import LoggedRun, centred_average
@@ -124,6 +125,14 @@ def no_end(run: TrainedRun) -> Iterator[Finding]:
         yield finding("failed", f"{error}; {steps(at)} are logged", env=run.config.get("env"), run=run.path)
     elif state == "running" and not is_running(run.path):
         yield finding("killed", f"status.json says running, no process is; {steps(at)} are logged", run=run.path)
+
+
+def incomplete(run: TrainedRun) -> Iterator[Finding]:
+    """Curves, report or trackers that failed, or whose process is gone."""
+    state = background.state_of(run.path, run.status, is_running(run.path))
+    if state in ("failed", "missing"):
+        why = (run.status.get("delivery") or {}).get("error") or "the process that was making them is gone"
+        yield finding("incomplete", str(why), run=run.path)
 
 
 def plateau(run: TrainedRun) -> Iterator[Finding]:
@@ -296,6 +305,7 @@ def lag(run: TrainedRun) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     not_finite,
     no_end,
+    incomplete,
     plateau,
     oscillation,
     streak_at_zero,

@@ -93,7 +93,7 @@ def group_page(path: Path) -> str:
         rows.append(row)
     title = _joined(summary.get("env"), summary.get("algo"), f"{len(rows)} seeds")
     sections = [
-        section("Curves", _figures([p for kind in _pictures(path / "plots") for p in kind], path, chart=True)),
+        section("Curves", _figures([p for p in [path / "return.png"] if p.is_file()], path, chart=True)),
         section("Seeds", _rows(rows)),
         section("Summary", _table(summary)),
         section("Configuration", folded("of the first seed", read_text(runs[0]))),

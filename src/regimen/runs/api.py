@@ -7,13 +7,11 @@ import dataclasses
 import shutil
 import signal
 import time
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from regimen.config import datasets, layers
-from regimen.config.catalogue import folder_name
 from regimen.config.fields import Count
 from regimen.config.regimen import share_rollout
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
@@ -30,11 +28,20 @@ from regimen.files.sealed import read_sealed, reading
 from regimen.files.storage import check_free, require_own
 from regimen.policies.target import refuse_object, stored_env
 from regimen.runs import directory, processes
-from regimen.runs.build import make_engine
-from regimen.runs.directory import closing, copy_run, group_members, path_state, program_of, say_running
+from regimen.runs.build import make_engine, resolve_horizon
+from regimen.runs.delivery import deliver, hand_over, start, unfinished
+from regimen.runs.directory import (
+    closing,
+    copy_run,
+    default_path,
+    group_members,
+    path_state,
+    program_of,
+    say_running,
+)
 from regimen.runs.learner import Learner, initial_from
 from regimen.runs.loop import Steps, finish
-from regimen.runs.result import Result, announce, deliver, group_result, settle
+from regimen.runs.result import Result, announce, group_result, settle
 from regimen.runs.session import Call, Callback, Session
 from regimen.runs.stopping import check_rules
 from regimen.sources.host import Interrupted
@@ -47,9 +54,11 @@ def train(
     callback: Callback | None = None,
     console: Console | None = None,
     handle: registry.EnvHandle | None = None,
+    wait: bool = True,
 ) -> Result:
-    """Train as configured. With `seeds`, one run directory per seed under a group."""
-    return finish(train_steps(config, command, callback, console, handle))
+    """Train as configured. With `seeds`, one run directory per seed under a group. Without `wait`, a process
+    that nobody waits for makes curves, replay and report, and ends the run in MLflow."""
+    return finish(train_steps(config, command, callback, console, handle, wait=wait))
 
 
 def train_steps(
@@ -59,6 +68,7 @@ def train_steps(
     console: Console | None = None,
     handle: registry.EnvHandle | None = None,
     stepwise: bool = False,
+    wait: bool = True,
 ) -> Steps[Result]:
     """Training as a generator of what a callback would be told. One that is closed early leaves the run as a signal
     would: saved, `interrupted`, and to be resumed."""
@@ -75,12 +85,12 @@ def train_steps(
     config, interrupted = provide_data(config, handle, path, console)
     if interrupted is not None:
         return interrupted
-    call = Call(handle, path, where, command, callback, console, begun, stepwise)
+    call = Call(handle, path, where, command, callback, console, begun, stepwise, wait)
     if config.seeds is None:
         results = yield from steps_of_runs(call, config, [path], [config.seed])
-        return accepted(results[0])
+        return accepted(results[0], call)
     results = yield from steps_of_seeds(call, config)
-    return accepted(group_result(path, results, console))
+    return accepted(group_result(path, results, console, call.wait), call)
 
 
 def steps_of_seeds(call: Call, config: TrainConfig) -> Steps[list[Result]]:
@@ -187,13 +197,17 @@ def run(session: Session, signalling: contextlib.ExitStack) -> Steps[list[Result
     signalling.close()
     if number := session.signals.requested:  # it came while the summaries were written
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+    if not session.call.wait:
+        hand_over(session.learners)
     for learner, result in zip(session.learners, results):
         if session.group:  # it has one picture of all its seeds
-            deliver(learner, result.summary, plots=False)
+            if session.call.wait:
+                deliver(learner, result.summary, plots=False)
             continue
         if not learner.diverged:
             announce(result.summary, session.handle.return_threshold, console)
-        for line in deliver(learner, result.summary, plots=True):
+        console.event(f"policy   {learner.path / 'policy'}   (regimen evaluate {learner.path})")
+        for line in deliver(learner, result.summary, plots=True) if session.call.wait else ():
             console.event(line)
         console.event(f"stopped: {result.summary['stop_detail']}")
     return results
@@ -255,15 +269,17 @@ def train_further(
     callback: Callback | None = None,
     console: Console | None = None,
     handle: registry.EnvHandle | None = None,
+    wait: bool = True,
 ) -> Result:
     """Train in the directory `out`: from nothing, or from where an earlier call left it. What is finished stays as it
     is; of several seeds that were not trained in one program each is continued by itself, until one is interrupted."""
     path = Path(str(config.out))
     if not path.exists() or not any(path.iterdir()):
-        return train(config, command, callback, console, handle)
+        return train(config, command, callback, console, handle, wait)
     console = console or Console(quiet=True)
     if config.seeds is not None and any(program_of(run)[0] > 1 for run in group_members(path)):
-        return resume(path, command=command, console=console, callback=callback, env=given_env(config, handle))
+        env = given_env(config, handle)
+        return resume(path, command=command, console=console, callback=callback, env=env, wait=wait)
     if config.seeds is not None:
         results: list[Result] = []
         for seed in range(config.seed, config.seed + config.seeds):
@@ -276,7 +292,8 @@ def train_further(
     if status.get("state") == "finished":
         console.event(f"finished before: {path}")
         return Result(path, read_sealed(path / "summary.json"))
-    return resume(path, command=command, console=console, callback=callback, env=given_env(config, handle))
+    env = given_env(config, handle)
+    return resume(path, command=command, console=console, callback=callback, env=env, wait=wait)
 
 
 def given_env(config: TrainConfig, handle: registry.EnvHandle | None) -> registry.EnvLike | None:
@@ -284,44 +301,16 @@ def given_env(config: TrainConfig, handle: registry.EnvHandle | None) -> registr
     return (handle.native or handle.make_host) if handle and config.env.startswith(OBJECT) else None
 
 
-def accepted(result: Result) -> Result:
-    """The result, or the error of the seed that diverged: everything else has been written by now."""
+def accepted(result: Result, call: Call) -> Result:
+    """The result, or the error of the seed that diverged: everything else has been written by now, or is being."""
+    if not call.wait and any(map(unfinished, group_members(result.run_dir) or [result.run_dir])):
+        for line in start(result.run_dir):
+            call.console.event(line)
     for one in result.runs or [result]:
         if one.stop_reason == "diverged":
             seed = f"seed {one.summary['seed']}: " if result.runs else ""
             raise DivergedError(seed + one.summary["stop_detail"])
     return result
-
-
-def resolve_horizon(config: TrainConfig) -> TrainConfig:
-    """Give the schedules their length once; it is saved with the run and a resume does not touch it."""
-    if config.common.horizon is not None:
-        return config
-    if config.total_steps is not None:
-        horizon = Count(config.total_steps, "steps")
-    elif config.total_episodes is not None:
-        horizon = Count(config.total_episodes, "episodes")
-    else:
-        for name, shape in config.common.moving.items():
-            raise ConfigError(f"algo.{name}: '{shape}' has no length; set algo.horizon or a budget")
-        return config
-    return config.replace(algo=dataclasses.replace(config.algo, horizon=str(horizon)))
-
-
-def default_path(config: TrainConfig, title: str | None = None) -> Path:
-    name = title or f"{folder_name(config.env)}-{config.algorithm}"
-    seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
-    return new_path(f"{name}-{seeds}")
-
-
-def new_path(name: str) -> Path:
-    """A path below `runs/` that begins with a name and says when; nothing is there yet."""
-    base = Path("runs") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
-    path, n = base, 1
-    while path.exists():
-        n += 1
-        path = base.with_name(f"{base.name}-{n}")
-    return path
 
 
 @trustable
@@ -340,10 +329,9 @@ def resume(
     callback: Callback | None = None,
     env: registry.EnvLike | None = None,
     trust: bool = False,
+    wait: bool = True,
 ) -> Result:
-    """Continue a run exactly where a checkpoint left it; with `out`, in a new directory. `env` is the environment
-    itself, where the run was trained on an object. `trust`: also code that its files name and that is not installed
-    may run."""
+    """Continue a run exactly where a checkpoint left it, and return its result."""
     begun = time.monotonic()
     path, console = Path(run_dir), console or Console(quiet=True)
     directory.require_independent(path)
@@ -371,13 +359,14 @@ def resume(
     where = device.configure(config.device, registry.is_native(config.env if env is None else env))
     handle = stored_env(config.env, config.env_args, env)
     check_rules(config.stop, handle.id, handle.metrics)
-    call = Call(handle, path, where, command, callback, console, begun)
+    call = Call(handle, path, where, command, callback, console, begun, wait=wait)
     if members:
-        return accepted(group_result(path, resume_group(call, configs, members, extended), console))
+        results = resume_group(call, configs, members, extended)
+        return accepted(group_result(path, results, console, wait), call)
     files = RunFiles.open(path) if out is None else copy_run(RunFiles.open(path), Path(out))
     files.lock()
     call = dataclasses.replace(call, path=files.path)
-    return accepted(resume_run(call, config, files, checkpoint, copied=out is not None))
+    return accepted(resume_run(call, config, files, checkpoint, copied=out is not None), call)
 
 
 def resume_group(call: Call, configs: list[TrainConfig], members: list[Path], extended: bool) -> list[Result]:

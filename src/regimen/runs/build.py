@@ -10,6 +10,7 @@ import jax
 
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import bind_algorithm
+from regimen.config.fields import Count
 from regimen.config.regimen import Regimen, resolve
 from regimen.config.schema import TrainConfig
 from regimen.engines import curriculum, device, offline
@@ -119,3 +120,18 @@ def blaming_the_env(handle: EnvHandle) -> Iterator[None]:
         if not errors:
             raise
         raise EnvError(f"{handle.id}: {errors[0]}") from error
+
+
+def resolve_horizon(config: TrainConfig) -> TrainConfig:
+    """Give the schedules their length once; it is saved with the run and a resume does not touch it."""
+    if config.common.horizon is not None:
+        return config
+    if config.total_steps is not None:
+        horizon = Count(config.total_steps, "steps")
+    elif config.total_episodes is not None:
+        horizon = Count(config.total_episodes, "episodes")
+    else:
+        for name, shape in config.common.moving.items():
+            raise ConfigError(f"algo.{name}: '{shape}' has no length; set algo.horizon or a budget")
+        return config
+    return config.replace(algo=dataclasses.replace(config.algo, horizon=str(horizon)))

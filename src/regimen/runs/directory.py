@@ -6,10 +6,14 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from regimen.config import layers
+from regimen.config.catalogue import folder_name
+from regimen.config.schema import TrainConfig
 from regimen.errors import ConfigError, StorageError
+from regimen.files.background import LOCK
 from regimen.files.run_dir import RunFiles, write_config
 from regimen.files.sealed import read_sealed
 from regimen.files.storage import check_free
@@ -39,7 +43,7 @@ def say_running(learner: Learner, command: str) -> None:
     """Let the files say that this process trains a run again, and with which settings."""
     files = learner.files
     write_config(files.path, layers.to_dict(learner.config))
-    files.status(state="running", stop_reason=None, stop_detail=None, error=None, pid=os.getpid())
+    files.status(state="running", stop_reason=None, stop_detail=None, error=None, delivery=None, pid=os.getpid())
     if command:
         files.event(f"command: {command}")
 
@@ -77,10 +81,26 @@ def group_members(path: Path) -> list[Path]:
     return [run for _, run in sorted(runs.items()) if (run / "config.yaml").is_file()]
 
 
+def default_path(config: TrainConfig, title: str | None = None) -> Path:
+    name = title or f"{folder_name(config.env)}-{config.algorithm}"
+    seeds = f"s{config.seed}" if config.seeds is None else f"{config.seeds}seeds"
+    return new_path(f"{name}-{seeds}")
+
+
+def new_path(name: str) -> Path:
+    """A path below `runs/` that begins with a name and says when; nothing is there yet."""
+    base = Path("runs") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
+    path, n = base, 1
+    while path.exists():
+        n += 1
+        path = base.with_name(f"{base.name}-{n}")
+    return path
+
+
 def copy_run(source: RunFiles, target: Path) -> RunFiles:
     """A run directory to continue in, with RUN's history; RUN itself stays as it is."""
     check_free(target)
-    leave = shutil.ignore_patterns(".lock", ".*.tmp", "mlflow.json", "report.html", "plots", "summary.json")
+    leave = shutil.ignore_patterns(".lock", LOCK, ".*.tmp*", "mlflow.json", "report.html", "plots", "summary.json")
     try:
         shutil.copytree(source.path, target, symlinks=True, ignore=leave, dirs_exist_ok=True)
     except OSError as e:

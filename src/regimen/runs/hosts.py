@@ -12,7 +12,8 @@ from regimen.config.schema import TrainConfig
 from regimen.config.trust import named, pledge, source_of, taking
 from regimen.errors import ConfigError, LostProcessError, RegimenError
 from regimen.files.storage import Json, plain
-from regimen.runs.api import default_path, resume, train
+from regimen.runs.api import resume, train
+from regimen.runs.directory import default_path
 from regimen.runs.result import Result
 
 LOOPBACK = "127.0.0.1"

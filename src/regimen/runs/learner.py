@@ -10,7 +10,7 @@ import numpy as np
 
 from regimen import spaces, trees
 from regimen.config.layers import to_dict
-from regimen.config.schema import TrainConfig
+from regimen.config.schema import NetworkConfig, TrainConfig
 from regimen.engines import curriculum
 from regimen.engines.base import Engine, Progress
 from regimen.envs.metric import Metric
@@ -73,12 +73,13 @@ class Learner:
         num_envs = str(self.engine.regimen.num_envs)
         return identity(self.config, self.handle) | {"num_envs": num_envs, "curriculum": course or "none"}
 
-    def start_trackers(self, name: str, warn: Callable[[str], None]) -> None:
+    def start_trackers(self, name: str, warn: Callable[[str], None], delay: float = 5.0) -> None:
+        """Begin to mirror the run; in MLflow after so many seconds."""
         track = self.config.track
         params = to_dict(self.config) | {"seed": self.seed}
         experiment = track.experiment or self.handle.id
         if "mlflow" in track.names:
-            self.mirror = Mirror(track.uri, experiment, name, self.path, params, warn=warn, all_rows=track.all_rows)
+            self.mirror = Mirror(track.uri, experiment, name, self.path, params, delay, warn, track.all_rows)
             self.trackers["MLflow"] = self.mirror
         run = TrackedRun(self.path, name, experiment, params, track.all_rows, track.online)
         for tracker in (FOLLOWERS[one] for one in track.names if one in FOLLOWERS):
@@ -253,15 +254,26 @@ def final_metrics(played: Evaluation, metrics: Mapping[str, Metric]) -> Json:
 
 def identity(config: TrainConfig, handle: EnvHandle) -> dict[str, str]:
     """What the networks of a state belong to."""
-    net = config.network
     return {
         "algorithm": config.algorithm,
         "observation space": spaces.describe(handle.observation_space),
         "action space": spaces.describe(handle.action_space),
-        "network": f"{net.name} {list(net.hidden)} {net.activation}"
-        + ("" if net.memory == "none" else f" {net.memory} {net.memory_size}")
-        + ("" if net.encoder in ("auto", "mlp") else f" {net.encoder}"),
+        "network": network_words(config.network),
     } | ({} if config.policy_map == "shared" else {"policies": config.policy_map})
+
+
+def network_words(net: NetworkConfig) -> str:
+    """The settings of a network that its weights belong to; those of later versions only where they are set."""
+    usual = NetworkConfig()
+    text = f"{net.name} {list(net.hidden)} {net.activation}"
+    if net.memory != usual.memory:
+        text += f" {net.memory} {net.memory_size}"
+    if net.encoder not in ("auto", "mlp"):
+        text += f" {net.encoder}"
+    for name in ("layer_norm", "residual", "encoder_size", "attention", "channels", "embedding"):
+        if (value := getattr(net, name)) != getattr(usual, name):
+            text += f" {name} {value}"
+    return text
 
 
 def initial_from(

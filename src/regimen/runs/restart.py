@@ -19,7 +19,7 @@ from regimen.runs.result import Result
 SETTLED = ("seed", "seeds", "out", "device", "devices", "data", "algo.horizon", "rollout.num_envs")
 
 
-def train_again(config: TrainConfig, command: str = "", console: Console | None = None) -> Result:
+def train_again(config: TrainConfig, command: str = "", console: Console | None = None, wait: bool = True) -> Result:
     """Train in `out`: from nothing where there is no run yet, exactly on from where it was left where there is one, and
     not at all where it is finished. A run of other settings is refused; one that diverged says so again."""
     path = Path(str(config.out))
@@ -29,7 +29,7 @@ def train_again(config: TrainConfig, command: str = "", console: Console | None 
         require_same(config, run)
         if path_state(run) == "diverged":
             raise DivergedError(str(read_sealed(run / "summary.json").get("stop_detail")))
-    return (train_further if runs else train)(config, command, None, console)
+    return (train_further if runs else train)(config, command, None, console, wait=wait)
 
 
 def require_same(config: TrainConfig, run: Path) -> None:

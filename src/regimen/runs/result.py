@@ -1,11 +1,10 @@
-"""The end of a run: its summary, plots, report and mirror; the statistics of a group; what Python is handed back."""
+"""The end of a run: its summary and the last word of its status; the statistics of a group; what Python is handed
+back."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
-import math
 import sys
 from collections import Counter
 from functools import cached_property
@@ -16,18 +15,15 @@ import numpy as np
 
 from regimen import errors
 from regimen.envs.metric import Metric, from_table
-from regimen.errors import ConfigError, RegimenError, StorageError
+from regimen.errors import ConfigError, RegimenError
 from regimen.files.console import Console
-from regimen.files.mlflow import Mirror
-from regimen.files.run_dir import RunFiles, read_episodes, read_metrics
+from regimen.files.run_dir import read_episodes, read_metrics
 from regimen.files.sealed import read_sealed, write_sealed
-from regimen.files.storage import Json, read_json
-from regimen.files.stores import default_uri, registry_name, without_password
+from regimen.files.storage import Json
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
-from regimen.reports.plots import figure_of, group_figure, plot_group, try_plot_run
-from regimen.reports.replay import try_leave_replay
-from regimen.reports.run_report import write_report
+from regimen.reports.plots import figure_of, group_figure
+from regimen.runs.delivery import PENDING, deliver_group
 from regimen.runs.learner import Learner
 from regimen.statistics import bootstrap_interval, iqm
 from regimen.words import count, notebook_table, score
@@ -39,12 +35,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Result:
-    """A finished (or interrupted) run."""
+    """What came of a run that has finished or was interrupted.
+
+    Args:
+        run_dir: the run directory, from which everything else is read.
+        summary: the contents of its `summary.json`.
+        exit_code: what the command line would exit with; 0 where all went well.
+        runs: one result for each seed, where there are several.
+    """
 
     run_dir: Path
     summary: Json
     exit_code: int = 0
-    runs: list[Result] = dataclasses.field(default_factory=list)  # one per seed, with --seeds
+    runs: list[Result] = dataclasses.field(default_factory=list)
 
     def message(self) -> Json:
         """What another process is told of it: see `of_message`."""
@@ -59,6 +62,7 @@ class Result:
 
     @property
     def stop_reason(self) -> str | None:
+        """What ended the run, such as `max_steps` or `converged`."""
         return self.summary.get("stop_reason")
 
     @cached_property
@@ -123,7 +127,8 @@ def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Resu
     if exit_code == 0:
         state = "diverged" if learner.diverged else "finished"
         learner.files.summary(summary)
-        learner.files.status(state=state, stop_reason=summary["stop_reason"], stop_detail=summary["stop_detail"])
+        why = {"stop_reason": summary["stop_reason"], "stop_detail": summary["stop_detail"]}
+        learner.files.status(state=state, **why, delivery=PENDING)
     return Result(learner.path, summary, exit_code)
 
 
@@ -145,89 +150,9 @@ def announce(summary: Json, threshold: float | None, console: Console) -> None:
     )
 
 
-def deliver(learner: Learner, summary: Json, plots: bool) -> list[str]:
-    """Plots, report and MLflow: after the results are safe, and never a reason to fail. Says where everything is."""
-    path = learner.path
-    lines = [f"policy   {path / 'policy'}   (regimen evaluate {path})"]
-    artifacts = [path / "config.yaml", path / "summary.json"]
-    try:
-        if plots:
-            pictures, warning = try_plot_run(path)
-            artifacts += pictures
-            lines.append(f"curves   {warning or path / 'plots' / 'overview.png'}")
-        if plots and learner.config.log.replay and not learner.diverged:
-            pictures, warning = try_leave_replay(path)
-            artifacts += pictures
-            lines += [f"replay   {warning or pictures[-1]}"] if warning or pictures else []
-        report = write_report(path)
-        artifacts.append(report)
-        lines.append(f"report   {report}")
-    except (RegimenError, OSError) as error:
-        lines.append(f"report   none: {error}")
-        learner.files.event(lines[-1])
-    return lines + mirrored(learner, summary, artifacts)
-
-
-def mirrored(learner: Learner, summary: Json, artifacts: list[Path]) -> list[str]:
-    """Finish the run in every tracker, and register a converged policy in MLflow."""
-    state = {"state": "diverged" if learner.diverged else "finished"}
-    others = {label: tracker for label, tracker in learner.trackers.items() if tracker is not learner.mirror}
-    deliveries = {label: tracker.finish(summary | state, []) for label, tracker in others.items()}
-    written = [f"{label}   {one.where}" for label, one in deliveries.items() if one.warning is None]
-    if learner.mirror is None:
-        return written
-    name = learner.config.track.model_name or f"{learner.handle.id}-{learner.config.algorithm}"
-    result = learner.mirror.finish(
-        summary | state,
-        artifacts,
-        learner.path / "policy",
-        register=name,
-        converged=summary["converged"],
-        eval_return=summary.get("eval_return_mean"),
-    )
-    lines = []
-    if result.run_id:
-        lines.append(f"MLflow   {result.where}")
-    if result.model_version:
-        alias = ", now @champion" if result.alias_moved else ""
-        lines.append(f"model    models:/{registry_name(name)}/{result.model_version}{alias}")
-    return written + lines
-
-
-def track_again(path: Path, uri: str | None = None) -> str:
-    """Send MLflow what it does not have of a run, because its store was out of reach: rows, artifacts, the policy. Says
-    where they are."""
-    with contextlib.closing(RunFiles.open(path)) as files:
-        files.lock()
-        config, record = files.config, read_json(path / "mlflow.json")
-        summary, status = read_sealed(path / "summary.json"), read_sealed(path / "status.json")
-        track = config.get("track") or {}
-        store = str(uri or track.get("uri") or record.get("uri") or default_uri(path))
-        env = str(summary.get("env", config.get("env")))
-        name = str(track.get("model_name") or f"{env}-{config.get('algorithm')}")
-        experiment = str(track.get("experiment") or record.get("experiment") or env)
-        whole = record.get("complete") is True and record.get("uri") == without_password(store)
-        mirror = Mirror(
-            store, experiment, path.resolve().name, path, config, 0.0, all_rows=track.get("all_rows") is True
-        )
-        result = mirror.finish(
-            summary | {"state": status.get("state", "finished")},
-            [] if whole else [path / n for n in ("config.yaml", "summary.json", "report.html", "plots")],
-            None if whole or not (path / "policy").is_dir() else path / "policy",
-            register=name,
-            converged=summary.get("converged") is True,
-            eval_return=summary.get("eval_return_mean"),
-            timeout=600,
-        )
-    if result.warning is not None:
-        raise StorageError(f"{path}: {result.warning}")
-    sent = "everything was there" if whole and not result.rows else f"{result.rows:,} rows sent"
-    model = f"; models:/{registry_name(name)}/{result.model_version}" if result.model_version else ""
-    return f"{path}: {sent}; run {result.run_id} in {result.uri}{model}"
-
-
-def group_result(path: Path, results: list[Result], console: Console) -> Result:
-    """Mean, interquartile mean and 95% bootstrap interval over seeds, in summary.json of the group."""
+def group_result(path: Path, results: list[Result], console: Console, wait: bool = True) -> Result:
+    """Mean, interquartile mean and 95% bootstrap interval over seeds, in summary.json of the group. `wait`: with the
+    group's picture and report."""
     code = max(r.exit_code for r in results)
     summary: Json = {name: results[0].summary[name] for name in ("env", "algo")}
     for name, of_run in (("seeds", "seed"), ("stop_reasons", "stop_reason"), ("env_steps", "env_steps")):
@@ -254,19 +179,8 @@ def group_result(path: Path, results: list[Result], console: Console) -> Result:
             f"IQM {summary['eval_return_iqm']:.1f}{within}"
             + ("" if summary["solved"] is None else f"; {summary['solved']} solved")
         )
-        try:
-            plot_group([r.run_dir for r in results], path)
-        except RegimenError as e:  # no matplotlib, or no return in so short a run
-            console.event(str(e))
-        try:
-            console.event(f"report {write_report(path)}")
-        except (RegimenError, OSError) as e:
-            console.event(f"report none: {e}")
-        best = max(results, key=lambda r: r.summary.get("eval_return_mean", -math.inf))
-        if RunFiles.open(best.run_dir).config.get("log", {}).get("replay") is True:
-            pictures, warning = try_leave_replay(best.run_dir)
-            if warning or pictures:
-                console.event(f"replay {warning or pictures[-1]}")
+        for line in deliver_group(path, [r.run_dir for r in results]) if wait else ():
+            console.event(line)
     console.event(f"run directories {path}/seed-*")
     if code == 0:
         reasons = Counter(map(str, summary["stop_reasons"])).most_common()

@@ -37,6 +37,7 @@ from regimen.words import Figures, size
 
 Callback = Callable[[Json], object]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
+LATER = 30.0  # seconds until a run asks for MLflow whose end is not to wait for it
 FINAL = 2**20  # index of the evaluations at the end: no update has it
 NOT_EVERY_ROW = "rollout/"  # metrics that a row has only when an episode ended
 
@@ -53,6 +54,7 @@ class Call:
     console: Console
     begun: float  # by the monotonic clock
     stepwise: bool = False  # whether somebody looks at every update (`Trainer.updates`)
+    wait: bool = True  # for curves, report and trackers; else `delivery.start` has them made when all is over
 
 
 class Session:
@@ -159,7 +161,8 @@ class Session:
                     self.console.event(text)
 
             below = learner.path.relative_to(self.path).as_posix() if self.group else ""
-            learner.start_trackers(f"{self.path.name}/{below}" if self.group else self.path.name, warn)
+            name = f"{self.path.name}/{below}" if self.group else self.path.name
+            learner.start_trackers(name, warn, 5.0 if self.call.wait else LATER)
 
     def train(self) -> Iterator[Json]:
         """Train until every learner has stopped or a signal asks to. Files are complete whatever happens. A generator:

@@ -37,10 +37,13 @@ from regimen.words import Figures
 
 
 class Trainer(Answering):
-    """`Trainer(env="cartpole", algo=PPO(lr=1e-3), total_steps=50_000).train()`.
+    """A training run as an object: `Trainer(env="cartpole", algo=PPO(lr=1e-3), total_steps=50_000).train()`.
 
-    `env` is an id, or a Gymnasium or native environment (instance, class or factory); `algo` a name or an algorithm
-    object; `overrides` any setting of `regimen train`, by dotted or unambiguous name. `quiet=False` shows progress.
+    Args:
+        env: a name, or a Gymnasium or native environment (instance, class or factory).
+        algo: a name, or an algorithm with its settings.
+        quiet: whether nothing is printed; False shows progress.
+        **overrides: any setting of `regimen train`, by its dotted name or by its last part where that is enough.
     """
 
     def __init__(
@@ -63,16 +66,22 @@ class Trainer(Answering):
         self._draws = 0
 
     def train(self, callback: Callback | None = None) -> Result:
-        """Train to the end; `callback` is called once per update and may return True to stop."""
+        """Train to the end and return the result.
+
+        Args:
+            callback: called with a dictionary after every update; returning True stops the run.
+        """
         command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
         self.result = train(self.config, command, callback, self.console, self.handle)
         self._policy = None
         return self.result
 
     def updates(self) -> Iterator[Json]:
-        """Train as `train` does, with a pause after each update in which the program goes on with what a callback would
-        be told: `for update in trainer.updates(): ...`. Leaving the loop early leaves a run that is `interrupted` and
-        saved, which `regimen.resume(trainer.result.run_dir)` continues as if nothing had happened."""
+        """Train, and yield after each update what a callback would be told: `for update in trainer.updates(): ...`.
+
+        Leaving the loop early leaves a run that is `interrupted` and saved, which
+        `regimen.resume(trainer.result.run_dir)` continues as if nothing had happened.
+        """
         if jax.distributed.is_initialized() and jax.process_count() > 1:
             raise ConfigError("updates: several processes train together; use train(callback) there")
         command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
@@ -101,21 +110,29 @@ class Trainer(Answering):
         return self._learner
 
     def sample(self, obs: PyTree, mask: PyTree = None) -> tuple[PyTree, np.ndarray, Value]:
-        """(action to store, its log-probability, value) for one observation; `to_env(action)` is what to send."""
+        """Draw an action for one observation: (action to store, its log-probability, value).
+
+        What to send to the environment is `to_env(action)`.
+        """
         algo, state = self.begin()
         self._draws += 1
         return algo.sample(state, obs, jax.random.fold_in(state.key, 2**30 + self._draws), mask)
 
     def value(self, obs: PyTree) -> Value:
+        """The value that the critic gives an observation."""
         algo, state = self.begin()
         return algo.value(state, obs)
 
     def to_env(self, action: PyTree) -> PyTree:
+        """The action as the environment takes it: clipped and scaled to the bounds of its space."""
         return self.begin()[0].to_env(action)
 
     def update(self, buffer: TrajectoryBuffer) -> dict[str, float]:
-        """Learn from a `TrajectoryBuffer` of finished episodes: advantages over all of them, then `algo.epochs` epochs
-        of minibatches of `algo.minibatch_size`. Mean losses; `policy` then is the policy as it stands."""
+        """Learn from a `TrajectoryBuffer` of finished episodes and return the mean losses.
+
+        Advantages are computed over all of them; then there are `algo.epochs` epochs of minibatches of
+        `algo.minibatch_size`. Afterwards `policy` is the policy as it stands.
+        """
         algo, state = self.begin()
         c, losses = algo.config, []
         state = algo.begin_update(state, buffer)
@@ -143,7 +160,7 @@ class Trainer(Answering):
         return self._policy
 
     def evaluate(self, num_episodes: int = 10, seed: int = 0) -> dict[str, float]:
-        """Greedy episodes of the policy."""
+        """Play greedy episodes of the policy and return the mean, deviation, minimum and maximum of their returns."""
         if self.handle is None:
             device.configure(self.config.device, registry.is_native(self.config.env))
         handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
@@ -153,13 +170,13 @@ class Trainer(Answering):
         return Figures(figures | {"length_mean": float(played.lengths.mean())})
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy folder (safetensors and JSON)."""
+        """Write the policy to a folder (safetensors and JSON) and return its path."""
         policy, path = self.policy, Path(path)
         policy.save(path)
         return path
 
     def load(self, path: str | Path) -> Trainer:
-        """Use the policy of a run directory or of a saved policy folder."""
+        """Take the policy of a run directory or of a saved policy folder as this trainer's."""
         self._policy = load_policy(path)
         return self
 

@@ -1,4 +1,4 @@
-"""Stages, ramp, decay, epsilons and clearing, each at its boundaries."""
+"""Stages, ramp, decay and epsilons, each at its boundaries."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regimen.domains.empowerment.hyperparameters import NETS, STAGES, EmpowermentConfig
-from regimen.domains.empowerment.learner.schedule import Plan, decay_start, effective_beta, epsilon, oldest, rate
+from regimen.domains.empowerment.learner.schedule import Plan, decay_start, effective_beta, epsilon, rate
 
 C = EmpowermentConfig(
     warmup_v_h_e_steps=10,
@@ -99,18 +99,11 @@ def test_decay_never_begins_before_the_end_of_the_ramp():
     assert float(decay_start(replace(C, lr_constant_fraction=0.05), PLAN, TOTAL)) == 172
 
 
-def test_gradual_clearing_moves_from_the_first_row_to_the_end_of_warm_up():
-    c = replace(C, lr_constant_fraction=0.7)
-    assert [float(oldest(c, PLAN, t, TOTAL)) for t in (0, 71, 72)] == [0, 0, 0]
-    assert float(oldest(c, PLAN, 386, TOTAL)) == math.floor(72 * (386 - 72) / (700 - 72))
-    assert [float(oldest(c, PLAN, t, TOTAL)) for t in (700, 999)] == [72, 72]
-    assert float(oldest(replace(c, lr_constant_fraction=0.01), PLAN, 72, TOTAL)) == 72  # no time to be gradual
-
-
 def test_unknown_names_of_the_prior_system_are_answered():
     assert "does not" in (EmpowermentConfig.unknown("use_rnd") or "")
     assert "does not" in (EmpowermentConfig.unknown("mcts_num_simulations") or "")
-    assert "algo.buffer_clearing" in (EmpowermentConfig.unknown("gradual_buffer_clearing") or "")
+    assert "does not" in (EmpowermentConfig.unknown("gradual_buffer_clearing") or "")
+    assert "algo.source" in (EmpowermentConfig.unknown("state_sweep") or "")
     assert EmpowermentConfig.unknown("nonsense") is None
     for name in vars(EmpowermentConfig()):
         assert EmpowermentConfig.unknown(name) is None or name == "use_lookup_tables", name

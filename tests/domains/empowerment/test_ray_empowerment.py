@@ -26,13 +26,15 @@ pytestmark = [pytest.mark.usefixtures("compilation_cache"), pytest.mark.timeout(
 WORKERS, ENVS, EPISODES, HORIZON = 2, 16, 8, 3
 LEARN = {
     "use_lookup_tables": True,
-    "state_sweep": 0.0,
     "lr_v_h_e": 1.0,
+    "lr_x_h": 1.0,
     "lr_q_r": 1.0,
     "lr_decay": "constant",
     "epsilon_r_end": 1.0,
     "epsilon_h_end": 0.5,
     "warmup_v_h_e_steps": 200,
+    "warmup_x_h_steps": 200,
+    "training_steps_per_env_step": 1.0,
     "warmup_q_r_steps": 200,
     "beta_r_rampup_steps": 400,
     "v_h_e_target_update_interval": 20,

@@ -20,7 +20,8 @@ def test_every_choice_is_a_configuration_of_its_own(part):
     ]
     assert len(set(made)) == len(made)
     for algo in made:
-        assert algo.warmup_v_h_e_steps == 100 and algo.state_sweep == 0.0 and algo.x_h_use_network
+        assert algo.warmup_v_h_e_steps == 100 and algo.horizon == "6400 steps"
+        assert (algo.source == "experience" and algo.x_h_use_network) or part in ("source", "networks")
 
 
 def row(part, choice, seed, tv, diverged=False):

@@ -26,13 +26,15 @@ def test_the_numbers_by_hand():
     right |= {"x_h": np.ones((2, 1)), "v_h_e": np.full((2, 1, 2), 0.5)}
     learned = {"q_r": learned_q, "pi_r": policy(learned_q), "v_r": np.array([-4.4, -5.0]), "u_r": right["u_r"]}
     learned |= {"x_h": np.full((2, 1), 1.1), "v_h_e": np.full((2, 1, 2), 0.4)}
-    found = measure(LearnedAndExact(np.array([0, 1]), np.array([0, 1]), learned, right), beta_r=2.0)
+    visits = np.array([3.0, 1.0])
+    found = measure(LearnedAndExact(np.array([0, 1]), np.array([0, 1]), learned, right, visits), beta_r=2.0)
     assert found["v_r_start_error"] == pytest.approx(0.1) and found["v_r_error_mean"] == pytest.approx(0.05)
     assert found["q_r_error_max"] == pytest.approx(np.exp(0.2) - 1)
     assert found["log_ratio_max"] == pytest.approx(0.4)  # a common factor does not count, a ratio does
     assert found["log_ratio_rmse"] == pytest.approx(np.sqrt(4 * 0.4**2 / 12))
     tv = 0.5 * np.abs(learned["pi_r"] - right["pi_r"]).sum(1)
     assert tv[0] == pytest.approx(0) and found["tv_mean"] == pytest.approx(tv[1] / 2)
+    assert found["tv_visits"] == pytest.approx(tv[1] / 4)
     assert found["v_h_e_error_max"] == pytest.approx(0.1) and found["x_h_error_mean"] == pytest.approx(0.1)
 
 
@@ -44,8 +46,9 @@ def test_agreement_counts_only_where_there_is_a_gap():
 
 
 def test_a_run_is_validated(tmp_path, capsys):
-    settings = {"use_lookup_tables": True, "lr_v_h_e": 1.0, "lr_q_r": 1.0, "lr_decay": "constant"}
-    settings |= {"warmup_v_h_e_steps": 300, "warmup_q_r_steps": 300, "beta_r_rampup_steps": 300}
+    settings = {"use_lookup_tables": True, "lr_v_h_e": 1.0, "lr_x_h": 1.0, "lr_q_r": 1.0, "lr_decay": "constant"}
+    settings |= {f"warmup_{name}_steps": 300 for name in ("v_h_e", "x_h", "q_r")} | {"beta_r_rampup_steps": 300}
+    settings |= {"training_steps_per_env_step": 1.0}
     run = tmp_path / "run"
     options = {"eval": {"every": "never"}, "rollout": {"steps": 256, "num_envs": 16}, "track": False}
     regimen.train("world/tiny3", algo="empowerment", total_steps=2048, out=str(run), **options, **settings)

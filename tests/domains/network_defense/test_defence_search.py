@@ -21,6 +21,7 @@ from regimen.errors import ConfigError, UsageError
 from regimen.experiments.search import api
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options, Search
+from regimen.experiments.search.race import Race, RaceOptions
 from regimen.experiments.search.store import Store
 
 TINY = {"max_episode_steps": 12}
@@ -73,6 +74,46 @@ def test_it_is_the_environment_with_that_order(trial):
         a, b = (env.step(jax.random.fold_in(key, t), s[0], action) for env, s in ((plain, a), (ordered, b)))
         np.testing.assert_array_equal(a[1].obs, b[1].obs)
         np.testing.assert_array_equal(a[1].reward, b[1].reward)
+
+
+def test_a_shared_policy_is_trained_on_its_candidates_only(trial):
+    env = trial.env_of_all((1, 4), trial.program(-1).handle.native)
+    drawn = [int(env.reset(jax.random.key(i))[0].workflow) for i in range(40)]
+    wanted = {SPACE.values[c].index for c in (1, 4)}
+    assert set(drawn) == wanted and 10 < drawn.count(min(wanted)) < 30
+    key = jax.random.key(7)  # all orders meet the same chances
+    one, other = (trial.env_of(c, trial.program(c).handle.native).reset(key)[0] for c in (1, 4))
+    assert jax.tree.map(int, one.red) == jax.tree.map(int, other.red)
+
+
+RACE = RaceOptions(
+    budget=400,
+    warm_up=16,
+    check_every=8,
+    check_episodes=4,
+    eval_episodes=40,
+    finalists=2,
+    gate=Gate(0.01, min_events=0),
+)
+
+
+def test_policies_of_a_race_differ_and_go_on_exactly(trial, tmp_path):
+    api.run(SPACE, trial, RACE, tmp_path / "whole", names=WORKFLOW_NAMES, plots=False)
+    looks = iter(range(1000))
+    part = Race(SPACE, trial, RACE, Store(tmp_path / "part", WORKFLOW_NAMES), stop_requested=lambda: next(looks) >= 9)
+    assert not part.run()
+    trial.start(4, None, 99)  # whatever the program did meanwhile
+    done = api.run(SPACE, trial, RACE, tmp_path / "part", names=WORKFLOW_NAMES, plots=False)
+    for name in ("search.csv", "spending.csv"):
+        assert (tmp_path / "part" / name).read_text() == (tmp_path / "whole" / name).read_text()
+    first, second = (done.search.store.policy(f"policy-{k}") for k in (0, 1))
+    assert any((first[n] != second[n]).any() for n in first if "params" in n)
+    assert done.search.looks[0].value[0][0] != done.search.looks[0].value[0][1]
+    policy = regimen.load_policy(tmp_path / "part")
+    assert policy.meta["env_args"]["workflow"] == done.best
+    rows = list(csv.DictReader((tmp_path / "part" / "search.csv").read_text().splitlines()))
+    assert {"workflow", "reward", "compliance", "policy_1", "policy_2"} <= set(rows[0])
+    assert all(Workflow.parse(r["order"]).name == r["workflow"] for r in rows)
 
 
 def test_training_follows_from_where_it_starts(trial):
@@ -165,11 +206,18 @@ def test_methods_compared(trial, tmp_path):
     [
         (["--gate", "0"], 3, "gate: 0 is out of range"),
         (["--gate", "1.5"], 3, "gate: 1.5 is out of range"),
-        (["--budget", "50", "--preset", "quick"], 3, "too few for one candidate"),
-        (["--preset", "quick", "--check-every", "10"], 3, "less than one update (25 episodes)"),
-        (["--preset", "quick", "--check-episodes", "10"], 3, "can never meet a gate of 0.95"),
+        (["--budget", "50", "--preset", "quick"], 3, "50 episodes are too few, the least is 560"),
+        (["--budget", "50", "--preset", "quick", "--inherit", "start"], 3, "too few for one candidate"),
+        (["--preset", "quick", "--check-every", "10"], 3, "at least one update (25 episodes)"),
+        (["--preset", "quick", "--check-every", "10", "--inherit", "start"], 3, "less than one update (25 episodes)"),
+        (["--preset", "quick", "--check-episodes", "10", "--inherit", "nearest"], 3, "can never meet a gate of 0.95"),
+        (["--policies", "1"], 3, "--policies: 1 is too small"),
+        (["--policies", "3", "--inherit", "start"], 2, "--policies is for orders that share their training"),
+        (["--inherit", "shared", "--patience", "3"], 2, "--patience is for orders that are trained one by one"),
+        (["--method", "race", "--inherit", "start"], 2, "leave out --inherit start"),
         (["--preset", "quick", "--eval-episodes", "50"], 3, "--eval-episodes: 50 can never meet a gate of 0.95"),
-        (["--preset", "quick", "--warm-up", "10"], 3, "--warm-up: 10 is less than one update"),
+        (["--preset", "quick", "--warm-up", "10"], 3, "--warm-up: 10 is too small"),
+        (["--preset", "quick", "--warm-up", "10", "--inherit", "start"], 3, "--warm-up: 10 is less than one update"),
         (["--compare", "--method", "gp"], 2, "leave out --method gp"),
         (["--preset", "quick", "--env.modee", "fixed"], 3, "modee"),
         (["--max-episodes-per-workflow", "0", "--preset", "quick"], 3, "name a policy with --init-from"),

@@ -15,7 +15,7 @@ class APPOConfig(IMPALAConfig):
     clip_eps: Positive = 0.2
     """The ratio to the target policy is clipped to [1 - clip_eps, 1 + clip_eps]."""
     is_clip: AtLeastOne = 2.0
-    """The ratio of the policy that acted over the target policy is clipped here."""
+    """Largest ratio of the policy that acted to the target policy."""
     target_every: Natural = 1
     """Updates between copies of the policy to the target policy."""
     epochs: Natural = 2

@@ -28,7 +28,7 @@ class BCConfig:
     normalize_obs: bool = True
     """Shift and scale observations by the statistics of the data, saved with the policy."""
     behaviour_steps: Natural = 10000
-    """Env steps of the run that collects data where none is given."""
+    """Env steps of the run that collects data if none is given."""
 
 
 ENTRY = AlgorithmEntry(

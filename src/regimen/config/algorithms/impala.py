@@ -32,21 +32,23 @@ class IMPALAConfig:
     trace_lambda: Fraction = 1.0
     """Trace decay of V-trace's targets, as `gae_lambda` is of PPO's."""
     correction: Literal["vtrace", "none"] = "vtrace"
-    """What is done about batches of an older policy; `none` learns as if they were of the current one, to compare."""
+    """How batches of an older policy are corrected; `none` learns as if they came from the current one, for
+    comparison."""
     rho_clip: Positive = 1.0
-    """Importance weights of the values are clipped here: what the critic converges to is the value of a policy between
-    the one that acted and the current one."""
+    """Importance weights of the values are clipped at this: the critic converges to the value of a policy between the
+    one that acted and the current one."""
     c_clip: Positive = 1.0
-    """Importance weights along the trace are clipped here: less variance, slower correction."""
+    """Importance weights along the trace are clipped at this: lower values give less variance and a slower
+    correction."""
     pg_rho_clip: Positive = 1.0
-    """Importance weights of the policy gradient are clipped here. Where that cuts off much, subtracting a mean from the
+    """Importance weights of the policy gradient are clipped at this. If that cuts off much, subtracting a mean from the
     advantages biases the gradient."""
     max_lag: Whole = 16
-    """Batches of a policy more updates old than this are dropped, and counted."""
+    """Batches whose policy is more updates old than this are dropped and counted."""
     minibatch_size: Natural = 512
     """Env steps per gradient step; more than the batch holds means the full batch."""
     sequence_length: Natural = 16
-    """With `network.memory`, steps of the sequences that minibatches consist of; gradients reach back that far."""
+    """With `network.memory`, the length of the sequences in a minibatch; gradients reach back that far."""
     vf_coef: NotNegative = 0.5
     """Weight of the value loss."""
     max_grad_norm: NotNegative = 1.0
@@ -62,8 +64,8 @@ class IMPALAConfig:
     state_std: bool = False
     """Let the deviation of continuous actions depend on the observation."""
     bounded: Literal["auto", "clip", "tanh"] = "auto"
-    """How continuous actions meet their bounds: clipped on their way to the environment, or squashed by tanh with its
-    change of variables in the density. auto: tanh in hybrid spaces, clip elsewhere."""
+    """How continuous actions are kept within their bounds: clipped before they are sent to the environment, or squashed
+    by tanh, which the density accounts for. auto is tanh in hybrid spaces and clip elsewhere."""
     reward: RewardConfig = field(default_factory=lambda: RewardConfig(heads=False))
 
 

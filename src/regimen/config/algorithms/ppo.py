@@ -12,29 +12,31 @@ class RewardConfig:
     """Rewards with named components; without effect where there is one."""
 
     heads: bool = True
-    """One critic head, and advantages of its own, for each component; else only their sum is learned from."""
+    """Give each component a critic output and advantages of its own; otherwise only their sum is learned from."""
     scale: Literal["none", "return_std", "episode_sum"] = "return_std"
-    """Across episodes: bring components to a like scale by the running deviation of their discounted return, or of
-    their episode sums, relative to the median component, within 0.1 to 10. With fixed weights only critics see it."""
+    """Bring components to one scale by the running deviation of their discounted return, or of their episode sums,
+    relative to the median component, by factors of 0.1 to 10. With fixed weights only the critics see it."""
     warmup: Whole = 10
     """Episodes before `scale` begins."""
     norm: Literal["none", "zscore", "minmax", "adaptive"] = "none"
-    """Standardise each component. Weights then weigh standardised components."""
+    """How the advantages of each component are standardised. The weights then apply to standardised components."""
     norm_over: Literal["batch", "episode"] = "batch"
-    """`batch`: advantages over the whole batch. `episode`: rewards within each episode, which removes what tells good
-    episodes from bad ones; for comparison."""
+    """`batch` standardises advantages over the whole batch. `episode` standardises rewards within each episode, which
+    removes what distinguishes good episodes from bad ones; it is for comparison."""
     weighting: Literal["fixed", "uniform", "learned"] = "fixed"
     """How components are weighed: by `weights` in the reward's own units, all alike after scaling, or learned."""
     weights: str = ""
-    """`goal=1 effort=0.2`; components not named weigh 1. Where `weighting` is learned, its start and its anchor."""
+    """Such as `goal=1 effort=0.2`; components that are not named have weight 1. Learned weights start there and are
+    pulled towards it."""
     task: str = ""
-    """Components that are the true task (`goal`, `goal,safety`), whose return learned weights serve; by default all."""
+    """Components that are the true task (`goal`, `goal,safety`), whose return learned weights should increase; by
+    default all."""
     attention: bool = True
     """Let learned weights depend on the magnitudes of the components' advantages."""
     weight_lr: NotNegative = 0.05
     """Learning rate of learned weights."""
     weight_reg: NotNegative = 0.001
-    """Pull of learned weights towards `weights`."""
+    """Strength of the pull of learned weights towards `weights`."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,13 @@ class PPOConfig:
     ent_continuous: NotNegative = 1.0
     """Factor of the entropy bonus for continuous dimensions."""
     ent_floor_discrete: float | None = None
-    """In states where the mean entropy of a discrete part's choices is below this many nats, the shortfall is added to
-    the loss; off when not set."""
+    """If the mean entropy of a discrete part's choices in a state is below this many nats, the difference is added to
+    the loss; off if not set."""
     ent_floor_continuous: float | None = None
-    """The same for continuous dimensions, in nats per dimension in units of half its range (uniform: 0.69)."""
+    """The same for continuous dimensions, in nats per dimension, measured in units of half its range; a uniform number
+    has 0.69."""
     ent_floor_coef: NotNegative = 1.0
-    """Weight of the shortfall."""
+    """Weight of the difference to the entropy floors in the loss."""
     horizon: Period | None = None
     """Length of the schedules (`100000 steps`, `500 updates`, `1000 episodes`); by default the budget at the first
     start. It is saved with the run and a resume with a larger budget does not change it."""
@@ -87,19 +90,20 @@ class PPOConfig:
     minibatch_size: Natural = 64
     """Env steps per gradient step; more than the batch holds means the full batch."""
     micro_batch_size: Natural | None = None
-    """Split each minibatch into pieces of this size and add up their gradients: less memory, the same step."""
+    """Split each minibatch into pieces of this size and add up their gradients: the same step with less memory."""
     sequence_length: Natural = 16
-    """With `network.memory`, steps of the sequences that minibatches consist of; gradients reach back that far."""
+    """With `network.memory`, the length of the sequences in a minibatch; gradients reach back that far."""
     vf_coef: NotNegative = 0.5
     """Weight of the value loss."""
     vf_clip: Positive | None = None
-    """Keep new values within this absolute distance of the old ones in the value loss; off when not set."""
+    """Largest distance between new and old values in the value loss; off if not set."""
     max_grad_norm: NotNegative = 0.5
     """Gradients are scaled down to this global norm; 0 turns it off."""
     target_kl: Positive | None = None
     """Skip the rest of an update's epochs once the approximate KL to the rollout policy passes 1.5 times this."""
     kl_coef: NotNegative = 0.0
-    """Initial weight of a KL penalty beside clipping; it adapts to hold the KL near `kl_target`. 0 turns it off."""
+    """Initial weight of a KL penalty in addition to clipping; it adapts to hold the KL near `kl_target`. 0 turns it
+    off."""
     kl_target: Positive = 0.01
     """KL per update that the adaptive penalty aims at."""
     normalize_advantage: bool = True
@@ -113,15 +117,15 @@ class PPOConfig:
     state_std: bool = False
     """Let the deviation of continuous actions depend on the observation."""
     bounded: Literal["auto", "clip", "tanh"] = "auto"
-    """How continuous actions meet their bounds: clipped on their way to the environment, or squashed by tanh with its
-    change of variables in the density. auto: tanh in hybrid spaces, clip elsewhere."""
+    """How continuous actions are kept within their bounds: clipped before they are sent to the environment, or squashed
+    by tanh, which the density accounts for. auto is tanh in hybrid spaces and clip elsewhere."""
     ratio: Literal["joint", "per_leaf", "per_element"] = "joint"
-    """What is clipped in an action of several parts: one ratio of the whole action, one for each part, or one for each
-    element (a node of a graph with all its parameters), whose number then does not matter."""
+    """What is clipped if an action has several parts: one ratio of the whole action, one for each part, or one for each
+    element (such as a node of a graph with all its parameters), so that their number does not matter."""
     balance_gradients: bool = False
-    """In hybrid spaces, scale the gradients of discrete and continuous heads to like running norms."""
+    """In hybrid spaces, scale the gradients of the discrete and the continuous head to equal norms."""
     balance_warmup: Whole = 100
-    """Gradient steps before that begins."""
+    """Gradient steps before the balance of gradients begins."""
     reward: RewardConfig = field(default_factory=RewardConfig)
 
 

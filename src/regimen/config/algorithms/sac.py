@@ -12,7 +12,7 @@ class SACConfig:
     """Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     lr: Positive = 3e-4
-    """Adam's learning rate of the policy, and of what has none of its own."""
+    """Adam's learning rate of the policy, and of critics and temperatures that have none of their own."""
     critic_lr: Positive | None = None
     """Learning rate of the critics; by default `lr`."""
     alpha_lr: Positive | None = None
@@ -20,29 +20,29 @@ class SACConfig:
     gamma: Fraction = 0.99
     """Discount per step."""
     tau: Fraction = 0.005
-    """Share of the critics that goes into the slow ones at each gradient step."""
+    """Share by which the slow critics move towards the critics at each gradient step."""
     batch_size: Natural = 256
     """Transitions per gradient step."""
     buffer_size: Natural = 1_000_000
     """Transitions kept; rounded up to whole rollouts."""
     update_ratio: NotNegative = 1.0
-    """Gradient steps per env step; fractions add up."""
+    """Gradient steps per env step; fractions are carried over."""
     learning_starts: Whole = 1000
-    """Env steps with uniformly random actions before learning begins; they are kept."""
+    """Env steps with uniformly random actions before learning begins; they are stored in the replay."""
     n_step: Natural = 1
     """Steps of reward before bootstrapping; fewer at the end of an episode and near the newest row."""
     policy_delay: Natural = 1
     """Gradient steps of the critics for each one of policy and temperatures."""
     alpha: Positive = 1.0
-    """Temperature at the start, or for ever where `learn_alpha` is off."""
+    """Temperature at the start, or always if `learn_alpha` is off."""
     learn_alpha: bool = True
-    """Let the temperature of each part of an action hold its entropy at the target."""
+    """Adapt the temperature of each part of an action so that its entropy stays at the target."""
     target_entropy_continuous: Annotated[float, Range(-20, 0.69)] = -1.0
-    """Nats per continuous dimension, in units of half its range (uniform: 0.69)."""
+    """Target entropy in nats per continuous dimension, in units of half its range; a uniform number has 0.69."""
     target_entropy_discrete: Fraction = 0.3
-    """Share of the entropy of a uniform choice among the options allowed."""
+    """Target entropy as a share of that of a uniform choice among the allowed options."""
     exact_choices: Natural = 64
-    """Joint discrete choices up to which expectations over them are exact; beyond, one is sampled."""
+    """Number of joint discrete choices up to which expectations over them are exact; beyond it, one is sampled."""
     exploration: Literal["white", "pink"] = "white"
     """Noise of continuous actions in training: independent from step to step, or correlated with power 1 / f."""
     max_grad_norm: NotNegative = 0.0

@@ -44,40 +44,40 @@ class Airspace(NativeEnv):
     """A scenario, or many of them, with two forms each of observation and reward."""
 
     scenario: str = "head_on"
-    """One of the 14 names, a path to a JSON file, mixed (one of the 14 per episode), or random (the generator)."""
+    """One of the 14 names, a path to a JSON file, mixed (one of the 14 per episode), or random (generates one)."""
     observation: str = "clean"
-    """clean; set: all others, a row for each, instead of `neighbors` of them; or compat: 18 values as an earlier system
-    had them."""
+    """clean; set, which observes all other aircraft instead of `neighbors` of them, each as a row; or compat, the 18
+    values of an earlier system."""
     reward: str = "clean"
-    """clean, or compat, with its rules: finished aircraft fly on, everything is checked every 10 s only."""
+    """clean, or compat, under whose rules finished aircraft fly on and everything is checked only every 10 s."""
     neighbors: int = 3
-    """Others that an aircraft sees, the most threatening ones (compat: the nearest)."""
+    """How many other aircraft an aircraft observes: the most threatening ones (compat: the nearest)."""
     max_episode_steps: int = 150
     """Decisions of 10 s before an episode is cut short."""
     fly_on: bool = False
-    """clean: aircraft that reached their waypoint stay in the others' way, as they do in compat."""
+    """clean: aircraft that have reached their waypoint can still lose separation, as they can in compat."""
     snap: bool = False
-    """Read an action within the dead-band, which commands nothing, as none: then it also costs nothing."""
+    """Treat an action that is too small to command anything as no action, so that it does not cost anything either."""
     action_delay: int = 0
-    """Decisions between an action and its command, besides the scenario's own."""
+    """Decisions between an action and its command, in addition to the delay of the scenario."""
     separation_nm: float = 5.0
     """NM that aircraft must stay apart: below it separation is lost."""
     collision_nm: float = 3.0
-    """NM below which the tables of episodes flag a collision; nothing is paid for it."""
+    """NM below which the tables of episodes report a collision; the reward does not use it."""
     aircraft: int = 4
-    """random: most aircraft of an episode, at least 2."""
+    """random: the largest number of aircraft in an episode, at least 2."""
     min_aircraft: int = 2
-    """random: fewest."""
+    """random: the smallest number of aircraft in an episode."""
     family: str = "any"
     """random: any, or one of chase, cross, streams, merge, head_on, free, sector."""
     spacing: float = 8.0
-    """random, sector: how far aircraft are apart, NM: each has a disc of this radius on average."""
+    """random, sector: distance between aircraft, NM: on average each has a disc of this radius."""
     rotate: bool = True
     """random: turn and mirror the whole scene."""
     types: bool = False
     """random: draw aircraft types; off: all are A320."""
     gamma: float = 0.995
-    """Discount of the clean shaping; the learner's, or the shaping changes what is best."""
+    """Discount of the clean shaping. It must be the learner's, or the shaping changes which policy is best."""
     position_jitter: float = 0.0
     """Starts move north and east by up to this, NM; never to within 5.1 NM of another."""
     heading_jitter: float = 0.0
@@ -87,29 +87,29 @@ class Airspace(NativeEnv):
     wind: float = 0.0
     """Strongest uniform wind of an episode, kt, added to the scenario's."""
     speed_spread: float = 25.0
-    """random: speeds are 250 kt give or take up to this."""
+    """random: speeds differ from 250 kt by at most this, kt."""
     angle_low: float = 20.0
     """random, free: smallest angle between the tracks of two in conflict, deg."""
     angle_high: float = 180.0
-    """Largest."""
+    """random, free: largest angle between the tracks of two in conflict, deg."""
     distance_low: float = 0.0
     """random, free: smallest distance at the closest approach, NM."""
     distance_high: float = 5.0
-    """Largest."""
+    """random, free: largest distance at the closest approach, NM."""
     time_low: float = 100.0
     """random, free: shortest time to the closest approach, s."""
     time_high: float = 400.0
-    """Longest."""
+    """random, free: longest time to the closest approach, s."""
     progress_reward: float = 0.1
     """progress: per NM closer to the waypoint."""
     reach_reward: float = 5.0
-    """reach: once."""
+    """reach: paid once, at the waypoint."""
     entry_penalty: float = 5.0
-    """violate_entry: when separation is lost."""
+    """violate_entry: paid when separation is lost."""
     depth_penalty: float = 2.0
     """violate_step: per decision, times the depth: 1 at 0 NM, 0 at 5 NM plus margin."""
     margin: float = 0.5
-    """violate_step: NM beyond 5 from which it is paid, so that a policy does not fly along the edge."""
+    """violate_step: NM beyond 5 at which it begins to be paid, so that a policy does not fly along the edge."""
     action_cost: float = 0.01
     """act_cost: per unit of heading and speed action."""
     time_cost: float = 0.01

@@ -146,14 +146,22 @@ def observe_traffic(
     center: tuple[float, float] | None = None,
     before: tuple[Numbers, Numbers] | None = None,
 ) -> PyTree:
-    """What each of N aircraft observes: [N, D], or of a set a dictionary, for `policy.act_batch`.
+    """What each of N aircraft observes, for `policy.act_batch`: an array [N, D], or a dictionary for a set encoder.
 
-    `lat`, `lon` and `heading` (true) are in degrees, `speed` is calibrated (CAS) in kt, `waypoint` [N, 2] latitude and
-    longitude, `altitude` in ft, `kind` a type or one for each, `wind` the motion of the air (north, east) in kt.
-    `finished` says who has reached its waypoint, `decision` how many decisions of 10 s were taken: policies know how
-    much time is left. `like` is the policy that will act, or an environment. `center` is that of the map, by default
-    the middle of the aircraft. Only the `compat` observation needs `before`, the latitudes and longitudes one decision
-    earlier.
+    Args:
+        lat: latitudes [N] in degrees.
+        lon: longitudes [N] in degrees.
+        heading: true headings [N] in degrees.
+        speed: calibrated air speeds (CAS) [N] in kt.
+        waypoint: latitudes and longitudes of the waypoints [N, 2].
+        altitude: in ft.
+        kind: a type of aircraft, or one for each.
+        finished: who has reached its waypoint.
+        wind: motion of the air (north, east) in kt.
+        decision: how many decisions of 10 s were taken; policies know how much time is left.
+        like: the policy that will act, or an environment.
+        center: the middle of the map; by default that of the aircraft.
+        before: latitudes and longitudes one decision earlier, which only the `compat` observation needs.
     """
     env, room = settings(like)
     if not 0 <= decision <= env.max_episode_steps:
@@ -183,9 +191,15 @@ def commands(
     *,
     kind: Kinds = "A320",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Heading (deg, true) and speed (kt CAS) that actions [N, 2] command from the present ones [N]: the way back.
+    """The headings (deg, true) and speeds (kt CAS) that actions command: the way back from `observe`.
 
     A change below 3 deg or 3 kt commands nothing, and a speed stays in the type's envelope.
+
+    Args:
+        heading: the present true headings [N] in degrees.
+        speed: the present calibrated air speeds [N] in kt.
+        action: what the policy decided [N, 2].
+        kind: a type of aircraft, or one for each.
     """
     headings, speeds = np.atleast_1d(np.asarray(heading, np.float32)), np.atleast_1d(np.asarray(speed, np.float32))
     kinds = [kind] * len(headings) if isinstance(kind, str) else list(kind)

@@ -75,7 +75,7 @@ DOMAIN = Domain(
             "each documented choice of learning human power, against the exact values",
             "regimen.domains.empowerment.verbs:EmpowermentArgs",
             "regimen.domains.empowerment.study",
-            "regimen study empowerment world/corr5 --parts ramp,clearing --seeds 3",
+            "regimen study empowerment world/corr5 --parts ramp,source --seeds 3",
         )
     },
     functions={

@@ -23,9 +23,15 @@ def solve(
     limit: int = LIMIT,
     **theory: Any,
 ) -> Solution:
-    """The exact solution of a world: `regimen.empowerment.solve("world/way1x5", beta_r=5)`.
+    """Solve a world exactly and return all values and the robot's policy: `solve("world/way1x5", beta_r=5)`.
 
-    `world` is a name, a map file, `module:factory` or a `World`. `stationary` solves it without a time limit."""
+    Args:
+        world: a name, a map file, `module:factory` or a `World`.
+        stationary: whether to solve it without a time limit.
+        env_args: settings of the world.
+        limit: the largest number of states that is enumerated.
+        **theory: parameters of the theory, such as `beta_r`, `gamma_h`, `zeta`, `xi`, `eta`.
+    """
     names = Theory.__dataclass_fields__
     for name in theory:
         if name not in names:

@@ -28,39 +28,39 @@ class EmpowermentConfig(Equations):
     """How humans are believed to act: as the world's own `prior` says, or solved for first (phase 1) against the worst,
     the best or the average robot. The latter needs a world that can be enumerated."""
     beta_h: str = "10"
-    """Inverse temperature of a prior that is solved for; a number or `inf`. The heuristic prior's is the world's
+    """Inverse temperature of a prior that is solved for; a number or `inf`. The heuristic prior has the world's
     (`env.beta_h`)."""
 
     # exploration
     epsilon_r_start: Fraction = 1.0
     """Share of uniformly random robot actions at the start."""
-    epsilon_r_end: Fraction = 0.01
-    """The same at the end of `epsilon_r_decay_steps`, and after."""
+    epsilon_r_end: Fraction = 0.3
+    """Share of uniformly random robot actions at the end of `epsilon_r_decay_steps`, and after it."""
     epsilon_r_decay_steps: Whole = 10_000
-    """Steps over which it falls, linearly."""
+    """Steps over which the share of random robot actions falls, linearly."""
     epsilon_h_start: Fraction = 1.0
     """Share of uniformly random human actions at the start. What is learned does not depend on it."""
-    epsilon_h_end: Fraction = 0.01
-    """The same at the end of `epsilon_h_decay_steps`, and after."""
+    epsilon_h_end: Fraction = 0.3
+    """Share of uniformly random human actions at the end of `epsilon_h_decay_steps`, and after it."""
     epsilon_h_decay_steps: Whole = 10_000
-    """Steps over which it falls, linearly."""
+    """Steps over which the share of random human actions falls, linearly."""
     goal_resample_prob: Fraction = 0.01
-    """Chance per step that all goals are drawn anew; one that is attained always is."""
-    state_sweep: Fraction = 0.0
-    """Share of each batch that is drawn uniformly from all reachable states and times, instead of from the replay.
-    Where a world is not enumerated (`table_limit`) all of it is drawn from the replay, and the log says so."""
+    """Chance per step that all goals are drawn again; a goal that is attained always is."""
+    source: Literal["experience", "sweep"] = "experience"
+    """Where the rows come from: from what agents have visited, or uniformly from all reachable states and times of a
+    world that can be enumerated (`table_limit`)."""
 
     # learning rates
-    lr_v_h_e: Positive = 1e-3
+    lr_v_h_e: Positive = 2e-3
     """Adam's learning rate of V_h^e; of a lookup table, the step towards its target."""
-    lr_x_h: Positive = 1e-4
-    """Of X_h."""
-    lr_u_r: Positive = 1e-4
-    """Of U_r."""
-    lr_q_r: Positive = 1e-4
-    """Of Q_r."""
-    lr_v_r: Positive = 1e-4
-    """Of V_r."""
+    lr_x_h: Positive = 2e-3
+    """Adam's learning rate of X_h; of a lookup table, the step towards its target."""
+    lr_u_r: Positive = 2e-3
+    """Adam's learning rate of U_r; of a lookup table, the step towards its target."""
+    lr_q_r: Positive = 2e-3
+    """Adam's learning rate of Q_r; of a lookup table, the step towards its target."""
+    lr_v_r: Positive = 2e-3
+    """Adam's learning rate of V_r; of a lookup table, the step towards its target."""
     lr_decay: Literal["constant", "seed_sqrt", "sqrt", "inverse", "cosine"] = "inverse"
     """After the ramp and `lr_constant_fraction` of training, whose end is t0: none, 1 / sqrt(t - t1 + 1) with t1 the
     end of the ramp, sqrt(t0 / t), t0 / t, or half a cosine down to 0."""
@@ -68,73 +68,66 @@ class EmpowermentConfig(Equations):
     """Share of all steps before the decay begins (not of `seed_sqrt`, which begins at the end of the ramp)."""
 
     # stages
-    warmup_v_h_e_steps: Whole = 10_000
+    warmup_v_h_e_steps: Whole = 2_000
     """Steps of stage 0, in which only V_h^e learns."""
-    warmup_x_h_steps: Whole = 10_000
-    """Steps of stage 1, in which X_h joins. 0 counts for a network that is not used, whatever is set."""
-    warmup_u_r_steps: Whole = 5_000
+    warmup_x_h_steps: Whole = 2_000
+    """Steps of stage 1, in which X_h joins. A network that is not used has no stage."""
+    warmup_u_r_steps: Whole = 2_000
     """Steps of stage 2, in which U_r joins."""
-    warmup_q_r_steps: Whole = 10_000
+    warmup_q_r_steps: Whole = 2_000
     """Steps of stage 3, in which Q_r joins."""
-    warmup_v_r_steps: Whole = 5_000
+    warmup_v_r_steps: Whole = 2_000
     """Steps of stage 4, in which V_r joins."""
-    beta_r_rampup_steps: Whole = 20_000
+    beta_r_rampup_steps: Whole = 4_000
     """Steps of stage 5, in which the effective beta_r rises from 0; then comes stage 6, full training."""
     beta_r_ramp: Literal["sigmoid", "linear"] = "sigmoid"
-    """Its form; both are exactly 0 at the start of the ramp and beta_r at its end."""
+    """Shape of the rise of beta_r; each is exactly 0 at the start of the ramp and beta_r at its end."""
     schedule_unit: Literal["training_steps", "env_steps"] = "training_steps"
-    """What stages, epsilons, the ramp, decays and the clearing of the replay count."""
+    """What stages, epsilons, the ramp and decays count."""
     num_training_steps: Natural | None = None
-    """Length of training, which decays and gradual clearing refer to; by default the budget."""
+    """Length of training, which decays refer to; by default the budget."""
     horizon: Period | None = None
     """The budget at the first start; saved with the run."""
 
     # target copies
     v_h_e_target_update_interval: Natural = 100
-    """Training steps between copies of V_h^e to its target network; 1 is as good as none."""
+    """Training steps between copies of V_h^e to its target network; 1 is as good as no target network."""
     x_h_target_update_interval: Natural = 100
-    """Of X_h."""
+    """Training steps between copies of X_h to its target network; 1 is as good as no target network."""
     u_r_target_update_interval: Natural = 100
-    """Of U_r."""
+    """Training steps between copies of U_r to its target network; 1 is as good as no target network."""
     q_r_target_update_interval: Natural = 100
-    """Of Q_r, which acting uses too."""
+    """Training steps between copies of Q_r to its target network, which acting uses as well."""
     v_r_target_update_interval: Natural = 100
-    """Of V_r."""
+    """Training steps between copies of V_r to its target network; 1 is as good as no target network."""
 
     # replay and batches
     buffer_size: Natural = 100_000
-    """Transitions kept; rounded up to whole rollouts."""
+    """Visited states with time that are kept, each once; or, if targets are observed, transitions, rounded up to whole
+    rollouts."""
     batch_size: Natural = 64
     """Rows per training step."""
-    x_h_batch_size: Natural | None = None
-    """Rows for X_h, more of which reduce the variance of sampled goals; by default `batch_size`."""
-    buffer_clearing: Literal["none", "hard", "gradual"] = "gradual"
-    """Forget what was collected in warm-up: never, all at once where the ramp and full training begin, or by age."""
     training_steps_per_env_step: Positive = 1.0
     """Training steps for each env step; fractions add up."""
     steps_per_episode: Natural | None = None
     """Steps of an episode. Must be the world's own `max_episode_steps`, which is the default."""
-    u_r_sample_humans: Natural | None = None
-    """Humans drawn for each row's target of U_r; all when not set."""
-    x_h_sample_humans: Natural | None = None
-    """Humans drawn for each row's target of X_h; all when not set."""
 
     # targets
     use_model_based_targets: bool = True
     """Expectations over actions, outcomes and goals by the world's `outcomes`; else from the transitions observed, with
-    weights for what exploration did, and goals drawn anew. A world that is only a sampler always does the latter."""
+    weights for what exploration did. A world that is only a sampler always does the latter."""
     exact_limit: Natural = 4096
     """Joint human actions times outcomes up to which expectations are exact; beyond, others' actions are drawn."""
     human_samples: Natural = 4
-    """Draws of the other humans' actions then."""
+    """How often the other humans' actions are drawn if they are not enumerated (`exact_limit`)."""
     table_limit: Natural = 20_000
     """Reachable states up to which a world is enumerated before training: targets are then looked up. Fewer where
     there are more than 200 joint actions."""
     loss: Literal["mse", "huber"] = "mse"
-    """Of every network. Huber's is not minimal at the mean: it biases sampled targets."""
+    """Loss of every network. Huber's loss is not minimal at the mean, so it biases sampled targets."""
     loss_space: Literal["auto", "log", "value"] = "auto"
-    """Errors of Q_r, V_r and U_r: of their logarithms, which is right for exact targets, or relative to their size,
-    which is right for all. auto: log where targets are exact."""
+    """Errors of X_h, U_r, Q_r and V_r: of their logarithms, which is right for exact targets, or relative to their
+    size, which is right for all. auto: log where targets are exact."""
     q_r_output: Literal["log", "softplus", "z"] = "log"
     """How Q_r and V_r come out of a network with output o: -exp(o), -softplus(o), or -sigmoid(o)^(-eta xi)."""
 
@@ -142,49 +135,46 @@ class EmpowermentConfig(Equations):
     v_h_e_weight_decay: NotNegative = 0.0
     """L2 penalty of V_h^e, in its gradient."""
     x_h_weight_decay: NotNegative = 0.0
-    """Of X_h."""
+    """L2 penalty of X_h, in its gradient."""
     u_r_weight_decay: NotNegative = 0.0
-    """Of U_r."""
+    """L2 penalty of U_r, in its gradient."""
     q_r_weight_decay: NotNegative = 0.0
-    """Of Q_r."""
+    """L2 penalty of Q_r, in its gradient."""
     v_r_weight_decay: NotNegative = 0.0
-    """Of V_r."""
+    """L2 penalty of V_r, in its gradient."""
     v_h_e_grad_clip: NotNegative = 10.0
     """Gradients of V_h^e are scaled down to this norm; 0 turns it off."""
     x_h_grad_clip: NotNegative = 10.0
-    """Of X_h."""
+    """Gradients of X_h are scaled down to this norm; 0 turns it off."""
     u_r_grad_clip: NotNegative = 10.0
-    """Of U_r."""
+    """Gradients of U_r are scaled down to this norm; 0 turns it off."""
     q_r_grad_clip: NotNegative = 10.0
-    """Of Q_r."""
+    """Gradients of Q_r are scaled down to this norm; 0 turns it off."""
     v_r_grad_clip: NotNegative = 10.0
-    """Of V_r."""
-    grad_clip_reference_lr: Positive | None = None
-    """Scale clips with their network's learning rate: at this rate they are as set, at half of it half. By default they
-    stay as they are."""
+    """Gradients of V_r are scaled down to this norm; 0 turns it off."""
     v_h_e_dropout: Annotated[float, Range(0, 0.99)] = 0.0
     """Share of hidden units that are dropped in training V_h^e."""
     x_h_dropout: Annotated[float, Range(0, 0.99)] = 0.0
-    """Of X_h."""
+    """Share of hidden units that are dropped in training X_h."""
     u_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
-    """Of U_r."""
+    """Share of hidden units that are dropped in training U_r."""
     q_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
-    """Of Q_r."""
+    """Share of hidden units that are dropped in training Q_r."""
     v_r_dropout: Annotated[float, Range(0, 0.99)] = 0.0
-    """Of V_r."""
+    """Share of hidden units that are dropped in training V_r."""
 
     # networks
     x_h_use_network: bool = True
-    """Learn X_h; else it is computed from V_h^e."""
+    """Learn X_h with a network; otherwise it is computed from V_h^e."""
     u_r_use_network: bool = False
-    """Learn U_r; else it is computed from X_h."""
+    """Learn U_r with a network; otherwise it is computed from X_h."""
     v_r_use_network: bool = False
-    """Learn V_r; else it is computed from U_r and Q_r."""
+    """Learn V_r with a network; otherwise it is computed from U_r and Q_r."""
     include_step_count: bool = True
     """Let networks see the time, and values end with it. Else a stationary solution is learned, as if the world went on
     for ever; episodes are then only cut short."""
     time_features: Literal["one_hot", "scaled"] = "one_hot"
-    """How networks see the time."""
+    """How the networks are given the time."""
     use_encoders: bool = False
     """Give the other networks, beside the state, what V_h^e's first layers make of it; only V_h^e trains those."""
     hidden_dim: Natural | None = None
@@ -210,11 +200,11 @@ class EmpowermentConfig(Equations):
 
     # asynchrony (--engine ray)
     num_actors: Natural | None = None
-    """Actors on `--engine ray`; the same as `engine.workers`, which is where to set it."""
+    """Actors on `--engine ray`. It is the same as `engine.workers`, which should be set instead."""
     actor_sync_freq: Natural = 100
-    """Training steps between the weights that actors are given; they change them between whole episodes."""
+    """Training steps between updates of the actors' weights; actors take new weights between whole episodes."""
     max_env_steps_per_training_step: Positive = 10.0
-    """With several workers the learner makes at least one training step for so many env steps."""
+    """With several workers the learner makes at least one training step for this many env steps."""
 
     @classmethod
     def unknown(cls, name: str) -> str | None:
@@ -261,20 +251,44 @@ class EmpowermentConfig(Equations):
                 f"algo.beta_h: {self.beta_h} would change nothing, the heuristic prior is the world's own; set "
                 "env.beta_h, or algo.human_prior to one that is solved for"
             )
-        if self.state_sweep > 0 and round(self.state_sweep * self.batch_size) == 0:
-            raise ConfigError(
-                f"algo.state_sweep: {self.state_sweep:g} of algo.batch_size {self.batch_size} is no row; set it to 0, "
-                f"or to at least {1 / self.batch_size:g}"
-            )
         if self.use_encoders and self.use_lookup_tables:
             raise ConfigError("algo.use_encoders: lookup tables have no layers to share; turn one of the two off")
         self.check_kind()
-        for field in ("u_r_sample_humans", "x_h_sample_humans", "x_h_batch_size"):
-            if getattr(self, field) is not None and not self.uses(field[:3]):
-                raise ConfigError(
-                    f"algo.{field}: {field[:3]} is computed, not learned; set algo.{field[:3]}_use_network"
-                )
+        self.check_source()
+        self.check_unused()
         self.named_networks()
+
+    def changed(self, *names: str) -> str | None:
+        """The first of these settings that is not as it is by default."""
+        return next((n for n in names if getattr(self, n) != getattr(type(self), n)), None)
+
+    def check_source(self) -> None:
+        """Refuse settings of experience where rows are swept: what is learned would not depend on them."""
+        if self.source == "experience":
+            return
+        if not self.use_model_based_targets:
+            raise ConfigError(
+                "algo.source: 'sweep' has no transitions to observe, only targets of the model can be swept; set it to "
+                "experience, or algo.use_model_based_targets to true"
+            )
+        exploring = [f.name for f in dataclasses.fields(self) if f.name.startswith("epsilon_")]
+        if name := self.changed(*exploring, "goal_resample_prob", "buffer_size"):
+            raise ConfigError(
+                f"algo.{name}: no effect on what is learned where algo.source is sweep; leave it at "
+                f"{getattr(type(self), name)!r}, or set algo.source to experience"
+            )
+
+    def check_unused(self) -> None:
+        """Refuse settings of networks that are not learned."""
+        for net in (n for n in NETS if not self.uses(n)):
+            ends = ("target_update_interval", "weight_decay", "grad_clip", "dropout")
+            of_net = [f"lr_{net}", f"warmup_{net}_steps", *(f"{net}_{end}" for end in ends)]
+            table = f"lookup_default_{'y' if net == 'u_r' else net}"
+            if name := self.changed(*of_net, table):
+                raise ConfigError(
+                    f"algo.{name}: {net} is computed, not learned; leave it at {getattr(type(self), name)!r}, or set "
+                    f"algo.{net}_use_network"
+                )
 
     def check_kind(self) -> None:
         """Refuse settings of networks for tables, and of tables for networks: they would change nothing."""
@@ -282,7 +296,6 @@ class EmpowermentConfig(Equations):
         others = (
             "networks",
             "hidden_dim",
-            "grad_clip_reference_lr",
             "time_features",
             "loss",
             "loss_space",

@@ -32,28 +32,34 @@ from regimen.statistics import mean_interval
 
 Settings = Mapping[str, object]
 Row = dict[str, Any]  # of one seed, as in scores.csv, or of one choice, as in results.json
-BASE: dict[str, object] = {
-    "state_sweep": 0.0,
-    "x_h_use_network": True,
-    "lr_x_h": 2e-3,
-    "epsilon_r_end": 0.3,
-    "epsilon_h_end": 0.3,
-}
+ENV_STEPS = 4  # for each training step, as in the preset of worlds
+LEARNED = tuple(name for name in NETS if EmpowermentConfig().uses(name))  # in the base
 SAMPLED = {"use_model_based_targets": False}
 CHOICES: dict[str, dict[str, Settings]] = {
     "policy": {"power law": {}, "Boltzmann": {"robot_policy": "boltzmann"}},
     "ramp": {"sigmoid": {}, "linear": {"beta_r_ramp": "linear"}, "none": {"beta_r_rampup_steps": 0}},
-    "clearing": {name: {"buffer_clearing": name} for name in ("none", "hard", "gradual")},
     "decay": {name: {"lr_decay": name} for name in ("constant", "seed_sqrt", "sqrt", "inverse", "cosine")},
     "loss": {"MSE": SAMPLED, "Huber": SAMPLED | {"loss": "huber"}},
-    "targets": {"on": {}, "off": {f"{name}_target_update_interval": 1 for name in NETS}},
-    "dropout": {"0": {}, "0.5": {f"{name}_dropout": 0.5 for name in ("v_h_e", "x_h", "q_r")}},
+    "targets": {"on": {}, "off": {f"{name}_target_update_interval": 1 for name in LEARNED}},
+    "dropout": {"0": {}, "0.5": {f"{name}_dropout": 0.5 for name in LEARNED}},
     "model": {"model-based": {}, "sampled": SAMPLED},
-    "x_h_batch": {str(size): SAMPLED | {"x_h_batch_size": size} for size in (16, 64, 256)},
+    "source": {"experience": {}, "sweep": {"source": "sweep"}},
+    "networks": {
+        "X_h": {},
+        "none": {"x_h_use_network": False},
+        "X_h, U_r, V_r": {"u_r_use_network": True, "v_r_use_network": True},
+    },
+    "output": {name: {"q_r_output": name} for name in ("log", "softplus", "z")},
+    "encoder": {"own": {}, "shared": {"use_encoders": True}},
+    "weight_decay": {"0": {}, "1e-4": {f"{name}_weight_decay": 1e-4 for name in LEARNED}},
+    "time": {"one-hot": {}, "scaled": {"time_features": "scaled"}},
+    "epsilon": {"0.3": {}, **{str(e): {"epsilon_r_end": e, "epsilon_h_end": e} for e in (0.05, 1.0)}},
+    "goals": {"0.01": {}, **{str(p): {"goal_resample_prob": p} for p in (0.2, 1.0)}},
 }
 COLUMNS = {  # heading -> a number of `validate.measure`, and how it is written
     "V_r(s0) error": ("v_r_start_error", ".3%"),
     "TV of pi_r": ("tv_mean", ".4f"),
+    "by visits": ("tv_visits", ".4f"),
     "log ratios": ("log_ratio_rmse", ".4f"),
     "V_h^e error": ("v_h_e_error_mean", ".2g"),
 }
@@ -199,16 +205,18 @@ def chosen_parts(parts: str | None) -> list[str]:
     return names
 
 
-def from_replay(budget: int) -> dict[str, object]:
-    """Settings that learn every network from what was collected alone; stages are shares of the budget."""
-    stages = {f"warmup_{name}_steps": budget // 16 for name in NETS}
-    algo = BASE | stages | {"beta_r_rampup_steps": budget // 8, "horizon": f"{budget} steps"}
-    return {"total_steps": budget} | {f"algo.{name}": value for name, value in algo.items()}
+def of_length(budget: int, settings: Settings) -> dict[str, object]:
+    """Settings of `algo` for so many training steps: stages are shares of them."""
+    used = [name for name in NETS if settings.get(f"{name}_use_network", EmpowermentConfig().uses(name))]
+    stages: dict[str, object] = {f"warmup_{name}_steps": budget // 16 for name in used}
+    horizon = {"horizon": f"{ENV_STEPS * budget} steps", "training_steps_per_env_step": 1 / ENV_STEPS}
+    return stages | {"beta_r_rampup_steps": budget // 8} | horizon | dict(settings)
 
 
 def configured(env: str, env_args: Settings | None, settings: Settings, budget: int) -> TrainConfig:
     """The configuration of a training: the base with one choice."""
-    overrides = from_replay(budget) | {f"algo.{name}": value for name, value in settings.items()}
+    overrides: dict[str, object] = {"total_steps": ENV_STEPS * budget}
+    overrides |= {f"algo.{name}": value for name, value in of_length(budget, settings).items()}
     if env_args:
         overrides["env_args"] = dict(env_args)
     return build_config(env, algo="empowerment", overrides=overrides)

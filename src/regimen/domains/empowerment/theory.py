@@ -19,7 +19,7 @@ class Equations:
     gamma_h: Discount = 0.99
     """Humans' discount: reaching a goal in k steps is worth gamma_h^(k-1)."""
     zeta: AtLeastOne = 2.0
-    """How much reliable goals count more than gambles; 1: not at all."""
+    """How much reliable goals count more than gambles; 1 means not at all."""
     xi: AtLeastOne = 1.0
     """Aversion to inequality between humans; 1 already protects a person's last bit of power."""
     eta: AtLeastOne = 1.1
@@ -27,11 +27,11 @@ class Equations:
     beta_r: NotNegative = 10.0
     """How strictly the robot prefers better actions; 0: not at all. A finite one never rules an action out."""
     terminal_v_r: Negative = -1e-10
-    """V_r where the world has ended; below 0."""
+    """V_r where the world has ended; must be below 0."""
     form: Literal["mean", "sum"] = "mean"
     """Whether X_h and U_r are means over goals and humans, or the sums of the paper."""
     robot_policy: Literal["power", "boltzmann"] = "power"
-    """power: (-Q_r)^-beta_r. boltzmann: exp(beta_r Q_r / range of Q_r), the paper's alternative."""
+    """power is (-Q_r)^-beta_r; boltzmann is exp(beta_r Q_r / range of Q_r), the paper's alternative."""
     nu_h: Fraction = 0.0
     """Share of human actions that are habit: drawn at random instead of from the prior."""
 

@@ -44,6 +44,7 @@ class LearnedAndExact:
     time: np.ndarray  # [P]
     learned: dict[str, np.ndarray]  # v_h_e [P, H, G], x_h [P, H], u_r [P], q_r [P, AR], pi_r [P, AR], v_r [P]
     exact: dict[str, np.ndarray]
+    visits: np.ndarray  # [P] how likely the exact robot and its humans come there
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Validation:
             ("Q_r, relative error", f"{n['q_r_error_mean']:.3%}", f"most {n['q_r_error_max']:.3%}"),
             ("beta_r x error of log Q ratios", f"{n['log_ratio_rmse']:.4f}", f"most {n['log_ratio_max']:.4f}"),
             ("total variation of pi_r", f"{n['tv_mean']:.4f}", f"most {n['tv_max']:.4f}"),
+            ("  weighted by visits", f"{n['tv_visits']:.4f}", "of the exact robot and its humans"),
             ("same best action", f"{n['argmax_agreement']:.1%}", f"of {n['argmax_rows']:.0f} with a gap"),
             ("V_h^e, error", f"{n['v_h_e_error_mean']:.2g}", f"most {n['v_h_e_error_max']:.2g}"),
             ("X_h, relative error", f"{n['x_h_error_mean']:.3%}", f"most {n['x_h_error_max']:.3%}"),
@@ -105,7 +107,9 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAnd
         "v_r": -np.exp(values.log_v),
     }
     learned = {name: np.asarray(x, np.float64) for name, x in learned.items()}
-    return LearnedAndExact(state, time, learned, {name: solution.column(name) for name in learned})
+    there = solution.occupancy()
+    visits = there[:-1].sum(0)[state] if solution.stationary else there[time, state]
+    return LearnedAndExact(state, time, learned, {name: solution.column(name) for name in learned}, visits)
 
 
 def in_pieces(look: Callable[[np.ndarray], NetValues], count: int, size: int = 4096) -> NetValues:
@@ -148,6 +152,7 @@ def measure(pairs: LearnedAndExact, beta_r: float) -> dict[str, float]:
         "log_ratio_rmse": np.sqrt(np.nanmean(np.square(ratio))),
         "log_ratio_max": np.nanmax(np.abs(ratio)),
         "tv_mean": tv.mean(),
+        "tv_visits": (tv * pairs.visits).sum() / pairs.visits.sum(),
         "tv_max": tv.max(),
         "argmax_agreement": agree,
         "argmax_rows": rows,
@@ -169,10 +174,24 @@ def agreement(learned: np.ndarray, right: np.ndarray) -> tuple[float, int]:
 
 
 def validate(
-    run: str | Path, checkpoint: str = "final", limit: int = reach.LIMIT, out: str | Path | None = None
+    run: str | Path,
+    checkpoint: str = "final",
+    limit: int = reach.LIMIT,
+    out: str | Path | None = None,
+    plots: bool = True,
 ) -> Validation:
-    """Compare a run with the solution of its world; writes validation.json, validation.csv and validation.png, and to
-    `learned/` the pictures that `regimen solve --plots` draws, of what was learned."""
+    """Compare what a run has learned with the exact solution of its world, state by state.
+
+    Writes validation.json and validation.csv; with `plots` also validation.png and, to `learned/`, the pictures that
+    `regimen solve --plots` draws, of what was learned.
+
+    Args:
+        run: the run directory.
+        checkpoint: `final`, `best` or an env step.
+        limit: the largest number of states that is enumerated.
+        out: the folder to write; by default `validation/` in the run directory.
+        plots: whether to draw pictures.
+    """
     config, path = run_config(run)
     handle = registry.resolve(config.env, config.env_args)
     algo = bind_algorithm(config, handle, resolve(config, native=True))
@@ -187,8 +206,9 @@ def validate(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "validation.json", validation.to_dict())
     write_csv(folder / "validation.csv", validation, solution)
-    draw(folder / "validation.png", validation)
-    plot_solution(learned_solution(solution, pairs), folder / "learned", f"{config.env}, learned")
+    if plots:
+        draw(folder / "validation.png", validation)
+        plot_solution(learned_solution(solution, pairs), folder / "learned", f"{config.env}, learned")
     return validation
 
 

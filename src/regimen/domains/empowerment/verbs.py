@@ -121,12 +121,13 @@ class ValidateArgs:
 class EmpowermentArgs(StudyArgs):
     """Score each documented choice of learning human power against the exact values of a world.
 
-    Parts: policy (power law or Boltzmann), ramp, clearing (of the replay), decay (of learning rates), loss (MSE or
-    Huber), targets (copies on or off), dropout, model (model-based or sampled targets), x_h_batch. Results are written
+    Parts: policy (power law or Boltzmann), ramp, decay (of learning rates), loss (MSE or Huber), targets (copies on or
+    off), dropout, model (model-based or sampled targets), source (experience or sweep), networks (which are learned),
+    output (of Q_r), encoder, weight_decay, time (how networks see it), epsilon, goals (drawn anew). Results are written
     after each part; Ctrl+C keeps what is measured.
 
       regimen study empowerment world/corr5 --quick
-      regimen study empowerment world/way1x5 --parts ramp,clearing --seeds 3
+      regimen study empowerment world/way1x5 --parts ramp,source --seeds 3
     """
 
     env: str = positional("ENV", default="world/asym1x7")

@@ -15,6 +15,7 @@ from regimen.experiments.search import api
 from regimen.experiments.search.api import Prepared, of_factory
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import Options
+from regimen.experiments.search.race import RaceOptions
 from regimen.experiments.search.space import Space, kendall_matrix
 from regimen.words import aligned
 
@@ -25,8 +26,22 @@ OF_WORKFLOWS = (
 )  # fmt: skip
 OPTIONS = (
     "budget", "check_every", "check_episodes", "eval_episodes", "patience", "warm_up", "inherit", "method",
-    "acquisition", "kappa", "seed",
+    "acquisition", "kappa", "seed", "policies",
 )  # fmt: skip
+ONE_BY_ONE = (
+    "max_episodes_per_workflow",
+    "patience",
+    "acquisition",
+)  # flags of searches that train one order at a time
+RACE = {  # of the standard and of the quick preset
+    "budget": (60_000, 1000),
+    "warm_up": (8000, 100),
+    "check_every": (1500, 50),
+    "check_episodes": (30, 5),
+    "eval_episodes": (400, 100),
+    "finalists": (3, 1),
+    "unit": (100, 25),
+}
 LABELS = {"candidate": "workflow", "rate": "compliance"}
 TRAINING_LABELS = LABELS | {"value": "env_return"}
 SEARCH_LABELS = LABELS | {"value": "reward", "value_se": "reward_se"}
@@ -62,6 +77,10 @@ def prepare(args: SearchArgs) -> Prepared:
     red, compliance = setting(args)
     source = None if args.init_from is None else Path(args.init_from)
     gate = Gate().threshold if args.gate is None else args.gate
+    if shares(args):
+        return prepare_race(args, choices, source)
+    if args.policies is not None:
+        raise UsageError("--policies is for orders that share their training; leave it out, or add --inherit shared")
     options, unit = defence_options(args.preset or "standard", gate, choices, source is not None)
     if not options.max_episodes and source is None and not options.warm_up:
         raise ConfigError(
@@ -80,6 +99,48 @@ def prepare(args: SearchArgs) -> Prepared:
     trial = DefenceTrial(space, config, options.seed, source, adapting(options))
     trial.program(-1)  # an environment or a policy that does not fit is refused before a directory is made
     return space, trial, options, WORKFLOW_NAMES
+
+
+def shares(args: SearchArgs) -> bool:
+    """Whether orders share their training: unless something is asked for that only single trainings have."""
+    asked = [f"--{name.replace('_', '-')}" for name in ONE_BY_ONE if getattr(args, name) is not None]
+    asked += ["--compare"] * args.compare
+    asked += [f"--method {args.method}"] if args.method in ("gp", "exhaustive") else []
+    if asked and (args.inherit == "shared" or args.method == "race"):
+        raise UsageError(
+            f"{asked[0]} is for orders that are trained one by one; add --inherit start or nearest, or leave it out"
+        )
+    if args.method == "race" and args.inherit in ("nearest", "start"):
+        raise UsageError(f"--method race is for orders that share their training; leave out --inherit {args.inherit}")
+    return not asked and args.inherit in (None, "shared")
+
+
+def prepare_race(args: SearchArgs, choices: Mapping[str, Any], source: Path | None) -> Prepared:
+    red, compliance = setting(args)
+    options, unit = race_options(args.preset or "standard", args.gate, choices)
+    space = workflows(red, compliance, args.orders or "classes", equal=True)
+    options.check(unit, len(space))
+
+    from regimen.domains.network_defense.trials import DefenceTrial, make_config
+    from regimen.engines import device
+
+    config = make_config(red, compliance, unit, source, args.env_args, {}, args.device, options.seed)
+    device.configure(config.device, True)
+    trial = DefenceTrial(space, config, options.seed, source)
+    trial.program(-1)
+    return space, trial, options, WORKFLOW_NAMES
+
+
+def race_options(preset: str, gate: float | None, choices: Mapping[str, Any]) -> tuple[RaceOptions, int]:
+    """The options of a race over workflows, and the episodes of one update."""
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset: unknown '{preset}'{nearest(preset, PRESETS)}")
+    threshold = Gate() if gate is None else Gate(gate)
+    values: dict[str, Any] = {name: pair[PRESETS.index(preset)] for name, pair in RACE.items()}
+    values["eval_episodes"] = max(values["eval_episodes"], math.ceil(1.2 * threshold.episodes_needed()))
+    given = {name: value for name, value in choices.items() if value is not None}
+    values |= {name: value for name, value in given.items() if name not in ("inherit", "max_episodes")}
+    return RaceOptions(gate=threshold, **{k: v for k, v in values.items() if k != "unit"}), int(values["unit"])
 
 
 def setting(args: SearchArgs) -> tuple[str, str]:
@@ -114,13 +175,17 @@ def defence_options(preset: str, gate: float, choices: Mapping[str, Any], based:
     return Options(gate=threshold, **values), unit
 
 
-def workflows(red: str = "meander", compliance: str = "published", orders: str = "classes") -> Space:
-    """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows."""
+def workflows(
+    red: str = "meander", compliance: str = "published", orders: str = "classes", equal: bool = False
+) -> Space:
+    """Workflows of `network_defense`: one order for each class of equal ones, or all 120. Values are Workflows. With
+    `equal` the model is told which of the 120 ask for the same repairs; a policy may still differ between them."""
     classes, every = classes_for(red, compliance), all_workflows()
     if orders not in ("classes", "all"):
         raise ConfigError(f"orders: unknown '{orders}'{nearest(orders, ('classes', 'all'))}")
     if orders == "all":
-        values, members = every, ()
+        of_class = {w.index: tuple(m.index for m in c.members) for c in classes for w in c.members}
+        values, members = every, tuple(of_class[w.index] for w in every) if equal else ()
     else:  # a candidate for each class: its representative, with the class's mean kernel
         values = tuple(c.representative for c in classes)
         members = tuple(tuple(w.index for w in c.members) for c in classes)

@@ -1,9 +1,10 @@
 """Trials of workflows on `network_defense`: one policy that sees the order, one compiled program for all orders."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,25 +25,28 @@ from regimen.types import Array, Record, State, TimeStep, pytree_dataclass
 
 ENV = "network_defense"
 CONDITIONED = f"{ENV}/workflow"  # the same environment: its fields have other defaults
-DRAWN = -1  # an order for every episode
 MINIBATCH = 3200  # where no run says otherwise
 
 
 @pytree_dataclass
 class Ordered(Record):
-    """The environment with its order as data, so that all orders share a program; DRAWN leaves it as it was drawn."""
+    """The environment with its orders as data, so that all of them share a program: one of the first `count` is drawn
+    for every episode; with a count of 0 it stays as the environment has drawn it."""
 
     env: NetworkDefense
-    order: Array | np.int32
+    orders: Array | np.ndarray  # [N] int32
+    count: Array | np.int32
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("env", "order"):
+        if name.startswith("__") or name in ("env", "orders", "count"):
             raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self, key: Array) -> tuple[NetworkState, Array]:
         state, _ = self.env.reset(key)
-        state = state.replace(workflow=jnp.where(self.order == DRAWN, state.workflow, self.order).astype(jnp.int32))
+        bits = jax.random.bits(jax.random.fold_in(key, 1), (), jnp.uint32)
+        drawn = self.orders[(bits % jnp.maximum(self.count, 1).astype(jnp.uint32)).astype(jnp.int32)]
+        state = state.replace(workflow=jnp.where(self.count == 0, state.workflow, drawn).astype(jnp.int32))
         return state, self.env.observe(state)
 
     def step(self, key: Array, state: NetworkState, action: Array) -> tuple[NetworkState, TimeStep]:
@@ -71,8 +75,16 @@ class DefenceTrial(EngineTrial):
         engine.algo = changed(engine.algo, lr=float(rate))  # a hyper-parameter is data: nothing is compiled again
 
     def env_of(self, candidate: int, env: NetworkDefense) -> Ordered:
-        order = DRAWN if candidate < 0 else self.space.values[candidate].index
-        return Ordered(env, np.int32(order))
+        return self.env_of_all(() if candidate < 0 else (candidate,), env)
+
+    def env_of_all(self, candidates: Sequence[int], env: NetworkDefense) -> Ordered:
+        orders = np.zeros(len(self.space), np.int32)
+        orders[: len(candidates)] = [self.space.values[c].index for c in candidates]
+        return Ordered(env, orders, np.int32(len(candidates)))
+
+    @property
+    def adopts(self) -> bool:
+        return self.source is not None
 
     def env_args_of(self, candidate: int) -> dict[str, object]:
         return self.config.env_args | {"workflow": self.space.values[candidate].name}

@@ -12,14 +12,16 @@ from regimen.config.flags import parse, positional
 
 @dataclass(frozen=True)
 class SearchArgs:
-    """Search the order in which units are repaired: propose one, train it until the gate is met, evaluate, learn.
+    """Search the order in which units are repaired: a few policies learn all orders at once, and orders that cannot be
+    the best any more are dropped.
 
-    A Gaussian process on the orders says which to try next. Every episode counts against the budget. Run the same
-    command on the same --out to continue an interrupted search.
+    A Gaussian process on orders and training time says what more training would bring. Every episode counts against the
+    budget. Run the same command on the same --out to continue an interrupted search.
 
       regimen search network_defense
       regimen search network_defense --preset quick --budget 1000
       regimen search network_defense --classes --red b_line
+      regimen search network_defense --inherit nearest
       regimen search network_defense --init-from RUN --max-episodes-per-workflow 0
       regimen search network_defense --compare --out searches/compared
     """
@@ -33,29 +35,33 @@ class SearchArgs:
     preset: Literal["standard", "quick"] | None = None
     """Where the numbers below come from when they are not given (standard)."""
     max_episodes_per_workflow: Whole | None = None
-    """Training episodes of one trial (3,000; quick: 50); 0 only evaluates the policy of --init-from."""
+    """One by one: training episodes of one trial (3,000; quick: 50); 0 only evaluates the policy of --init-from."""
     check_every: Natural | None = None
-    """Training episodes between looks at the gate (500; quick: 25)."""
+    """Training episodes of each policy between looks (1,500; one by one 500; quick: 50 and 25)."""
     check_episodes: Natural | None = None
-    """Episodes of one check of the gate (2.5 times the fewest that its bound needs; quick: 1.2)."""
+    """Episodes of each order and policy at the first look (30; quick: 5); one by one: of one check of the gate."""
     eval_episodes: Natural | None = None
-    """Episodes of the evaluation that ends a trial (400; quick: 100)."""
+    """Episodes of the evaluation that confirms a finalist or ends a trial (400; quick: 100)."""
     patience: Natural | None = None
-    """Looks without an improvement of 0.01 after which training has come to a plateau (4; quick: 2)."""
+    """One by one: looks without a gain of 0.01 after which training has come to a plateau (4; quick: 2)."""
+    policies: Natural | None = None
+    """Policies that are trained alike; how far they are apart measures the luck of training (2)."""
     episodes_per_update: Natural | None = None
     """Episodes that one update learns from (100; quick: 25)."""
     warm_up: Whole | None = None
-    """Episodes of training on all orders at once before the first trial (20,000; quick, or with --init-from: 0)."""
-    inherit: Literal["nearest", "start"] | None = None
-    """Where a new order begins: from the nearest trained one, or from the common start (start where there is one)."""
-    method: Literal["gp", "random", "round_robin", "exhaustive"] | None = None
-    """How workflows are proposed (gp)."""
+    """Training of each policy on all orders before the first look (8,000; quick: 100); one by one: before the first
+    trial (20,000; quick, or with --init-from: 0)."""
+    inherit: Literal["shared", "nearest", "start"] | None = None
+    """What orders have in common: the policies (shared); or each is trained by itself, from the nearest trained one or
+    from the common start (shared)."""
+    method: Literal["race", "gp", "random", "round_robin", "exhaustive"] | None = None
+    """How orders are chosen (race; one by one: gp)."""
     acquisition: Literal["ucb", "thompson"] | None = None
-    """How the Gaussian process chooses (ucb)."""
+    """One by one: how the Gaussian process chooses (ucb)."""
     kappa: NotNegative | None = None
-    """Deviations that UCB adds to the mean (2)."""
+    """Deviations of the bounds (2)."""
     compare: bool = False
-    """All methods, one after the other, and their regret."""
+    """One by one: all methods, one after the other, and their regret."""
     orders: Literal["classes", "all"] | None = None
     """One order for each class of equal ones, or all 120 (classes)."""
     classes: bool = False

@@ -24,7 +24,14 @@ __all__ = ["Problem", "check_env"]
 def check_env(
     env: EnvLike | EnvHandle, env_args: Mapping[str, object] | None = None, steps: int = 300, seed: int = 0
 ) -> list[Problem]:
-    """Step an environment (a handle, or anything `resolve` takes) at random; errors first, then warnings."""
+    """Step an environment at random and return what is wrong with it: errors first, then warnings.
+
+    Args:
+        env: anything that `make_env` takes.
+        env_args: settings of the environment.
+        steps: how many steps to take.
+        seed: what they are drawn from.
+    """
     report = Report()
     if isinstance(env, EnvHandle):
         handle = env

@@ -8,45 +8,56 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from regimen.engines.signals import Signals
-from regimen.errors import ConfigError, RegimenError
+from regimen.errors import ConfigError, RegimenError, UsageError
+from regimen.experiments.search import race_report
 from regimen.experiments.search.gate import LEVEL
-from regimen.experiments.search.loop import Options, Search, flag
+from regimen.experiments.search.loop import Options, Search, Verdict, flag
 from regimen.experiments.search.methods import METHODS, Belief
 from regimen.experiments.search.plots import all_of, regret
+from regimen.experiments.search.race import Race, RaceOptions
 from regimen.experiments.search.recommendation import Recommendation, recommendation, spending, spent_words
 from regimen.experiments.search.space import Space
 from regimen.experiments.search.store import Names, Store, log_row
-from regimen.experiments.search.trial import Trial
+from regimen.experiments.search.trial import SharedTrial, Trial
 from regimen.files.storage import Json, write_json
 from regimen.reports.table import Table
 
 Say = Callable[[str], None]
-Prepared = tuple[Space, Trial, Options, Names]
+AnyOptions = Options | RaceOptions
+Prepared = tuple[Space, Trial | SharedTrial, AnyOptions, Names]
 
 
 @dataclass(frozen=True)
 class SearchResult:
     """A search as it stands, and its summary."""
 
-    search: Search
+    search: Search | Race
     path: Path
     summary: dict[str, object]
     code: int = 0  # 130 or 143 when it was interrupted
 
     @property
+    def single(self) -> Search:
+        """The search, where candidates are trained one by one."""
+        assert isinstance(self.search, Search)
+        return self.search
+
+    @property
     def best(self) -> str | None:
         """The name of the candidate to use; None when none passed."""
         best = self.search.best
-        return None if best is None else self.search.space.keys[best.candidate]
+        if best is None:
+            return None
+        return self.search.space.keys[best[0] if isinstance(best, tuple) else best.candidate]
 
 
 def run(
     space: Space,
-    trial: Trial,
-    options: Options,
+    trial: Trial | SharedTrial,
+    options: AnyOptions,
     out: str | Path | None = None,
     *,
     names: Names | None = None,
@@ -60,19 +71,30 @@ def run(
     store = Store(path, names)
     with Signals() as signals:
         signals.busy = lambda: trial.compiling  # nothing is lost: the state is on disk after every stretch
-        search = Search(space, trial, options, store, say, progress, signals.is_requested)
+        search = begin(space, trial, options, store, say, progress, signals.is_requested)
         whole = search.run()
-        summary = summarise(search, command, None if whole else "interrupted")
+        stopped = None if whole else "interrupted"
         code = 0 if whole else 128 + signals.requested
+        if isinstance(search, Race):
+            summary = race_report.summarise(search, command, stopped)
+        else:
+            summary = summarise(search, command, stopped)
+            if search.verdicts:
+                spent_on(search).write_csv(path / "spending.csv")
         write_json(path / "summary.json", summary)
-        if search.verdicts:
-            spent_on(search).write_csv(path / "spending.csv")
         keep_best(search, path)
         if whole and plots:
-            draw(lambda: all_of(path / "plots", search), say)
+            draw(lambda: paint(path / "plots", search), say)
     if not whole:
         say(f"interrupted and saved; run the same command with --out {path} to continue")
     return SearchResult(search, path, summary, code)
+
+
+def begin(space: Space, trial: Any, options: AnyOptions, *more: Any) -> Search | Race:
+    """The search that the options are of: a race where candidates share their training."""
+    if isinstance(options, RaceOptions):
+        return Race(space, trial, options, *more)
+    return Search(space, trial, options, *more)
 
 
 def compare(
@@ -97,7 +119,7 @@ def compare(
             return searches
     write_json(path / "comparison.json", comparison(searches))
     best = reference(searches)
-    runs = {method: result.search for method, result in searches.items()}
+    runs = {method: result.single for method, result in searches.items()}
     draw(lambda: regret(path / "plots" / "regret.png", runs, best), say)
     return searches
 
@@ -111,7 +133,7 @@ def exhaustive_budget(space: Space, o: Options, unit: int) -> int:
 
 def reference(searches: Mapping[str, SearchResult]) -> dict[int, float]:
     """The value of each feasible candidate as the exhaustive search measured it."""
-    return {v.candidate: v.outcome.value for v in searches["exhaustive"].search.verdicts if v.feasible}
+    return {v.candidate: v.outcome.value for v in searches["exhaustive"].single.verdicts if v.feasible}
 
 
 def comparison(searches: Mapping[str, SearchResult]) -> Json:
@@ -121,14 +143,14 @@ def comparison(searches: Mapping[str, SearchResult]) -> Json:
     top = max(truth.values(), default=None)
     rows: Json = {}
     for method, result in searches.items():
-        best = result.search.best
+        best = result.single.best
         value = None if best is None else truth.get(best.candidate, best.outcome.value)
         rows[method] = {
             "best": result.best,
             "value": value,
             "regret": None if value is None or top is None else top - value,
             "episodes": result.search.spent,
-            "trials": len(result.search.verdicts),
+            "trials": len(result.single.verdicts),
         }
     return {"reference": top, "methods": rows}
 
@@ -194,13 +216,25 @@ def spent_on(search: Search) -> Table:
     return spending(search.space, search.verdicts, belief, search.options.seed)
 
 
-def keep_best(search: Search, path: Path) -> None:
+def keep_best(search: Search | Race, path: Path) -> None:
     """The best policy as a folder for `regimen.load_policy`, where the trial can write one; that which all begin with
     if the best was only evaluated."""
     best, save = search.best, getattr(search.trial, "save", None)
-    if best is not None and save is not None:
+    if best is None or save is None:
+        return
+    if isinstance(search, Race):
+        candidate, k = search.best or (0, 0)
+        save(path / "policy", candidate, search.store.policy(f"policy-{k}"))
+    elif isinstance(best, Verdict):
         name = next((name for name in (str(best.candidate), "start") if name in search.store.files), None)
         save(path / "policy", best.candidate, None if name is None else search.store.policy(name))
+
+
+def paint(folder: Path, search: Search | Race) -> None:
+    if isinstance(search, Race):
+        race_report.pictures(folder, search)
+    else:
+        all_of(folder, search)
 
 
 def draw(pictures: Callable[[], object], say: Say) -> None:
@@ -225,10 +259,13 @@ def start(
     report = {"names": names, "say": say, "command": command, "progress": progress}
     if not all_methods:
         result = run(space, trial, options, path, **report)
-        for line in ending(result.search):
+        search = result.search
+        for line in race_report.ending(search) if isinstance(search, Race) else ending(search):
             say(line)
-        return result.summary, result.code or int(result.search.best is None)
-    methods = compare(space, trial, options, path, **report)
+        return result.summary, result.code or int(search.best is None)
+    if isinstance(options, RaceOptions):
+        raise UsageError("--compare is for candidates that are trained one by one; add --inherit start")
+    methods = compare(space, cast(Trial, trial), options, path, **report)
     code = next((m.code for m in methods.values() if m.code), 0)
     summaries = {name: m.summary for name, m in methods.items()}
     if code:
@@ -259,8 +296,17 @@ def of_factory(target: str, changes: dict[str, Any], device: str) -> Prepared:
     return space, trial, Options(**{"check_episodes": changes["eval_episodes"]} | changes), Names()
 
 
-def describe(o: Options) -> str:
+def describe(o: AnyOptions) -> str:
     """The options in words."""
+    if isinstance(o, RaceOptions):
+        words = [
+            f"budget {o.budget:,} episodes",
+            f"{o.method.replace('_', ' ')} of candidates that share {o.policies} policies",
+        ]
+        if o.gate is not None:
+            words.append(f"gate: {LEVEL:.0%} lower bound of {o.gate.threshold:g}")
+        words.append(f"first look after {o.warm_up:,} episodes of training, then every {o.check_every:,}")
+        return ", ".join([*words, f"the best {o.finalists} confirmed on {o.eval_episodes:,} each"])
     words = [f"budget {o.budget:,} episodes", o.method + (f" ({o.acquisition})" if o.method == "gp" else "")]
     if o.gate is not None:
         words.append(f"gate: {LEVEL:.0%} lower bound of {o.gate.threshold:g}")

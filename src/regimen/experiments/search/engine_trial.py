@@ -5,7 +5,7 @@ from the policy of another: networks, optimiser and normaliser are taken over, c
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from regimen.envs import registry
 from regimen.envs.protocol import Env
 from regimen.errors import ConfigError
 from regimen.experiments.search.gate import Rate
-from regimen.experiments.search.trial import Arrays, Measurement, StretchResult
+from regimen.experiments.search.trial import Arrays, Measurement, Sample, StretchResult
 from regimen.policies.evaluate import Evaluation, make_evaluator, summarize
 from regimen.policies.policy import save_policy
 from regimen.runs.build import make_engine
@@ -55,6 +55,7 @@ class EngineTrial:
         self.seed = seed
         self.programs: dict[str, Program] = {}
         self.candidate = -1
+        self.sharing: tuple[int, ...] = ()  # candidates that one policy is trained on at once
 
     def config_of(self, candidate: int) -> TrainConfig:
         """The settings that the candidate is trained with; -1: those of a warm-up."""
@@ -63,6 +64,10 @@ class EngineTrial:
     def env_of(self, candidate: int, env: Env) -> Env:
         """The environment it plays, made from that of its configuration; of one form for all that share a program."""
         return env
+
+    def env_of_all(self, candidates: Sequence[int], env: Env) -> Env:
+        """An environment that draws one of these candidates for every episode; of the same form."""
+        raise ConfigError(f"{type(self).__name__}: candidates cannot share a policy; it has no `env_of_all`")
 
     def values(self, played: Evaluation) -> np.ndarray:
         """What is to be maximised, by episode.  # [n]"""
@@ -75,6 +80,11 @@ class EngineTrial:
     def row(self, played: Evaluation) -> dict[str, float]:
         """What the logs say beside value and rate."""
         return {}
+
+    @property
+    def adopts(self) -> bool:
+        """Whether all policies begin from one."""
+        return False
 
     def adopt(self, program: Program) -> State:
         """The state that candidates begin with: a fresh one, unless policies come from elsewhere."""
@@ -113,13 +123,23 @@ class EngineTrial:
 
     def start(self, candidate: int, arrays: Arrays | None, number: int) -> None:
         """`number` -1 goes on exactly where `arrays` were taken."""
-        self.candidate, program = candidate, self.program(candidate)
-        state = program.state(arrays)
+        self.candidate, self.sharing, program = candidate, (), self.program(candidate)
+        self.place(program, program.state(arrays), number, self.env_of(candidate, program.env))
+
+    def place(self, program: Program, state: State, number: int, env: Env) -> None:
         if number >= 0:
             state = state.replace(key=jax.random.fold_in(jax.random.key(self.seed), number), clock=Clock.zero())
-        engine = program.engine
-        engine.env = self.env_of(candidate, program.env)
-        engine.place(state, engine.carry)
+        program.engine.env = env
+        program.engine.place(state, program.engine.carry)
+
+    def share(self, candidates: Sequence[int], arrays: Arrays | None, number: int) -> None:
+        """A new policy has networks of its own, unless all begin from a run."""
+        self.candidate, self.sharing, program = -1, tuple(candidates), self.program(-1)
+        state = program.state(arrays)
+        if arrays is None and not self.adopts and number > 0:
+            key = jax.random.fold_in(jax.random.key(self.seed), number)
+            state = program.engine.algo.init(jax.random.fold_in(key, 0))
+        self.place(program, state, number, self.env_of_all(candidates, program.env))
 
     def train(self, episodes: int) -> StretchResult:
         loop = self.program(self.candidate).loop
@@ -142,12 +162,22 @@ class EngineTrial:
         trained = loop.tallies[0].updates * self.unit
         return StretchResult(trained, means.get("value"), means.get("rate"), tuple(rows), loop.tallies[0].diverged)
 
-    def measure(self, episodes: int, number: int) -> Measurement:
+    def played(self, candidate: int, episodes: int, number: int) -> Evaluation:
+        """Greedy episodes of a candidate."""
         program = self.program(self.candidate)
-        native = self.env_of(self.candidate, program.env)
+        native = self.env_of(candidate, program.env)
         program.evaluator.handle = dataclasses.replace(program.evaluator.handle, native=native)
         program.loop.episodes = episodes
-        played = program.loop.evaluate(0, number)
+        return program.loop.evaluate(0, number)
+
+    def play(self, candidate: int, episodes: int, number: int) -> Sample:
+        played = self.played(candidate, episodes, number)
+        rates = self.rates(played)
+        values = np.asarray(self.values(played), np.float64)
+        return Sample(values) if rates is None else Sample(values, *rates)
+
+    def measure(self, episodes: int, number: int) -> Measurement:
+        played = self.played(self.candidate, episodes, number)
         values = np.asarray(self.values(played), np.float64)
         rates = self.rates(played)
         rate = None if rates is None else Rate.of(rates[0], events=rates[1])

@@ -40,7 +40,7 @@ from regimen.files.checkpoint import Checkpoints, verify
 from regimen.files.console import Console
 from regimen.files.storage import Json
 from regimen.runs import api
-from regimen.runs.build import with_config
+from regimen.runs.build import resolve_horizon, with_config
 from regimen.runs.session import Call, Session
 from regimen.words import score
 
@@ -170,7 +170,7 @@ def train_population(files: SweepFiles, console: Console, command: str = "") -> 
             return 0
         if number := go_back(files):
             console.event(f"goes on from round {number}")
-        configs = [api.resolve_horizon(member(plan, n)) for n in range(plan.trials)]
+        configs = [resolve_horizon(member(plan, n)) for n in range(plan.trials)]
         first = configs[0]
         where = device.configure(first.device, True)
         handle = registry.resolve(first.env, first.env_args)

@@ -14,6 +14,7 @@ from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
 from regimen.files.sealed import read_sealed
 from regimen.runs import api
+from regimen.runs.build import resolve_horizon
 from regimen.runs.directory import path_state
 from regimen.runs.session import Call
 from regimen.runs.stopping import check_rules
@@ -36,7 +37,7 @@ def train_together(
     paths: list[Path] = []
     configs: dict[str, TrainConfig] = {}
     for n in trials:
-        config = api.resolve_horizon(files.plan.config(files.plan.draw(n)))
+        config = resolve_horizon(files.plan.config(files.plan.draw(n)))
         config = config if stretch is None else stretch.config(config)
         files.discard_torn(n)
         for seed, path in zip(files.seeds, files.runs(n)):

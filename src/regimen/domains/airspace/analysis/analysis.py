@@ -135,12 +135,27 @@ def analyse(
     quiet: bool = True,
     write: bool = True,
 ) -> Analysis:
-    """Analyse the safety of airspace policies: runs, folders of runs, `Policy` objects, or baselines by name.
+    """Analyse the safety of airspace policies and return the tables, which are also written as files.
 
-    `scenarios`: names, JSON files, or `all` (the 14); by default what the policy was trained on. `shifts`: `all`,
-    `none`, or names (position, heading, speed, waypoint, type, wind, delay, or one kind); by default all for a single
-    policy on a single scenario, else none. `jitter` scales the perturbation of starts (0.5 NM, 2 deg, 5 kt), or is a
-    `Jitter`. Files go to `out`, by default `analysis/` in the run's directory; `write=False` writes none.
+    Args:
+        target: runs, folders of runs, `Policy` objects, or baselines by name.
+        scenarios: names, JSON files, or `all` (the 14); by default what the policy was trained on.
+        shifts: `all`, `none`, or names (position, heading, speed, waypoint, type, wind, delay, or one kind); by default
+            all for a single policy on a single scenario, else none.
+        episodes: how many of each configuration.
+        out: the folder to write; by default `analysis/` in the run's directory.
+        targets: which aircraft are shifted; by default one of each role.
+        shift_range: `micro` or `macro`: small or large shifts; by default both.
+        stochastic: whether actions are drawn instead of the most probable ones.
+        jitter: a factor of the perturbation of starts (0.5 NM, 2 deg, 5 kt), or a `Jitter`.
+        matrix: whether every policy flies every scenario.
+        baselines: whether baselines fly, too.
+        checkpoint: `best`, `final` or an env step.
+        seed: what the episodes are drawn from.
+        env_args: other settings of the environment.
+        detector: the rules of alerts and conflicts.
+        quiet: whether no progress is printed.
+        write: whether files are written.
     """
     began = time.monotonic()
     device.configure("auto", native=True)

@@ -136,29 +136,27 @@ class Empowerment(Algorithm):
     def values(self, params: PyTree, rows: Moments, beta_r: Number) -> NetValues:
         return aims.values(self.nets, self.config, params, rows, beta_r)
 
-    def losses(self, params: PyTree, rows: Moments, at: Targets, x_rows: Moments, x_at: Targets, keys: PyTree):
+    def losses(self, params: PyTree, rows: Moments, at: Targets, keys: PyTree):
         """Loss of each network, a mean over rows; their sum, of which each has its own gradient, and they by name."""
         c, nets, exact = self.config, self.nets, self.bound.exact
         out = {}
 
-        def raw(name: str, rows: Moments) -> Array:
+        def raw(name: str) -> Array:
             drop = dropped(keys[name], getattr(c, f"{name}_dropout")) if nets.drops[name] else None
             return nets.raw(name, params, rows, drop)
 
-        error = nets.v_h_e(raw("v_h_e", rows), train=True) - at.v_h_e  # (6)
+        error = nets.v_h_e(raw("v_h_e"), train=True) - at.v_h_e  # (6)
         out["v_h_e"] = (at.v_h_e_weight * error_loss(c, error)).sum((1, 2)).mean()
-        error = log_error(c, nets.log_value(raw("q_r", rows), c), at.log_q, exact)  # (4)
+        error = log_error(c, nets.log_value(raw("q_r"), c), at.log_q, exact)  # (4)
         out["q_r"] = (at.q_weight * error_loss(c, error)).sum(1).mean()
         if "x_h" in nets.names:
-            error = nets.x_h(raw("x_h", x_rows), train=True) - x_at.x_h  # (7)
-            weight = aims.some_humans(keys["humans"], error, c.x_h_sample_humans)
-            out["x_h"] = (weight * error_loss(c, error)).sum(1).mean()
+            error = log_error(c, nets.log_x(raw("x_h")), jnp.log(jnp.maximum(at.x_h, nets.floor)), exact)  # (7)
+            out["x_h"] = error_loss(c, error).sum(1).mean()
         if "u_r" in nets.names:
-            whole = exact and c.u_r_sample_humans is None
-            error = log_error(c, nets.log_y(raw("u_r", rows), c.form), at.log_y, whole)  # (8)
+            error = log_error(c, nets.log_y(raw("u_r"), c.form), at.log_y, exact)  # (8)
             out["u_r"] = error_loss(c, error).mean()
         if "v_r" in nets.names:
-            error = log_error(c, nets.log_value(raw("v_r", rows), c)[..., 0], at.log_v, exact)  # (9)
+            error = log_error(c, nets.log_value(raw("v_r"), c)[..., 0], at.log_v, exact)  # (9)
             out["v_r"] = error_loss(c, error).mean()
         return sum(out.values()), out
 
@@ -168,10 +166,8 @@ class Empowerment(Algorithm):
         """Keep the batch where rows are drawn from it, then take the training steps that are due."""
         c, bound, past = self.config, self.bound, state.aux["training_steps"]
         env_steps = batch.valid.size * device_count()
-        t = self.time(state, past)
-        stage = bound.plan.stage(t)
-        enters = (stage > state.aux["stage"]) & (stage >= schedule.RAMP) if c.buffer_clearing == "hard" else None
-        marks, rows = bound.experience.insert(state.aux, state.replay, batch, t, enters)
+        stage = bound.plan.stage(self.time(state, past))
+        marks, rows = bound.experience.insert(state.aux, state.replay, batch)
         owed = state.aux["owed"] + schedule.ratio(c, bound.spec.workers) * env_steps
         due = jnp.floor(owed).astype(jnp.int32)
         state = state.replace(aux=state.aux | marks, replay=rows)
@@ -224,8 +220,7 @@ class Empowerment(Algorithm):
         out |= {"stage": bound.plan.stage(t), "beta_r": schedule.effective_beta(c, bound.plan, t)}
         out |= {"training_steps": training_steps, "gradient_steps": due}
         out["env_steps_per_training_step"] = jnp.where(due > 0, env_steps / due, jnp.nan)
-        if bound.experience.replay is not None:
-            out["replay_size"] = bound.experience.size(state.aux)
+        out["replay_size"] = bound.experience.size(state.aux)
         return {name: jnp.asarray(x, jnp.float32) for name, x in out.items()}
 
     def copy_targets(self, models: Models, cache: PyTree, now: Array, t: Array) -> tuple[Models, PyTree]:
@@ -255,31 +250,22 @@ class Empowerment(Algorithm):
     ) -> tuple[Models, Metrics]:
         """The models one training step on, on rows of the state's replay or of the sweep, and their losses."""
         c, bound, total = self.config, self.bound, self.total()
-        keys = dict(zip(("rows", "x_rows", "targets", "humans", *self.nets.names), jax.random.split(key, 9)))
-        limit = schedule.oldest(c, bound.plan, t, total) if c.buffer_clearing == "gradual" else jnp.float32(-1)
-        beta_r = schedule.effective_beta(c, bound.plan, t)
-
-        def draw_rows(key: Array, size: int) -> tuple[Moments, Targets]:
-            share = max(1, size // device_count())
-            sample = bound.experience.sample(state.aux, state.replay, key, share, limit)
-            if bound.cached:
-                return sample, jax.tree.map(lambda x: x[sample.place], cache)
-            return aims.of_sample(bound.model, c, sample, self.target_values(models, beta_r), keys["targets"])
-
-        rows, at = draw_rows(keys["rows"], c.batch_size)
-        x_rows, x_at = (rows, at) if c.x_h_batch_size is None else draw_rows(keys["x_rows"], c.x_h_batch_size)
-        if "u_r" in models and c.u_r_sample_humans is not None:
-            log_x = self.target_values(models, 0.0)(rows).log_x
-            at = at.replace(log_y=aims.sampled_log_y(c, log_x, keys["humans"]))
+        keys = dict(zip(("rows", "targets", *self.nets.names), jax.random.split(key, 7)))
+        rows = bound.experience.sample(state.aux, state.replay, keys["rows"], max(1, c.batch_size // device_count()))
+        if bound.cached:
+            at = jax.tree.map(lambda x: x[rows.place], cache)
+        else:
+            values = self.target_values(models, schedule.effective_beta(c, bound.plan, t))
+            rows, at = aims.of_sample(bound.model, c, rows, values, keys["targets"])
         factor = schedule.rate(c, bound.plan, t, total)
         lrs = {name: getattr(c, f"lr_{name}") * factor for name in models}
         active = {name: bound.plan.active(name, t) for name in models}
         if self.nets.tables:
-            new, losses = networks.move_tables(c, models, aims.table_aims(rows, at, x_rows, x_at), lrs, active)
+            new, losses = networks.move_tables(c, models, aims.table_aims(rows, at), lrs, active)
             norm = jnp.zeros(())
         else:
             params = {name: m.params for name, m in models.items()}
-            grads, losses = jax.grad(self.losses, has_aux=True)(params, rows, at, x_rows, x_at, keys)
+            grads, losses = jax.grad(self.losses, has_aux=True)(params, rows, at, keys)
             grads = mean_over_devices(grads)
             norm = optax.global_norm(grads)
             new = {n: networks.descend(c, n, m, grads[n], lrs[n], active[n]) for n, m in models.items()}

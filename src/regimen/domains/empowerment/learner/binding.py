@@ -6,14 +6,14 @@ import math
 import jax
 import numpy as np
 
-from regimen.algorithms.base import Binding
+from regimen.algorithms.base import Binding, Horizon
 from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import exact, reach, tabular
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
-from regimen.domains.empowerment.learner.experience import Experience
+from regimen.domains.empowerment.learner.experience import Experience, Observations, Sweep, Visits
 from regimen.domains.empowerment.learner.model import Imagined, WorldModel
 from regimen.domains.empowerment.learner.networks import Nets
-from regimen.domains.empowerment.learner.schedule import Plan
+from regimen.domains.empowerment.learner.schedule import Plan, total
 from regimen.domains.empowerment.learner.table import Enumerated
 from regimen.domains.empowerment.solution import Solution
 from regimen.domains.empowerment.worlds.world import World
@@ -59,27 +59,40 @@ class EmpowermentBinding(Binding):
         small = 0 < self.model.places <= CACHE * c.batch_size * interval
         self.cached = small and interval > 1 and not self.observes
         self.notes: list[str] = []  # for the head of the log
-        share = c.state_sweep
-        if share and self.observes and world.enumerable:
-            raise ConfigError("algo.state_sweep: targets are observed, not modelled, and only those of the model can "
-                              "be swept; set it to 0, or algo.use_model_based_targets to true")  # fmt: skip
-        if share and not self.model.places:
-            share = 0.0
-            self.notes.append(
-                f"algo.state_sweep {c.state_sweep:g}: nothing to sweep, the world is not enumerated "
-                f"({self.model.why}; algo.table_limit is {c.table_limit:,}); all rows are drawn from the replay"
-            )
-        if share == 1:
-            self.notes.append(
-                f"algo.state_sweep 1: rows are drawn from all {self.model.places:,} reachable ones, and none is kept"
-            )
         if isinstance(self.model, Imagined) and not self.observes:
             self.notes += effort(self.model, spec, c)
-        self.experience = Experience(spec, self.model, self.observes, share, c.buffer_size)
+        self.notes += too_short(self.plan, spec, c)
+        self.experience = self.make_experience(spec, c)
+
+    def make_experience(self, spec: Spec, c: EmpowermentConfig) -> Experience:
+        """Where rows come from."""
+        if c.source == "sweep":
+            if not self.model.places:
+                raise ConfigError(
+                    f"algo.source: 'sweep' needs a world that can be enumerated, but {self.model.why} "
+                    f"(algo.table_limit is {c.table_limit:,}); set it to experience"
+                )
+            self.notes.append(f"algo.source sweep: rows are drawn from all {self.model.places:,} reachable moments")
+            return Sweep(self.model)
+        if self.observes:
+            return Observations(spec, self.model, c.buffer_size)
+        return Visits(self.model, c.buffer_size)
 
     def replay_bytes(self) -> int:
-        _, rows = jax.eval_shape(self.experience.init)
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rows))
+        shapes = jax.tree.leaves(jax.eval_shape(self.experience.init))
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in shapes)
+
+
+def too_short(plan: Plan, spec: Spec, c: EmpowermentConfig) -> list[str]:
+    """A note where training ends before all networks learn at the full beta_r: values are of an earlier stage then."""
+    length = float(total(c, Horizon.parse(c.horizon), spec, spec.max_episode_steps))
+    if length >= plan.full:
+        return []
+    unit = c.schedule_unit.replace("_", " ")
+    return [
+        f"the budget is {length:,.0f} {unit}, and full training begins after {plan.full:,}: what is learned is of an "
+        "earlier stage; lengthen it, or shorten algo.warmup_NETWORK_steps and algo.beta_r_rampup_steps"
+    ]
 
 
 def effort(model: Imagined, spec: Spec, c: EmpowermentConfig) -> list[str]:
@@ -108,10 +121,6 @@ def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
         raise ConfigError(
             f"algo.num_actors: {c.num_actors}, but it has {spec.workers} workers; set engine.workers (--engine ray)"
         )
-    for field in ("u_r_sample_humans", "x_h_sample_humans"):
-        count = getattr(c, field)
-        if count is not None and count > world.humans:
-            raise ConfigError(f"algo.{field}: {count} is more than the {world.humans} humans of this world")
     if spec.workers > 1 and spec.rollout_rows % steps:
         rows = max(1, round(spec.rollout_rows / steps)) * steps
         raise ConfigError(

@@ -1,124 +1,157 @@
-"""Where the empowerment learner's rows come from: a sweep of all reachable states, a replay of what was visited, or
-both."""
+"""Where the empowerment learner's rows come from: moments that agents have come to, each kept once; whole transitions,
+where targets are observed; or all reachable moments, whether anybody has been there or not (`source`)."""
+
+import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from regimen.axes import device_count
+from regimen.axes import device_count, gather_over_devices
 from regimen.domains.empowerment.learner.model import Moments, WorldModel
+from regimen.domains.empowerment.learner.table import mix
 from regimen.domains.empowerment.learner.targets import Transitions
-from regimen.sources.replay import NStepTransitions, Replay, ReplayRows, Ring
+from regimen.sources.replay import NStepTransitions, Replay, ReplayRows
 from regimen.types import Array, Batch, PyTree, Spec
 
-Marks = dict[str, PyTree]  # of the replay, in `State.aux`: "ring", and "stamp", the step at which rows were written
+Marks = dict[str, PyTree]  # what is kept in `State.aux`
+SLOTS = 16  # of the table of what was seen, for each moment kept: so many times fewer share one by chance
 
 
-class Experience:
-    """Moments to learn from. Where all of them are swept there is no replay: nobody would read it."""
+class Sweep:
+    """All reachable moments, alike. Nothing is kept: nobody would read it."""
 
-    def __init__(self, spec: Spec, model: WorldModel, observes: bool, sweep: float, buffer_size: int):
-        """`observes`: whole transitions are kept and drawn, not only where they began. `sweep`: share of each batch
-        that is drawn uniformly from all reachable moments, whether anybody has been there or not."""
-        self.model, self.observes, self.sweep = model, observes, sweep
-        keeps = spec.rollout_rows and sweep < 1
-        self.replay = Replay(buffer_size, spec.rollout_rows, spec.columns, spec.workers) if keeps else None
+    def __init__(self, model: WorldModel):
+        self.model = model
 
-    # --- what is kept ------------------------------------------------------------------------------------------------
+    def init(self) -> tuple[Marks, PyTree]:
+        return {}, ()
+
+    def size(self, marks: Marks) -> Array:
+        """Rows that can be drawn."""
+        return jnp.int32(self.model.places)
+
+    def insert(self, marks: Marks, rows: PyTree, batch: Batch) -> tuple[Marks, PyTree]:
+        return {}, ()
+
+    def sample(self, marks: Marks, rows: PyTree, key: Array, size: int) -> Moments:
+        return self.model.at(jax.random.randint(key, (size,), 0, self.model.places))
+
+
+class Visits:
+    """The moments that agents have come to, each once and drawn alike, however often they come back: targets from the
+    model are expectations, and a second visit says nothing new. Where there are more than fit, the newest."""
+
+    def __init__(self, model: WorldModel, buffer_size: int):
+        self.model = model
+        self.capacity = min(buffer_size, model.places) if model.places else buffer_size
+        self.slots = model.places or 2 ** math.ceil(math.log2(SLOTS * buffer_size))
+
+    def init(self) -> tuple[Marks, PyTree]:
+        """Nothing seen yet. All of it is the same on every device, and so no replay of their own."""
+        world = self.model.world
+        state = jax.eval_shape(world.initial)
+        row = {"place": jnp.int32(0)} if self.model.places else {"state": state, "time": jnp.int32(0)}
+        kept = jax.tree.map(lambda x: jnp.zeros((self.capacity, *x.shape), x.dtype), row)
+        slot = jnp.zeros(self.capacity, jnp.int32)  # of each row kept
+        return {"kept": kept, "slot": slot, "seen": jnp.zeros(self.slots, bool), "count": jnp.int32(0)}, ()
+
+    def size(self, marks: Marks) -> Array:
+        return jnp.minimum(marks["count"], self.capacity)
+
+    def insert(self, marks: Marks, rows: PyTree, batch: Batch) -> tuple[Marks, PyTree]:
+        """Keep the moments [T, B] of a batch that were not seen before."""
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.obs)
+        if self.model.places:
+            row = {"place": self.model.rows(flat).place}
+        else:
+            row = {name: flat[name] for name in ("state", "time")}
+        here = gather_over_devices(row | {"valid": batch.valid.reshape(-1)})
+        row = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), here)
+        valid = row.pop("valid")
+        n, slot = len(valid), row["place"] if self.model.places else self.hash(row)
+        first = jnp.full(self.slots, n).at[slot].min(jnp.where(valid, jnp.arange(n), n))
+        new = valid & ~marks["seen"][slot] & (first[slot] == jnp.arange(n))
+        new &= jnp.cumsum(new) <= self.capacity
+        number = marks["count"] + jnp.cumsum(new) - 1
+        at = jnp.where(new, number % self.capacity, self.capacity)
+        kept = jax.tree.map(lambda x, y: x.at[at].set(y.astype(x.dtype), mode="drop"), marks["kept"], row)
+        lost = jnp.where(
+            number >= self.capacity, marks["slot"].at[at].get(mode="fill", fill_value=self.slots), self.slots
+        )
+        seen = marks["seen"].at[lost].set(False, mode="drop").at[slot].max(new)
+        slots = marks["slot"].at[at].set(slot, mode="drop")
+        return {"kept": kept, "slot": slots, "seen": seen, "count": marks["count"] + new.sum().astype(jnp.int32)}, ()
+
+    def hash(self, row: dict[str, Array]) -> Array:
+        """Slots [N] of states and times."""
+        state, time = row["state"], row["time"] * int(self.model.timed)
+        bits = state.reshape(len(time), -1)
+        bits = lax.bitcast_convert_type(bits, jnp.uint32) if bits.dtype == jnp.float32 else bits.astype(jnp.uint32)
+        bits = jnp.concatenate([bits, time[:, None].astype(jnp.uint32)], 1)
+        factors = np.random.default_rng(0).integers(0, 2**32, bits.shape[1], dtype=np.uint32) | np.uint32(1)
+        return (mix(mix((bits * factors).sum(-1, dtype=jnp.uint32))) % self.slots).astype(jnp.int32)
+
+    def sample(self, marks: Marks, rows: PyTree, key: Array, size: int) -> Moments:
+        at = jax.random.randint(key, (size,), 0, jnp.maximum(self.size(marks), 1))
+        row = jax.tree.map(lambda x: x[at], marks["kept"])
+        return self.model.at(row["place"]) if self.model.places else self.model.rows(row)
+
+
+class Observations:
+    """A replay of whole transitions, for targets that are observed."""
+
+    def __init__(self, spec: Spec, model: WorldModel, buffer_size: int):
+        self.model = model
+        self.replay = Replay(buffer_size, spec.rollout_rows, spec.columns, spec.workers)
 
     def init(self) -> tuple[Marks, PyTree]:
         """An empty replay: its marks and its rows."""
-        if self.replay is None:
-            return {}, ()
-        stamp = jnp.full((self.replay.workers, self.replay.capacity), -1.0)  # [W, C]; -1: never
         lead = (self.replay.capacity, self.replay.columns)
         obs, action, new = jax.tree.map(lambda x: jnp.zeros((*lead, *x.shape), x.dtype), self.example())
         flags = [jnp.zeros(lead, bool) for _ in range(3)]
-        rows = ReplayRows(obs, action, jnp.zeros(lead), flags[0], flags[1], new, flags[2])
-        return {"ring": self.replay.ring(), "stamp": stamp}, rows
+        return {"ring": self.replay.ring()}, ReplayRows(obs, action, jnp.zeros(lead), flags[0], flags[1], new, flags[2])
 
     def example(self) -> tuple[PyTree, PyTree, PyTree]:
         """What is kept of an observation, an action and a successor."""
-        world = self.model.world
-        time, state = jnp.int32(0), jax.eval_shape(world.initial)
-        state = jnp.zeros(state.shape, state.dtype)
-        if not self.observes:
-            return ({"place": time} if self.model.places else {"state": state, "time": time}), (), ()
-        goal, p = jnp.zeros(world.humans, jnp.int32), jnp.zeros(world.humans)
-        action = {"robot": time, "human": goal, "robot_p": jnp.zeros(()), "human_p": p}
-        return {"state": state, "time": time, "goal": goal}, action, {"state": state, "time": time}
+        world, time = self.model.world, jnp.int32(0)
+        state = jax.eval_shape(world.initial)
+        moment = {"state": jnp.zeros(state.shape, state.dtype), "time": time}
+        human, p = jnp.zeros(world.humans, jnp.int32), jnp.zeros(world.humans)
+        return moment, {"robot": time, "human": human, "robot_p": jnp.zeros(()), "human_p": p}, moment
 
     def size(self, marks: Marks) -> Array:
-        """Transitions that can be drawn from the replay."""
-        assert self.replay is not None
         return marks["ring"].count.sum() * (self.replay.columns // self.replay.workers)
 
-    def insert(
-        self, marks: Marks, rows: PyTree, batch: Batch, t: Array, clear: Array | None = None
-    ) -> tuple[Marks, PyTree]:
-        """Marks and rows with a batch written at step `t`; where `clear` holds, rows before it do not count."""
-        if self.replay is None:
-            return {}, ()
-        ring = marks["ring"]
-        if clear is not None:
-            ring = ring.replace(count=jnp.where(clear, 0, ring.count))
-        worker = jnp.int32(0) if batch.worker is None else batch.worker
-        times = jnp.full((1, batch.valid.shape[0]), jnp.asarray(t, jnp.float32))
-        stamp = jax.lax.dynamic_update_slice(marks["stamp"], times, (worker, ring.cursor[worker]))
-        ring, rows = self.replay.share(device_count()).insert(ring, rows, self.reduce(batch))
-        return {"ring": ring, "stamp": stamp}, rows
-
-    def reduce(self, batch: Batch) -> Batch:
-        """The part of a batch that goes into the replay."""
+    def insert(self, marks: Marks, rows: PyTree, batch: Batch) -> tuple[Marks, PyTree]:
         obs, action, new = self.example()
-        if "place" in obs:
-            lead = batch.valid.shape
-            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.obs)
-            return batch.replace(obs={"place": self.model.rows(flat).place.reshape(lead)}, action=(), next_obs=())
-        return batch.replace(
+        batch = batch.replace(
             obs={name: batch.obs[name] for name in obs},
-            action={name: batch.action[name] for name in action} or (),
-            next_obs={name: batch.next_obs[name] for name in new} or (),
+            action={name: batch.action[name] for name in action},
+            next_obs={name: batch.next_obs[name] for name in new},
         )
+        ring, rows = self.replay.share(device_count()).insert(marks["ring"], rows, batch)
+        return {"ring": ring}, rows
 
-    # --- what is drawn -----------------------------------------------------------------------------------------------
-
-    def young(self, marks: Marks, limit: Array) -> Ring:
-        """The ring without rows that were written before step `limit`; as it is where nothing would be left."""
-        ring = marks["ring"]
-        count = jnp.minimum(ring.count, (marks["stamp"] >= limit).sum(1).astype(jnp.int32))
-        return ring.replace(count=jnp.where(count.sum() > 0, count, ring.count))
-
-    def sample(self, marks: Marks, rows: PyTree, key: Array, size: int, limit: Array) -> Moments | Transitions:
-        """A batch of `size` moments, some of them swept, the others not written before step `limit`; or of observed
-        transitions."""
-        keys, swept = jax.random.split(key), max(1, round(self.sweep * size)) if self.sweep else 0
-        places = jax.random.randint(keys[0], (swept,), 0, max(1, self.model.places)) if swept else None
-        if places is not None and swept == size:
-            return self.model.at(places)
-        assert self.replay is not None
+    def sample(self, marks: Marks, rows: PyTree, key: Array, size: int) -> Transitions:
         replay = self.replay.share(device_count())
-        sample = replay.sample(self.young(marks, limit), rows, keys[1], size - swept, 1, 1.0)
-        if self.observes:
-            return self.transitions(sample)
-        if "place" in sample.obs:
-            visited = sample.obs["place"]
-            return self.model.at(visited if places is None else jnp.concatenate([places, visited]))
-        return self.model.rows(sample.obs)
+        return self.transitions(replay.sample(marks["ring"], rows, key, size, 1, 1.0))
 
     def transitions(self, sample: NStepTransitions) -> Transitions:
         """Transitions as targets need them."""
         model, world = self.model, self.model.world
-        new, goal, action = sample.next_obs["state"], sample.obs["goal"], sample.action
-        rows = model.rows(sample.obs)
-        attained = jax.vmap(world.attained)(new)
+        new, action, rows = sample.next_obs["state"], sample.action, model.rows(sample.obs)
         return Transitions(
             rows=rows,
             next=model.rows(sample.next_obs),
             over=jax.vmap(world.ended)(new) | model.last(rows),
-            attained=jnp.take_along_axis(attained, goal[..., None], 2)[..., 0],
-            goal=goal,
+            attained=jax.vmap(world.attained)(new),
             robot=action["robot"],
             human=action["human"],
             robot_p=action["robot_p"],
             human_p=action["human_p"],
         )
+
+
+Experience = Sweep | Visits | Observations

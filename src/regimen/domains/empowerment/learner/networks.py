@@ -22,7 +22,7 @@ from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
 from regimen.networks import NETWORKS, Shape, make_net, register_network
-from regimen.types import Array, Model, PyTree, Scalar
+from regimen.types import Array, Model, PyTree
 
 FLOOR = 1e-3  # the least X_h, in units of the least weight of a goal: what keeps X_h^-xi finite while V_h^e is learned
 MARGIN = 1e-6  # of the soft clamp
@@ -111,11 +111,11 @@ class Nets:
         raw = raw.reshape(*raw.shape[:-1], self.humans, self.goals)
         return soft_clamp(raw, 0.0, 1.0) if train and not self.tables else jnp.clip(raw, 0.0, 1.0)
 
-    def x_h(self, raw: Array, train: bool = False) -> Array:
-        """X_h [..., H] of a raw output: between the floor and the top, in training only softly."""
-        if train and not self.tables:
-            return soft_clamp(raw, self.floor, self.top)
-        return jnp.clip(raw, self.floor, self.top)
+    def log_x(self, raw: Array) -> Array:
+        """log X_h [..., H] of a raw output: not above the top. What networks have not seen stays in proportion."""
+        if self.tables:
+            return jnp.log(jnp.clip(raw, self.floor, self.top))
+        return jnp.log(self.top) - jax.nn.softplus(raw)
 
     def log_y(self, raw: Array, form: str) -> Array:
         """log of y = (sum or mean over humans of X_h^-xi) [...], of which U_r is -y^eta. A mean is at least 1."""
@@ -167,12 +167,9 @@ def network_name(builder: str) -> str:
     return builder
 
 
-def optimizer(c: EmpowermentConfig, name: str, lr: Scalar | None = None) -> optax.GradientTransformation:
-    """Adam with a clip before it, and L2 in the gradient. The learning rate is applied outside; the clip is in
-    proportion to it where there is a rate to refer to."""
+def optimizer(c: EmpowermentConfig, name: str) -> optax.GradientTransformation:
+    """Adam with a clip before it, and L2 in the gradient. The learning rate is applied outside."""
     clip, decay = getattr(c, f"{name}_grad_clip"), getattr(c, f"{name}_weight_decay")
-    if c.grad_clip_reference_lr is not None and lr is not None:
-        clip = clip * lr / c.grad_clip_reference_lr
     limit = jnp.where(jnp.asarray(clip) > 0, clip, jnp.inf)
     return optax.chain(
         optax.clip_by_global_norm(limit),  # type: ignore[arg-type]
@@ -186,7 +183,7 @@ def optimizer(c: EmpowermentConfig, name: str, lr: Scalar | None = None) -> opta
 
 def descend(c: EmpowermentConfig, name: str, model: Model, grads: PyTree, lr: Array, active: Array) -> Model:
     """Take one step of a network by its gradient, if it has joined."""
-    updates, opt_state = optimizer(c, name, lr).update(grads, model.opt_state, model.params)
+    updates, opt_state = optimizer(c, name).update(grads, model.opt_state, model.params)
     params = jax.tree.map(lambda p, u: p - jnp.where(active, lr, 0.0) * u, model.params, updates)
     opt_state = jax.tree.map(lambda a, b: jnp.where(active, a, b), opt_state, model.opt_state)
     return model.replace(params=params, opt_state=opt_state)

@@ -112,12 +112,3 @@ def rate(c: EmpowermentConfig, plan: Plan, t: Array, total: Array) -> Array:
 def decay_start(c: EmpowermentConfig, plan: Plan, total: Array) -> Array:
     """t0: the later of the end of the ramp and the constant share of training."""
     return jnp.maximum(float(plan.full), jnp.floor(c.lr_constant_fraction * total))
-
-
-def oldest(c: EmpowermentConfig, plan: Plan, t: Array, total: Array) -> Array:
-    """The insertion step before which rows are not drawn any more, with gradual clearing: it moves from 0 to W while t
-    moves from W to the constant share of training."""
-    end = jnp.maximum(float(plan.warm), jnp.floor(c.lr_constant_fraction * total))
-    share = jnp.clip((t - plan.warm) / jnp.maximum(end - plan.warm, 1.0), 0.0, 1.0)
-    share = jnp.where(end > plan.warm, share, jnp.where(t >= plan.warm, 1.0, 0.0))
-    return jnp.floor(plan.warm * share)

@@ -52,8 +52,7 @@ def values(nets: Nets, c: EmpowermentConfig, params: PyTree, rows: Moments, beta
     model = nets.model
     x = None if nets.tables else model.features(rows)
     v_h_e = nets.v_h_e(nets.raw("v_h_e", params, rows, x=x))
-    power = nets.x_h(nets.raw("x_h", params, rows, x=x)) if "x_h" in nets.names else nets.power(v_h_e, c)
-    log_x = jnp.log(power)
+    log_x = nets.log_x(nets.raw("x_h", params, rows, x=x)) if "x_h" in nets.names else jnp.log(nets.power(v_h_e, c))
     if "u_r" in nets.names:
         log_y = nets.log_y(nets.raw("u_r", params, rows, x=x), c.form)
     else:
@@ -117,46 +116,31 @@ class Transitions(Record):
     rows: Moments  # [N]
     next: Moments  # [N]
     over: Array  # [N]
-    attained: Array  # [N, H] of the human's own goal, in the successor
-    goal: Array  # [N, H]
+    attained: Array  # [N, H, G] in the successor
     robot: Array  # [N]
     human: Array  # [N, H]
     robot_p: Array  # [N] probability of the robot's action when it was taken
     human_p: Array  # [N, H] likewise
 
 
-def observed(
-    model: WorldModel, c: EmpowermentConfig, sample: Transitions, here: NetValues, new: NetValues, key: Array
-) -> Targets:
-    """Unbiased targets from one transition each: V_h^e of the humans' goals, Q_r of the action taken, X_h of a goal
-    drawn anew (the goal of the rollout is not independent of the state)."""
-    n, humans = sample.goal.shape
-    at, who = jnp.arange(n)[:, None], jnp.arange(humans)
+def observed(model: WorldModel, c: EmpowermentConfig, sample: Transitions, here: NetValues, new: NetValues) -> Targets:
+    """Unbiased targets from one transition each: V_h^e of all goals, whatever humans were after, and Q_r of the action
+    taken."""
+    at, who = jnp.arange(len(sample.robot)), jnp.arange(sample.human.shape[1])
     prior = model.prior(sample.rows)  # [N, H, G, A]
-    by_goal = prior[at, who, sample.goal, sample.human] / sample.human_p  # [N, H]
-    alone = model.marginals(prior)[at, who, sample.human] / sample.human_p
-    robot = jnp.exp(here.log_pi)[jnp.arange(n), sample.robot] / sample.robot_p
-    others = jnp.stack([jnp.delete(alone, h, axis=1, assume_unique_indices=True).prod(1) for h in range(humans)], 1)
-    value = new.v_h_e[at, who, sample.goal]  # [N, H]
-    worth = equations.attain_target(sample.attained, value, sample.over[:, None], c.gamma_h)
-    aim = sample.goal[..., None] == jnp.arange(model.weights.shape[1])  # [N, H, G]
-    v_weight = aim * (by_goal * others * robot[:, None])[..., None]
+    by_goal = prior[at[:, None], who, :, sample.human] / sample.human_p[..., None]  # [N, H, G]
+    alone = model.marginals(prior)[at[:, None], who, sample.human] / sample.human_p  # [N, H]
+    robot = jnp.exp(here.log_pi)[at, sample.robot] / sample.robot_p
+    others = jnp.stack([jnp.delete(alone, h, axis=1, assume_unique_indices=True).prod(1) for h in range(len(who))], 1)
+    worth = equations.attain_target(sample.attained, new.v_h_e, sample.over[:, None, None], c.gamma_h)
     q = equations.q_robot(-jnp.exp(new.log_v), sample.over, c.gamma_r, c.terminal_v_r)
     choice = sample.robot[:, None] == jnp.arange(here.log_q.shape[1])
-    q_weight = choice * alone.prod(1)[:, None] * ~model.certain_end(sample.rows)
-    _, log_y, log_v = same_state(model, c, here)
-    fresh = jax.random.categorical(key, jnp.log(jnp.asarray(model.weights)), shape=(n, humans))
-    power = here.v_h_e[at, who, fresh] ** c.zeta
-    if c.form == "sum":
-        power = power * (model.weights > 0).sum(-1)
     return Targets(
-        jnp.broadcast_to(worth[..., None], aim.shape),
-        v_weight,
+        worth,
+        by_goal * (others * robot[:, None])[..., None],
         jnp.broadcast_to(jnp.log(-q)[:, None], choice.shape),
-        q_weight,
-        power,
-        log_y,
-        log_v,
+        choice * alone.prod(1)[:, None] * ~model.certain_end(sample.rows),
+        *same_state(model, c, here),
     )
 
 
@@ -170,7 +154,7 @@ def of_sample(
     """Moments and their targets, from `values` of the target networks as they are now."""
     if isinstance(sample, Transitions):
         here, new = values(sample.rows), values(sample.next)
-        return sample.rows, observed(model, c, sample, here, new, key)
+        return sample.rows, observed(model, c, sample, here, new)
     return sample, modelled(model, c, sample, values(sample), values, key)
 
 
@@ -188,32 +172,16 @@ def of_all_rows(model: WorldModel, c: EmpowermentConfig, values: Callable[[Momen
     return in_blocks(block, model.places)
 
 
-def table_aims(rows: Moments, at: Targets, x_rows: Moments, x_at: Targets) -> dict[str, tuple[Array, Array, Array]]:
+def table_aims(rows: Moments, at: Targets) -> dict[str, tuple[Array, Array, Array]]:
     """Places [N], what each table should hold there [N, size], and weights."""
     n = len(rows.place)
     return {
         "v_h_e": (rows.place, at.v_h_e.reshape(n, -1), at.v_h_e_weight.reshape(n, -1)),
-        "x_h": (x_rows.place, x_at.x_h, jnp.ones_like(x_at.x_h)),
+        "x_h": (rows.place, at.x_h, jnp.ones_like(at.x_h)),
         "u_r": (rows.place, jnp.exp(at.log_y)[:, None], jnp.ones((n, 1))),
         "q_r": (rows.place, -jnp.exp(at.log_q), at.q_weight),
         "v_r": (rows.place, -jnp.exp(at.log_v)[:, None], jnp.ones((n, 1))),
     }
-
-
-def sampled_log_y(c: EmpowermentConfig, log_x: Array, key: Array) -> Array:
-    """log of the mean of X_h^-xi over some humans of each row [N]; their expectation is that over all."""
-    weight = some_humans(key, log_x, c.u_r_sample_humans)
-    y = (weight * jnp.exp(-c.xi * log_x)).mean(-1)
-    return jnp.log(y * (1 if c.form == "mean" else log_x.shape[-1]))
-
-
-def some_humans(key: Array, like: Array, count: int | None) -> Array:
-    """Weights [N, H]: of `count` humans drawn for each row, scaled to a mean of 1; all where there is no count."""
-    if count is None or count >= like.shape[-1]:
-        return jnp.ones_like(like)
-    lots = jax.random.uniform(key, like.shape)
-    rank = jnp.argsort(jnp.argsort(lots, -1), -1)
-    return (rank < count) * (like.shape[-1] / count)
 
 
 def in_blocks(function: Callable[[Array], PyTree], count: int) -> PyTree:
