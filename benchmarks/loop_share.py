@@ -46,7 +46,11 @@ def measure(num_envs: int, steps: int) -> tuple[float, float]:
 
     program, compiling, rest = (Clock(f) for f in (CompiledEngine.run_chunk, CompiledEngine.compile, Session.turn))
     n = num_envs * harness.STEPS
-    settings = {"rollout.num_envs": num_envs, "rollout.steps": n, "algo.minibatch_size": n // harness.MINIBATCHES}
+    settings: dict[str, Any] = {
+        "rollout.num_envs": num_envs,
+        "rollout.steps": n,
+        "algo.minibatch_size": n // harness.MINIBATCHES,
+    }
     settings |= {"stop.target_return": None, "total_steps": steps, "track": False}
     patched = mock.patch.multiple(CompiledEngine, run_chunk=program, compile=compiling)
     with tempfile.TemporaryDirectory() as folder, patched, mock.patch.object(Session, "turn", rest):
