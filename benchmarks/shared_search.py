@@ -9,8 +9,8 @@ luck, are trained on all orders (`--start` episodes each; the same for everybody
    common episodes. Orders that ask for the same repairs are one task, so their mean counts. An order passes the gate if
    that mean of the rates does.
 2. the searches: over seeds the race, a round robin (all orders alike to the end) and random allotments, each with the
-   same number of episodes, training included, begin from starts drawn by the seed and recommend an order. The race
-   trains `--policies` at once; the others one, which gets all of the training.
+   same number of policies and of episodes, training included, begin from starts drawn by the seed and recommend an
+   order.
 
 A recommendation is scored by the truth (regret; within 2% of the best; the regret of the worst order that passes where
 none or one that does not pass is recommended) and by what its policy delivers on 2,000 episodes of its own. A line of
@@ -102,15 +102,20 @@ class Truth:
         tables = np.array(told["tables"])  # [R, N, 4]
         classes = np.array([min(m) for m in told["members"]])
         by_class = {c: tables[:, classes == c].mean((0, 1)) for c in np.unique(classes)}
+        values = np.array([tables[:, classes == c, 0].mean(1) for c in by_class]).T  # [R, classes]
+        values = values - values.mean(1, keepdims=True)
+        interaction = ((values - values.mean(0)) ** 2).sum() / max((len(values) - 1) * (values.shape[1] - 1), 1)
+        error = np.sqrt(interaction / len(values))  # of a class in the truth
+        spread = np.sqrt(max(values.mean(0).var(ddof=1) - error**2, 0.0))
         self.merit = np.array([by_class[c][0] for c in classes])
         self.passes = np.array([by_class[c][2] for c in classes]) >= gate
         self.best, self.worst = (float(f(self.merit[self.passes])) for f in (np.max, np.min))
-        centred = tables[:, :, 0] - tables[:, :, 0].mean(1, keepdims=True) - self.merit + self.merit.mean()
-        luck = centred.var() * len(tables) / max(len(tables) - 1, 1) - (tables[:, :, 1] ** 2).mean()
-        between, mean = np.std([b[0] for b in by_class.values()]), tables[:, :, 0].mean()
+        within = np.mean([tables[:, classes == c, 0].var(1, ddof=1) for c in by_class if (classes == c).sum() > 1])
+        luck = np.sqrt(max(within - (tables[:, :, 1] ** 2).mean(), 0.0))
         self.words = (
-            f"{len(by_class)} classes, {len(tables)} policies, {mean:.2f} in the mean: deviation between classes "
-            f"{between:.2f}, of one order in one training {np.sqrt(max(luck, 0)):.2f} (luck); {self.passes.sum()} of "
+            f"{len(by_class)} classes, {len(tables)} policies, {tables[:, :, 0].mean():.2f} in the mean. "
+            f"Standard deviations: classes {spread:.2f}, a class in one training {np.sqrt(interaction):.2f}, equal "
+            f"orders in one training {luck:.2f}; error of a class in this truth {error:.2f}. {self.passes.sum()} of "
             f"{len(self.merit)} orders at the gate, the best {self.best:.2f}, the worst of them {self.worst:.2f}"
         )
 
@@ -128,15 +133,13 @@ def search(args: Any, space: Any, trial: Any, method: str, seed: int) -> dict[st
 
     trial.seed = seed
     trial.program(-1).loop.seeds = [seed]
-    policies = args.policies if method == "race" else 1
-    each = args.policies // policies  # one policy gets what several have together
     options = RaceOptions(
         budget=args.budget,
-        warm_up=args.warm_up * each,
-        check_every=args.check_every * each,
-        check_episodes=args.check_episodes * each,
-        eval_episodes=args.eval_episodes * each,
-        policies=policies,
+        warm_up=args.warm_up,
+        check_every=args.check_every,
+        check_episodes=args.check_episodes,
+        eval_episodes=args.eval_episodes,
+        policies=args.policies,
         gate=Gate(args.gate),
         method=method,
         seed=seed,
@@ -200,7 +203,7 @@ def main() -> None:
     parser.add_argument("--weight", type=float, default=150.0, help="of the alignment reward")
     parser.add_argument("--gate", type=float, default=0.9)
     parser.add_argument("--unit", type=int, default=100, help="episodes per update")
-    parser.add_argument("--starts", type=int, default=3, help="policies that everything begins from")
+    parser.add_argument("--starts", type=int, default=8, help="policies that everything begins from")
     parser.add_argument("--start", type=int, default=15_000, help="episodes of training of each, on all orders")
     parser.add_argument("--reference-episodes", type=int, default=2000, help="further training of each for the truth")
     parser.add_argument("--truth-episodes", type=int, default=100, help="of every order and reference")

@@ -198,86 +198,6 @@ def gains(seeds: range, budget: int) -> None:
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def adapted(seeds: range, steps: int, most: int, training: int) -> None:
-    """Every order trained once from one policy for all orders: what `searches` reads. `training` numbers the luck."""
-    import regimen
-    from regimen.domains.network_defense.search import adapting, defence_options, workflows
-    from regimen.domains.network_defense.trials import DefenceTrial, make_config
-    from regimen.experiments.search import api
-
-    space, unit = workflows("meander", "published", "classes"), 100
-    for seed in seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            env_args = {"red": "meander", "alignment_weight": 30}
-            quiet = {"track": False, "out": f"{folder}/policy", "total_steps": steps}
-            run = regimen.train("network_defense/workflow", seed=seed, env_args=env_args, **quiet).run_dir
-            own = {"mode": "faithful", "alignment_weight": 30.0}
-            config = make_config("meander", "published", unit, Path(run), own, {}, "cpu")
-            given = {"max_episodes": most, "warm_up": 0, "unit": unit}
-            options, _ = defence_options("standard", 0.95, given, True)
-            budget = api.exhaustive_budget(space, options, unit)
-            options = dataclasses.replace(options, method="exhaustive", budget=budget)
-            trial = DefenceTrial(space, config, seed + 1000 * training, Path(run), adapting(options))
-            found = api.run(space, trial, options, f"{folder}/search", plots=False, say=partial(print, flush=True))
-        seen = [[v.candidate, v.feasible, v.trained, v.outcome.to_dict()] for v in found.search.verdicts]
-        text = f"policy {seed}, training {training}: {sum(s[1] for s in seen)} of {len(space)} orders pass the gate"
-        tell(text, policy=seed, training=training, seen=seen)
-
-
-def searches(logs: list[Path]) -> None:
-    """Searches with training in the loop no better than random: is one training's luck as large as the differences of
-    orders, and would more looks help? From what `adapted` printed of two trainings of every order: their spread, and
-    searches of any length played on them."""
-    from regimen.domains.network_defense.search import workflows
-    from regimen.experiments.search.gate import Gate
-    from regimen.experiments.search.methods import Evidence
-    from regimen.experiments.search.trial import Measurement
-
-    space, found = workflows("meander", "published", "classes"), {}
-    for line in (line for log in logs for line in log.read_text().splitlines() if line.startswith('{"policy"')):
-        told = json.loads(line)
-        table = {c: Evidence(c, Measurement.from_dict(o), ok, trained) for c, ok, trained, o in told["seen"]}
-        found.setdefault(told["policy"], {})[told["training"]] = table
-    for policy, trainings in found.items():
-        tables = [trainings[0], trainings[1]]
-        values = np.array([[t[c].outcome.value for c in range(len(space))] for t in tables])
-        errors = np.array([[t[c].outcome.se for c in range(len(space))] for t in tables])
-        luck = np.sqrt(np.mean(np.square(values[0] - values[1])) / 2)
-        figures = {
-            "sd_of_orders": float(np.sqrt(max(values.mean(0).var(ddof=1) - luck**2 / 2, 0.0))),
-            "sd_of_trainings": float(luck),
-            "standard_error_of_evaluations": float(np.sqrt(np.mean(np.square(errors)))),
-            "correlation": float(np.corrcoef(values)[0, 1]),
-        }
-        tell(f"policy {policy}: " + ", ".join(f"{k} {v:.2f}" for k, v in figures.items()), policy=policy, **figures)
-        played_searches(space, Gate(0.95), tables, policy)
-
-
-def played_searches(space: Any, gate: Any, tables: list[dict[int, Any]], policy: int, repeats: int = 20) -> None:
-    """Regret of the model and of random after so many looks, by the training that they saw and by the other one."""
-    from regimen.experiments.search.methods import propose, recommend
-
-    for looks in (4, 8, 12, 16):
-        for method in ("gp", "random"):
-            regret: dict[str, list[float]] = {"seen": [], "other": []}
-            for number in range(repeats):
-                mine, other = tables[number % 2], tables[1 - number % 2]
-                seen: list[Any] = []
-                while len(seen) < looks:
-                    choice = propose(method, space, gate, seen, number)
-                    assert choice is not None
-                    seen.append(mine[choice.candidate])
-                best = recommend(method, space, seen)
-                for name, table in (("seen", mine), ("other", other)):
-                    passed = [t.outcome.value for t in table.values() if t.feasible]
-                    if passed:
-                        ok = best is not None and table[best].feasible
-                        regret[name].append(max(passed) - (table[best].outcome.value if ok else min(passed)))
-            means = {name: float(np.mean(x)) if x else float("nan") for name, x in regret.items()}
-            text = f"policy {policy}, {looks} looks, {method}: regret {means['seen']:.2f}"
-            tell(f"{text}, by the other training {means['other']:.2f}", policy=policy, looks=looks, arm=method, **means)
-
-
 def lone_order(seeds: range, looks: int) -> None:
     """A policy whose best order stands alone: does a kernel with a part for single orders find it? Values of the 120
     orders are drawn from the model's own prior (deviation 1, evaluations with an error of 0.5), and one order drawn at
@@ -555,7 +475,7 @@ def door(seeds: range, steps: int, beta_r: float) -> None:
         tell(text, seed=seed, steps=steps, beta_r=beta_r, **told)
 
 
-EXPERIMENTS = ["pieces", "critic-first", "gains", "adapted", "searches", "lone-order"]
+EXPERIMENTS = ["pieces", "critic-first", "gains", "lone-order"]
 EXPERIMENTS += ["orders", "greedy-memory", "visits", "sampled", "switch", "door"]
 
 
@@ -569,10 +489,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of a speed")
     parser.add_argument("--arms", nargs="+", choices=CRITICS, default=CRITICS, help="of critic-first")
     parser.add_argument("--batches", type=int, default=20, help="critic-first: that teach the critic")
-    parser.add_argument("--episodes", type=int, help="adapted: to adapt an order (1,000); played: 16,000 and 1,000")
+    parser.add_argument("--episodes", type=int, help="played: 16,000 and 1,000")
     parser.add_argument("--looks", type=int, default=25, help="of lone-order")
-    parser.add_argument("--training", type=int, default=0, choices=[0, 1], help="adapted: which of the two")
-    parser.add_argument("--logs", type=Path, nargs="+", default=[], help="searches: what `adapted` printed")
     parser.add_argument("--beta-r", type=float, help="of door (10) and switch (100)")
     parser.add_argument("--horizons", type=int, nargs="+", default=list(range(8, 21)), help="of switch")
     args = parser.parse_args()
@@ -584,10 +502,6 @@ def main() -> None:
             critic_first(seeds, args.steps or 1_000_000, args.batches, args.arms)
         case "gains":
             gains(seeds, args.steps or 1_000_000)
-        case "adapted":
-            adapted(seeds, args.steps or 4_000_000, args.episodes or 1000, args.training)
-        case "searches":
-            searches(args.logs)
         case "lone-order":
             lone_order(seeds, args.looks)
         case "orders":

@@ -4,18 +4,16 @@ One policy that sees the order is trained on all orders at once (`--episodes`, o
 
 1. the truth: every order is evaluated with it on the same 4,000 episodes;
 2. the searches: over 10 seeds each method proposes, evaluates with real episodes of its own (the policy is not trained
-   further, an order may be evaluated again), and recommends an order, on at most a third of the truth's episodes;
-3. with `--train`, the whole loop with training for every order, once per method.
+   further, an order may be evaluated again), and recommends an order, on at most a third of the truth's episodes.
 
 What a search recommends is scored by the truth: its regret, and whether it is within 2 % of the best order that meets
 the gate. The truth is not known to the searches. It is another one for every policy: `--policy-seeds 0 1 2` trains
-several and adds up.
+several and adds up. `shared_search.py` has the searches that train.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import hashlib
 import json
 import tempfile
@@ -26,10 +24,9 @@ from typing import Any
 import numpy as np
 from harness import OtherLoad, table
 
-from regimen.domains.network_defense.search import WORKFLOW_NAMES, adapting, defence_options, workflows
+from regimen.domains.network_defense.search import workflows
 from regimen.domains.network_defense.trials import DefenceTrial, make_config
 from regimen.engines import device
-from regimen.experiments.search import api
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.loop import WARM_UP, Options, Search
 from regimen.experiments.search.methods import recommend
@@ -69,7 +66,7 @@ def main() -> None:
 
 
 def measure(args: Any, seed: int, out: Path) -> dict[str, Any]:
-    """One policy: the truth, the searches and, where asked, the loop with training."""
+    """One policy: the truth and the searches."""
     space = workflows(args.red, args.compliance, args.orders)
     source = None if args.init_from is None else Path(args.init_from)
     env_args = {"mode": args.mode, "alignment_weight": args.weight}
@@ -91,8 +88,6 @@ def measure(args: Any, seed: int, out: Path) -> dict[str, Any]:
         print("no order meets the gate with this policy: train longer (--episodes), or lower the gate (--gate)")
     else:
         results["searches"] = searches(space, trial, arrays, truth, feasible, args, out)
-    if args.train:
-        results["training"] = with_training(space, trial, args, out)
     return results
 
 
@@ -282,23 +277,6 @@ def picture(path: Path, curves: dict[str, list[list[float]]], episodes: int, top
         ax.legend(loc="upper right")
 
 
-def with_training(space: Space, trial: DefenceTrial, args: Any, out: Path) -> Any:
-    """The whole loop: every method trains the orders it tries, on a third of what the exhaustive one takes."""
-    given = {"max_episodes": args.max_episodes, "warm_up": args.episodes, "unit": args.unit}
-    options, _ = defence_options("standard", args.gate, given, trial.source is not None)
-    trial = DefenceTrial(space, trial.config, trial.seed, trial.source, adapting(options))  # as `regimen search` adapts
-    rest = api.exhaustive_budget(space, options, args.unit) - options.warm_up
-    options = dataclasses.replace(options, budget=options.warm_up + rest // 3)
-    found = api.compare(space, trial, options, out / "training", names=WORKFLOW_NAMES, say=print)
-    told = api.comparison(found)
-    rows = [(m, r["best"], f"{r['value']:.2f}" if r["value"] is not None else "-",
-             f"{r['regret']:.2f}" if r["regret"] is not None else "-", r["trials"], f"{r['episodes']:,}")
-            for m, r in told["methods"].items()]  # fmt: skip
-    print("\nthe whole loop with training, one seed; values by the exhaustive search's own evaluations")
-    print(table(("method", "best", "return", "regret", "trials", "episodes"), rows), flush=True)
-    return told
-
-
 def arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--red", default="meander")
@@ -315,8 +293,6 @@ def arguments() -> Any:
     parser.add_argument("--eval-episodes", type=int, default=400)
     parser.add_argument("--budget", type=int, default=None, help="of one search; a third of the truth's episodes")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--train", action="store_true", help="also the whole loop with training")
-    parser.add_argument("--max-episodes", type=int, default=3000, help="training of one order in it")
     parser.add_argument("--show", type=int, default=24, help="orders in the table")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", default="searches/benchmark")

@@ -5,6 +5,7 @@ fetched from elsewhere, and it works without a server, the search included.
 """
 
 import html
+import json
 import re
 from pathlib import Path
 
@@ -23,6 +24,7 @@ myst_enable_extensions = ["dollarmath"]  # $formula$
 myst_fence_as_directive = ["math"]  # ```math, as the repository's viewer has it, too
 mathjax_path = "mathjax/tex-svg.js"  # MathJax 3.2.2 with its fonts in one file: nothing is fetched
 mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global", "scale": 0.95}}
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}  # notebooks/ leads to examples/notebooks
 nitpicky = True  # with -W: a broken link fails the build
 nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures have no page of their own
 autodoc_member_order = "bysource"
@@ -47,6 +49,7 @@ pygments_dark_style = "github-dark"
 
 NAVIGATION = {
     "Start": ["getting_started", "concepts", "tour", "gallery", "glossary"],
+    "Notebooks": [f"notebooks/{name}" for name in ("train_and_look", "your_environment", "compare_and_sweep")],
     "Training": [
         *("schedules", "curricula", "encoders", "memory", "agents", "offline", "scaling", "deploying", "own_loop"),
     ],
@@ -80,6 +83,32 @@ def add_navigation(app, name, source):
             source[0] += "\n\n".join(["", f"```{{toctree}}\n:hidden:\n:caption: {caption}\n", *pages]) + "\n```\n"
 
 
+def show_notebook(app, name, source):
+    """A notebook as Markdown: its cells, and what they showed when `.ci/notebooks.py` ran them."""
+    if app.env.doc2path(name).suffix != ".ipynb":
+        return
+    parts = []
+    for cell in json.loads(source[0])["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```ipython3\n{text}\n```")
+        parts += [show_output(output) for output in cell.get("outputs", ())]
+    path = Path(app.srcdir, "notebooks", Path(name).name + ".ipynb").resolve()
+    parts.append(f"The notebook itself: {{download}}`{path.name} <{path.name}>`")
+    source[0] = "\n\n".join(parts)
+
+
+def show_output(output):
+    """What a cell showed: a picture, a table, or text."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f'<img src="data:image/png;base64,{"".join(data["image/png"]).strip()}" alt="What the cell above draws">'
+    if "text/html" in data:
+        table = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
+        return "<div class='output'>" + re.sub(r"\n\s*", "", table) + "</div>"
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return "```text\n" + re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip() + "\n```"
+
+
 def find_lost_pages(app, error):
     """A page whose name Sphinx needs for one of its own (`search`, `genindex`) would be written over without a word."""
     for page in () if error else sorted(app.env.found_docs):
@@ -90,5 +119,7 @@ def find_lost_pages(app, error):
 
 def setup(app):
     app.connect("source-read", add_navigation)
+    app.connect("source-read", show_notebook)
+    app.connect("env-get-outdated", lambda *_: ["index"])  # its tree of pages is above, not in its file
     app.connect("build-finished", find_lost_pages)
     return {"parallel_read_safe": True}

@@ -247,7 +247,7 @@ COMPLETE = {
     **{f"coming_from/{page.name}": (0,) for page in (ROOT / "docs" / "coming_from").glob("*.md")},
     "offline.md": (0,),
     "other_simulators.md": (0,),
-    "workflow_search.md": (0,),
+    "workflow_search.md": (0, 1),
     "studies.md": (0,),
     "tour.md": (0,),
     "worlds.md": (0,),

@@ -91,6 +91,13 @@ def test_linked_source_files_come_along(site):
     assert [path.name for path in site.glob("_downloads/*/custom_env.py")] == ["custom_env.py"]
 
 
+def test_notebooks_are_pages(site):
+    """With what their cells showed, and the notebook itself to take along."""
+    page = (site / "notebooks" / "train_and_look.html").read_text()
+    assert "data:image/png;base64," in page and "evaluation return" in page and "<h1>Train and look" in page
+    assert len(list(site.glob("_downloads/*/*.ipynb"))) == 3
+
+
 @pytest.mark.parametrize(
     ("target", "found"),
     [

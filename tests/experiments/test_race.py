@@ -99,7 +99,7 @@ def test_the_posterior_is_that_of_the_formula():
     value = np.array([[1.0, 3.0], [0.0, 0.0], [5.0, 3.0], [-1.0, -3.0]])
     look = Look(100, np.arange(4), value, np.full((4, 2), 0.4))
     growth = Growth.fit(far, [look], scale=2.0)
-    stays, changes, speed = np.exp(growth.hyper[-4:-1])
+    stays, changes, speed = np.exp(growth.hyper[-5:-2])
     told = growth.posterior(1000)
     signal = stays + changes * np.exp(-speed * np.log(10))
     mean = value.mean(1)
@@ -274,3 +274,18 @@ def test_who_is_dropped_has_an_upper_bound_below_the_best_s_lower_bound():
     assert list(Ranking(values, None, 0.0).hopeless(2.0)) == [3]  # 1.0; 2.2, 1.9 and -0.5
     margins = Posterior(np.array([-1.0, 1.0, 1.0, 1.0]), 0.01 * np.eye(4))  # the best in value misses the gate
     assert list(Ranking(values, margins, 0.0).hopeless(1.0)) == [3, 0]
+
+
+def test_equal_candidates_are_no_repeats_of_a_training():
+    """Five equal candidates of each of twelve kinds, two policies. What a policy does to a kind, it does to all five of
+    it: then the five together are no surer than one; where it does it to each by itself, they are."""
+    members = tuple(tuple(range(5 * (c // 5), 5 * (c // 5) + 5)) for c in range(60))
+    space = spaces.Space("kinds", tuple(map(str, range(60))), 100.0 * (1 - np.eye(60))[None], members=members)
+    rng = np.random.default_rng(3)
+    merit = np.repeat(rng.standard_normal(12), 5)[:, None]
+    of_kinds = np.repeat(rng.standard_normal((12, 2)), 5, axis=0)
+    std = {}
+    for name, e in (("kinds", of_kinds), ("each", rng.standard_normal((60, 2)))):
+        look = Look(100, np.arange(60), merit + e + 0.05 * rng.standard_normal((60, 2)), np.full((60, 2), 0.05))
+        std[name] = Growth.fit(space, [look]).posterior(100).std.mean()
+    assert std["kinds"] > 1.25 * std["each"]

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from regimen.errors import StorageError
 from regimen.files.run_dir import RunFiles
+from regimen.reports import figure as kit
 from regimen.reports.plots import (
     PLOTS,
     LoggedRun,
@@ -105,3 +106,18 @@ def test_without_matplotlib_one_line_names_the_extra(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["plots need matplotlib: pip install 'regimen[plots]'", "False"]
+
+
+def test_many_curves_differ_and_their_names_lie_beside_them():
+    """Nine components, ten runs: no colour and dash twice, and no name over a curve."""
+    assert len(set(kit.strokes(32))) == 32
+    with kit.style():
+        figure = kit.blank(7, 4)
+        ax = figure.subplots()
+        for k, (color, dash) in enumerate(kit.strokes(10)):
+            ax.plot([0, 1], [k, k], color=color, linestyle=dash, label=f"curve {k}")
+        kit.legend(ax)
+        assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines}) == 10
+        assert [line.get_linestyle() for line in ax.lines[:8]] == ["-"] * 8
+        figure.draw_without_rendering()
+        assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1

@@ -11,8 +11,9 @@ import numpy as np
 
 from regimen.errors import RegimenError
 from regimen.files.storage import write_atomic, write_json
+from regimen.reports import figure as kit
 from regimen.reports.comparison import FRACTIONS, Comparison, Group, Task, finite_median
-from regimen.reports.figure import CYCLE, GREY, panels, picture
+from regimen.reports.figure import GREY, panels, picture
 from regimen.reports.page import embed, page, section
 from regimen.reports.plots import finish, on_a_grid
 from regimen.reports.table import Table
@@ -211,29 +212,31 @@ def ends(e: Estimate | None) -> list[float | None]:
 def plot(c: Comparison, path: Path) -> Path:
     """Curves of every group with 95% bands and, with few environments, the interquartile means beside them."""
     tasks = c.tasks
-    colors = dict(zip(dict.fromkeys(g.label for _, g in groups(c)), CYCLE * 99))
+    names = list(dict.fromkeys(g.label for _, g in groups(c)))
+    strokes = dict(zip(names, kit.strokes(len(names))))
+    colors = {name: color for name, (color, _) in strokes.items()}
     if len(tasks) <= MANY:
         with picture(path, 12, 0.5 + 3.7 * len(tasks)) as figure:
             grid = figure.subplots(len(tasks), 2, squeeze=False, width_ratios=(3, 2))
             for task, (left, right) in zip(tasks, grid):
-                draw_curves(left, task, c, colors)
+                draw_curves(left, task, c, strokes)
                 draw_intervals(right, task, c, colors)
         return path
     across, places = 3 if len(tasks) <= 9 else 4, len(tasks) + bool(c.overall)
     with picture(path, 4.6 * across, 3.3 * -(-places // across)) as figure:
         axes = panels(figure, places, across)
         for task, ax in zip(tasks, axes):
-            draw_curves(ax, task, c, colors)
+            draw_curves(ax, task, c, strokes)
         if c.overall:
             marks = [(label, e, np.zeros(0)) for label, e in c.overall.items()]
             draw_marks(axes[-1], marks, colors, "All environments", "scaled score (IQM, 95%)")
     return path
 
 
-def draw_curves(ax: Axes, task: Task, c: Comparison, colors: dict[str, str]) -> None:
+def draw_curves(ax: Axes, task: Task, c: Comparison, strokes: dict[str, tuple[str, str]]) -> None:
     """Interquartile mean over the runs of a group; a run that ended keeps its last value."""
     for g in task.groups:
-        color, curves = colors[g.label], [run.series(f"eval/{c.metric}") for run in g.runs]
+        (color, dash), curves = strokes[g.label], [run.series(f"eval/{c.metric}") for run in g.runs]
         series = [(x, y) for x, y in curves if len(x)]
         if not series:
             continue
@@ -242,7 +245,7 @@ def draw_curves(ax: Axes, task: Task, c: Comparison, colors: dict[str, str]) -> 
             ax.fill_between(grid, *bootstrap_band(values, iqm), color=color, alpha=0.18, linewidth=0)
         name = f"{g.label} ({len(series)})" if len(series) > 1 else g.label
         marker = "o" if max(len(x) for x, _ in series) == 1 else None
-        ax.plot(grid, iqm(values, axis=0), color=color, linewidth=2, label=name, marker=marker)
+        ax.plot(grid, iqm(values, axis=0), color=color, linestyle=dash, linewidth=2, label=name, marker=marker)
     if task.goal is not None:
         words = "threshold" if task.goal_is == "threshold" else "best"
         ax.axhline(task.goal, color=GREY, linewidth=1, linestyle="--", label=f"{words} {number(task.goal)}")
@@ -253,7 +256,7 @@ def draw_intervals(ax: Axes, task: Task, c: Comparison, colors: dict[str, str]) 
     """The final evaluation."""
     marks = [(g.label, g.iqm, g.scores) for g in task.groups]
     label = c.metric.replace("_", " ") + (" (smaller is better)" if c.lower else "")
-    draw_marks(ax, marks, colors, "Final evaluation: interquartile mean, 95%", label)
+    draw_marks(ax, marks, colors, "Final evaluation (IQM, 95%)", label)
 
 
 def draw_marks(

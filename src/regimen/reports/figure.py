@@ -17,7 +17,23 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2b6cb0", "#dd6b20", "#2f855a", "#6b46c1", "#c53030", "#718096"
 INK = "#2d3748"
-CYCLE = [BLUE, ORANGE, GREEN, PURPLE, RED, "#0987a0", "#b7791f", "#97266d"]
+CYCLE = [BLUE, ORANGE, GREEN, PURPLE, RED, "#0bc5ea", "#1a202c", "#d53f8c"]
+DASHES = ("-", "--", ":", "-.")
+CROWDED = 5  # entries from which a legend no longer lies over the curves
+
+
+def strokes(number: int) -> list[tuple[str, str]]:
+    """Colour and line style of so many curves: no two alike up to 32, and solid as long as colours last."""
+    return [(CYCLE[k % len(CYCLE)], DASHES[k // len(CYCLE) % len(DASHES)]) for k in range(number)]
+
+
+def legend(ax: Axes, size: float = 9) -> None:
+    """Name the curves: where they leave room, or beside the axes where they are many."""
+    names = ax.get_legend_handles_labels()[1]
+    if len(names) < CROWDED:
+        ax.legend(loc="best", fontsize=size)
+    elif names:
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=min(size, 8))
 
 
 @contextlib.contextmanager

@@ -170,11 +170,11 @@ def draw_explained_variance(ax: Axes, run: LoggedRun) -> bool:
         return False
     ax.axhline(1.0, color=kit.GREY, linewidth=1, linestyle=":")
     heads = run.names_below("train/explained_variance/")
-    for name, color in _colored(run, heads):
+    for name, (color, dash) in _colored(run, heads):
         at, fit = run.series(f"train/explained_variance/{name}")
         smooth = centred_average(fit, _window(fit))
-        ax.plot(*thin(LINE, at, smooth), color=color, linewidth=1, alpha=0.6, label=name)
-    _line(ax, x, y, kit.INK if heads else kit.GREEN, "total" if heads else None)
+        ax.plot(*thin(LINE, at, smooth), color=color, linestyle=dash, linewidth=1, alpha=0.6, label=name)
+    _line(ax, x, y, kit.INK if heads else kit.GREEN, "-", "total" if heads else None)
     low = float(np.quantile(y, 0.02))
     ax.set_ylim(min(-0.05, max(low, -2.0)), 1.05)  # a bad first update may be far below; it would flatten the rest
     finish(ax, "Explained variance of the critic", "1 = perfect, 0 = the mean", legend=bool(heads))
@@ -186,15 +186,15 @@ def draw_component(ax: Axes, run: LoggedRun, name: str, color: str) -> None:
     metric = f"rollout/reward/{name}"
     x, mean = run.series(metric)
     _range(ax, run, f"{metric}_min", f"{metric}_max", x, color, 0.15)
-    _line(ax, x, mean, color, "mean")
+    _line(ax, x, mean, color, "-", "mean")
     finish(ax, name, "sum per episode")
 
 
 def draw_components(ax: Axes, run: LoggedRun) -> bool:
     """Draw the mean episode sum of each reward component; nothing when there is only one."""
     names = _components(run)
-    for name, color in _colored(run, names):
-        _line(ax, *run.series(f"rollout/reward/{name}"), color, name)
+    for name, stroke in _colored(run, names):
+        _line(ax, *run.series(f"rollout/reward/{name}"), *stroke, name)
     if names:
         ax.axhline(0.0, color=kit.GREY, linewidth=1, linestyle=":")
         finish(ax, "Reward components", "sum per episode", legend=True)
@@ -206,12 +206,12 @@ def _named_lines(title: str, ylabel: str, prefix: str) -> Draw:
 
     def draw(ax: Axes, run: LoggedRun) -> bool:
         names = run.names_below(prefix)
-        for name, color in _colored(run, names):
+        for name, (color, dash) in _colored(run, names):
             x, y = run.series(prefix + name)
             if prefix == CURRICULUM:  # a setting jumps
-                ax.step(*thin(LINE, x, y), color=color, linewidth=1.8, where="post", label=name)
+                ax.step(*thin(LINE, x, y), color=color, linestyle=dash, linewidth=1.8, where="post", label=name)
             else:
-                _line(ax, x, y, color, name)
+                _line(ax, x, y, color, dash, name)
         if names and prefix == WEIGHT:
             ax.set_ylim(0.0, min(1.02, 1.25 * ax.get_ylim()[1]))
         if names:
@@ -227,24 +227,31 @@ def _components(run: LoggedRun) -> list[str]:
     return names if len(names) > 1 else []
 
 
-def _colored(run: LoggedRun, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Names with colours; a reward component has the same one in every plot."""
+def _colored(run: LoggedRun, names: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
+    """Names with a colour and a line style; a reward component has the same ones in every plot."""
     order = [name for name in _components(run) if name in names]
     order += [name for name in names if name not in order]
-    return list(zip(order, kit.CYCLE * len(order)))
+    return list(zip(order, kit.strokes(len(order))))
 
 
 def _window(y: np.ndarray) -> int:
     return max(1, min(len(y) // 20, 200))
 
 
-def _line(ax: Axes, x: np.ndarray, y: np.ndarray, color: str, label: str | None = None) -> None:
+def _line(ax: Axes, x: np.ndarray, y: np.ndarray, color: str, dash: str = "-", label: str | None = None) -> None:
     """The values faint, their average over neighbours strong."""
     window = _window(y)
     if window > 1:
         ax.plot(*thin(LINE, x, y), color=color, linewidth=0.8, alpha=0.25)
     marker = "o" if len(y) == 1 else None
-    ax.plot(*thin(LINE, x, centred_average(y, window)), color=color, linewidth=1.8, label=label, marker=marker)
+    ax.plot(
+        *thin(LINE, x, centred_average(y, window)),
+        color=color,
+        linestyle=dash,
+        linewidth=1.8,
+        label=label,
+        marker=marker,
+    )
 
 
 def _axes_of(title: str, *lines: tuple[str, str, str]) -> Draw:
@@ -306,7 +313,7 @@ def finish(ax: Axes, title: str, ylabel: str | None = None, legend: bool = False
     if ylabel:
         ax.set_ylabel(ylabel)
     if legend:
-        ax.legend(loc="best")
+        kit.legend(ax)
 
 
 @reads
@@ -338,7 +345,9 @@ def overview(run: LoggedRun, names: Sequence[str]) -> Figure:
     for name, ax in zip(names, kit.panels(figure, len(names), 3, rows)):
         PLOTS[name](ax, run)
         if ax.get_legend() is not None:
-            ax.legend(loc="best", fontsize=8)
+            kit.legend(ax, 8)
+            if len(ax.get_legend_handles_labels()[1]) >= kit.CROWDED:  # it stands beside its axes
+                figure.set_figwidth(17)
     kit.headline(figure, describe(run), size=13)
     return figure
 
@@ -360,7 +369,7 @@ def component_grid(run: LoggedRun) -> Figure:
     across = min(3, len(names)) if len(names) != 4 else 2
     figure = kit.blank(max(7, 3.6 * across), 0.4 + 2.6 * -(-len(names) // across))
     axes = kit.panels(figure, len(names), across)
-    for ax, (name, color) in zip(axes, _colored(run, names)):
+    for ax, (name, (color, _)) in zip(axes, _colored(run, names)):
         draw_component(ax, run, name, color)
     axes[0].legend(loc="best", fontsize=8)
     return figure

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -89,8 +89,7 @@ class Result:
     def plot(self) -> Figure:
         """The curves of the run as a matplotlib figure; of several seeds, their mean with its interval."""
         figure = group_figure([run.run_dir for run in self.runs]) if self.runs else figure_of(self.run_dir)
-        if "IPython" in sys.modules:  # it shows figures once somebody has imported this
-            importlib.import_module("matplotlib.pyplot")
+        show_in_notebooks(type(figure))
         return figure
 
     def to_pandas(self) -> DataFrame:
@@ -118,6 +117,17 @@ class Result:
             "run directory": self.run_dir,
         }
         return notebook_table(f"{s.get('env')} with {s.get('algo')}", facts)
+
+
+def show_in_notebooks(figure: type[Figure]) -> None:
+    """Let a notebook draw figures, which it else does only once somebody has drawn one with pyplot."""
+    interactive: Any = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    if shell is None:
+        return
+    formatters = shell.display_formatter.formatters
+    if not any(figure in formatters[kind].type_printers for kind in ("image/png", "image/svg+xml")):
+        importlib.import_module("IPython.core.pylabtools").select_figure_formats(shell, {"png"})
 
 
 def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Result:

@@ -72,11 +72,16 @@ def random_actor(space: gymnasium.Space) -> Actor:
 @cache  # one function for each baseline, so that it is compiled once
 def baseline_actor(function: Baseline) -> Actor:
     """The actor that follows a baseline `fn(env, key, state, obs) -> action` of one environment and all its agents."""
+    return rule_actor(lambda env, params, key, state, obs: function(env, key, state, obs))
+
+
+def rule_actor(rule: Callable[[Env, PyTree, Array, PyTree, PyTree], PyTree]) -> Actor:
+    """The actor that follows `rule(env, params, key, state, obs) -> action`, a baseline with parameters."""
 
     def act(env, params, key, state, obs, mask, memory):
         obs = by_agent(env, obs)
         keys = key if key.ndim else jax.random.split(key, jax.tree.leaves(obs)[0].shape[0])
-        return side_by_side(env, jax.vmap(lambda k, s, o: function(env, k, s, o))(keys, state, obs)), memory
+        return side_by_side(env, jax.vmap(lambda k, s, o: rule(env, params, k, s, o))(keys, state, obs)), memory
 
     return Actor(act)
 

@@ -11,7 +11,7 @@ from airspace_rollouts import library, no_op_table, play, start, step
 from gymnasium import spaces
 
 from regimen.config.layers import build_config, from_dict, to_dict
-from regimen.domains.airspace import ONLY_CLEAN, dynamics, observe, pairs
+from regimen.domains.airspace import ONLY_CLEAN, dynamics, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.aircraft import KT, TYPES
 from regimen.domains.airspace.env import METRICS, Airspace
@@ -641,6 +641,18 @@ def jittered():
 def test_mvp_resolves(jittered):
     episode = play(*jittered, "mvp")
     assert (episode.first_los < 0).mean() >= 0.95 and episode.reached.mean() >= 0.98
+
+
+def test_who_has_the_right_of_way_flies_on(crossing):
+    """Four through one point: with the right of way an aircraft does what it does without a conflict."""
+    env, reset = crossing
+    state, obs = reset(env, jax.random.key(0))
+    rank = jnp.array([2, 0, 1, 3])
+    action = policies.resolve(env, state, rank[:, None] > rank[None, :])
+    straight, all_avoid = policies.resolve(env, state, jnp.zeros((4, 4), bool)), policies.mvp(env, None, state, obs)
+    np.testing.assert_allclose(action[1], straight[1], atol=1e-5)
+    np.testing.assert_allclose(action[3], all_avoid[3], atol=1e-5)
+    assert np.abs(all_avoid - straight).max(1).min() > 0.01  # all of them are in conflict
 
 
 def test_waypoint_policy_arrives_and_does_not_avoid(jittered):

@@ -343,7 +343,8 @@ def test_a_search_begins_from_a_trained_policy(tmp_path, env, env_args):
     flags = ["--red", "b_line", "--init-from", str(tmp_path / "run"), "--max-episodes-per-workflow", "0"]
     flags += ["--eval-episodes", "90", "--budget", "180", "--quiet"]
     code = cli.main(["search", "network_defense", *flags, "--out", str(tmp_path / "s")])
-    assert code == 1, "a policy of a few updates meets no gate"
+    summary = json.loads((tmp_path / "s" / "summary.json").read_text())
+    assert code == int(summary["best"] is None)  # by chance, some policies of a few updates meet the gate
     rows = list(csv.DictReader((tmp_path / "s" / "search.csv").read_text().splitlines()))
     assert len(rows) == 2 and {r["cause"] for r in rows} == {"no training"}
     state = json.loads((tmp_path / "s" / "state.json").read_text())

@@ -26,5 +26,5 @@ ENTRY = AlgorithmEntry(
     APPOConfig,
     "regimen.algorithms.appo:APPO",
     "PPO's clipped loss with V-trace and a target policy, on batches of a somewhat older policy.",
-    "As IMPALA, where several passes over each batch pay: steps are dear, the learner has time.",
+    "Use it like IMPALA, if steps are expensive and the learner has time for several passes over each batch.",
 )

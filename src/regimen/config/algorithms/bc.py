@@ -35,7 +35,7 @@ ENTRY = AlgorithmEntry(
     BCConfig,
     "regimen.algorithms.bc:BC",
     "Behaviour cloning: supervised learning of the actions in a dataset.",
-    "A baseline beside CQL, and enough where the data is of an expert.",
+    "Use it as a baseline for CQL, or alone if the data comes from an expert.",
     offline=True,
     online=False,
 )

@@ -55,8 +55,8 @@ class CQLConfig(SACConfig):
 ENTRY = AlgorithmEntry(
     CQLConfig,
     "regimen.algorithms.cql:CQL",
-    "Conservative Q-learning: SAC on a dataset, with critics held down where it has no actions.",
-    "There is data and no environment to explore, or online learning should start from data.",
+    "Conservative Q-learning: SAC on a dataset, with lower values for actions that the data does not contain.",
+    "Use it if there is data and no environment to explore, or if online learning should start from data.",
     offline=True,
     online=False,
 )

@@ -73,5 +73,5 @@ ENTRY = AlgorithmEntry(
     IMPALAConfig,
     "regimen.algorithms.impala:IMPALA",
     "Actor-critic with V-trace: learns from batches of a somewhat older policy.",
-    "Many workers that must not wait for the learner: --engine ray, slow environments.",
+    "Use it with many workers that must not wait for the learner: --engine ray, slow environments.",
 )

@@ -133,5 +133,5 @@ ENTRY = AlgorithmEntry(
     PPOConfig,
     "regimen.algorithms.ppo:PPO",
     "Proximal policy optimisation: clipped policy gradient with a learned value function.",
-    "The default: discrete or continuous actions, an environment that can be stepped in parallel.",
+    "The default, for discrete, continuous or hybrid actions and environments that can be stepped in parallel.",
 )

@@ -57,6 +57,6 @@ ENTRY = AlgorithmEntry(
     SACConfig,
     "regimen.algorithms.sac:SAC",
     "Soft actor-critic: off-policy, from a replay, with learned temperatures.",
-    "Few env steps matter more than wall time: continuous, discrete or hybrid actions.",
+    "Use it if env steps are expensive, for continuous, discrete or hybrid actions.",
     offline=True,
 )

@@ -33,8 +33,13 @@ def mvp(env, key, state, obs) -> Array:
 
     Without a conflict it flies to its waypoint at its first speed, but only once that way is clear, too.
     """
+    return resolve(env, state, ~jnp.eye(state.north.shape[0], dtype=bool))
+
+
+def resolve(env, state, avoid: Array) -> Array:
+    """`mvp` where aircraft i gives way to j only if avoid[i, j]."""
     scenario = state.scenario
-    others = env.counts(state)[None, :] & ~jnp.eye(state.north.shape[0], dtype=bool)
+    others = env.counts(state)[None, :] & avoid
     aim = (observe.bearing_of(state) - scenario.convergence * state.east) * dynamics.DEGREE
     cruise = dynamics.to_tas(scenario.cas, state.air)
     wish = jnp.stack([cruise * jnp.cos(aim), cruise * jnp.sin(aim)], axis=-1) + scenario.wind

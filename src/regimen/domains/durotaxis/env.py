@@ -43,7 +43,7 @@ class Durotaxis(NativeEnv):
     """Every node chooses for itself: spawn at a Hill-law distance, or delete. Coefficients of the reward are fields."""
 
     capacity: int = 64
-    """Slots for nodes, a multiple of 32; spawns beyond it are not made."""
+    """Slots for nodes, a multiple of 32; children for which there is no slot are not made."""
     max_episode_steps: int = 200
     """Steps before an episode is cut short."""
     substrate: str = "random"
@@ -53,9 +53,9 @@ class Durotaxis(NativeEnv):
     width: float = 200.0
     """Length along which stiffness rises; the goal is its end."""
     height: float = 200.0
-    """The other side."""
+    """Length of the other side."""
     margin: float = 0.01
-    """Children are clamped to this share of a side away from it; not from the goal."""
+    """A child that would leave is put this share of the side away from the edge; the goal edge is excepted."""
     m: float = 0.05
     """Slope of a fixed substrate."""
     b: float = 1.0
@@ -63,29 +63,29 @@ class Durotaxis(NativeEnv):
     linear_m_low: float = 0.01
     """Random linear substrates: lowest slope."""
     linear_m_high: float = 0.1
-    """Highest slope."""
+    """Random linear substrates: highest slope."""
     linear_b_low: float = 0.5
-    """Lowest intensity at x = 0."""
+    """Random linear substrates: lowest intensity at x = 0."""
     linear_b_high: float = 2.0
-    """Highest intensity at x = 0."""
+    """Random linear substrates: highest intensity at x = 0."""
     exponential_m_low: float = 0.01
     """Random exponential substrates: lowest rate."""
     exponential_m_high: float = 0.05
-    """Highest rate."""
+    """Random exponential substrates: highest rate."""
     exponential_b_low: float = 0.5
-    """Lowest intensity at x = 0."""
+    """Random exponential substrates: lowest intensity at x = 0."""
     exponential_b_high: float = 1.5
-    """Highest intensity at x = 0."""
+    """Random exponential substrates: highest intensity at x = 0."""
     init_nodes: float = 4.0
     """Nodes at the start, joined from left to right."""
     init_width: float = 0.1
-    """They start in this share of the width."""
+    """Share of the width in which the nodes start."""
     init_low: float = 0.0
-    """Lowest start, as a share of the height."""
+    """Lowest start of a node, as a share of the height."""
     init_high: float = 1.0
-    """Highest start."""
+    """Highest start of a node, as a share of the height."""
     max_nodes: float = 50.0
-    """Population above which every step costs."""
+    """Population above which every step is penalised."""
     fail_nodes: float = 64.0
     """Population above which the episode fails; never more than the capacity."""
     drift_limit: float = 6.0
@@ -103,7 +103,8 @@ class Durotaxis(NativeEnv):
     spawn_reward: float = 1.0
     """spawn: times the mean rise from parent to child."""
     delete_reward: float = 2.0
-    """delete: times the rise of the mean level by deletions; twice spawn_reward, or going back and forth pays."""
+    """delete: times the rise of the mean level by deletions. Keep it at twice spawn_reward, or going back and forth
+    pays."""
     edge_reward: float = 0.5
     """edge: score of an edge that leads right; the change of the mean score is paid."""
     edge_penalty: float = 0.05
@@ -121,7 +122,7 @@ class Durotaxis(NativeEnv):
     shaping: float = 0.0
     """progress: scale of a potential, minus the distance of the frontier from the goal; 0 is off."""
     shaping_gamma: float = 0.99
-    """Its discount; the learner's gamma, or the shaping changes what is best."""
+    """Discount of that potential. It must be the learner's gamma, or the shaping changes which policy is best."""
     success_reward: float = 100.0
     """termination: a node reached the goal."""
     extinct_penalty: float = 30.0

@@ -49,7 +49,7 @@ DOMAIN = Domain(
             "regimen.domains.empowerment.hyperparameters:EmpowermentConfig",
             "regimen.domains.empowerment.learner.algorithm:Empowerment",
             "A robot that softly maximises human power, learned from a model of the world or by acting in it.",
-            "Worlds of humans and robots (world/NAME), also those too large for `regimen solve`.",
+            "Use it for worlds of humans and robots (world/NAME), also those too large for `regimen solve`.",
         )
     },
     presets=f"{__path__[0]}/presets",

@@ -45,7 +45,7 @@ class Theory(Equations):
     beta_r: NotNegative | Literal["inf"] = 10.0
     """How strictly the robot prefers better actions; 0: not at all; inf: it takes one of the best."""
     beta_h: NotNegative | Literal["inf"] = 10.0
-    """How strictly humans of a computed prior choose their best action; inf: always."""
+    """How strictly humans of a computed prior choose their best action; inf means always."""
     prior: Literal["heuristic", "cautious", "optimistic", "mean"] = "heuristic"
     """How humans act: by the world's own prior, or computed for the worst, the best or the average robot."""
 

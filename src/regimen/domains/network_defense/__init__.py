@@ -11,7 +11,7 @@ DOMAIN = Domain(
         ),
         "network_defense/workflow": EnvEntry(
             "regimen.domains.network_defense.env:NetworkDefenseWorkflow",
-            "the same, paid for repairing by a given order",
+            "the same, with a reward for repairing hosts in a given order",
         ),
     },
     presets=f"{__path__[0]}/presets",

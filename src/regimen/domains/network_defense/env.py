@@ -71,21 +71,24 @@ class NetworkDefense(NativeEnv):
     red: str = "b_line"
     """Who attacks: b_line, meander, sleep (nobody), or mixed (b_line or meander, drawn for every episode)."""
     mode: str = "faithful"
-    """faithful: once Op_Server0 was restored its service can never be stopped again, as upstream; fixed: it can."""
+    """faithful: after Op_Server0 was restored its service can never be stopped again, as in the reference; fixed: it
+    can."""
     max_episode_steps: int = 100
     """Steps before an episode is cut short; the challenge uses 30, 50 and 100."""
     workflow: str = "none"
-    """none; all (an order drawn for every episode); or one: critical_first, D,S,E,H,U. Adds 25 entries observed."""
+    """none, all (an order is drawn for every episode), or one order: critical_first, D,S,E,H,U. Adds 25 observed
+    entries."""
     alignment: str = "none"
     """Reward for following the workflow: none, published (telescopes to weight * compliance), or potential."""
     compliance: str = "published"
-    """What complies: published (the type of the host fixed) or repaired (the host itself; User0 left out)."""
+    """What complies: published looks at the type of the fixed host, repaired at the host itself and leaves User0
+    out."""
     min_fixes: int = 1
-    """Fixes, useful or not, from which on an episode counts (`counted`) when compliance is judged."""
+    """Fewest fixes, useful or not, with which an episode counts when compliance is judged (`counted`)."""
     alignment_weight: float = 30.0
     """Scale of the alignment reward."""
     alignment_gamma: float = 0.99
-    """Discount of the potential; the learner's gamma."""
+    """Discount of the potential; it must be the learner's gamma."""
     detection: float = 0.95
     """Probability that the callback of a reverse shell is reported."""
     history: bool = False
@@ -381,6 +384,7 @@ class NetworkDefenseWorkflow(NetworkDefense):
     red: str = "mixed"
     """Who attacks: b_line, meander, or mixed (one of them drawn for every episode)."""
     workflow: str = "all"
-    """none; all (an order drawn for every episode); or one: critical_first, D,S,E,H,U. Adds 25 entries observed."""
+    """none, all (an order is drawn for every episode), or one order: critical_first, D,S,E,H,U. Adds 25 observed
+    entries."""
     alignment: str = "published"
     """Reward for following the workflow: none, published (telescopes to weight * compliance), or potential."""

@@ -70,9 +70,16 @@ class DefenceTrial(EngineTrial):
 
     def start(self, candidate: int, arrays: Arrays | None, number: int) -> None:
         super().start(candidate, arrays, number)
-        engine = self.program(candidate).engine
-        rate = self.config.algo.lr * (self.adapting if candidate >= 0 else 1.0)
-        engine.algo = changed(engine.algo, lr=float(rate))  # a hyper-parameter is data: nothing is compiled again
+        self.learn_at(self.adapting if candidate >= 0 else 1.0)
+
+    def share(self, candidates: Sequence[int], arrays: Arrays | None, number: int) -> None:
+        super().share(candidates, arrays, number)
+        self.learn_at(1.0)
+
+    def learn_at(self, share: float) -> None:
+        """A share of the learning rate. A hyper-parameter is data: nothing is compiled again."""
+        engine = self.program(self.candidate).engine
+        engine.algo = changed(engine.algo, lr=float(self.config.algo.lr * share))
 
     def env_of(self, candidate: int, env: NetworkDefense) -> Ordered:
         return self.env_of_all(() if candidate < 0 else (candidate,), env)

@@ -3,14 +3,16 @@
 Several policies, trained alike but for their randomness, each learn all candidates. After t episodes of training each
 of them is looked at; with u = log t the mean over the policies of candidate c is
 
-    y_c(u) = g(u) + f_c(u) + e_c(u) / K + noise
+    y_c(u) = g(u) + f_c(u) + mean over policies of e_c(u) + noise
 
 - f_c(u) is the merit of a candidate: cov[f_c(u), f_d(v)] = k(c, d) (a + b exp(-rho |u - v|)) with the kernel k of the
   space. a is what stays while training goes on, b what may still change; rho says how fast. What is asked for is f at
   the end of the search, which has not been seen yet.
 - e_c(u), the luck of one training with candidate c, has a variance that is not assumed: it is how far the K policies
   are apart on c beyond the error of their evaluation, a mean over all candidates looked at (`luck`). A policy keeps its
-  luck while it trains on: exp(-rho |u - v|) again.
+  luck while it trains on: exp(-rho |u - v|) again. Candidates that are alike share some of it, with the covariance
+  (1 - w) [c = d] + w k(c, d): equal candidates are no repeats of a training. The differences between policies say how
+  much: their likelihood is maximised together with that of the means.
 - the noise of evaluation is known: its squared standard error, over K.
 - g(u), common to all candidates at a look (the policy grows, and all candidates play the same episodes), can be
   anything: its prior is so wide that only differences within a look count. Returned are merits above their mean.
@@ -34,6 +36,7 @@ STAYS = 1.0, 0.7, 1e-2, 25.0
 CHANGES = 0.3, 1.0, 1e-3, 25.0
 SPEED = 0.5, 1.0, 1e-2, 20.0  # per e-fold of training
 GAINS = 1.0, 1.0, 1e-2, 25.0  # variance of what all candidates gain per e-fold, where levels count
+ALIKE = 0.3, 1.0, 1e-3, 0.99  # share of the luck that candidates have in common as far as they are alike
 COMMON = 100.0  # variance of g where they do not
 LEVEL = 4.0  # of g at the first look where they do
 WEIGHT = 8  # degrees of freedom that the luck measured before counts for
@@ -73,6 +76,30 @@ def luck(looks: Sequence[Look], common: bool) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Repeats:
+    """How policies differ at a look: contrasts between them, in which merits cancel."""
+
+    index: np.ndarray  # [C]
+    contrasts: np.ndarray  # [C, K - 1] orthonormal, standardised
+    variance: np.ndarray  # [C] of evaluation
+    luck: float
+
+    @classmethod
+    def of(cls, look: Look, luck: float, scale: float) -> Repeats:
+        k = look.policies
+        between = np.linalg.qr(np.c_[np.ones(k), np.eye(k)[:, :-1]])[0][:, 1:]  # [K, K - 1]
+        return cls(look.index, look.value @ between / scale, (look.error**2).mean(1) / scale**2, luck)
+
+    def log_likelihood(self, kernel: np.ndarray, alike: float) -> float:
+        """With a policy's own level, which all candidates share, left free."""
+        alone = np.eye(len(self.index))
+        cov = self.luck * ((1 - alike) * alone + alike * kernel[np.ix_(self.index, self.index)])
+        lower = np.linalg.cholesky(cov + np.diag(self.variance + JITTER + 1e-6) + COMMON)
+        half = np.linalg.solve(lower, self.contrasts)
+        return float(-0.5 * (half**2).sum() - self.contrasts.shape[1] * np.log(np.diag(lower)).sum())
+
+
+@dataclass(frozen=True)
 class Growth:
     """Fitted to looks; make one with `fit`."""
 
@@ -83,17 +110,18 @@ class Growth:
     targets: np.ndarray  # [n] standardised means over the policies
     variance: np.ndarray  # [n] of evaluation
     luck: np.ndarray  # [n] of training, of the mean over the policies
+    repeats: tuple[Repeats, ...]  # by look
     shift: float
     scale: float
     common: bool
-    hyper: np.ndarray  # log of theta of each distance, stays, changes, speed, gains
+    hyper: np.ndarray  # log of theta of each distance, stays, changes, speed, alike, gains
 
     @classmethod
     def fit(cls, space: Space, looks: Sequence[Look], mean: float | None = None, scale: float | None = None) -> Growth:
         """`mean`: the prior mean, where levels count; None: only differences within a look count."""
         common = mean is None
         factors = len(space.factors)
-        start = np.log([*[THETA[0]] * factors, STAYS[0], CHANGES[0], SPEED[0], GAINS[0]])
+        start = np.log([*[THETA[0]] * factors, STAYS[0], CHANGES[0], SPEED[0], ALIKE[0], GAINS[0]])
         parts = [np.concatenate(x) for x in zip(*(
             (look.index, np.full(len(look.index), i), np.full(len(look.index), np.log(max(look.training, 1))),
              look.value.mean(1), (look.error**2).mean(1) / look.policies)
@@ -106,9 +134,12 @@ class Growth:
         scale = scale or 1.0
         of_look = luck(looks, common) / np.array([look.policies for look in looks] or [1.0])[: len(looks)]
         lucky = of_look[at] / scale**2 if len(at) else np.zeros(0)
+        lucks = luck(looks, common) / scale**2
+        repeats = tuple(Repeats.of(look, of, scale) for look, of in zip(looks, lucks) if look.policies > 1)
         blank = cls(
-            space, index, at, time, (values - shift) / scale, variance / scale**2, lucky, shift, scale, common, start
-        )
+            space, index, at, time, (values - shift) / scale, variance / scale**2, lucky, repeats, shift, scale, common,
+            start,
+        )  # fmt: skip
         return blank.optimised() if len(index) else blank
 
     def shared(self, hyper: np.ndarray, time: np.ndarray) -> np.ndarray:
@@ -119,18 +150,18 @@ class Growth:
 
     def gram(self, hyper: np.ndarray) -> np.ndarray:
         """Covariance of the targets.  # [n, n]"""
-        theta, (stays, changes, speed) = np.exp(hyper[:-4]), np.exp(hyper[-4:-1])
+        theta, (stays, changes, speed, alike) = np.exp(hyper[:-5]), np.exp(hyper[-5:-1])
         kernel = self.space.kernel(theta)[np.ix_(self.index, self.index)]
         fading = np.exp(-speed * np.abs(self.time[:, None] - self.time))
         out = kernel * (stays + changes * fading)
         same = self.index[:, None] == self.index
-        out = out + same * fading * np.sqrt(np.outer(self.luck, self.luck))
+        out = out + ((1 - alike) * same + alike * kernel) * fading * np.sqrt(np.outer(self.luck, self.luck))
         out = out + (COMMON * (self.look[:, None] == self.look) if self.common else self.shared(hyper, self.time))
         return out + np.diag(self.variance + JITTER + 1e-6)
 
     def optimised(self) -> Growth:
         """Fit the hyper-parameters by the highest marginal likelihood, with weak priors."""
-        priors = [THETA] * len(self.space.factors) + [STAYS, CHANGES, SPEED, GAINS]
+        priors = [THETA] * len(self.space.factors) + [STAYS, CHANGES, SPEED, ALIKE, GAINS]
         centre, width = np.log([p[0] for p in priors]), np.array([p[1] for p in priors])
         low, high = np.log([p[2:] for p in priors]).T
 
@@ -141,13 +172,16 @@ class Growth:
                 return -np.inf
             half = np.linalg.solve(lower, self.targets)
             fit = -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
+            if self.repeats:
+                kernel = self.space.kernel(np.exp(x[:-5]))
+                fit += sum(one.log_likelihood(kernel, float(np.exp(x[-2]))) for one in self.repeats)
             return fit - 0.5 * float((((x - centre) / width) ** 2).sum())
 
         return type(self)(**{**vars(self), "hyper": climb(score, self.hyper, low, high)})
 
     def posterior(self, training: int) -> Posterior:
         """The merit of every candidate after so much training; above the mean of all where only differences count."""
-        theta, (stays, changes, speed) = np.exp(self.hyper[:-4]), np.exp(self.hyper[-4:-1])
+        theta, (stays, changes, speed) = np.exp(self.hyper[:-5]), np.exp(self.hyper[-5:-2])
         kernel = self.space.kernel(theta)
         prior = kernel * (stays + changes)
         mean, cov = np.zeros(len(self.space)), prior

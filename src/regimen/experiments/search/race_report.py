@@ -285,29 +285,30 @@ def posterior(path: Path, race: Race) -> None:
 
 def short(state: str) -> str:
     """A status in few words."""
-    return state.split(":")[0].replace("finalist that does not meet the gate", "finalist, misses the gate")
+    return state.split(":")[0].replace("finalist that does not meet the gate", "misses the gate").split(";")[0]
 
 
 def places(path: Path, race: Race) -> None:
-    """How the field thinned out: what every candidate showed at each look, and who left."""
+    """How the field thinned out: how far every candidate was behind the best of each look, and who left."""
     best = race.best
+    tops = [max(float(np.mean(v)) for v in seen.value) for seen in race.looks]
     with picture(path, 7.5, 4.4) as figure:
         ax = figure.subplots()
         for c in range(len(race.space)):
-            points = [(s.training, float(np.mean(s.value[s.index.index(c)]))) for s in race.looks if c in s.index]
-            if not points:
+            own = [(seen, top) for seen, top in zip(race.looks, tops) if c in seen.index]
+            if not own:
                 continue
+            points = [(seen.training, float(np.mean(seen.value[seen.index.index(c)])) - top) for seen, top in own]
             chosen = best is not None and best[0] == c
-            style = {"color": GREEN if chosen else GREY if c in race.dropped else BLUE, "zorder": 3 if chosen else 1}
-            ax.plot(*zip(*points), linewidth=2.2 if chosen else 0.8, alpha=1.0 if chosen else 0.5, **style)
+            color = GREEN if chosen else GREY if c in race.dropped else BLUE
+            style = {"color": color, "zorder": 3 if chosen else 1, "alpha": 1.0 if chosen else 0.5}
+            ax.plot(*zip(*points), "-o", markersize=3, linewidth=2.2 if chosen else 0.8, **style)
             if c in race.dropped:
-                ax.plot(*points[-1], "x", color=GREY, markersize=5)
-        shown = [float(np.mean(v)) for s in race.looks[len(race.looks) // 2 :] for v in s.value]
-        if shown:
-            ax.set_ylim(min(shown) - 0.1 * (np.ptp(shown) + 1e-9), max(shown) + 0.1 * (np.ptp(shown) + 1e-9))
+                ax.plot(*points[-1], "x", color=GREY, markersize=6)
         ax.plot([], [], color=GREEN, linewidth=2.2, label="recommended")
-        ax.plot([], [], color=BLUE, label="in the race or waiting")
+        ax.plot([], [], color=BLUE, label="in the race, or waiting where the line ends")
         ax.plot([], [], "x-", color=GREY, label="dropped")
-        ax.set(xlabel="training episodes of each policy", ylabel=race.store.names.value)
-        ax.set_title(f"{race.options.method.replace('_', ' ')}: what each candidate showed at {len(race.looks)} looks")
-        ax.legend(loc="best")
+        name = race.store.names.value
+        ax.set(xlabel="training episodes of each policy", ylabel=f"{name} behind the best of the look")
+        ax.set_title(f"{len(race.looks)} looks of a {race.options.method.replace('_', ' ')}: who stayed in it")
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower left", ncols=3)

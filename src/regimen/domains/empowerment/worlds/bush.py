@@ -43,7 +43,7 @@ class BushWorld(World):
     possible_goals: Any = ""
     """Goals of every human: `x,y; x1,y1,x2,y2 = weight`; every cell where nothing is said."""
     beta_h: Any = math.inf
-    """How strictly the heuristic prior takes shortest paths; inf: always."""
+    """How strictly the heuristic prior takes shortest paths; inf means always."""
 
     actions = ACTIONS
     still = PASS

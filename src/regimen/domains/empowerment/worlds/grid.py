@@ -73,7 +73,8 @@ class GridWorld(World):
     map: str = TRIVIAL
     """Rows of codes; a new row after a line break or `/`."""
     action_set: str = "small"
-    """small (still, left, right, forward), full (and pickup, drop, toggle), minimal (forward, left), or some names."""
+    """small (still, left, right, forward), full (also pickup, drop, toggle), minimal (forward, left), or a list of
+    names."""
     directions: str = ""
     """E, S, W or N at the start: one for all, or one for each agent, robots first; south by default."""
     handlers: Literal["everyone", "robots"] = "everyone"
@@ -85,7 +86,7 @@ class GridWorld(World):
     possible_goals: Any = ""
     """Goals of every human: `x,y; x1,y1,x2,y2 = weight`; every cell that is neither wall nor button by default."""
     beta_h: Any = math.inf
-    """How strictly the heuristic prior takes shortest ways; inf: always."""
+    """How strictly the heuristic prior takes shortest ways; inf means always."""
 
     def __post_init__(self):
         set_field = object.__setattr__
