@@ -10,7 +10,8 @@ from regimen.config import domains
 from regimen.dashboard.index import WatchedRun, files_below, stamp_of
 from regimen.dashboard.reading import UnreadableError, parse_json, read_bytes
 from regimen.errors import RegimenError
-from regimen.files import views
+from regimen.files import background, views
+from regimen.files.listing import locked
 
 LARGEST_TABLE = 24 << 20
 MOST_COMPARED = 128 << 20  # bytes of metrics
@@ -37,13 +38,19 @@ def listing(run: WatchedRun) -> Listed:
 
 def hint(run: WatchedRun) -> list[str]:
     """How a run without pictures gets some, in its own environment."""
-    domain, name = drawing_domain(run), "/".join(run.parts) or run.root.name
-    if run.config.get("log.replay") is True and run.state == "running":
+    domain = drawing_domain(run)
+    path = run.root.joinpath(*run.parts)
+    delivery = background.state_of(path, run.status, locked(path))
+    if delivery == "drawing":
+        lines = ["Its pictures are being drawn."]
+    elif delivery in ("failed", "missing"):
+        lines = [f"They were not finished: regimen report {path} makes what is missing."]
+    elif run.config.get("log.replay") is True and run.state == "running":
         lines = [
             "A short replay of the best policy is written at the end of the run, where the environment can be drawn."
         ]
     else:
-        lines = [f"regimen replay {name} writes an episode of its policy, as an animation where it can be drawn."]
+        lines = [f"regimen replay {path} writes an episode of its policy, as an animation where it can be drawn."]
     return [*lines, domain.hint] if domain is not None and domain.hint else lines
 
 

@@ -643,6 +643,13 @@ def test_a_budget_that_ends_before_full_training_is_named():
     assert bound(horizon="500 steps", training_steps_per_env_step=0.5, **stages).bound.notes
 
 
+@pytest.mark.parametrize("settings", [{}, {"use_model_based_targets": False}], ids=["modelled", "observed"])
+def test_a_policy_that_is_loaded_needs_no_rollout(settings):
+    """Nothing is collected then: a rollout has no rows."""
+    state = bound("world/tiny3", steps=0, **settings).init(jax.random.key(0))
+    assert sum(x.size for x in jax.tree.leaves(state.replay)) < 500
+
+
 def test_making_a_learner_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -104,7 +104,8 @@ class Observations:
 
     def __init__(self, spec: Spec, model: WorldModel, buffer_size: int):
         self.model = model
-        self.replay = Replay(buffer_size, spec.rollout_rows, spec.columns, spec.workers)
+        size = buffer_size if spec.rollout_rows else 1  # a policy that is loaded collects nothing
+        self.replay = Replay(size, max(1, spec.rollout_rows), spec.columns, spec.workers)
 
     def init(self) -> tuple[Marks, PyTree]:
         """An empty replay: its marks and its rows."""
