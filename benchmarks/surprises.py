@@ -1,6 +1,6 @@
 """Experiments that would refute the explanation of a surprising result: the rows of docs/surprises.md that name them.
 
-    python benchmarks/surprises.py graph-layers
+    python benchmarks/surprises.py graph-blocks
     python benchmarks/surprises.py --help
 
 Each takes a few minutes on two cores and prints a Markdown table. Speeds are ratios within one run, taking turns.
@@ -9,6 +9,7 @@ Each takes a few minutes on two cores and prints a Markdown table. Speeds are ra
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import tempfile
@@ -39,36 +40,67 @@ def take_turns(cases: dict[str, Callable[[], Any]], rounds: int) -> dict[str, li
     return seconds
 
 
-def graph_layers(rounds: int) -> None:
-    """Durotaxis: is it the dense layers on [batch, nodes, features] that make the graph network slow?"""
+def graph_blocks(rounds: int) -> None:
+    """Durotaxis: what makes the gradient of its two graph networks slow, memory between layers or empty slots?"""
     import jax
     import jax.numpy as jnp
+    from jax.flatten_util import ravel_pytree
 
-    from regimen import networks, spaces
+    from regimen import networks, schedule, spaces
     from regimen.config.schema import NetworkConfig
-    from regimen.envs import registry
+    from regimen.domains.durotaxis.env import Durotaxis
 
-    space = registry.resolve("durotaxis").observation_space
-    shape = networks.Shape(space, ((64, 3), (1, 1)))
-    net = networks.make_net(NetworkConfig(name="graph", hidden=(32, 32)), shape, 0.01)  # as the preset has it
-    params = net.init(jax.random.key(0))
-    x = jax.random.uniform(jax.random.key(1), (512, spaces.flat_size(space)))
+    space, number = Durotaxis().observation_space, 512  # rows of a minibatch, as the preset has it
+    sizes = jnp.clip(2 + jnp.round(8 * jax.random.exponential(jax.random.key(1), (number,))), 2, 64)  # mean 10
+    keys = jax.random.split(jax.random.key(2), number)
+    obs = jax.jit(jax.vmap(lambda n, key: Durotaxis(init_nodes=n).reset(key)[1]))(sizes, keys)
+    x = jax.vmap(lambda o: spaces.flatten(space, o))(obs)
+    config, n = NetworkConfig(name="graph", hidden=(32, 32)), 64
+    nets = [networks.make_net(config, networks.Shape(space, heads), 1.0) for heads in (((n, 2), (n, 8)), ((1, 7),))]
+    flat, unravel = ravel_pytree([net.init(jax.random.key(0)) for net in nets])
+    assert nets[0].cost is not None
+    cost = nets[0].cost(x[None])
 
-    def gradient(on_rows: Callable) -> Callable[[], Any]:
-        def loss(params: Any, x: Any) -> Any:
-            return jnp.square(net.apply(params, x)).mean()
+    def gradient(cost: schedule.Cost | None) -> Callable[[], Any]:
+        def loss(flat: Any, rows: Any) -> Any:
+            return sum(jnp.square(net.apply(p, rows)).mean(-1) for net, p in zip(nets, unravel(flat))), {}
 
-        kept, networks.on_rows = networks.on_rows, on_rows
-        compiled = jax.jit(jax.grad(loss)).lower(params, x).compile()
-        networks.on_rows = kept
-        return lambda: compiled(params, x)
+        def whole(flat: Any, x: Any) -> Any:
+            rows = schedule.pack(x[None], jnp.ones((1, number), bool), True, cost=cost)
+            words = schedule.draw_words(jax.random.key(3))
+            batch = schedule.Minibatch(rows, words, jnp.int32(0), jnp.int32(number), number, True, None)
+            return batch.gradient(loss, flat)[0]
 
-    cases = {"three axes": gradient(lambda layer, x: layer(x)), "rows": gradient(networks.on_rows)}
-    seconds = take_turns(cases, rounds)
-    ratios = [a / b for a, b in zip(seconds["three axes"], seconds["rows"])]
-    rows = [[name, f"{1000 * median(s):.1f}"] for name, s in seconds.items()]
-    print(harness.table(["gradient of the graph network, dense layers on", "ms"], rows))
-    print(f"\nthree axes / rows: {harness.spread(ratios, '.2f')}")
+        with schedule.limited_cost() if cost is None else contextlib.nullcontext():
+            compiled = jax.jit(whole).lower(flat, x).compile()
+        return lambda: compiled(flat, x)
+
+    cases = {
+        "all at once": gradient(None),
+        f"in pieces of {schedule.ALIKE}": gradient(cost._replace(limits=(n,))),
+        "and only slots in use": gradient(cost),
+    }
+    cpu: dict[str, list[float]] = {name: [] for name in cases}
+
+    def timed(name: str, case: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            start = time.process_time()
+            out = jax.block_until_ready(case())
+            cpu[name].append(time.process_time() - start)
+            return out
+
+        return run
+
+    first, *others = (case() for case in cases.values())
+    apart = max(float(jnp.abs(first - other).max() / jnp.abs(first).max()) for other in others)
+    seconds = take_turns({name: timed(name, case) for name, case in cases.items()}, rounds)
+    rows = []
+    for name in cases:
+        gains = [a / b for a, b in zip(cpu["all at once"], cpu[name])]
+        of = f"{1000 * median(seconds[name]):.0f}", f"{1000 * median(cpu[name]):.0f}", harness.spread(gains, ".2f")
+        rows.append([name, *of])
+    head = [f"gradient over {number} graphs of {float(sizes.mean()):.0f} nodes", "ms", "CPU ms", "gain by CPU time"]
+    print(harness.table(head, rows) + f"\n\nlargest difference of the gradients: {apart:.1e} of the largest entry")
 
 
 def sac_seeds(rounds: int) -> None:
@@ -253,7 +285,7 @@ def adam_epsilon(eps: float | None) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["graph-layers", "sac-seeds", "clone", "slow-critics", "lost-solution", "swings"]
+    names = ["graph-blocks", "sac-seeds", "clone", "slow-critics", "lost-solution", "swings"]
     parser.add_argument("name", choices=names, help="which experiment")
     parser.add_argument("--rounds", type=int, default=9, help="of speeds")
     parser.add_argument("--seeds", type=int, default=5)
@@ -265,8 +297,8 @@ def main() -> None:
     args = parser.parse_args()
     load = harness.OtherLoad()
     match args.name:
-        case "graph-layers":
-            graph_layers(args.rounds)
+        case "graph-blocks":
+            graph_blocks(args.rounds)
         case "sac-seeds":
             sac_seeds(args.rounds)
         case "clone":

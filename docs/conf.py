@@ -63,7 +63,7 @@ NAVIGATION = {
     "Seeing and steering runs": [
         *("dashboard", "runs", "tracking", "comparing", "other_simulators", "sweeps", "workflow_search", "studies"),
     ],
-    "Results and help": ["results", "surprises", "reliability", "troubleshooting"],
+    "Results and help": ["results", "performance", "surprises", "reliability", "troubleshooting"],
     "Coming from": [
         "migrating",
         *(f"coming_from/{name}" for name in ("stable_baselines3", "cleanrl", "rllib", "batch_training", "ppo_trainer")),

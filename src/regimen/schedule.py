@@ -6,8 +6,13 @@ them; each takes that share of its own rows to every minibatch, and gradients ar
 """
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +23,7 @@ from regimen.axes import compact, device_count, device_index, gather_over_device
 from regimen.types import Array, PyTree
 
 ROUNDS = 6  # of the shuffle's bijection; fewer show in small permutations
+ALIKE = 16  # rows per gradient call where rows differ in what they cost: those of like cost together
 BLOCK = 512  # rows per gradient call when the number of rows is only known at run time
 
 
@@ -72,6 +78,34 @@ def shuffle(words: Array, positions: Array, count: Array | int) -> Array:
     return lax.while_loop(outside, walk, x).astype(jnp.int32)
 
 
+class Cost(NamedTuple):
+    """What rows cost to compute, and the limits for each of which there is to be a program: rows that cost no more than
+    a limit can be computed with less, as far as whoever computes them makes use of it (`cost_limit`)."""
+
+    of: Array  # int32
+    limits: tuple[int, ...]  # ascending; no row costs more than the last
+
+
+NO_LIMIT = sys.maxsize
+COST_LIMIT: ContextVar[int | None] = ContextVar("cost_limit", default=None)
+
+
+def cost_limit() -> int | None:
+    """What the rows that are being traced cost at most; None where they are to be told apart by their cost. That is so
+    on a CPU only: elsewhere many small pieces would cost more than they save."""
+    return COST_LIMIT.get() if jax.default_backend() == "cpu" else NO_LIMIT
+
+
+@contextmanager
+def limited_cost(limit: int = NO_LIMIT) -> Iterator[None]:
+    """Say of what is traced inside what its rows cost at most; without a limit they are not told apart."""
+    token = COST_LIMIT.set(limit)
+    try:
+        yield
+    finally:
+        COST_LIMIT.reset(token)
+
+
 @dataclass(frozen=True)
 class RowMatrix:
     """The rows of a pytree [T, B, ...] as one matrix, so that a minibatch is one gather."""
@@ -81,14 +115,21 @@ class RowMatrix:
     count: Array | int  # valid rows
     unpack: Callable[[Array], PyTree]
     dense: bool = False  # most rows are valid, though how many is only known at run time
+    cost: Cost | None = None  # where rows differ in what they cost to compute: [T * B] costs
+
+    def rows(self, positions: Array) -> Array:
+        return positions if self.order is None else jnp.take(self.order, positions, axis=0)
 
     def take(self, positions: Array) -> PyTree:
-        rows = positions if self.order is None else jnp.take(self.order, positions, axis=0)
+        return self.read(self.rows(positions))
+
+    def read(self, rows: Array) -> PyTree:
         return self.unpack(jnp.take(self.matrix, rows, axis=0, mode="clip"))
 
 
-def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> RowMatrix:
-    """Every leaf [T, B, ...] becomes columns of one matrix; `unpack` gives the tree back for any set of rows."""
+def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False, cost: Cost | None = None) -> RowMatrix:
+    """Every leaf [T, B, ...] becomes columns of one matrix; `unpack` gives the tree back for any set of rows. `cost`
+    [T, B] is what each row costs to compute, where rows differ in that."""
     leaves, treedef = jax.tree.flatten(tree)
     n = valid.size
     columns, shapes, dtypes = [], [], []
@@ -118,10 +159,11 @@ def pack(tree: PyTree, valid: Array, all_valid: bool, dense: bool = False) -> Ro
         return jax.tree.unflatten(treedef, parts)
 
     matrix = jnp.concatenate(columns, axis=1)
+    cost = None if cost is None else Cost(cost.of.reshape(n), cost.limits)
     if all_valid:
-        return RowMatrix(matrix, None, n, unpack)
+        return RowMatrix(matrix, None, n, unpack, cost=cost)
     order, count = compact(valid.reshape(n))
-    return RowMatrix(matrix, order, count, unpack, dense)
+    return RowMatrix(matrix, order, count, unpack, dense, cost)
 
 
 def words_of(rows: Array) -> Array:
@@ -154,6 +196,8 @@ class Minibatch:
             per_row, metrics = loss(params, data)
             return jnp.sum(per_row * weight), jax.tree.map(lambda m: jnp.sum(m * weight), metrics)
 
+        if self.rows.cost is not None and self.micro is None and cost_limit() is None:
+            return self.mean(self.by_cost(loss, params))
         grad = jax.grad(piece, has_aux=True)
         micro = self.micro if self.micro is not None and self.micro < self.width else None
         block = min(BLOCK, -(-2 * self.width // device_count()))
@@ -169,6 +213,38 @@ class Minibatch:
             return jax.tree.map(jnp.add, total, grad(params, self.start + i * micro, micro, False))
 
         return self.mean(lax.fori_loop(0, pieces, body, zero))
+
+    def by_cost(self, loss: Callable[[Array, PyTree], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
+        """The same sums, over pieces of rows of like cost. A branch for each limit holds a whole piece's gradient: the
+        gradient of a branch inside the loss would fill what all branches keep for it with zeros."""
+        assert self.rows.cost is not None
+        cost, limits = self.rows.cost
+        positions = self.start + jnp.arange(-(-self.width // ALIKE) * ALIKE)
+        rows = self.rows.rows(shuffle(self.words, positions, self.rows.count))
+        unused = positions >= self.stop
+        costs = jnp.where(unused, -1, jnp.take(cost, rows, mode="clip"))
+        order = jnp.argsort(-costs)  # what is not used lies last, and is replaced by a row that costs least
+        last = rows[order[jnp.maximum(self.stop - self.start - 1, 0)]]
+        rows, weight = jnp.where(unused, last, rows)[order], 1.0 - unused[order].astype(jnp.float32)
+
+        def piece(params: Array, rows: Array, weight: Array) -> tuple[Array, PyTree]:
+            per_row, metrics = loss(params, self.rows.read(rows))
+            return jnp.sum(per_row * weight), jax.tree.map(lambda m: jnp.sum(m * weight), metrics)
+
+        def gradient(limit: int, rows: Array, weight: Array) -> tuple[Array, PyTree]:
+            with limited_cost(limit):
+                return jax.grad(piece, has_aux=True)(params, rows, weight)
+
+        def body(total: PyTree, x: tuple[Array, Array, Array]) -> tuple[PyTree, None]:
+            dearest, *piece = x
+            branch = sync(sum((dearest > limit).astype(jnp.int32) for limit in limits[:-1]))
+            new = lax.switch(branch, [partial(gradient, limit) for limit in limits], *piece)
+            return jax.tree.map(jnp.add, total, new), None
+
+        dearest, rows, weight = costs[order][::ALIKE], rows.reshape(-1, ALIKE), weight.reshape(-1, ALIKE)
+        shapes = jax.eval_shape(lambda: gradient(limits[-1], rows[0], weight[0]))
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return lax.scan(body, zero, (dearest, rows, weight))[0]
 
     def mean(self, sums: PyTree) -> PyTree:
         """Sums over this device's rows as means over those of all devices."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, dataclass_transf
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 if TYPE_CHECKING:
     import gymnasium
@@ -111,7 +112,7 @@ class Clock(Record):
 
     @classmethod
     def zero(cls) -> Clock:
-        return cls(*(jnp.zeros((), jnp.int32) for _ in range(6)))
+        return cls(*(jnp.asarray(np.int32(0)) for _ in range(6)))
 
     def advance(self, steps: Array, episodes: Array) -> Clock:
         updates, low, ended = self.updates + 1, self.steps_low + steps, self.episodes + episodes

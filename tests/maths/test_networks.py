@@ -1,6 +1,7 @@
 """The graph network against a version that loops over nodes, and what must not change its outputs."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from regimen.domains.durotaxis import graph as graphs
 from regimen.domains.durotaxis.env import Durotaxis
 from regimen.errors import ConfigError
 from regimen.networks import Shape, graph_parts, make_net, unpack_bits
+from regimen.networks.graph import BLOCK
+from regimen.schedule import limited_cost
 from regimen.types import Spec
 
 N, F, G = 32, 3, 2
@@ -112,6 +115,67 @@ def test_outputs_match_a_loop_over_nodes(net, live):
     for got, expected in zip(outputs(obs), by_hand(params, obs, edges)):
         assert np.isfinite(got).all()
         np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+def colonies(n):
+    """`n` graphs whose nodes are in the first slots, all of another size and in no order; with edges [n, N, N]."""
+    rng = np.random.default_rng(5)
+    sizes, observed, linked = rng.permutation(np.resize([*range(9), 13, 16, 17, 20, 31, 32], n)), [], []
+    for seed, size in enumerate(sizes):
+        obs, edges = graph(seed, size)
+        order = np.argsort(-obs["mask"], kind="stable")
+        edges = edges[order][:, order]
+        observed.append(obs | {"nodes": obs["nodes"][order], "mask": obs["mask"][order], "edges": pack(edges)})
+        linked.append(edges)
+    return observed, linked
+
+
+def test_graphs_of_all_sizes_in_one_batch_match_the_loop(net):
+    """More graphs than one block holds, in no order: each has the outputs that it has alone."""
+    made, params, _ = net
+    observed, linked = colonies(2 * BLOCK + 5)
+    x = jnp.stack([spaces.flatten(SPACE, obs) for obs in observed]).reshape(1, len(observed), -1)
+    got = np.asarray(jax.jit(made.apply)(params, x))[0]
+    for out, obs, edges in zip(got, observed, linked):
+        expected = np.concatenate([part.ravel() for part in by_hand(params, obs, edges)])
+        np.testing.assert_allclose(out, expected, atol=2e-5)
+
+
+def test_gradients_of_blocks_are_those_of_all_graphs_at_once(net):
+    """The network in blocks of few slots against the same network with all slots and all graphs at once."""
+    made, params, _ = net
+    x = jnp.stack([spaces.flatten(SPACE, obs) for obs in colonies(BLOCK + 5)[0]])
+    weight = jax.random.normal(jax.random.key(3), (len(x), sum(rows * columns for rows, columns in HEADS)))
+
+    def gradient():
+        return jax.jit(jax.grad(lambda p: (made.apply(p, x) * weight).sum()))(params)
+
+    got = gradient()
+    with limited_cost():
+        whole = gradient()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, whole)
+
+
+def test_without_telling_graphs_apart_the_network_is_plain_and_of_any_batch(net):
+    """What is exported has one branch, no order of rows, and a batch of any size."""
+    made, params, _ = net
+    with limited_cost():
+        (size,) = jax.export.symbolic_shape("B")
+        shape = jax.ShapeDtypeStruct((size, spaces.flat_size(SPACE)), jnp.float32)
+        text = str(jax.export.export(jax.jit(lambda x: made.apply(params, x)))(shape).mlir_module())
+    assert "stablehlo.sort" not in text and "stablehlo.case" not in text and "stablehlo.while" not in text
+
+
+def test_what_a_graph_costs_is_its_last_node():
+    made = make_net(CONFIG, Shape(SPACE, HEADS), 1.0)
+    obs, _ = graph(live=0)
+    empty = spaces.flatten(SPACE, obs)
+    mask = np.zeros(N, np.float32)
+    mask[[2, 20]] = 1.0
+    full = spaces.flatten(SPACE, obs | {"mask": mask})
+    assert made.cost is not None
+    cost = made.cost(jnp.stack([empty, full]))
+    assert cost.of.tolist() == [0, 21] and cost.limits == (8, 12, 16, 32)
 
 
 def test_a_permutation_of_the_nodes_permutes_their_outputs(net):

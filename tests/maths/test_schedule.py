@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from regimen.schedule import draw_words, for_minibatches, pack, shuffle
+from regimen.schedule import Cost, cost_limit, draw_words, for_minibatches, pack, shuffle
 
 shuffled = jax.jit(lambda seed, n: shuffle(draw_words(jax.random.key(seed)), jnp.arange(2048), n))
 
@@ -39,14 +39,14 @@ def test_shuffle_leaves_no_order_behind():
     assert np.abs(np.diff(images)).mean() == pytest.approx(uniform, rel=0.02)
 
 
-def used_rows(valid, size, epochs, micro=None, all_valid=False):
+def used_rows(valid, size, epochs, micro=None, all_valid=False, cost=None):
     """How often each row was used, and the size of each minibatch, in a run of `for_minibatches`."""
     T, B = valid.shape
     data = {"row": jnp.arange(T * B).reshape(T, B), "x": jnp.ones((T, B, 3))}
 
     @jax.jit
     def run(valid):
-        packed = pack(data, valid, all_valid)
+        packed = pack(data, valid, all_valid, cost=cost)
 
         def loss(params, rows):
             one_hot = jax.nn.one_hot(rows["row"], T * B)
@@ -71,15 +71,38 @@ def used_rows(valid, size, epochs, micro=None, all_valid=False):
 
 @pytest.mark.parametrize("size", [1, 7, 16, 24, 1000])
 @pytest.mark.parametrize("all_valid", [True, False])
-@pytest.mark.parametrize("micro", [None, 5])
+@pytest.mark.parametrize("micro", [None, 5, "by cost"])
 def test_every_valid_row_once_per_epoch_in_balanced_minibatches(size, all_valid, micro):
     valid = jnp.ones((12, 4), bool) if all_valid else jax.random.bernoulli(jax.random.key(3), 0.6, (12, 4))
-    counts, sizes, ran = used_rows(valid, size, epochs=3, micro=micro, all_valid=all_valid)
+    cost = Cost(jax.random.randint(jax.random.key(4), (12, 4), 0, 9), (3, 8)) if micro == "by cost" else None
+    micro = None if micro == "by cost" else micro
+    counts, sizes, ran = used_rows(valid, size, epochs=3, micro=micro, all_valid=all_valid, cost=cost)
     rows = int(valid.sum())
     np.testing.assert_allclose(counts, 3.0 * np.asarray(valid).ravel(), atol=1e-4)
     assert ran == 3 * -(-rows // min(size, 48))
     assert sizes.max() - sizes.min() <= 1 and sizes.sum() == 3 * rows
     assert sizes.max() <= size
+
+
+def test_pieces_hold_rows_of_like_cost():
+    """A loss that costs what its limit says costs hardly more than its rows, and never less than one of them."""
+    cost = jnp.arange(96).reshape(24, 4) % 3
+    packed = pack({"cost": cost}, jnp.ones((24, 4), bool), True, cost=Cost(cost, (0, 1, 2)))
+
+    def loss(params, rows):
+        limit = cost_limit()
+        assert limit is not None
+        metrics = {"limit": jnp.full(len(rows["cost"]), float(limit)), "over": rows["cost"] > limit}
+        return params * rows["cost"], metrics
+
+    def step(carry, minibatch):
+        return jax.tree.map(jnp.add, carry, minibatch.gradient(loss, jnp.float32(0.0))[1])
+
+    carry = {"limit": jnp.float32(0.0), "over": jnp.float32(0.0)}
+    key = jax.random.key(0)
+    means, ran = for_minibatches(key, packed, epochs=1, size=96, micro=None, step=step, carry=carry)
+    assert ran == 1 and cost_limit() is None
+    assert means == {"limit": 1.0, "over": 0.0}  # the mean of 0, 1 and 2; in no order nearly every piece costs 2
 
 
 def test_minibatches_differ_between_epochs_and_keys():

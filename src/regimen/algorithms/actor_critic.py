@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from regimen import distributions, spaces
 from regimen.algorithms.base import Binding
 from regimen.algorithms.own_loop import OwnLoop
-from regimen.algorithms.shared import next_values, optimizer, scheduled, values
+from regimen.algorithms.shared import first_moments, next_values, optimizer, scheduled, values
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import Shape, choose, make_core, make_encoder, make_net, vector_space
@@ -76,8 +76,7 @@ class ActorCritic(OwnLoop):
             params["encoder"] = parts.encoder.init(jax.random.fold_in(actor_key, 2))
         if parts.dist.free_size:
             params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
-        opt_state = optimizer(c).init(ravel_pytree(params)[0])
-        return State({"policy": Model(params, opt_state)}, self.first_norm(), root, Clock.zero(), {})
+        return State({"policy": Model(params, first_moments(c, params))}, self.first_norm(), root, Clock.zero(), {})
 
     def actor_params(self, state: State) -> PyTree:
         params = state.models["policy"].params
@@ -202,7 +201,9 @@ class ActorCritic(OwnLoop):
         """What minibatches are drawn from: rows, or with a recurrent core sequences of them, each with what the policy
         remembered at its start."""
         if self.bound.core is None:
-            return pack(rows, batch.valid, all_valid=batch.full, dense=batch.length is None)
+            cost = self.bound.actor.cost
+            of_rows = None if cost is None or self.bound.encoder is not None else cost(rows.obs)
+            return pack(rows, batch.valid, all_valid=batch.full, dense=batch.length is None, cost=of_rows)
         length = min(self.config.sequence_length, batch.valid.shape[0])
         done = batch.terminated | batch.truncated
         fresh = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])

@@ -3,20 +3,30 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
 from regimen.algorithms.base import Horizon
 from regimen.axes import compact, sync
 from regimen.normalize import RunningStats
-from regimen.types import Array, Batch, Clock, Scalar
+from regimen.types import Array, Batch, Clock, PyTree, Scalar
 
 
 def optimizer(c: Any, eps: float = 1e-5) -> optax.GradientTransformation:
     """Adam with gradients clipped to `max_grad_norm`; the learning rate is applied outside, where its schedule is."""
     limit = jnp.where(jnp.asarray(c.max_grad_norm) > 0, c.max_grad_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optax.scale_by_adam(eps=eps))  # type: ignore[arg-type]
+
+
+def first_moments(c: Any, params: PyTree) -> PyTree:
+    """The state of a new `optimizer` for parameters as one vector: zeros, made without a program for each of them."""
+    size = sum(x.size for x in jax.tree.leaves(params))
+    vector = jax.ShapeDtypeStruct((size,), jnp.float32)
+    shapes = jax.eval_shape(lambda x: optimizer(c).init(x), vector)
+    return jax.tree.map(lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), shapes)
 
 
 def scheduled(start, end, shape: str, horizon: Horizon | None, clock: Clock) -> Array:

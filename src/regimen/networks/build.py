@@ -1,6 +1,7 @@
 """Networks by name, and encoders in front of them, as pure functions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -37,7 +38,10 @@ def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
     if config.name not in NETWORKS:
         raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")
 
-    return Net(*pure(lambda rngs: NETWORKS[config.name](shape, config, final_scale, rngs)))
+    kind = NETWORKS[config.name]
+    cost = getattr(kind, "cost", None)
+    init, apply = pure(lambda rngs: kind(shape, config, final_scale, rngs))
+    return Net(init, apply, None if cost is None else partial(cost, shape))
 
 
 class Encoder(NamedTuple):

@@ -11,6 +11,7 @@ from flax import nnx
 from gymnasium import spaces as gym
 
 from regimen import spaces
+from regimen.schedule import Cost
 from regimen.types import Array, PyTree
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "elu": jax.nn.elu}
@@ -65,6 +66,7 @@ class Net(NamedTuple):
 
     init: Callable[[Array], PyTree]  # key -> params
     apply: Callable[..., Array]  # params, [..., in] -> [..., out]; `drop(layer, h)` changes hidden layers, see MLP
+    cost: Callable[[Array], Cost] | None = None  # [..., in] -> [...], where inputs differ in what they cost
 
 
 def orthogonal(scale: float):
@@ -77,14 +79,14 @@ def orthogonal(scale: float):
         sizes = max(rows, columns), min(rows, columns)
         q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal(sizes))
         q = q * np.sign(np.diag(r))  # uniform over orthogonal matrices
-        return jnp.asarray(scale * (q if rows >= columns else q.T).reshape(shape), dtype)
+        return jnp.asarray((scale * (q if rows >= columns else q.T).reshape(shape)).astype(dtype))
 
     return init
 
 
 def on_rows(layer: Callable[[Array], Array], x: Array) -> Array:
-    """A layer [..., in] -> [..., out] as one product of two matrices. With more axes the gradient takes a third longer
-    on a CPU (`python benchmarks/surprises.py graph-layers`)."""
+    """A layer [..., in] -> [..., out] as one product of two matrices. With more axes its gradient takes longer on a
+    CPU."""
     return layer(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 

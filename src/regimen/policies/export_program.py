@@ -18,6 +18,7 @@ from regimen.algorithms import policy_map
 from regimen.errors import ConfigError
 from regimen.files.storage import write_atomic, write_json
 from regimen.policies.policy import Policy
+from regimen.schedule import limited_cost
 from regimen.types import Array, PyTree
 
 PLATFORMS = ("cpu", "cuda")
@@ -62,6 +63,7 @@ def greedy(policy: Policy) -> Callable[..., tuple[Array, ...]]:
     algo, params, observed = policy.algo, policy.params, policy.observation_space
     names = list(spaces.leaves(observed))
 
+    @limited_cost()
     def act(*parts: Array) -> tuple[Array, ...]:
         obs = spaces.build(observed, dict(zip(names, parts)))
         action, _, _ = algo.act(params, obs, (), None, mask=None, greedy=True)
