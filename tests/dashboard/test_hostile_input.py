@@ -9,6 +9,7 @@ import pytest
 from live_page import lines, points, serving, write_run
 
 from regimen.dashboard import reading
+from synthetic_run import make_run
 
 MARKUP = '<img src=x onerror="document.title=1">'
 SECRET = "the content of a file outside"
@@ -204,6 +205,14 @@ def test_a_configuration_alone_is_no_run(tmp_path):
     (artifacts / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
     with serving(tmp_path / "runs") as site:
         assert set(site.runs()) == {"one"}
+
+
+def test_a_run_without_its_configuration_is_damaged(tmp_path):
+    run = make_run(tmp_path / "runs" / "one", updates=3)
+    (run / "config.yaml").unlink()
+    with serving(tmp_path / "runs") as site:
+        (entry,) = site.runs().values()
+    assert entry["state"] == "damaged" and entry["detail"] == "config.yaml is missing"
 
 
 def test_reports_are_shown_in_a_sandbox(tmp_path):

@@ -17,6 +17,7 @@ from regimen.experiments.sweep.trials import SweepFiles, begin
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.storage import read_json
 from support import TINY, reseal, tiny
+from synthetic_run import make_run
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
 
@@ -276,6 +277,25 @@ def test_points_are_the_plans_however_many_results_there_are(tmp_path, sampler):
         assert point["algo.epochs"] == planned["algo.epochs"]
         assert sampler == "tpe" or point == planned
         study.tell(n, {"state": "finished", "value": float(n % 5)})
+
+
+def test_a_damaged_trial_is_neither_done_anew_nor_left_out(tmp_path):
+    """A run without its config.yaml is no leftover of a kill, and a result that says nothing is no missing trial."""
+    files = begin(tmp_path / "sweep", plan_of(["algo.lr=1e-4,1e-2"]), "")
+    run = make_run(files.trial(0), updates=3)
+    (run / "config.yaml").unlink()
+    files.trial(1).mkdir()
+    (files.trial(1) / "status.json").write_text("{}")  # as a kill leaves it
+    for n in (0, 1):
+        files.discard_torn(n)
+    assert (run / "metrics.jsonl").is_file() and not files.trial(1).exists()
+    with pytest.raises(StorageError, match=r"config\.yaml"):
+        files.measured(0)
+    files.record(1, {"state": "finished", "seeds": 1})
+    assert [r["trial"] for r in files.results()] == [1]
+    files.result_path(1).write_text("{}")
+    with pytest.raises(StorageError, match=r"0001\.json is damaged"):
+        files.results()
 
 
 def test_a_trial_that_fails_is_one_result(tmp_path):

@@ -1,10 +1,10 @@
 """Gate: what is read back is damaged, one place at a time, and a verb reads it. It says the same as before, or ends
 with one line and a documented exit code.
 
-Damaged are runs with their checkpoints, policies and tables: a bit flipped, a file cut short, emptied, removed,
-replaced by a folder or by rubbish, a value of JSON or YAML replaced by one of another type. Left out is what nothing
-reads back (log.txt, command.txt, pictures, README.md). `regimen runs` may also say that a run is damaged, and shows the
-newest line of metrics.jsonl as it is.
+Damaged are runs with their checkpoints, policies and tables: a bit flipped, a file cut short, emptied, removed (or its
+folder), replaced by a folder or by rubbish, a value of JSON or YAML replaced by one of another type. Left out is what
+nothing reads back (log.txt, command.txt, pictures, README.md). `regimen runs` may also say that a run is damaged, and
+shows the newest line of metrics.jsonl as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import random
 import re
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,11 +30,13 @@ import yaml
 import conftest  # noqa: F401 - how tests compile
 from regimen.cli.main import main
 from regimen.files.run_dir import read_metrics
+from regimen.runs import delivery
 from support import UPDATE, comparable, final_state, tiny
 
 LEFT_OUT = ("log.txt", "command.txt", "README.md", "metadata.json", ".lock", "report.html", "workers.csv")
 CODES = (2, 3, 4, 5, 6, 7)
 LONGEST = 900  # seconds after which a verb hangs, on a busy machine, too
+DRAWN = 10  # one resume in so many draws its pictures: they take as long as the rest, and `plot` draws the same
 VALUES: list[Any] = [
     None,
     -1,
@@ -118,6 +121,9 @@ def places(data: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def damage(path: Path, draw: random.Random) -> str:
+    if path.is_dir():
+        shutil.rmtree(path)
+        return f"{path.name}: a folder removed"
     kinds: list[Callable[[Path, random.Random], str]] = [remove, replace, put_folder]
     kinds += [flip] * 6 + [cut] * 3 if path.stat().st_size else []
     kinds += [swap] * 4 if path.suffix in (".json", ".yaml", ".jsonl") else []
@@ -198,12 +204,23 @@ VERBS: dict[str, tuple[str, Callable[[Path, Path, str], Any]]] = {
 SHARES = {"evaluate": 4, "resume": 6, "evaluate policy": 4, "runs list": 2, "runs show": 2, "compare": 2, "diagnose": 2}
 
 
-def read(run: Path, out: Path, verb: str) -> tuple[int, Any, str]:
+@contextlib.contextmanager
+def without_pictures() -> Iterator[None]:
+    """A run ends without its pictures."""
+    draw, delivery.try_plot_run = delivery.try_plot_run, lambda path: ([], None)
+    try:
+        yield
+    finally:
+        delivery.try_plot_run = draw
+
+
+def read(run: Path, out: Path, verb: str, pictures: bool = True) -> tuple[int, Any, str]:
     """Exit code, what came of it, and what was said on standard error."""
     words, of = VERBS[verb]
     out.mkdir(exist_ok=True)
     argv = [word.replace("RUN", str(run)).replace("OUT", str(out)) for word in words.split()]
-    code, said, errors = run_verb(argv)
+    with contextlib.nullcontext() if pictures else without_pictures():
+        code, said, errors = run_verb(argv)
     return code, of(run, out, said) if code == 0 else None, errors
 
 
@@ -214,7 +231,8 @@ def verdict(verb: str, name: str, answer: tuple[int, Any, str], expected: Any) -
     if "Traceback" in errors:
         return "a traceback"
     if code == 0:
-        tells = verb in ("runs list", "runs show") and ("damaged" in str(result) or name == "metrics.jsonl")
+        shows = name == "metrics.jsonl" or name.startswith("checkpoints")  # as they are
+        tells = verb in ("runs list", "runs show") and ("damaged" in str(result) or shows)
         return None if result == expected or tells else "another result, and no word of it"
     if code not in CODES:
         return f"exit {code}: {errors.strip()[-200:]}"
@@ -224,13 +242,14 @@ def verdict(verb: str, name: str, answer: tuple[int, Any, str], expected: Any) -
 
 
 def candidates(run: Path) -> list[Path]:
-    """Files that are read back."""
-    return [
+    """Files that are read back, and the folders that hold them."""
+    files = [
         path
         for path in sorted(run.rglob("*"))
         if path.is_file() and not path.is_symlink() and path.name not in LEFT_OUT and path.suffix != ".png"
         if path.relative_to(run).parts[0] not in ("plots", "replays", "mlflow")
     ]
+    return [*files, *sorted({path.parent for path in files} - {run}), run / "checkpoints"]
 
 
 def make(folder: Path) -> Path:
@@ -259,7 +278,7 @@ def run(tries: int, seed: int, folder: Path, trained: Path | None = None) -> dic
         name = str(file.relative_to(here))
         what = damage(file, draw)
         try:
-            answer = read(here, folder / "copy" / "out", verb)
+            answer = read(here, folder / "copy" / "out", verb, pictures=i % DRAWN == 0)
             wrong = verdict(verb, name, answer, expected[verb])
             refused += answer[0] != 0
         except Exception as error:
@@ -268,5 +287,7 @@ def run(tries: int, seed: int, folder: Path, trained: Path | None = None) -> dic
             losses.append(f"try {i}, {verb}, {Path(name).parent}/{what}: {wrong}")
             print(losses[-1], flush=True)
         shutil.rmtree(folder / "copy")
+        if i % 100 == 99:
+            print(f"{i + 1} of {tries}, {len(losses)} losses", file=sys.stderr, flush=True)
     words = f"{refused} refused in one line, {tries - refused} read as before; {len(VERBS)} verbs"
     return {"tries": tries, "losses": len(losses), "executions": 0, "detail": "; ".join([words, *losses[:5]])}

@@ -200,6 +200,36 @@ def test_a_run_without_its_status_is_not_resumed(run):
         regimen.resume(run, total_steps=6 * UPDATE)
 
 
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(run, capsys):
+    """One that was killed before its first checkpoint is; this one would lose its rows."""
+    shutil.rmtree(run / "checkpoints")
+    rows = (run / "metrics.jsonl").read_bytes()
+    for gone in ("", "policy"):
+        if gone:
+            shutil.rmtree(run / gone)
+        assert main(["resume", str(run), "--total-steps", str(6 * UPDATE), "--quiet"]) == 6
+        assert "has no checkpoint any more" in capsys.readouterr().err
+        assert (run / "metrics.jsonl").read_bytes() == rows
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "status.json", "summary.json", "metrics.jsonl"])
+def test_what_is_gone_from_one_run_is_said_of_many(run, name, capsys):
+    """A run is neither passed over nor read without it; an object that says nothing is not of an earlier version."""
+    shutil.copytree(run, run.parent / "whole", symlinks=True)
+    file, folder = run / name, str(run.parent)
+    for put in (file.unlink, file.mkdir, lambda: file.rmdir() or file.write_text("{}")):
+        put()
+        if name == "metrics.jsonl" and file.is_file():
+            break
+        for verb in (["compare", folder], ["diagnose", folder], ["report", str(run)], ["plot", str(run)]):
+            assert main(verb) == 6, verb
+            (line,) = capsys.readouterr().err.strip().splitlines()
+            assert name in line
+        assert main(["runs", "list", folder, "--json"]) == 0
+        states = {Path(row["path"]).name: row["state"] for row in json.loads(capsys.readouterr().out)}
+        assert states == {"whole": "finished", "run": "finished" if name == "metrics.jsonl" else "damaged"}
+
+
 def test_an_index_that_is_gone_is_made_again(run):
     store = Checkpoints(run / "checkpoints")
     index = store.index()

@@ -21,6 +21,7 @@ from support import (
     comparable,
     digest_of,
     final_state,
+    reseal,
     status,
     tiny,
 )
@@ -156,7 +157,7 @@ def test_a_run_killed_after_a_rule_ended_it_finishes_and_trains_no_more(tmp_path
     done = tiny(run, updates=40, callback=callback, **settings)
     assert done.stop_reason == rule and done.summary["updates"] < 40
     (run / "summary.json").unlink()
-    (run / "status.json").write_text('{"state": "running"}')
+    reseal(run / "status.json", state="running")
     again = regimen.resume(run)
     for name in ("updates", "env_steps", "stop_reason", "stop_detail", "converged", "eval_return_mean"):
         assert again.summary[name] == done.summary[name], name
@@ -186,8 +187,9 @@ def test_a_run_stopped_before_its_first_checkpoint_starts_again(tmp_path):
     settings = {"checkpoint.every": "2"}
     tiny(tmp_path / "whole", updates=4, **settings)
     run = shutil.copytree(tmp_path / "whole", tmp_path / "run", symlinks=True)
-    shutil.rmtree(run / "checkpoints")
-    (run / "status.json").write_text('{"state": "interrupted"}')
+    for folder in ("checkpoints", "policy"):
+        shutil.rmtree(run / folder)
+    reseal(run / "status.json", state="interrupted")
     regimen.resume(run)
     assert_same_run(tmp_path / "whole", run)
     assert "starting from the beginning" in (run / "log.txt").read_text()
@@ -197,7 +199,7 @@ def test_a_run_that_only_lacks_its_last_evaluation_gets_it(tmp_path):
     run = tmp_path / "run"
     done = tiny(run, updates=2)
     (run / "summary.json").unlink()
-    (run / "status.json").write_text('{"state": "interrupted"}')
+    reseal(run / "status.json", state="interrupted")
     again = regimen.resume(run)
     assert again.summary["eval_return_mean"] == done.summary["eval_return_mean"] and again.summary["updates"] == 2
     assert again.stop_reason == "max_steps" and status(run)["state"] == "finished"

@@ -85,6 +85,8 @@ class WatchedRun:
             declared = self.status.get("labels")
             for name, label in islice(declared.items(), MOST_METRICS) if isinstance(declared, dict) else ():
                 self.labels[f"train/{name[:NAME]}"] = str(label)[:NAME]
+        if self.stamps["config.yaml"] is None:  # of a run that has one, as one with sealed files does
+            self.errors["config.yaml"] = "config.yaml is missing" if "schema" in self.status else None
         if self.changed("summary.json"):
             self.summary, self.errors["summary.json"] = read_own(self.root, *self.parts, "summary.json")
         if self.changed("metrics.jsonl"):

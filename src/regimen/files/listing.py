@@ -15,8 +15,7 @@ from pathlib import Path
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files import background
 from regimen.files.rows import is_number
-from regimen.files.run_dir import read_config, read_summary
-from regimen.files.sealed import read_sealed
+from regimen.files.run_dir import is_run, read_config, read_status, read_summary
 from regimen.files.storage import Json, read_json, read_text, regular
 from regimen.words import aligned, clock, count, score, size
 
@@ -51,7 +50,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
     keeps of a run have its config.yaml and nothing of its life: they are no run."""
 
     def walk(path: Path, depth: int) -> Iterator[Path]:
-        if (path / "config.yaml").is_file() and any((path / name).exists() for name in SIGNS):
+        if is_run(path) and any((path / name).exists() for name in SIGNS):
             yield path
         elif depth:
             for child in sorted(path.iterdir()):
@@ -109,7 +108,7 @@ def problem(path: Path) -> str | None:
     """What is wrong with the files that say what a run is, in one line."""
     try:
         read_config(path)
-        read_sealed(path / "status.json")
+        read_status(path)
         read_summary(path)
     except (StorageError, OSError) as error:
         return " ".join(str(error).split())
@@ -187,7 +186,7 @@ def table(rows: Sequence[Listed]) -> list[str]:
 
 def show(path: Path) -> list[str]:
     """Everything short about one run."""
-    if not (path / "config.yaml").is_file():
+    if not is_run(path):
         raise StorageError(f"{path} is not a run directory: it has no config.yaml")
     row, status, summary = describe(path), read_json(path / "status.json"), read_json(path / "summary.json")
     facts = asdict(row) | {"size": size(row.size), "wall_seconds": clock(row.wall_seconds)}

@@ -240,16 +240,29 @@ def read_summary(path: Path) -> storage.Json:
     file = Path(path) / "summary.json"
     if not file.exists() and storage.read_json(file.with_name("status.json")).get("state") in ENDED:
         raise StorageError(f"{file} is missing, though the run has ended; {sealed.ADVICE}")
-    return sealed.read_sealed(file)
+    return sealed.read_sealed(file, required=is_sealed(path))
+
+
+def read_status(path: Path) -> storage.Json:
+    """What status.json of a run says; StorageError where it is gone: it is there before config.yaml is sealed."""
+    file = Path(path) / "status.json"
+    if not file.exists() and is_sealed(path):
+        raise StorageError(f"{file} is missing; {sealed.ADVICE}")
+    return sealed.read_sealed(file, required=is_sealed(path))
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a run was written since its files have digests, so that none of them may lack its own."""
+    return storage.read_text(Path(path) / "config.yaml").startswith(SEAL)
 
 
 def read_metrics(path: Path) -> list[storage.Json]:
     """The points of a run directory; empty when none was logged yet."""
     path = Path(path) / "metrics.jsonl"
-    if not path.exists():
-        return []
     try:
         require_counted(path)
+        if not path.exists():
+            return []
         return [row for _, row in storage.json_lines(path)]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
@@ -259,10 +272,10 @@ def read_episodes(path: Path) -> dict[str, np.ndarray]:
     """The columns of a run directory's episodes.csv; an empty cell is NaN, flags are bool, counters int. A damaged or
     torn line is left out."""
     path = Path(path) / "episodes.csv"
-    if not path.exists():
-        return {}
     try:
         require_counted(path)
+        if not path.exists():
+            return {}
         header, *lines = storage.read_plain(path, "replace").split("\n")[:-1] or [""]
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
@@ -301,6 +314,19 @@ def newest(folder: Path) -> Path | None:
     """The newest checkpoint of a run."""
     steps = [path.name for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
     return folder / max(steps, key=int) if steps else None
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run directory, or what is left of one: a run whose config.yaml is missing is not passed
+    over, and reading it says so."""
+    return os.path.lexists(path / "config.yaml") or (
+        (path / "status.json").exists() and any((path / name).exists() for name in ("metrics.jsonl", "checkpoints"))
+    )
+
+
+def runs_below(folder: Path, depth: int = 2) -> list[Path]:
+    """Run directories in a folder that is not one itself, at most so many levels deep."""
+    return [path for pattern in ("*", "*/*")[:depth] for path in sorted(folder.glob(pattern)) if is_run(path)]
 
 
 def write_config(path: Path, config: Mapping[str, object]) -> None:

@@ -50,12 +50,12 @@ def write_sealed(path: Path, value: Mapping[str, object], schema: int = 1, sync:
     write_json(path, seal(plain(value), schema), sync)
 
 
-def read_sealed(path: Path) -> Json:
+def read_sealed(path: Path, required: bool = False) -> Json:
     """The object in a file of `write_sealed`, without what seals it; empty where there is no file, StorageError where
-    it is not what was written."""
+    it is not what was written. `required`: it is not of a time before there were digests."""
     if not path.exists():
         return {}
-    content = unseal(load_object(path), str(path))
+    content = unseal(load_object(path), str(path), since=0 if required else 1)
     return {name: item for name, item in content.items() if name != SCHEMA}
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from regimen import spaces
 from regimen.config.domains import domains, load
 from regimen.errors import ConfigError, nearest
-from regimen.files.run_dir import read_metrics, read_summary, versions
-from regimen.files.sealed import read_sealed
+from regimen.files.run_dir import read_metrics, read_status, read_summary, versions
 from regimen.files.storage import Json, check_free, filling, plain, utc_now, write_atomic, write_json
 from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
@@ -79,7 +78,7 @@ def described(run: Path, meta: Json, summary: Json, best: float | None) -> dict[
 def metadata(run: Path, meta: Json, summary: Json, best: float | None, checkpoint: str = "best") -> Json:
     """What a policy is, how it was trained and how good it is, as far as its run says. `best` is the best evaluation in
     training."""
-    status = read_sealed(run / "status.json")
+    status = read_status(run)
     out: Json = {
         "schema": SCHEMA,
         "algorithm": meta["algorithm"],

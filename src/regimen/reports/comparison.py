@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from regimen.errors import ConfigError, StorageError, nearest
-from regimen.files.run_dir import RunFiles
+from regimen.files.run_dir import RunFiles, is_run, runs_below
 from regimen.files.sealed import reads
 from regimen.files.storage import dotted
 from regimen.reports.equivalence import Pair, pairs_of
@@ -233,11 +233,8 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
         raise ConfigError("nothing to compare: name run directories, or folders of them")
     out: dict[Path, Path] = {}
     for path in map(Path, paths):
-        if (path / "config.yaml").is_file():
-            below = [path]
-        else:
-            below = [p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in sorted(path.glob(pattern))]
-            below = [p for p in below if not p.name.endswith("-behaviour")]  # made only to collect data
+        below = [path] if is_run(path) else runs_below(path)
+        below = [p for p in below if p == path or not p.name.endswith("-behaviour")]  # made only to collect data
         if not below:
             RunFiles.open(path)  # says what is wrong
         for run in below:

@@ -12,8 +12,8 @@ import numpy as np
 from regimen.envs.metric import Metric, from_table
 from regimen.errors import RegimenError, StorageError
 from regimen.files.console import component_sums
-from regimen.files.run_dir import RunFiles, read_episodes, read_metrics, read_summary
-from regimen.files.sealed import read_sealed, reads
+from regimen.files.run_dir import RunFiles, read_episodes, read_metrics, read_status, read_summary
+from regimen.files.sealed import reads
 from regimen.files.storage import require_own
 from regimen.reports import figure as kit
 from regimen.statistics import bootstrap_band
@@ -36,7 +36,7 @@ class LoggedRun:
         self.config = RunFiles.open(self.path).config
         self.points = read_metrics(self.path)
         self.summary = read_summary(self.path)
-        self.status = read_sealed(self.path / "status.json")
+        self.status = read_status(self.path)
 
     @cached_property
     def episodes(self) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from regimen.errors import StorageError
+from regimen.files.run_dir import is_run, read_config, read_status, read_summary
 from regimen.files.sealed import read_sealed, reads
 from regimen.files.storage import read_text, require_own, write_atomic
 from regimen.reports import diagnose
@@ -45,7 +46,7 @@ def write_report(run_dir: Path, out: str | Path | None = None, draw: bool = Fals
     require_own(path)  # a page is handed on: what a link shows would be, too
     if draw and (path / "config.yaml").is_file() and not (path / "plots" / "overview.png").is_file():
         try_plot_run(path)
-    if not (path / "config.yaml").is_file() and any(path.glob("seed-*/config.yaml")):
+    if not is_run(path) and any(map(is_run, path.glob("seed-*"))):
         text = group_page(path)
     else:
         text = run_page(LoggedRun(path))
@@ -83,10 +84,11 @@ def run_page(run: LoggedRun) -> str:
 
 def group_page(path: Path) -> str:
     """The seeds of one setting."""
-    summary, runs = read_sealed(path / "summary.json"), sorted(path.glob("seed-*/config.yaml"))
+    summary, runs = read_sealed(path / "summary.json"), sorted(filter(is_run, path.glob("seed-*")))
     rows = []
-    for run in (p.parent for p in runs):
-        one, status = read_sealed(run / "summary.json"), read_sealed(run / "status.json")
+    for run in runs:
+        read_config(run)  # a seed that is damaged is no row among others
+        one, status = read_summary(run), read_status(run)
         row = {"seed": one.get("seed", run.name), "state": status.get("state", "unknown")}
         row |= {k: one.get(k) for k in ("env_steps", "episodes", "eval_return_mean", "success_rate", "stop_reason")}
         row["findings"] = ", ".join(f.code for f in _diagnosed(run)) or "none"
@@ -96,7 +98,7 @@ def group_page(path: Path) -> str:
         section("Curves", _figures([p for p in [path / "return.png"] if p.is_file()], path, chart=True)),
         section("Seeds", _rows(rows)),
         section("Summary", _table(summary)),
-        section("Configuration", folded("of the first seed", read_text(runs[0]))),
+        section("Configuration", folded("of the first seed", read_text(runs[0] / "config.yaml"))),
     ]
     return page(title, f"{len(rows)} seeds", sections)
 

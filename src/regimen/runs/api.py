@@ -23,8 +23,8 @@ from regimen.envs import registry
 from regimen.envs.imports import OBJECT
 from regimen.errors import ConfigError, DivergedError, StorageError
 from regimen.files.console import Console
-from regimen.files.run_dir import ENDED, RunFiles, read_config
-from regimen.files.sealed import read_sealed, reading
+from regimen.files.run_dir import ENDED, RunFiles, read_config, read_status, read_summary
+from regimen.files.sealed import reading
 from regimen.files.storage import check_free, require_own
 from regimen.policies.target import refuse_object, stored_env
 from regimen.runs import directory, processes
@@ -139,7 +139,7 @@ def steps_of_runs(
     if ended is None:
         ended = [k for k, path in enumerate(paths) if path_state(path) in ENDED]
     if len(ended) == len(paths):
-        return [Result(path, read_sealed(path / "summary.json")) for path in paths]
+        return [Result(path, read_summary(path)) for path in paths]
     configs = list(trials.values()) if trials else [config.replace(seed=seed, seeds=None) for seed in seeds]
     with contextlib.ExitStack() as signalling:
         signals = signalling.enter_context(Signals())
@@ -171,7 +171,7 @@ def steps_of_runs(
                 if begun_before[k]:
                     say_running(learner, call.command)
             results = {result.run_dir: result for result in (yield from run(session, signalling))}
-    return [results.get(path) or Result(path, read_sealed(path / "summary.json")) for path in paths]
+    return [results.get(path) or Result(path, read_summary(path)) for path in paths]
 
 
 def run(session: Session, signalling: contextlib.ExitStack) -> Steps[list[Result]]:
@@ -288,10 +288,10 @@ def train_further(
             if results[-1].exit_code:
                 break
         return group_result(path, results, console)
-    status = read_sealed(path / "status.json")
+    status = read_status(path)
     if status.get("state") == "finished":
         console.event(f"finished before: {path}")
-        return Result(path, read_sealed(path / "summary.json"))
+        return Result(path, read_summary(path))
     env = given_env(config, handle)
     return resume(path, command=command, console=console, callback=callback, env=env, wait=wait)
 
@@ -379,7 +379,7 @@ def resume_group(call: Call, configs: list[TrainConfig], members: list[Path], ex
     results: list[Result] = []
     for path, config in zip(members, configs):
         if path_state(path) in ENDED and not extended:
-            results.append(Result(path, read_sealed(path / "summary.json")))
+            results.append(Result(path, read_summary(path)))
             continue
         files = RunFiles.open(path)
         files.lock()
@@ -421,7 +421,7 @@ def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool =
     if checkpoint == "latest" and not learner.checkpoints.steps():
         if learner.config.init_from and not adopted:
             raise StorageError(f"{learner.path} has no checkpoint; start it again with `regimen train`")
-        warnings.append("there is no checkpoint yet: starting from the beginning")
+        warnings.append(learner.begin_anew())
     else:
         learner.load(checkpoint, warnings.append)
     c = learner.ledger.counters

@@ -24,8 +24,7 @@ from regimen.errors import RegimenError, StorageError
 from regimen.files import background
 from regimen.files.listing import locked
 from regimen.files.mlflow import Mirror, MirrorResult
-from regimen.files.run_dir import ENDED, RunFiles
-from regimen.files.sealed import read_sealed
+from regimen.files.run_dir import ENDED, RunFiles, read_status, read_summary
 from regimen.files.storage import Json, read_json, require_own
 from regimen.files.stores import default_uri, registry_name, without_password
 from regimen.reports.plots import plot_group, try_plot_run
@@ -154,7 +153,7 @@ def deliver_group(path: Path, runs: Sequence[Path]) -> list[str]:
     except RegimenError as e:  # no matplotlib, or no return in so short a run
         made.lines.append(str(e))
     made.attempt("report", lambda: made.lines.append(f"report {write_report(path)}"))
-    summaries = {run: read_sealed(run / "summary.json") for run in runs}
+    summaries = {run: read_summary(run) for run in runs}
     best = max(runs, key=lambda run: summaries[run].get("eval_return_mean", -math.inf))
     if wants_replay(RunFiles.open(best).config):
         pictures, warning = try_leave_replay(best)
@@ -187,7 +186,7 @@ def complete(path: Path) -> list[str]:
 def complete_run(path: Path, alone: bool) -> list[str]:
     """Everything of one run. One that is being trained again has it made when that ends."""
     require_own(path)
-    status = read_sealed(path / "status.json")
+    status = read_status(path)
     if status.get("state") not in ENDED or locked(path) or (status.get("delivery") or {}).get("state") == "done":
         return []
     with contextlib.closing(RunFiles.open(path)) as files:
@@ -207,7 +206,7 @@ def send(
     """Send MLflow what it does not have of a run; the name of its model, too. Where `artifacts` are not named,
     those that it needs, and nothing where it has them."""
     config, record = RunFiles.open(path).config, read_json(path / "mlflow.json")
-    summary, status = read_sealed(path / "summary.json"), read_sealed(path / "status.json")
+    summary, status = read_summary(path), read_status(path)
     track = config.get("track") or {}
     store = str(uri or track.get("uri") or record.get("uri") or default_uri(path))
     env = str(summary.get("env", config.get("env")))

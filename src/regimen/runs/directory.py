@@ -14,8 +14,7 @@ from regimen.config.catalogue import folder_name
 from regimen.config.schema import TrainConfig
 from regimen.errors import ConfigError, StorageError
 from regimen.files.background import LOCK
-from regimen.files.run_dir import RunFiles, write_config
-from regimen.files.sealed import read_sealed
+from regimen.files.run_dir import RunFiles, is_run, read_status, write_config
 from regimen.files.storage import check_free
 from regimen.runs.learner import Learner
 
@@ -49,12 +48,12 @@ def say_running(learner: Learner, command: str) -> None:
 
 
 def path_state(path: Path) -> str | None:
-    return read_sealed(path / "status.json").get("state")
+    return read_status(path).get("state")
 
 
 def program_of(path: Path) -> tuple[int, bool]:
     """How many runs were trained in one program with this one, and whether their hyper-parameters differ."""
-    program = read_sealed(path / "status.json").get("program")
+    program = read_status(path).get("program")
     if not isinstance(program, dict):
         return 1, False
     learners = program.get("learners")
@@ -65,7 +64,7 @@ def program_of(path: Path) -> tuple[int, bool]:
 
 def require_independent(path: Path) -> None:
     """Refuse to continue alone a run that took over from others of its program."""
-    program = read_sealed(path / "status.json").get("program")
+    program = read_status(path).get("program")
     if isinstance(program, dict) and program.get("depend") is True:
         raise ConfigError(
             f"{path} is a member of a population and does not go on alone: `regimen sweep --out {path.parent}` "
@@ -75,10 +74,10 @@ def require_independent(path: Path) -> None:
 
 def group_members(path: Path) -> list[Path]:
     """The run directories of a group of seeds, by seed; none where it is something else."""
-    if (path / "config.yaml").is_file():
+    if is_run(path):
         return []
     runs = {int(run.name[5:]): run for run in path.glob("seed-*") if run.name[5:].isdecimal()}
-    return [run for _, run in sorted(runs.items()) if (run / "config.yaml").is_file()]
+    return [run for _, run in sorted(runs.items()) if is_run(run)]
 
 
 def default_path(config: TrainConfig, title: str | None = None) -> Path:

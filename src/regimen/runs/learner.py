@@ -19,8 +19,8 @@ from regimen.errors import StorageError
 from regimen.files.checkpoint import SEALED, Checkpoints
 from regimen.files.mlflow import Mirror
 from regimen.files.rows import SCHEDULE
-from regimen.files.run_dir import RunFiles
-from regimen.files.sealed import read_sealed, reading
+from regimen.files.run_dir import ENDED, RunFiles, read_status
+from regimen.files.sealed import reading
 from regimen.files.storage import Json, read_json, write_atomic
 from regimen.files.tensorboard import TensorBoard
 from regimen.files.trackers import Follower, TrackedRun, Tracker
@@ -143,6 +143,16 @@ class Learner:
             for name, text in self.described(read_json(folder / "config.json"), summary).items():
                 write_atomic(folder / name, text)
 
+    def begin_anew(self) -> str:
+        """Say that the run starts from the beginning. One that has had a checkpoint, which is gone, does not: its rows
+        and its policy would be gone, too."""
+        if (self.path / "policy").exists() or read_status(self.path).get("state") in ENDED:
+            raise StorageError(
+                f"{self.path} has no checkpoint any more: checkpoints/ is missing or empty; put it back as it was, or "
+                "train anew with another --out"
+            )
+        return "there is no checkpoint yet: starting from the beginning"
+
     def load(self, which: str, warn: Callable[[str], None]) -> None:
         """Continue from a checkpoint. Nothing is written: see `rewind`."""
         arrays, meta, path = self.checkpoints.load(which, warn)
@@ -154,7 +164,7 @@ class Learner:
             require_match(identity, self.identity(), what)
             self.files.require_tallies(meta.get("tallies", {}))
             self.engine.restore(self.k, arrays, what)
-            finished = read_sealed(status).get("state") in ("finished", "diverged")
+            finished = read_status(self.path).get("state") in ("finished", "diverged")
             self.ledger.restore(meta["run"], meta["wall_seconds"], finished)
             self.lesson = meta.get("lesson")
 

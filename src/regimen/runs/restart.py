@@ -8,8 +8,8 @@ from regimen.config import layers
 from regimen.config.schema import TrainConfig
 from regimen.errors import DivergedError, StorageError
 from regimen.files.console import Console
-from regimen.files.run_dir import read_config
-from regimen.files.sealed import read_sealed, reading
+from regimen.files.run_dir import read_config, read_summary
+from regimen.files.sealed import reading
 from regimen.files.storage import dotted
 from regimen.runs.api import train, train_further
 from regimen.runs.directory import group_members, path_state
@@ -28,7 +28,7 @@ def train_again(config: TrainConfig, command: str = "", console: Console | None 
     for run in runs:
         require_same(config, run)
         if path_state(run) == "diverged":
-            raise DivergedError(str(read_sealed(run / "summary.json").get("stop_detail")))
+            raise DivergedError(str(read_summary(run).get("stop_detail")))
     return (train_further if runs else train)(config, command, None, console, wait=wait)
 
 

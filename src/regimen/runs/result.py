@@ -17,8 +17,8 @@ from regimen import errors
 from regimen.envs.metric import Metric, from_table
 from regimen.errors import ConfigError, RegimenError
 from regimen.files.console import Console
-from regimen.files.run_dir import read_episodes, read_metrics
-from regimen.files.sealed import read_sealed, write_sealed
+from regimen.files.run_dir import read_episodes, read_metrics, read_status
+from regimen.files.sealed import write_sealed
 from regimen.files.storage import Json
 from regimen.policies.evaluate import interval
 from regimen.policies.policy import Policy, load_policy
@@ -69,7 +69,7 @@ class Result:
     def metrics(self) -> dict[str, Metric]:
         """What the environment declares of its metrics, by name."""
         path = self.runs[0].run_dir if self.runs else self.run_dir
-        return from_table(read_sealed(path / "status.json").get("metrics"))
+        return from_table(read_status(path).get("metrics"))
 
     @cached_property
     def history(self) -> list[Json]:

@@ -24,7 +24,7 @@ from regimen.envs import registry
 from regimen.envs.imports import OBJECT
 from regimen.errors import ConfigError
 from regimen.files.console import Console
-from regimen.files.sealed import read_sealed
+from regimen.files.run_dir import read_summary
 from regimen.files.storage import Json
 from regimen.policies.evaluate import evaluate_policy
 from regimen.policies.policy import Policy, load_policy
@@ -97,7 +97,7 @@ class Trainer(Answering):
         finally:
             steps.close()
             if path is not None:
-                self.result = Result(path, read_sealed(path / "summary.json"))
+                self.result = Result(path, read_summary(path))
 
     def begin(self) -> tuple[Any, State]:
         """The algorithm bound to the environment's spaces, and its first state: for `sample`, `value` and `update`."""

@@ -24,7 +24,7 @@ from regimen.experiments.sweep.space import SweepPlan
 from regimen.experiments.sweep.together import Stretch, finish, train_together
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
-from regimen.files.run_dir import read_metrics
+from regimen.files.run_dir import read_metrics, read_summary
 from regimen.files.sealed import read_sealed, reading, write_sealed
 from regimen.runs.directory import path_state
 
@@ -143,7 +143,7 @@ def train_rungs(files: SweepFiles, console: Console, command: str = "") -> int:
 def has_trained(path: Path, updates: int) -> bool:
     """Whether a run has come to this update, or can come no further."""
     state = path_state(path)
-    return state == "diverged" or (state == "finished" and read_sealed(path / "summary.json")["updates"] >= updates)
+    return state == "diverged" or (state == "finished" and read_summary(path)["updates"] >= updates)
 
 
 def trained_score(files: SweepFiles, n: int, after: int) -> float | None:

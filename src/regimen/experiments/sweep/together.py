@@ -12,7 +12,7 @@ from regimen.envs import registry
 from regimen.experiments.sweep.report import best_of, brief
 from regimen.experiments.sweep.trials import SweepFiles, TrialResult
 from regimen.files.console import Console
-from regimen.files.sealed import read_sealed
+from regimen.files.run_dir import read_summary
 from regimen.runs import api
 from regimen.runs.build import resolve_horizon
 from regimen.runs.directory import path_state
@@ -62,7 +62,7 @@ def is_through(path: Path, config: TrainConfig) -> bool:
     state = path_state(path)
     if state != "finished":
         return state == "diverged"
-    summary = read_sealed(path / "summary.json")
+    summary = read_summary(path)
     left = {"max_steps": (config.total_steps, "env_steps"), "max_episodes": (config.total_episodes, "episodes")}
     budget, unit = left.get(summary["stop_reason"], (None, ""))
     return budget is None or summary[unit] >= budget

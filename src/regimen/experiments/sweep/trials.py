@@ -21,7 +21,8 @@ from regimen.config.fields import Count
 from regimen.errors import StorageError
 from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
-from regimen.files.sealed import read_sealed, write_sealed
+from regimen.files.run_dir import is_run, read_status, read_summary
+from regimen.files.sealed import ADVICE, read_sealed, write_sealed
 from regimen.files.storage import Appender, plain, remove_halves, utc_now, write_atomic
 from regimen.reports.comparison import Measured, resolve_metric
 
@@ -54,7 +55,10 @@ class SweepFiles:
 
     def result(self, n: int) -> TrialResult | None:
         path = self.result_path(n)
-        return read_sealed(path) or None
+        result = read_sealed(path)
+        if path.exists() and "trial" not in result:
+            raise StorageError(f"{path} is damaged: it holds no result; {ADVICE}")
+        return result or None
 
     def results(self) -> list[TrialResult]:
         """The results of the trials that are done, by number."""
@@ -96,15 +100,15 @@ class SweepFiles:
     def discard_torn(self, n: int) -> None:
         """Remove what a kill left of a run directory before its configuration was written: it cannot be resumed."""
         for path in self.runs(n):
-            if path.is_dir() and (not (path / "config.yaml").is_file() or not read_sealed(path / "status.json")):
+            if path.is_dir() and not is_run(path):
                 shutil.rmtree(path)
 
     def measured(self, n: int) -> TrialResult:
         """What the runs of a trial say: its value is the mean of the metric over seeds."""
         paths = self.runs(n)
-        states = [read_sealed(path / "status.json").get("state", "missing") for path in paths]
-        summaries = [read_sealed(path / "summary.json") for path in paths]
-        runs = [Measured(path) for path in paths if (path / "config.yaml").is_file()]
+        states = [read_status(path).get("state", "missing") for path in paths]
+        summaries = [read_summary(path) for path in paths]
+        runs = [Measured(path) for path in paths if is_run(path)]
         evaluated = [run for run in runs if run.values]
         metric = self.plan.metric
         if evaluated:

@@ -17,7 +17,7 @@ from regimen.domains.airspace.files import ScenarioFile, load
 from regimen.envs import registry
 from regimen.envs.protocol import Env, agents_of
 from regimen.errors import ConfigError, StorageError, nearest
-from regimen.files.run_dir import read_config
+from regimen.files.run_dir import read_config, runs_below
 from regimen.policies.policy import Policy, load_policy
 from regimen.sources.keys import side_by_side
 from regimen.sources.play import Actor, baseline_actor, greedy
@@ -172,7 +172,7 @@ def run_folders(path: Path) -> list[Path]:
     seeds may lie one level deeper."""
     if has_config(path) or not path.is_dir():
         return [path]
-    folders = sorted(p.parent for pattern in ("*/config.yaml", "*/*/config.yaml") for p in path.glob(pattern))
+    folders = sorted(runs_below(path))
     if not folders:
         raise StorageError(f"{path} is not a run directory and holds none: no config.yaml in it or in its folders")
     return folders
