@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from regimen.axes import SEEDS
 from regimen.schedule import Cost, cost_limit, draw_words, for_minibatches, pack, shuffle
 
 shuffled = jax.jit(lambda seed, n: shuffle(draw_words(jax.random.key(seed)), jnp.arange(2048), n))
@@ -103,6 +104,28 @@ def test_pieces_hold_rows_of_like_cost():
     means, ran = for_minibatches(key, packed, epochs=1, size=96, micro=None, step=step, carry=carry)
     assert ran == 1 and cost_limit() is None
     assert means == {"limit": 1.0, "over": 0.0}  # the mean of 0, 1 and 2; in no order nearly every piece costs 2
+
+
+def test_seeds_of_one_program_share_the_branch_of_a_piece():
+    """The dearest seed decides: no row of any seed costs more than the limit, and only one branch is computed."""
+
+    def run(key):
+        cost = jax.random.randint(key, (12, 4), 0, 9)
+        packed = pack({"cost": cost}, jnp.ones((12, 4), bool), True, cost=Cost(cost, (3, 8)))
+
+        def loss(params, rows):
+            limit = cost_limit()
+            assert limit is not None
+            return params * rows["cost"], {"over": 1.0 * (rows["cost"] > limit)}
+
+        def step(over, minibatch):
+            return over + minibatch.gradient(loss, jnp.float32(0.0))[1]["over"]
+
+        return for_minibatches(key, packed, epochs=1, size=24, micro=None, step=step, carry=jnp.float32(0.0))[0]
+
+    keys, together = jax.random.split(jax.random.key(0), 3), jax.vmap(run, axis_name=SEEDS)
+    assert jax.jit(together)(keys).tolist() == [0.0, 0.0, 0.0]
+    assert "cond[" in str(jax.make_jaxpr(together)(keys))
 
 
 def test_minibatches_differ_between_epochs_and_keys():
