@@ -40,7 +40,7 @@ class RayRun:
         self.mark = f"REGIMEN_FAULTS={uuid.uuid4()}"
         self.temporary = Path(tempfile.mkdtemp(prefix="f-", dir="/tmp"))  # Ray's paths have to be short
         name, _, value = self.mark.partition("=")
-        os.environ["RAY_worker_niceness"] = "0"  # Ray's 15 starves workers of a busy machine before they have started
+        os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - with Ray's 15 they do not start on a busy machine
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
         more = {name: value, "JAX_PLATFORMS": "cpu", "TMPDIR": str(self.temporary), "PYTHONPATH": paths}
         given = SETTINGS | TIMEOUTS | {"engine": "ray", "out": str(self.run), "env.folder": str(folder)}
