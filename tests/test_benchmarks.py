@@ -181,7 +181,7 @@ def test_every_surprise_of_a_world_can_be_asked_for(script, monkeypatch):
         monkeypatch.setattr(worlds, function, lambda *args, name=name: called.append(name))
         monkeypatch.setattr(sys, "argv", ["surprises_worlds.py", name])
         worlds.main()
-    assert called == worlds.EXPERIMENTS and len(called) == 12
+    assert called == worlds.EXPERIMENTS and len(called) == 10
 
 
 def test_half_of_standardising_within_episodes(script):

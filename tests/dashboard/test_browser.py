@@ -161,7 +161,7 @@ def test_points_arrive_during_a_live_run(training, visit, size):
     before = int(canvas.get_attribute("data-points"))
     steps = page.locator("#focus .facts").inner_text()
     page.wait_for_function("n => +document.querySelector('figure.chart .plot').dataset.points > n + 3", arg=before)
-    assert page.locator("#focus .facts").inner_text() != steps
+    page.wait_for_function("old => document.querySelector('#focus .facts').innerText !== old", arg=steps)
     assert inked(page, "figure.chart canvas") > 500
 
 

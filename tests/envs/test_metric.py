@@ -11,7 +11,7 @@ from regimen.envs import registry
 from regimen.envs.check import check_env
 from regimen.envs.metric import Metric, from_table, metrics_of, reductions_of, to_table, violation_of
 from regimen.envs.protocol import native_env
-from support import tiny
+from support import reseal, tiny
 
 
 def test_the_name_of_a_reduction_is_a_plain_metric():
@@ -61,5 +61,5 @@ def test_the_environments_that_come_with_regimen_declare_metrics_that_hold():
 def test_a_run_directory_says_what_its_metrics_mean(tmp_path):
     run = tiny(tmp_path / "run", 1, Crossing())
     assert run.metrics == metrics_of(Crossing.metric_reductions) and run.metrics["los"].label == "conflicts"
-    (tmp_path / "run" / "status.json").write_text("{}")
+    reseal(tmp_path / "run" / "status.json", metrics={})
     assert regimen.compare(tmp_path / "run", metric="los").lower is False, "a run of an older version"

@@ -74,7 +74,7 @@ def test_a_run_is_validated(tmp_path, capsys):
 
 def test_an_exact_side_that_has_not_converged_is_named(tmp_path):
     numbers = dict.fromkeys(measure_names(), 0.0)
-    pairs = LearnedAndExact(np.zeros(2, int), np.zeros(2, int), {}, {})
+    pairs = LearnedAndExact(np.zeros(2, int), np.zeros(2, int), {}, {}, np.ones(2))
     found = Validation("run", "world/tiny3", 2.0, pairs, numbers, tmp_path, {"converged": False, "residual": 0.25})
     assert "NOT CONVERGED" in found.lines()[1] and "2.5e-01" in found.lines()[1]
     assert found.to_dict()["exact_converged"] is False and found.to_dict()["exact_residual"] == 0.25
@@ -85,7 +85,7 @@ def test_an_exact_side_that_has_not_converged_is_named(tmp_path):
 def measure_names():
     one = {"q_r": -np.ones((1, 2)), "pi_r": np.ones((1, 2)), "v_r": -np.ones(1), "u_r": -np.ones(1)}
     one |= {"x_h": np.ones((1, 1)), "v_h_e": np.ones((1, 1, 1))}
-    return measure(LearnedAndExact(np.zeros(1, int), np.zeros(1, int), one, one), 1.0)
+    return measure(LearnedAndExact(np.zeros(1, int), np.zeros(1, int), one, one, np.ones(1)), 1.0)
 
 
 def test_other_runs_are_refused(tmp_path, capsys):
