@@ -42,5 +42,5 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch):
 
     notebook = notebooks.run(FOLDER / f"{name}.ipynb", str(tmp_path))
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    kept = [sorted({o.output_type for o in cell["outputs"]} - {"stream"}) for cell in cells(name)]
+    kept = [sorted({o["output_type"] for o in cell["outputs"]} - {"stream"}) for cell in cells(name)]
     assert [sorted({o.output_type for o in cell.outputs} - {"stream"}) for cell in code] == kept

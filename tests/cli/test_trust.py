@@ -480,6 +480,8 @@ def test_workers_of_ray_make_what_was_trusted(capsys, trained, evil):
     config = read_config(run)
     config["engine"] |= {"name": "ray", "workers": 1}
     write_config(run, config)
-    shutil.rmtree(run / "checkpoints")
+    for folder in ("checkpoints", "policy"):  # as if it had been stopped before its first checkpoint
+        shutil.rmtree(run / folder)
+    reseal(run / "status.json", state="interrupted")
     refused(capsys, evil, ["resume", run, "--quiet"])
     assert main(["resume", str(run), "--quiet", "--trust"]) == 0 and ran(evil)

@@ -55,6 +55,8 @@ def test_what_a_killed_process_had_written_is_not_there_twice(tmp_path):
     wanted = write_rows(tmp_path / "run", 5)
     first = TensorBoard(TrackedRun(tmp_path / "run", "run", "env", {}), interval=0.01)
     first.finish({}, [])
+    for file in (tmp_path / "run" / "tensorboard").iterdir():  # of an earlier second, which is all that names differ by
+        file.rename(file.with_name("events.out.tfevents.1.elsewhere"))
     write_rows(tmp_path / "run", 3)  # rewound to a checkpoint: its rows come again
     again = TensorBoard(TrackedRun(tmp_path / "run", "run", "env", {}), interval=0.01)
     write_rows(tmp_path / "run", 5)

@@ -109,7 +109,7 @@ class Limits(NamedTuple):
     """What the replay may cost that a run leaves by itself."""
 
     steps: int = 600
-    frames: int = 120
+    frames: int = 121
     seconds: float = 15.0  # of computing; of waiting, too, four times as many
     size: int = 4_000_000  # bytes of each file
 
@@ -184,7 +184,7 @@ def film(env: gymnasium.Env | Team, policy: Policy, seed: int, most: Limits | No
     every = 1
     until = (0.0, 0.0) if most is None else (time.process_time() + most.seconds, time.monotonic() + 4 * most.seconds)
     if most is not None:
-        every = -(-min(most.steps, source.limit or most.steps) // most.frames)
+        every = -(-min(most.steps, source.limit or most.steps) // max(1, most.frames - 1))  # and the first
     rows, frames, states, before, hidden = [], [], [], (), {}
     for step, moment in enumerate(play_host(source, partial(decide, policy), seed, 1), -1):
         for k in np.flatnonzero(moment.row["valid"][0]):
