@@ -59,11 +59,12 @@ LOOKING = (
     "runs show RUN",
     "export RUN --out OUT/policy",
     "export RUN",
+    "track RUN",
 )
 WRITING = ("report RUN", "plot RUN", "export RUN", "replay RUN --no-gif --episodes 1", RUNNING[5], RUNNING[6])
 TEXTS = ("config.yaml", "status.json", "summary.json", "metrics.jsonl", "episodes.csv", "progress.csv")
 TEXTS += ("policy/config.json", "checkpoints/index.json", "log.txt", "command.txt")
-LINKS = ("log.txt", "metrics.jsonl", "status.json", "progress.csv", ".lock", "report.html", "summary.json")
+LINKS = ("log.txt", "metrics.jsonl", "status.json", "progress.csv", ".lock", "report.html", "summary.json", ".delivery")
 FOLDERS = ("checkpoints", "plots", "replays", "export", "policy.tmp", "policy.old")
 Case = tuple[str, Callable[[Path, Path], None], tuple[str, ...]]
 
@@ -108,6 +109,8 @@ def replaced(name: str, put: Callable[[Path, Path], None]) -> Callable[[Path, Pa
         path.unlink(missing_ok=True)
         path.parent.mkdir(exist_ok=True)
         put(path, stranger)
+        if name == ".delivery":  # it is taken where something is still to be made
+            reseal(run / "status.json", delivery={"state": "pending"})
 
     return hand_over
 
