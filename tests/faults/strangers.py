@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import conftest  # noqa: F401 - how tests compile
-from faults.corruptions import CODES, make, run_verb
+from faults.corruptions import CODES, HangError, make, run_verb
+from faults.watch import tell
 from regimen.config import trust
 from regimen.files.run_dir import read_config, write_config
 from support import UPDATE, reseal
@@ -191,7 +192,7 @@ def wrong_with(argv: list[str], stranger: Stranger, out: Path, run: Path) -> tup
     trust._vouched.clear()  # as in a process of another day
     try:
         code, _, errors = run_verb(argv, SECONDS)
-    except Exception as error:
+    except (Exception, HangError) as error:
         return stranger.ran(), f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     ran = stranger.ran()
     if stranger.state() != stranger.before:
@@ -229,7 +230,9 @@ def run(tries: int, seed: int, folder: Path, trained: Path | None = None) -> dic
     chosen = random.Random(seed).sample(pairs, min(tries, len(pairs)))
     losses, executions = [], 0
     with standing_in(stranger.folder):
-        for what, hand_over, verb in chosen:
+        for number, (what, hand_over, verb) in enumerate(chosen):
+            if number % 50 == 49:
+                tell(number, len(chosen), len(losses))
             here, out = folder / "copy" / "run", folder / "copy" / "out"
             shutil.copytree(whole, here, symlinks=True)
             out.mkdir()
