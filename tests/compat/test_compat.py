@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import regimen
-from compat.write import write
+from compat.write import POLICIES, actions_of, write
 from regimen.cli.main import main
 from regimen.errors import StorageError
 from regimen.files.run_dir import read_episodes, read_metrics
@@ -31,6 +31,19 @@ def test_a_policy_acts_as_it_did(folder):
     policy = regimen.load_policy(path / "policy")
     actions = [policy.act(np.array(obs, np.float32)) for obs in kept["observations"]]
     np.testing.assert_allclose(actions, kept["actions"], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("version", ["1.0"])
+def test_a_policy_of_every_kind_acts_as_it_did(version, name):
+    """Their networks have other parts: what names these, or puts them together, has not changed."""
+    folder = HERE / version / "policies" / name
+    kept = json.loads((folder / "actions.json").read_text())
+    found = actions_of(regimen.load_policy(folder / "policy"), kept["observations"])
+    for action, expected in zip(found, kept["actions"], strict=True):
+        assert action.keys() == expected.keys()
+        for part, value in expected.items():
+            np.testing.assert_allclose(action[part], value, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", VERSIONS)
@@ -70,7 +83,7 @@ def test_the_format_is_the_one_that_is_kept(tmp_path):
 def outline(folder: Path) -> dict[str, object]:
     """Files of a version, and keys and schemas of those in JSON."""
     out: dict[str, object] = {}
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "policies" not in p.parts):
         name = str(path.relative_to(folder))
         if path.suffix == ".json":
             value = json.loads(path.read_text())

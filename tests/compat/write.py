@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import regimen
+from regimen import spaces
+from regimen.policies.policy import Policy
 
 SETTINGS = {
     "total_steps": 256,
@@ -25,6 +27,16 @@ SETTINGS = {
     "checkpoint.every": "2",
     "checkpoint.keep": 1,
 }
+SMALL = {"network.hidden": (8,), "preset": "balanced", "total_steps": 64, "track": False}
+POLICIES = {  # one of every kind of network, as it is before training
+    "sac": ("pendulum", "sac", {"rollout.steps": 4, "rollout.num_envs": 4}),
+    "hybrid": ("catch_point", "ppo", {}),
+    "memory": ("cartpole/positions", "ppo", {"network.memory": "gru", "network.memory_size": 4}),
+    "set": ("probe/set", "ppo", {"network.encoder": "set", "network.encoder_size": 8}),
+    "image": ("probe/image", "ppo", {"network.encoder": "cnn", "network.encoder_size": 8}),
+    "graph": ("durotaxis", "ppo", {}),
+    "apart": ("platform", "impala", {"network.layer_norm": True, "network.residual": True, "network.hidden": (8, 8)}),
+}
 LEFT_OUT = ("plots", "report.html", "log.txt", ".lock")
 
 
@@ -41,5 +53,31 @@ def write(folder: Path) -> None:
         shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
 
 
+def written(space, value) -> dict[str, list]:
+    """An observation or an action as JSON has it: its parts by name."""
+    return {name: np.asarray(part).tolist() for name, part in spaces.split(space, value).items()}
+
+
+def actions_of(policy, observations) -> list[dict[str, list]]:
+    """What a policy does, one observation after the other."""
+    policy.reset()
+    given = [spaces.build(policy.observation_space, {k: np.array(v) for k, v in obs.items()}) for obs in observations]
+    return [written(policy.action_space, policy.act(obs)) for obs in given]
+
+
+def write_policies(folder: Path) -> None:
+    """Policies of every kind, and what they do."""
+    for name, (env, algo, settings) in POLICIES.items():
+        algorithm, state = regimen.Trainer(env=env, algo=algo, **SMALL | settings).begin()
+        meta = {"algorithm": algo, "env": env, "env_args": {}}
+        Policy(algorithm, algorithm.actor_params(state), meta).save(folder / name / "policy")
+        policy = regimen.load_policy(folder / name / "policy")
+        policy.observation_space.seed(0)
+        observations = [written(policy.observation_space, policy.observation_space.sample()) for _ in range(3)]
+        kept = {"observations": observations, "actions": actions_of(policy, observations)}
+        (folder / name / "actions.json").write_text(json.dumps(kept))
+
+
 if __name__ == "__main__":
     write(Path(sys.argv[1]))
+    write_policies(Path(sys.argv[1]) / "policies")

@@ -39,8 +39,9 @@ def rows(folder):
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("trial-*/metrics.jsonl"))
 
 
-def kill_and_resume(text, folder, kills, seed):
-    """Kill until there were so many; a sweep that is done before is compared, and another one begun."""
+def kill_and_resume(text, folder, kills, seed, tell=lambda *_: None):
+    """Kill until there were so many; a sweep that is done before is compared, and another one begun. How many there
+    were."""
     draw, killed, sweeps = random.Random(seed), 0, 0
     whole = folder / "whole"
     finish(start(text, whole))
@@ -59,6 +60,8 @@ def kill_and_resume(text, folder, kills, seed):
             process.communicate()
         finish(start(text, path))
         compare(whole, path)
+        tell(killed, kills, 0)
+    return killed
 
 
 def compare(whole, path):

@@ -39,7 +39,7 @@ def finished(folder):
     return found
 
 
-def kill_and_resume(text, folder, kills, trials, seed):
+def kill_and_resume(text, folder, kills, trials, seed, tell=lambda *_: None):
     rng, before, killed = random.Random(seed), {}, 0
     while killed < kills:
         process = start(text.format(trials=trials), folder)
@@ -55,12 +55,13 @@ def kill_and_resume(text, folder, kills, trials, seed):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             killed += 1
-        process.wait()
+        assert process.wait() in (0, -signal.SIGKILL), process.communicate()[0].decode()
         now = finished(folder)
         for name, files in before.items():
             assert now[name] == files, f"trial {name} was finished and has changed"
         before = now
         assert len(before) < trials, "give the sweep more trials: it was done before all kills"
+        tell(killed, kills, 0)
     process = start(text.format(trials=trials), folder)
     try:
         output, _ = process.communicate(timeout=3000)

@@ -31,7 +31,7 @@ import conftest  # noqa: F401 - how tests compile
 from regimen.cli.main import main
 from regimen.files.run_dir import read_metrics
 from regimen.runs import delivery
-from support import UPDATE, comparable, final_state, tiny
+from support import UPDATE, comparable, final_state, progress, tiny
 
 LEFT_OUT = ("log.txt", "command.txt", "README.md", "metadata.json", ".lock", "report.html", "workers.csv")
 CODES = (2, 3, 4, 5, 6, 7)
@@ -133,11 +133,15 @@ def damage(path: Path, draw: random.Random) -> str:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
+class HangError(BaseException):
+    """A verb has done nothing for too long. No error that Regimen could say in one line."""
+
+
 def run_verb(argv: list[str], seconds: int = LONGEST) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command in this process. One that hangs is ended by TimeoutError."""
+    """Exit code, output and errors of a command in this process. One that hangs is ended by HangError."""
 
     def hangs(*_: object) -> None:
-        raise TimeoutError(f"nothing after {seconds} s")
+        raise HangError(f"nothing after {seconds} s")
 
     out, err = io.StringIO(), io.StringIO()
     mine = threading.current_thread() is threading.main_thread()
@@ -172,7 +176,8 @@ def resumed(run: Path, out: Path, said: str) -> Any:
     arrays, state = final_state(run)
     sums = {name: hashlib.sha256(x.tobytes()).hexdigest() for name, x in arrays.items()}
     with open(run / "episodes.csv", "rb") as file:
-        return sums, state, comparable(read_metrics(run)), hashlib.sha256(file.read()).hexdigest()
+        episodes = hashlib.sha256(file.read()).hexdigest()
+    return sums, state, comparable(read_metrics(run)), progress(run), episodes, digests(run / "policy", "*.safetensors")
 
 
 def page_text(run: Path, out: Path, said: str) -> Any:
@@ -281,7 +286,7 @@ def run(tries: int, seed: int, folder: Path, trained: Path | None = None) -> dic
             answer = read(here, folder / "copy" / "out", verb, pictures=i % DRAWN == 0)
             wrong = verdict(verb, name, answer, expected[verb])
             refused += answer[0] != 0
-        except Exception as error:
+        except (Exception, HangError) as error:
             wrong = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if wrong is not None:
             losses.append(f"try {i}, {verb}, {Path(name).parent}/{what}: {wrong}")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faults.kills import NATIVE, complete, same_run, start
+from faults.watch import tell
 from support import command_line
 
 SETTINGS = NATIVE | {"checkpoint.every": "1", "checkpoint.keep": 100}
@@ -34,6 +35,7 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
     size = sum(p.stat().st_size for p in (folder / "whole" / "checkpoints").rglob("*") if p.is_file()) // 1024
     for i in range(tries):
         disk = folder / f"disk-{i}"
+        tell(i, tries, len(detail))
         try:
             with small_disk(disk, draw.randrange(64, size)):
                 process = start(*argv, disk / "run")

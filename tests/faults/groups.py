@@ -17,6 +17,8 @@ sys.path.insert(0, str(TESTS))
 
 import numpy as np  # noqa: E402
 
+from faults.kills import LONGEST, results  # noqa: E402
+from faults.watch import tell  # noqa: E402
 from regimen.files.run_dir import read_metrics  # noqa: E402
 from support import command_line, comparable, final_state, progress  # noqa: E402
 
@@ -88,13 +90,16 @@ def assert_same(a: Path, b: Path) -> None:
     assert comparable(read_metrics(a)) == comparable(read_metrics(b)), "rows differ"
     assert progress(a) == progress(b), "progress.csv differs"
     assert (a / "episodes.csv").read_bytes() == (b / "episodes.csv").read_bytes(), "episodes differ"
+    assert results(a) == results(b), "summary, policy or checkpoints differ"
 
 
 def kill_when(process: subprocess.Popen[str], ready: Callable[[], bool], delay: float) -> bool:
     """Kill it a little after something has come; False if it ended before."""
+    end = time.monotonic() + LONGEST
     while not ready():
         if process.poll() is not None:
             return False
+        assert time.monotonic() < end, f"nothing within {LONGEST:g} s"
         time.sleep(0.005)
     time.sleep(delay)
     ended = process.poll() is not None
@@ -139,6 +144,7 @@ def run_groups(tries: int, seed: int, folder: Path) -> dict[str, object]:
                 detail.append(f"{kind} group {groups} seed {n}: {str(error).strip().splitlines()[0][:120]}")
         if not detail:
             shutil.rmtree(path, ignore_errors=True)
+        tell(kills, tries, losses)
     words = f"{groups} groups of {SEEDS} seeds killed {kills} times" + "".join(f"; {text}" for text in detail[:5])
     return {"gate": "groups of seeds", "tries": kills, "losses": losses, "executions": 0, "detail": words}
 

@@ -4,6 +4,7 @@ with the same command left alone: on native environments bit for bit; elsewhere 
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
 import random
 import shutil
@@ -14,12 +15,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import test_population_kill  # its folder is on the path of `run.py`
 import test_sweep_kill
 
 import conftest  # noqa: F401 - how tests compile: quickly, and once for all processes
-from regimen.files.run_dir import read_episodes, read_metrics
+from faults.watch import tell
+from regimen.errors import RegimenError
+from regimen.files.checkpoint import Checkpoints
+from regimen.files.run_dir import read_episodes, read_metrics, read_summary
 from regimen.files.storage import read_json
 from support import assert_same_run, command_line, progress
 
@@ -40,6 +45,8 @@ SAC = {
 OFFLINE = {"algo": "cql", "total_steps": 80 * 16, "rollout.steps": 16, "rollout.num_envs": None}
 OFFLINE |= {"algo.minibatch_size": None, "algo.epochs": None, "algo.batch_size": 16, **COMMON}
 Check = Callable[[Path, Path], None]
+LONGEST = 1800.0  # seconds until something has to come
+TIMES = ("seconds", "per_second", "time", "date", "memory")  # in names of what differs between two runs of the same
 
 
 def start(*argv: object) -> subprocess.Popen[str]:
@@ -61,7 +68,9 @@ def rows(run: Path) -> int:
 
 def killed(process: subprocess.Popen[str], ready: Callable[[], bool], delay: float) -> bool:
     """Kill it a little after something has come; False if it ended before."""
+    end = time.monotonic() + LONGEST
     while process.poll() is None and not ready():
+        assert time.monotonic() < end, f"nothing within {LONGEST:g} s"
         time.sleep(0.005)
     time.sleep(delay)
     alive = process.poll() is None
@@ -83,6 +92,24 @@ def whole_rows(run: Path) -> None:
     if episodes:
         assert episodes["episode"].tolist() == list(range(1, metrics[-1]["episodes"] + 1)), "episodes"
     assert read_json(run / "status.json")["state"] == "finished"
+    halves = [path.name for path in run.rglob("*") if ".tmp" in path.name or path.name.endswith(".old")]
+    assert not halves, f"left behind: {halves}"
+    assert (run / "policy" / "policy.safetensors").is_file() and (run / "report.html").is_file()
+
+
+def timeless(value: Any) -> Any:
+    """Data without times."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if not any(word in k for word in TIMES)}
+    return value
+
+
+def results(run: Path) -> dict[str, Any]:
+    """What a run is asked for when it has ended: its summary, the policy that it delivers, which checkpoints it has."""
+    kept = Checkpoints(run / "checkpoints")
+    weights = hashlib.sha256((run / "policy" / "policy.safetensors").read_bytes()).hexdigest()
+    summary = timeless(read_summary(run))
+    return {"summary": summary, "policy": weights, "checkpoints": kept.steps(), "index": kept.index()}
 
 
 def same_length(reference: Path, run: Path) -> None:
@@ -96,6 +123,9 @@ def same_run(reference: Path, run: Path) -> None:
     for path in (reference, run):
         (path / "episodes.csv").touch()  # learning from a dataset has none
     assert_same_run(reference, run)
+    expected, found = results(reference), results(run)
+    for name, value in expected.items():
+        assert found[name] == value, f"{name}: {str(found[name])[:200]} instead of {str(value)[:200]}"
 
 
 def kill_runs(argv: list[str], check: Check, tries: int, seed: int, folder: Path) -> dict[str, object]:
@@ -117,15 +147,16 @@ def kill_runs(argv: list[str], check: Check, tries: int, seed: int, folder: Path
             if not begun:
                 shutil.rmtree(run, ignore_errors=True)
             process = start("resume", run, "--quiet") if begun else start("train", *argv, "--quiet", "--out", run)
-        said, _ = process.communicate(timeout=3600)
         try:
+            said, _ = process.communicate(timeout=LONGEST)
             finished = read_json(run / "status.json").get("state") == "finished"
             assert finished or process.returncode == 0, said[-300:]
             check(reference, run)
-        except (AssertionError, OSError) as error:
+        except (AssertionError, RegimenError, OSError, subprocess.TimeoutExpired) as error:
             detail.append(f"run {runs}: {' '.join(str(error).split())[:160]}")
         else:
             shutil.rmtree(run)
+        tell(kills, tries, len(detail))
     words = "; ".join([f"{runs} runs", *detail[:5]])
     return {"tries": kills, "losses": len(detail), "executions": 0, "detail": words}
 
@@ -175,6 +206,7 @@ def run_search(tries: int, seed: int, folder: Path) -> dict[str, object]:
             assert tables(out) == expected, "another end"
         except AssertionError as error:
             detail.append(f"search {searches}: {' '.join(str(error).split())[:160]}")
+        tell(kills, tries, len(detail))
     words = "; ".join([f"{searches} searches", *detail[:5]])
     return {"tries": kills, "losses": len(detail), "executions": 0, "detail": words}
 
@@ -183,7 +215,7 @@ def run_sweep(tries: int, seed: int, folder: Path) -> dict[str, object]:
     """Every trial once, and none that was done is touched: `tests/experiments/test_sweep_kill.py`."""
     trials, detail = tries + 6, []
     try:
-        test_sweep_kill.kill_and_resume(test_sweep_kill.ONE_BY_ONE, folder / "sweep", tries, trials, seed)
+        test_sweep_kill.kill_and_resume(test_sweep_kill.ONE_BY_ONE, folder / "sweep", tries, trials, seed, tell)
     except AssertionError as error:
         detail.append(" ".join(str(error).split())[:160])
     words = "; ".join([f"{trials} trials", *detail])
@@ -193,9 +225,9 @@ def run_sweep(tries: int, seed: int, folder: Path) -> dict[str, object]:
 def run_population(tries: int, seed: int, folder: Path) -> dict[str, object]:
     """Members, rounds and results are those of a population that was never killed:
     `tests/experiments/test_population_kill.py`."""
-    detail = []
+    detail, killed = [], tries
     try:
-        test_population_kill.kill_and_resume(test_population_kill.TEXT, folder, tries, seed)
+        killed = test_population_kill.kill_and_resume(test_population_kill.TEXT, folder, tries, seed, tell)
     except AssertionError as error:
         detail.append(" ".join(str(error).split())[:160])
-    return {"tries": tries, "losses": len(detail), "executions": 0, "detail": "; ".join(detail)}
+    return {"tries": killed, "losses": len(detail), "executions": 0, "detail": "; ".join(detail)}

@@ -9,7 +9,8 @@ A gate is a function of a module beside this script, `run(tries, seed, folder) -
 detail}`: it injures Regimen `tries` times, with what `seed` draws, in an empty `folder`. A loss is a row, a file or a
 state that is not what it would have been without the fault, or an error that is not one clear line; an execution is
 code that ran because a file said so. Gates need the extras of what they injure; without them they say what is not
-installed.
+installed. Each runs in a process of its own and has a time limit; one that is not done by then, or that leaves a
+process behind, has lost (`watch.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 sys.path[:0] = [str(path) for path in (TESTS, TESTS / "cli", TESTS / "experiments")]
 
+from faults.watch import watched  # noqa: E402
+
 Outcome = dict[str, Any]
 
 
@@ -42,6 +45,7 @@ class Gate:
     target: str  # module:function beside this script
     tries: int
     needs: tuple[str, ...] = ()  # packages
+    seconds: float = 200.0  # of one try at the most, on a machine that is busy
 
 
 GATES = (
@@ -54,14 +58,15 @@ GATES = (
     Gate("kills: population", "kills:run_population", 20),
     Gate("kills: groups of seeds", "groups:run_groups", 30),
     Gate("signals: every long verb", "verbs:run", 33),
-    Gate("corruptions", "corruptions:run", 2000),
-    Gate("strangers' folders", "strangers:run", 900),
-    Gate("Ray workers", "workers:run_workers", 20, ("ray",)),
-    Gate("Ray itself", "workers:run_cluster", 6, ("ray",)),
+    Gate("corruptions", "corruptions:run", 2000, seconds=15),
+    Gate("strangers' folders", "strangers:run", 900, seconds=30),
+    Gate("Ray workers", "workers:run_workers", 20, ("ray",), 900),
+    Gate("Ray itself", "workers:run_cluster", 6, ("ray",), 900),
     Gate("MLflow: concurrent starts", "stores:run", 40, ("mlflow",)),
     Gate("full disk", "disk:run", 20),
     Gate("soak, minutes", "soak:run", 10, ("mlflow",)),
 )
+START = 1200.0  # seconds beside the tries: imports, compiling, what is compared with
 COLUMNS = ("gate", "tries", "losses", "executions", "seconds", "detail")
 
 
@@ -78,16 +83,37 @@ def absent(gate: Gate) -> str:
     return "" if (HERE / f"{module}.py").is_file() else f"tests/faults/{module}.py: not there"
 
 
+def tries_of(gate: Gate, scale: float) -> int:
+    return max(1, round(scale * gate.tries))
+
+
+def empty(gate: Gate) -> Outcome:
+    return dict.fromkeys(COLUMNS, 0) | {"gate": gate.name, "detail": absent(gate)}
+
+
+def apart(gate: Gate, scale: float, seed: int, folder: Path) -> Outcome:
+    """What a gate measured in a process of its own."""
+    row = empty(gate)
+    if row["detail"]:
+        return row
+    table, start, limit = folder / "table.json", time.monotonic(), START + gate.seconds * tries_of(gate, scale)
+    folder.mkdir(parents=True)
+    options = ["--gate", gate.name, "--scale", str(scale), "--seed", str(seed), "--json", str(table)]
+    wrong = watched([sys.executable, __file__, *options, "--here", str(folder / "work")], folder, limit)
+    row |= {"seconds": round(time.monotonic() - start)} | (json.loads(table.read_text())[0] if table.exists() else {})
+    return row | {"losses": row["losses"] + len(wrong), "detail": "; ".join(filter(None, [row["detail"], *wrong]))}
+
+
 def outcome(gate: Gate, scale: float, seed: int, folder: Path) -> Outcome:
-    """What a gate measured. One that ends with an error of its own has lost, and says why."""
-    row: Outcome = dict.fromkeys(COLUMNS, 0) | {"gate": gate.name, "detail": absent(gate)}
+    """What a gate measures in this process. One that ends with an error of its own has lost, and says why."""
+    row = empty(gate)
     if row["detail"]:
         return row
     folder.mkdir(parents=True)
     start = time.monotonic()
     try:
         module, _, name = gate.target.partition(":")
-        tries = max(1, round(scale * gate.tries))
+        tries = tries_of(gate, scale)
         row |= getattr(importlib.import_module(f"faults.{module}"), name)(tries, seed, folder) | {"gate": gate.name}
     except Exception as error:
         traceback.print_exc()
@@ -107,20 +133,31 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="how many of the tries")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="a file for the table")
+    parser.add_argument("--gate", help=argparse.SUPPRESS)  # by its whole name, in this process
+    parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)  # where it works
     options = parser.parse_args(argv)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if options.gate is not None:
+        gate = next(gate for gate in GATES if gate.name == options.gate)
+        rows = [outcome(gate, options.scale, options.seed, options.here)]
+        options.json.write_text(json.dumps(rows))
+        return failed(rows)
     gates = chosen(options.only)
     if not gates:
         parser.error(f"--only: no such gate; there are {', '.join(gate.name for gate in GATES)}")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     rows = []
     with tempfile.TemporaryDirectory(prefix="regimen-faults-") as folder:
         for number, gate in enumerate(gates):
             print(f"{gate.name} ...", file=sys.stderr, flush=True)
-            rows.append(outcome(gate, options.scale, options.seed, Path(folder) / str(number)))
+            rows.append(apart(gate, options.scale, options.seed, Path(folder) / str(number)))
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(table(rows))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return failed(rows)
+
+
+def failed(rows: list[Outcome]) -> int:
     return int(any(row["losses"] or row["executions"] for row in rows))
 
 

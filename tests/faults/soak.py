@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from faults.kills import rows, start
+from faults.watch import tell
 from support import command_line
 
 SETTINGS = {"total_steps": 10**12, "log.every": "1", "log.episodes": False, "checkpoint.every": "1000", "track": True}
@@ -36,6 +37,8 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
         while time.monotonic() - begun < 60 * tries:
             time.sleep(EVERY)
             assert process.poll() is None, process.communicate()[0]
+            if len(looks) % 12 == 11:
+                tell(len(looks) // 12 + 1, tries, 0)
             looks.append((time.monotonic() - begun, *look(process.pid, path)))
         ratio = (folder / "mlflow.db").stat().st_size / (path / "metrics.jsonl").stat().st_size
         count = rows(path)

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from faults.watch import tell
+
 ROWS = 100
 TOGETHER = 8
 CODE = """
@@ -63,5 +65,6 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
         detail += lost(runs / "mlflow.db", said)
         done += len(said)
         rounds += 1
+        tell(done, tries, len(detail))
     words = "; ".join([f"{rounds} fresh stores, {TOGETHER} processes together, {kills} killed", *detail[:5]])
     return {"tries": done, "losses": len(detail), "executions": 0, "detail": words}

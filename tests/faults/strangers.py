@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import conftest  # noqa: F401 - how tests compile
-from faults.corruptions import CODES, make, run_verb
+from faults.corruptions import CODES, HangError, make, run_verb
+from faults.watch import tell
 from regimen.config import trust
 from regimen.files.run_dir import read_config, write_config
 from support import UPDATE, reseal
@@ -59,11 +60,12 @@ LOOKING = (
     "runs show RUN",
     "export RUN --out OUT/policy",
     "export RUN",
+    "track RUN",
 )
 WRITING = ("report RUN", "plot RUN", "export RUN", "replay RUN --no-gif --episodes 1", RUNNING[5], RUNNING[6])
 TEXTS = ("config.yaml", "status.json", "summary.json", "metrics.jsonl", "episodes.csv", "progress.csv")
 TEXTS += ("policy/config.json", "checkpoints/index.json", "log.txt", "command.txt")
-LINKS = ("log.txt", "metrics.jsonl", "status.json", "progress.csv", ".lock", "report.html", "summary.json")
+LINKS = ("log.txt", "metrics.jsonl", "status.json", "progress.csv", ".lock", "report.html", "summary.json", ".delivery")
 FOLDERS = ("checkpoints", "plots", "replays", "export", "policy.tmp", "policy.old")
 Case = tuple[str, Callable[[Path, Path], None], tuple[str, ...]]
 
@@ -108,6 +110,8 @@ def replaced(name: str, put: Callable[[Path, Path], None]) -> Callable[[Path, Pa
         path.unlink(missing_ok=True)
         path.parent.mkdir(exist_ok=True)
         put(path, stranger)
+        if name == ".delivery":  # it is taken where something is still to be made
+            reseal(run / "status.json", delivery={"state": "pending"})
 
     return hand_over
 
@@ -188,7 +192,7 @@ def wrong_with(argv: list[str], stranger: Stranger, out: Path, run: Path) -> tup
     trust._vouched.clear()  # as in a process of another day
     try:
         code, _, errors = run_verb(argv, SECONDS)
-    except Exception as error:
+    except (Exception, HangError) as error:
         return stranger.ran(), f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     ran = stranger.ran()
     if stranger.state() != stranger.before:
@@ -226,7 +230,9 @@ def run(tries: int, seed: int, folder: Path, trained: Path | None = None) -> dic
     chosen = random.Random(seed).sample(pairs, min(tries, len(pairs)))
     losses, executions = [], 0
     with standing_in(stranger.folder):
-        for what, hand_over, verb in chosen:
+        for number, (what, hand_over, verb) in enumerate(chosen):
+            if number % 50 == 49:
+                tell(number, len(chosen), len(losses))
             here, out = folder / "copy" / "run", folder / "copy" / "out"
             shutil.copytree(whole, here, symlinks=True)
             out.mkdir()

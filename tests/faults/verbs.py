@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import test_e2e_signals_verbs as verbs
 
 import conftest  # noqa: F401 - how tests compile
+from faults.watch import tell
 from support import digest_of, tiny
 
 AFTER = {"replay": "replays", "plot": "plots"}  # what a verb writes into the run
@@ -47,6 +49,7 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
             out.mkdir()
             words = [word.replace("RUN", str(trained)).replace("OUT", str(out)) for word in command.split()]
             done += 1
+            tell(done, tries, len(detail))
             try:
                 stop(words, number, trained, out)
                 if number == signal.SIGKILL:
@@ -55,7 +58,7 @@ def run(tries: int, seed: int, folder: Path) -> dict[str, object]:
                     again = verbs.start(*words)
                     said = again.communicate(timeout=3000)
                     assert again.returncode == 0, said
-            except AssertionError as error:
+            except (AssertionError, subprocess.TimeoutExpired) as error:
                 detail.append(f"{words[0]} {number.name}: {' '.join(str(error).split())[:160]}")
     words = "; ".join([f"{len(verbs.PAUSED)} verbs", *detail[:5]])
     return {"tries": done, "losses": len(detail), "executions": 0, "detail": words}

@@ -21,6 +21,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
+from faults.watch import TEMPORARY, tell  # noqa: E402
 from support import command_line, status  # noqa: E402
 
 IN_THE_ENV = ("raise", "hang", "exit", "crash", "leak", "nan")  # a file of that name calls the fault up
@@ -39,6 +40,7 @@ class RayRun:
         folder.mkdir(parents=True)
         self.mark = f"REGIMEN_FAULTS={uuid.uuid4()}"
         self.temporary = Path(tempfile.mkdtemp(prefix="f-", dir="/tmp"))  # Ray's paths have to be short
+        (folder / TEMPORARY).write_text(str(self.temporary))
         name, _, value = self.mark.partition("=")
         os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - with Ray's 15 they do not start on a busy machine
         paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -104,11 +106,12 @@ class RayRun:
             try:
                 os.kill(draw.choice(self.worker_pids()), signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
             except ProcessLookupError:  # the table is some seconds old
+                time.sleep(0.5)
                 return self.strike(fault, draw)
         else:
             (self.folder / fault).touch()
         expected = before + (2 if fault == "begin" else 1)
-        if not self.wait_for(lambda: self.restarts() >= expected):
+        if not self.wait_for(lambda: self.restarts() >= expected and not (self.folder / fault).exists()):
             return False
         count = len(self.rows())
         return self.wait_for(lambda: len(self.rows()) >= count + 10)
@@ -169,6 +172,7 @@ def run_workers(tries: int, seed: int, folder: Path) -> dict[str, object]:
                 losses += 1
                 detail.append(f"{fault}: the run did not go on: {run.text()[-200:]}")
                 break
+            tell(sum(count.values()), tries, losses)
         run.process.send_signal(signal.SIGTERM)
         wrong = run.mistakes(run.finish(), 143, "interrupted")
         losses += bool(wrong)
@@ -191,6 +195,7 @@ def run_cluster(tries: int, seed: int, folder: Path) -> dict[str, object]:
         wrong = run.mistakes(run.finish(), code, state)
         losses += bool(wrong)
         detail += [f"{kind}: {text}" for text in wrong]
+        tell(i + 1, tries, losses)
     return report("Ray itself", tries, losses, f"{tries} runs: {', '.join(kinds)}", detail)
 
 

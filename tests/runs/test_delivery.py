@@ -92,6 +92,32 @@ def test_a_process_elsewhere_is_not_ended(run):
     process.wait()
 
 
+@pytest.mark.parametrize("verb", ["report", "remove"])
+def test_a_lock_that_is_a_link_is_not_followed(run, verb, tmp_path, capsys):
+    """A stranger's run whose lock leads to the one of a run that trains: that one is neither written to nor ended."""
+    process = hold(tmp_path)
+    precious = tmp_path / background.LOCK
+    (run / background.LOCK).unlink(missing_ok=True)
+    (run / background.LOCK).symlink_to(precious)
+    reseal(run / "status.json", delivery={"state": "pending"})
+    said = precious.read_text()
+    assert background.holder(run) is None
+    assert main(["report", str(run)] if verb == "report" else ["runs", "remove", str(run), "--yes"]) == (
+        6 if verb == "report" else 0
+    )
+    assert precious.read_text() == said and process.poll() is None
+    process.kill()
+    process.wait()
+
+
+def test_a_lock_that_is_a_pipe_is_one_line(run, capsys):
+    (run / background.LOCK).unlink(missing_ok=True)
+    os.mkfifo(run / background.LOCK)
+    reseal(run / "status.json", delivery={"state": "pending"})
+    assert main(["report", str(run)]) == 6
+    assert capsys.readouterr().err.count("error:") == 1
+
+
 def test_what_fails_is_written_down_and_made_again(run, monkeypatch, capsys):
     reseal(run / "status.json", delivery={"state": "pending"})
     (run / "report.html").unlink()

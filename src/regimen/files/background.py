@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from regimen.errors import StorageError
-from regimen.files.storage import Json, regular
+from regimen.files.storage import Json, regular, writing
 
 LOCK = ".delivery"
 PATIENCE = 5.0  # seconds between asking it to end and ending it
@@ -27,7 +27,8 @@ begun = False  # whether this process has begun one
 
 def claim(path: Path) -> TextIO | None:
     """The lock of a run's or a group's delivery, held while the file is open; None where another process has it."""
-    file = open(Path(path) / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - closing it gives the lock back
+    with writing(Path(path) / LOCK):
+        file = open(Path(path) / LOCK, "a", encoding="utf-8", opener=own)  # noqa: SIM115 - closing it gives the lock back
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -37,6 +38,11 @@ def claim(path: Path) -> TextIO | None:
         raise
     sign(file, os.getpid())
     return file
+
+
+def own(path: str, flags: int) -> int:
+    """An `opener` of regular files that takes no link: through one, another run's process is taken for this run's."""
+    return regular(path, flags | os.O_NOFOLLOW)
 
 
 def sign(file: TextIO, pid: int) -> None:
@@ -51,7 +57,7 @@ def holder(path: Path) -> tuple[int, str] | None:
     path = Path(path)
     for folder in (path, path.parent) if path.name.startswith("seed-") else (path,):
         try:
-            with open(folder / LOCK, encoding="utf-8", opener=regular) as file:
+            with open(folder / LOCK, encoding="utf-8", opener=own) as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except OSError:

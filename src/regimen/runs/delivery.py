@@ -275,11 +275,11 @@ def start(path: Path) -> list[str]:
     try:
         file = background.claim(path)
         if file is None:
-            return [f"process {background.holder(path)} draws {path}"]
+            return [f"another process draws {path}"]
         with file:
             pid = spawn(path, file.fileno())
             background.sign(file, pid)
-    except OSError:
+    except (OSError, StorageError):
         return complete(path)
     runs = group_members(path)
     config = RunFiles.open((runs or [path])[0]).config
