@@ -61,6 +61,9 @@ class TableWorld(World):
     def prior(self, state):
         return jnp.asarray(np.array(self.prior_table, float))[state[0]][None]
 
+    def features(self, state):
+        return (jnp.arange(len(self.moves)) == state[0]).astype(jnp.float32)
+
     def ended(self, state):
         return jnp.asarray(np.isin(np.arange(len(self.moves)), self.ends))[state[0]]
 

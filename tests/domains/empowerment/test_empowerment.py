@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from small_worlds import commitment, table_world
 
 from regimen import trees
 from regimen.config.layers import build_config
@@ -366,6 +367,113 @@ def test_copies_are_made_when_they_are_due():
     assert copied(100) == {"v_h_e", "x_h", "q_r"}
 
 
+@pytest.mark.parametrize("loss", ["mse", "huber"])
+@pytest.mark.parametrize("exactly", [True, False], ids=["exact", "noisy"])
+def test_losses_are_weighted_errors_in_numpy(loss, exactly):
+    """Of all five networks: half the square of an error, or Huber's, by the weight of its target; errors of logarithms
+    where targets are exact, and relative to the value where they are noisy."""
+    learned = {"u_r_use_network": True, "v_r_use_network": True, "hidden_dim": 4, "loss": loss}
+    algo = bound("world/corr5", use_model_based_targets=exactly, **learned)
+    assert algo.bound.exact == exactly and not bound(table_limit=1, exact_limit=1).bound.exact
+    params = {n: m.params for n, m in algo.init(jax.random.key(0)).models.items()}
+    rows, rng = algo.bound.model.at(jnp.array([3, 1, 7])), np.random.default_rng(0)
+    shapes = {"v_h_e": (3, 2, 5), "v_h_e_weight": (3, 2, 5), "log_q": (3, 5), "q_weight": (3, 5)}
+    shapes |= {"x_h": (3, 2), "log_y": (3,), "log_v": (3,)}
+    at = aims.Targets(**{name: rng.uniform(0, 2, shape).astype(np.float32) for name, shape in shapes.items()})
+    total, found = algo.losses(params, rows, at, {})
+    nets = algo.bound.nets
+    raw = {name: np.asarray(nets.raw(name, params, rows), float) for name in nets.names}
+
+    def each(error):
+        size = np.abs(error)
+        return np.where((size > 1) & (loss == "huber"), size - 0.5, 0.5 * error**2)
+
+    def error(log_value, log_target):
+        return log_value - log_target if exactly else 1 - np.exp(log_target - log_value)
+
+    softplus = lambda x: np.log1p(np.exp(x))  # noqa: E731
+    v = np.asarray(soft_clamp(jnp.asarray(raw["v_h_e"].reshape(3, 2, 5)), 0.0, 1.0))
+    right = {
+        "v_h_e": (at.v_h_e_weight * each(v - at.v_h_e)).sum((1, 2)).mean(),
+        "x_h": each(error(-softplus(raw["x_h"]), np.log(np.maximum(at.x_h, nets.floor)))).sum(1).mean(),
+        "u_r": each(error(softplus(raw["u_r"][:, 0]), at.log_y)).mean(),
+        "q_r": (at.q_weight * each(error(raw["q_r"], at.log_q))).sum(1).mean(),
+        "v_r": each(error(raw["v_r"][:, 0], at.log_v)).mean(),
+    }
+    assert {name: float(x) for name, x in found.items()} == pytest.approx(right, rel=1e-4)
+    assert float(total) == pytest.approx(sum(right.values()), rel=1e-4)
+
+
+def test_networks_that_have_not_joined_stay_as_they_are():
+    """Parameters and moments of Adam alike, at a step before their stage."""
+    algo = bound("world/tiny3", hidden_dim=4, u_r_use_network=True, v_r_use_network=True, **QUICK)
+    state = algo.init(jax.random.key(0))
+    start = algo.bound.model.at(jnp.arange(1))
+    state.aux["kept"]["place"] = state.aux["kept"]["place"].at[:1].set(start.place)
+    state.aux["count"] = jnp.int32(1)
+
+    @jax.jit
+    def step(t):
+        return algo.training_step(state.models, algo.aim(state.models, t), state, jax.random.key(1), t)[0]
+
+    for joined, t in enumerate((0, 200, 400, 600, 800), 1):
+        new = step(jnp.int32(t))
+        for name in LEARNED:
+            old, now = (jax.tree.leaves((m.params, m.opt_state)) for m in (state.models[name], new[name]))
+            same = all(map(np.array_equal, old, now))
+            assert same == (name not in LEARNED[:joined]), (name, t)
+
+
+def test_an_update_makes_the_training_steps_that_are_due_and_tells_the_schedules():
+    """Fractions add up; a schedule is read at the training step that the update came to, exploration where it began."""
+    stages = {"warmup_v_h_e_steps": 10, "warmup_x_h_steps": 20, "warmup_q_r_steps": 10, "beta_r_rampup_steps": 20}
+    exploring = {"epsilon_r_start": 0.8, "epsilon_r_end": 0.2, "epsilon_r_decay_steps": 60}
+    exploring |= {"epsilon_h_start": 0.5, "epsilon_h_end": 0.1, "epsilon_h_decay_steps": 40}
+    algo = bound("world/tiny3", steps=64, hidden_dim=4, training_steps_per_env_step=0.3, **stages, **exploring)
+    _, told = train(algo, 5, steps=64)
+    steps = np.floor(19.2 * np.arange(1, 6) + 1e-3)
+    np.testing.assert_array_equal(told["training_steps"], steps)
+    np.testing.assert_array_equal(told["gradient_steps"], np.diff(steps, prepend=0))
+    acted = steps - told["gradient_steps"]
+    np.testing.assert_allclose(told["epsilon_r"], 0.8 - 0.6 * np.minimum(acted / 60, 1), rtol=1e-5)
+    np.testing.assert_allclose(told["epsilon_h"], 0.5 - 0.4 * np.minimum(acted / 40, 1), rtol=1e-5)
+    np.testing.assert_array_equal(told["stage"], [1, 3, 5, 6, 6])
+    assert told["beta_r"][1] == 0.0 < told["beta_r"][2] < 10.0 == told["beta_r"][3]
+
+
+def test_an_observed_transition_ends_with_the_time_or_with_the_world():
+    """A replay keeps no flag of it: it follows from the successor and the time."""
+    algo = bound("world/corr5", use_model_based_targets=False)
+    state = jnp.tile(algo.bound.spec.env.initial(), (2, 1))
+    some = {"robot": jnp.zeros(2, int), "human": jnp.zeros((2, 2), int)} | {"robot_p": 1.0, "human_p": 1.0}
+    found = types.SimpleNamespace(
+        obs={"state": state, "time": jnp.array([2, 3])},
+        next_obs={"state": state, "time": jnp.array([3, 4])},
+        action=some,
+    )
+    assert algo.bound.experience.transitions(found).over.tolist() == [False, True]
+    forever = bound("world/corr5", use_model_based_targets=False, include_step_count=False)
+    assert forever.bound.experience.transitions(found).over.tolist() == [False, False]
+    ending = bound(table_world([[[1, 0]] * 2] * 2, [[0], [1]], prior_table=[[[0.5, 0.5]]] * 2, ends=(1,)),
+                   use_model_based_targets=False, include_step_count=False)  # fmt: skip
+    moved = jnp.array([[0], [1]])
+    found.next_obs, found.obs = (
+        {"state": moved, "time": jnp.ones(2, int)},
+        {"state": 0 * moved, "time": jnp.zeros(2, int)},
+    )
+    assert ending.bound.experience.transitions(found).over.tolist() == [False, True]
+
+
+def test_actions_that_robots_may_not_do_are_left_out_of_learned_policies():
+    algo = bound(commitment(), human_prior="cautious")
+    model = algo.bound.model
+    params = {n: m.params for n, m in algo.init(jax.random.key(0)).models.items()}
+    rows = model.rows({"state": jnp.array([[1], [2]]), "time": jnp.ones(2, jnp.int32)})
+    found = np.exp(np.asarray(algo.values(params, rows, 5.0).log_pi))
+    np.testing.assert_allclose(found.sum(1), 1.0, rtol=1e-5)
+    assert found[0].min() > 0 and found[1].tolist() == [1.0, 0.0]
+
+
 def visited(algo, *times, states=None):
     """What is kept of a batch of the start at these times (-1: padding), after what `states` held before."""
     experience, n = algo.bound.experience, len(times)
@@ -593,8 +701,10 @@ def test_resume_is_exact_in_the_middle_of_every_stage():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"steps_per_episode": 9}, "env.max_episode_steps 4"),
-        ({"num_actors": 3}, "engine.workers"),
+        ({"exact_limit": 9}, "algo.exact_limit: no effect, targets are looked up; leave it at 4,096"),
+        ({"exact_limit": 9, "use_model_based_targets": False}, "algo.exact_limit: no effect, targets are observed"),
+        ({"human_samples": 9, "table_limit": 1}, "algo.human_samples: no effect, the humans' joint actions are enum"),
+        ({"human_samples": 9}, "algo.human_samples: no effect, targets are looked up"),
         ({"use_lookup_tables": True, "table_limit": 1}, "cannot be enumerated"),
         ({"source": "sweep", "table_limit": 1}, "algo.source: 'sweep' needs a world that can be.*table_limit"),
         ({"human_prior": "mean", "table_limit": 1}, "solved for"),
@@ -671,6 +781,8 @@ def test_a_continuous_world_with_outcomes_is_learned_but_not_solved():
     assert np.isfinite(told["loss"]).all()
     with pytest.raises(ConfigError, match="CoinWorld has no `sizes`"):
         exact.solve(CoinWorld())
+    with pytest.raises(ConfigError, match=r"algo\.table_limit: no effect, the world cannot be enumerated"):
+        bound(CoinWorld(), table_limit=7)
 
 
 NOWHERE = {
@@ -702,6 +814,13 @@ def test_only_worlds_have_power():
         ({"source": "sweep", "goal_resample_prob": 1.0}, "algo.goal_resample_prob: no effect"),
         ({"source": "sweep", "buffer_size": 7}, "algo.buffer_size: no effect"),
         ({"networks": "critic=mlp"}, "NETWORK=NAME"),
+        ({"networks": "q_r=mlp, u_r=mlp"}, "algo.networks: u_r is computed.*algo.u_r_use_network"),
+        ({"beta_r_ramp": "linear", "beta_r_rampup_steps": 0}, "algo.beta_r_ramp: no effect, algo.beta_r_rampup_steps"),
+        ({"epsilon_r_start": 0.5, "epsilon_r_decay_steps": 0}, "algo.epsilon_r_start: no effect"),
+        ({"epsilon_h_start": 0.5, "epsilon_h_decay_steps": 0}, "algo.epsilon_h_start: no effect"),
+        ({"time_features": "scaled", "include_step_count": False}, "algo.time_features: no effect"),
+        ({"num_training_steps": 9, "lr_decay": "constant"}, "algo.num_training_steps: no effect, algo.lr_decay is con"),
+        ({"use_lookup_tables": True, "lookup_use_adaptive_lr": True, "lr_q_r": 1.0}, "algo.lr_q_r: no effect"),
         ({"beta_h": "3"}, r"algo.beta_h: 3 would change nothing.*env.beta_h"),
         ({"use_lookup_tables": True, "q_r_dropout": 0.5}, "algo.q_r_dropout: lookup tables have none"),
         ({"use_lookup_tables": True, "v_h_e_weight_decay": 0.1}, "algo.v_h_e_weight_decay"),
@@ -722,7 +841,7 @@ def test_numbers_out_of_range_are_refused_by_name(key, value):
         build_config("world/corr5", algo="empowerment", overrides={f"algo.{key}": value})
 
 
-@pytest.mark.parametrize("key", ["use_rnd", "mcts_num_simulations", "gradual_buffer_clearing"])
+@pytest.mark.parametrize("key", ["use_rnd", "mcts_num_simulations", "gradual_buffer_clearing", "num_actors"])
 def test_names_of_the_prior_system_are_answered(key):
     with pytest.raises(ConfigError, match=r"prior system has it|named otherwise here"):
         build_config("world/corr5", algo="empowerment", overrides={f"algo.{key}": 1})

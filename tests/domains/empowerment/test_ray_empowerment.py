@@ -40,7 +40,6 @@ LEARN = {
     "v_h_e_target_update_interval": 20,
     "q_r_target_update_interval": 20,
     "actor_sync_freq": 300,
-    "num_actors": WORKERS,
 }
 
 

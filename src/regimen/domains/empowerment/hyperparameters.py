@@ -109,8 +109,6 @@ class EmpowermentConfig(Equations):
     """Rows per training step."""
     training_steps_per_env_step: Positive = 1.0
     """Training steps for each env step; fractions add up."""
-    steps_per_episode: Natural | None = None
-    """Steps of an episode. Must be the world's own `max_episode_steps`, which is the default."""
 
     # targets
     use_model_based_targets: bool = True
@@ -199,8 +197,6 @@ class EmpowermentConfig(Equations):
     """The mean of X_h^-xi of a table of U_r at the start."""
 
     # asynchrony (--engine ray)
-    num_actors: Natural | None = None
-    """Actors on `--engine ray`. It is the same as `engine.workers`, which should be set instead."""
     actor_sync_freq: Natural = 100
     """Training steps between updates of the actors' weights; actors take new weights between whole episodes."""
     max_env_steps_per_training_step: Positive = 10.0
@@ -256,6 +252,7 @@ class EmpowermentConfig(Equations):
         self.check_kind()
         self.check_source()
         self.check_unused()
+        self.check_idle()
         self.named_networks()
 
     def changed(self, *names: str) -> str | None:
@@ -290,6 +287,21 @@ class EmpowermentConfig(Equations):
                     f"algo.{net}_use_network"
                 )
 
+    def check_idle(self) -> None:
+        """Refuse settings that another one puts out of use."""
+        steps = [f"lr_{net}" for net in NETS]
+        idle = [  # settings, whether they are idle, and by what
+            (["beta_r_ramp"], not self.beta_r_rampup_steps, "algo.beta_r_rampup_steps is 0"),
+            (["epsilon_r_start"], not self.epsilon_r_decay_steps, "algo.epsilon_r_decay_steps is 0"),
+            (["epsilon_h_start"], not self.epsilon_h_decay_steps, "algo.epsilon_h_decay_steps is 0"),
+            (["time_features"], not self.include_step_count, "algo.include_step_count is off"),
+            (["num_training_steps"], self.lr_decay in ("constant", "seed_sqrt"), f"algo.lr_decay is {self.lr_decay}"),
+            (steps, self.lookup_use_adaptive_lr, "algo.lookup_use_adaptive_lr is on"),
+        ]
+        for names, is_idle, why in idle:
+            if is_idle and (name := self.changed(*names)):
+                raise ConfigError(f"algo.{name}: no effect, {why}; leave it at {getattr(type(self), name)!r}")
+
     def check_kind(self) -> None:
         """Refuse settings of networks for tables, and of tables for networks: they would change nothing."""
         ends = ("_dropout", "_weight_decay", "_grad_clip")
@@ -318,5 +330,7 @@ class EmpowermentConfig(Equations):
             name, equals, builder = (x.strip() for x in part.partition("="))
             if not equals or not builder or name not in NETS:
                 raise ConfigError(f"algo.networks: '{part}' is not NETWORK=NAME; networks are {', '.join(NETS)}")
+            if not self.uses(name):
+                raise ConfigError(f"algo.networks: {name} is computed, not learned; set algo.{name}_use_network")
             out[name] = alike(builder, self.networks)
         return out

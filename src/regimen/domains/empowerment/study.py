@@ -35,6 +35,8 @@ Row = dict[str, Any]  # of one seed, as in scores.csv, or of one choice, as in r
 ENV_STEPS = 4  # for each training step, as in the preset of worlds
 LEARNED = tuple(name for name in NETS if EmpowermentConfig().uses(name))  # in the base
 SAMPLED = {"use_model_based_targets": False}
+IMAGINED = {"table_limit": 1, "batch_size": 16}  # targets that are made inside the program take their time
+TABLES = {"use_lookup_tables": True} | {f"lr_{name}": 1.0 for name in LEARNED}
 CHOICES: dict[str, dict[str, Settings]] = {
     "policy": {"power law": {}, "Boltzmann": {"robot_policy": "boltzmann"}},
     "ramp": {"sigmoid": {}, "linear": {"beta_r_ramp": "linear"}, "none": {"beta_r_rampup_steps": 0}},
@@ -55,6 +57,12 @@ CHOICES: dict[str, dict[str, Settings]] = {
     "time": {"one-hot": {}, "scaled": {"time_features": "scaled"}},
     "epsilon": {"0.3": {}, **{str(e): {"epsilon_r_end": e, "epsilon_h_end": e} for e in (0.05, 1.0)}},
     "goals": {"0.01": {}, **{str(p): {"goal_resample_prob": p} for p in (0.2, 1.0)}},
+    "space": {"log": {}, "value": {"loss_space": "value"}},
+    "clip": {"10": {}, **{str(c): {f"{name}_grad_clip": c for name in LEARNED} for c in (1.0, 0.0)}},
+    "batch": {"64": {}, **{str(n): {"batch_size": n} for n in (16, 256)}},
+    "buffer": {"all": {}, "64": {"buffer_size": 64}},
+    "humans": {"all": IMAGINED, "drawn": IMAGINED | {"exact_limit": 1, "human_samples": 1}},
+    "tables": {"networks": {}, "tables": TABLES, "means": {"use_lookup_tables": True, "lookup_use_adaptive_lr": True}},
 }
 COLUMNS = {  # heading -> a number of `validate.measure`, and how it is written
     "V_r(s0) error": ("v_r_start_error", ".3%"),

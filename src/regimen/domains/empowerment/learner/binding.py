@@ -38,6 +38,16 @@ def refuse_idle(network: NetworkConfig) -> None:
             )
 
 
+def refuse_limits(model: WorldModel, observes: bool, c: EmpowermentConfig) -> None:
+    """Refuse limits of what this world's targets do not need: they would change nothing."""
+    made = "targets are observed" if observes else "targets are looked up" if model.places else ""
+    drawn = made or ("the humans' joint actions are enumerated (algo.exact_limit)" if model.exact else "")
+    listed = "" if model.world.enumerable else f"the world cannot be enumerated: {model.why}"
+    for name, why in (("exact_limit", made), ("human_samples", drawn), ("table_limit", listed)):
+        if why and c.changed(name):
+            raise ConfigError(f"algo.{name}: no effect, {why}; leave it at {getattr(EmpowermentConfig, name):,}")
+
+
 class EmpowermentBinding(Binding):
     """What a learner is bound to: the model of a world, the networks, the stages and the experience."""
 
@@ -46,12 +56,13 @@ class EmpowermentBinding(Binding):
         if not isinstance(world, World):
             what = "an environment outside the program" if world is None else type(world).__name__
             raise ConfigError(f"algorithm: empowerment needs a world of humans and robots (`World`), not {what}")
-        check(world, spec, c)
+        check(world, spec)
         refuse_idle(network)
         super().__init__(spec)
         self.plan = Plan.of(c)
         self.observes = not (world.modelled and c.use_model_based_targets)
         self.model = make_model(world, c)
+        refuse_limits(self.model, self.observes, c)
         self.nets = Nets(self.model, c, network)
         self.exact = self.model.exact and not self.observes
         intervals = [getattr(c, f"{name}_target_update_interval") for name in self.nets.names]
@@ -109,18 +120,9 @@ def effort(model: Imagined, spec: Spec, c: EmpowermentConfig) -> list[str]:
     ]
 
 
-def check(world: World, spec: Spec, c: EmpowermentConfig) -> None:
-    """Refuse settings that fit neither the world nor the run."""
+def check(world: World, spec: Spec) -> None:
+    """Refuse a rollout that does not fit the world, and a world whose goals have no weights."""
     steps = world.max_episode_steps
-    if c.steps_per_episode is not None and c.steps_per_episode != steps:
-        raise ConfigError(
-            f"algo.steps_per_episode: {c.steps_per_episode} is not the world's env.max_episode_steps {steps}; values "
-            "would be of another world"
-        )
-    if c.num_actors is not None and spec.workers != c.num_actors:
-        raise ConfigError(
-            f"algo.num_actors: {c.num_actors}, but it has {spec.workers} workers; set engine.workers (--engine ray)"
-        )
     if spec.workers > 1 and spec.rollout_rows % steps:
         rows = max(1, round(spec.rollout_rows / steps)) * steps
         raise ConfigError(

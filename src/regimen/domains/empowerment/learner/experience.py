@@ -17,6 +17,7 @@ from regimen.types import Array, Batch, PyTree, Spec
 
 Marks = dict[str, PyTree]  # what is kept in `State.aux`
 SLOTS = 16  # of the table of what was seen, for each moment kept: so many times fewer share one by chance
+MOST_SLOTS = 2**30  # whose numbers are int32
 
 
 class Sweep:
@@ -46,7 +47,7 @@ class Visits:
     def __init__(self, model: WorldModel, buffer_size: int):
         self.model = model
         self.capacity = min(buffer_size, model.places) if model.places else buffer_size
-        self.slots = model.places or 2 ** math.ceil(math.log2(SLOTS * buffer_size))
+        self.slots = model.places or min(2 ** math.ceil(math.log2(SLOTS * buffer_size)), MOST_SLOTS)
 
     def init(self) -> tuple[Marks, PyTree]:
         """Nothing seen yet. All of it is the same on every device, and so no replay of their own."""
@@ -67,12 +68,12 @@ class Visits:
             row = {"place": self.model.rows(flat).place}
         else:
             row = {name: flat[name] for name in ("state", "time")}
-        here = gather_over_devices(row | {"valid": batch.valid.reshape(-1)})
+        here = jax.tree.map(gather_over_devices, row | {"valid": batch.valid.reshape(-1)})  # each in its own type
         row = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), here)
         valid = row.pop("valid")
         n, slot = len(valid), row["place"] if self.model.places else self.hash(row)
-        first = jnp.full(self.slots, n).at[slot].min(jnp.where(valid, jnp.arange(n), n))
-        new = valid & ~marks["seen"][slot] & (first[slot] == jnp.arange(n))
+        first = jnp.full(self.slots, n).at[slot].min(jnp.where(valid, jnp.arange(n), n))  # n: no valid row
+        new = ~marks["seen"][slot] & (first[slot] == jnp.arange(n))
         new &= jnp.cumsum(new) <= self.capacity
         number = marks["count"] + jnp.cumsum(new) - 1
         at = jnp.where(new, number % self.capacity, self.capacity)
@@ -82,16 +83,20 @@ class Visits:
         )
         seen = marks["seen"].at[lost].set(False, mode="drop").at[slot].max(new)
         slots = marks["slot"].at[at].set(slot, mode="drop")
-        return {"kept": kept, "slot": slots, "seen": seen, "count": marks["count"] + new.sum().astype(jnp.int32)}, ()
+        count = marks["count"] + new.sum().astype(jnp.int32)
+        count = jnp.where(count < 2 * self.capacity, count, self.capacity + count % self.capacity)  # has no upper end
+        return {"kept": kept, "slot": slots, "seen": seen, "count": count}, ()
 
     def hash(self, row: dict[str, Array]) -> Array:
-        """Slots [N] of states and times."""
+        """Slots [N] of states and times. Entries are mixed before they are summed: round numbers have nothing but zeros
+        in the lower bits of their floats, and so would their sum have."""
         state, time = row["state"], row["time"] * int(self.model.timed)
         bits = state.reshape(len(time), -1)
-        bits = lax.bitcast_convert_type(bits, jnp.uint32) if bits.dtype == jnp.float32 else bits.astype(jnp.uint32)
-        bits = jnp.concatenate([bits, time[:, None].astype(jnp.uint32)], 1)
+        if jnp.issubdtype(bits.dtype, jnp.floating):
+            bits = lax.bitcast_convert_type(bits.astype(jnp.float32), jnp.uint32)
+        bits = jnp.concatenate([bits.astype(jnp.uint32), time[:, None].astype(jnp.uint32)], 1)
         factors = np.random.default_rng(0).integers(0, 2**32, bits.shape[1], dtype=np.uint32) | np.uint32(1)
-        return (mix(mix((bits * factors).sum(-1, dtype=jnp.uint32))) % self.slots).astype(jnp.int32)
+        return (mix((mix(bits) * factors).sum(-1, dtype=jnp.uint32)) % self.slots).astype(jnp.int32)
 
     def sample(self, marks: Marks, rows: PyTree, key: Array, size: int) -> Moments:
         at = jax.random.randint(key, (size,), 0, jnp.maximum(self.size(marks), 1))

@@ -19,6 +19,7 @@ BUTTONS = {"Ki": "kill", "Kb": "kill", "Pa": "pause", "Ps": "pause", "dK": "disa
 KINDS = ("kill", "pause", "disable_kill", "disable_pause")
 THINGS = {"K": "key", "L": "locked door", "C": "closed door", "O": "open door"}
 OPEN, CLOSED, LOCKED = 0, 1, 2
+NOT_BUILT = {"CB": "control buttons", "dC": "switches of control buttons"}  # which published maps have
 CODES = (
     *(WALL, FLOOR, ROBOT, HUMAN, ROCK, BLOCK, LAVA, UNSTEADY),
     *BUTTONS,
@@ -169,6 +170,8 @@ def read_rows(text: str) -> tuple[tuple[str, ...], ...]:
         for x, code in enumerate(row):
             if code == "Bu":
                 raise ConfigError(f"env.map: 'Bu' at {x},{y}: a grid has no bushes; see the kind of world 'bush'")
+            if code in NOT_BUILT:
+                raise ConfigError(f"env.map: '{code}' at {x},{y}: {NOT_BUILT[code]} are not built; put a wall there")
             if code not in CODES:
                 raise ConfigError(f"env.map: '{code}' at {x},{y} is no code{nearest(code, CODES)}")
         if len(row) != len(rows[0]):
