@@ -222,9 +222,8 @@ class Minibatch:
         positions = self.start + jnp.arange(-(-self.width // ALIKE) * ALIKE)
         rows = self.rows.rows(shuffle(self.words, positions, self.rows.count))
         unused = positions >= self.stop
-        costs = jnp.where(unused, -1, jnp.take(cost, rows, mode="clip"))
-        order = jnp.argsort(-costs)  # what is not used lies last, and is replaced by a row that costs least
-        last = rows[order[jnp.maximum(self.stop - self.start - 1, 0)]]
+        order = jnp.argsort(jnp.where(unused, 1, -cost[rows]))  # what is not used lies last,
+        last = rows[order[jnp.maximum(self.stop - self.start - 1, 0)]]  # and is replaced by a row that costs least
         rows, weight = jnp.where(unused, last, rows)[order], 1.0 - unused[order].astype(jnp.float32)
 
         def piece(params: Array, rows: Array, weight: Array) -> tuple[Array, PyTree]:
@@ -241,7 +240,7 @@ class Minibatch:
             new = lax.switch(branch, [partial(gradient, limit) for limit in limits], *piece)
             return jax.tree.map(jnp.add, total, new), None
 
-        dearest, rows, weight = costs[order][::ALIKE], rows.reshape(-1, ALIKE), weight.reshape(-1, ALIKE)
+        dearest, rows, weight = cost[rows][::ALIKE], rows.reshape(-1, ALIKE), weight.reshape(-1, ALIKE)
         shapes = jax.eval_shape(lambda: gradient(limits[-1], rows[0], weight[0]))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         return lax.scan(body, zero, (dearest, rows, weight))[0]

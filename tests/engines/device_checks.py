@@ -27,7 +27,7 @@ from regimen.errors import ConfigError
 from regimen.normalize import RunningStats
 from regimen.runs import api, build, processes
 from regimen.runs.build import make_engine
-from regimen.schedule import for_minibatches, pack, shuffle
+from regimen.schedule import Cost, for_minibatches, pack, shuffle
 from regimen.types import EpisodeRows
 from support import EPISODIC, command_line, tiny
 
@@ -77,12 +77,13 @@ def standardized():
     }
 
 
-def minibatches(valid, size, all_valid=False, epochs=3):
+def minibatches(valid, size, all_valid=False, epochs=3, limits=()):
     """How often each row was used, the sizes of the minibatches, and how far off the mean gradient is."""
     values = jnp.arange(128.0).reshape(8, 16, 1)
 
     def f(values, valid):
-        rows = pack({"x": values[0]}, valid[0][:, None], all_valid)
+        cost = Cost(values[0].astype(jnp.int32) % 5, limits) if limits else None
+        rows = pack({"x": values[0]}, valid[0][:, None], all_valid, cost=cost)
 
         def step(carry, batch):
             used, grads, sizes, i = carry
@@ -259,6 +260,7 @@ def quick(folder):
     yield "minibatches_even", minibatches(jnp.ones((8, 16), bool), 24, all_valid=True)
     yield "minibatches_uneven", minibatches(uneven(fewest=1), 24)
     yield "minibatches_tiny", minibatches(uneven(fewest=1), 1)
+    yield "minibatches_cost", minibatches(uneven(fewest=1), 24, limits=(1, 2, 4))
     yield "ordered", ordered()
     eight, result = one_and_eight()
     yield "steps", result

@@ -78,7 +78,7 @@ def test_empowerment_learns_one_thing_from_the_replays_of_two(checks, kind):
     assert checks[kind]["alike"] and checks[kind]["moved"] > 1e-4
 
 
-@pytest.mark.parametrize("case", ["minibatches_even", "minibatches_uneven", "minibatches_tiny"])
+@pytest.mark.parametrize("case", [f"minibatches_{name}" for name in ("even", "uneven", "tiny", "cost")])
 def test_every_row_is_used_once_an_epoch(checks, case):
     found = checks[case]
     assert found["used"] == [3] and found["padding"] == 0

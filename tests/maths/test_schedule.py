@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from regimen.axes import SEEDS
-from regimen.schedule import Cost, cost_limit, draw_words, for_minibatches, pack, shuffle
+from regimen.schedule import NO_LIMIT, Cost, cost_limit, draw_words, for_minibatches, pack, shuffle
 
 shuffled = jax.jit(lambda seed, n: shuffle(draw_words(jax.random.key(seed)), jnp.arange(2048), n))
 
@@ -104,6 +104,58 @@ def test_pieces_hold_rows_of_like_cost():
     means, ran = for_minibatches(key, packed, epochs=1, size=96, micro=None, step=step, carry=carry)
     assert ran == 1 and cost_limit() is None
     assert means == {"limit": 1.0, "over": 0.0}  # the mean of 0, 1 and 2; in no order nearly every piece costs 2
+
+
+def test_places_without_a_row_cost_what_a_row_does():
+    """Most of a minibatch may be empty, where its size is only known at run time: a row that stands in its places is
+    computed with all that it costs, for what comes of less may be no number."""
+    cost, valid = jnp.full((24, 4), 2), jnp.arange(96).reshape(24, 4) < 5
+
+    def loss(params, rows):
+        limit = cost_limit()
+        assert limit is not None
+        value = jnp.where(rows["cost"] > limit, jnp.nan, 1.0)
+        return params * value, {"value": value}
+
+    def step(carry, minibatch):
+        grad, metrics = minibatch.gradient(loss, jnp.float32(1.0))
+        return jnp.stack([grad, metrics["value"]])
+
+    @jax.jit
+    def run(valid):
+        packed = pack({"cost": cost}, valid, False, cost=Cost(cost, (0, 1, 2)))
+        return for_minibatches(jax.random.key(0), packed, epochs=1, size=96, micro=None, step=step, carry=jnp.zeros(2))
+
+    means, ran = run(valid)
+    assert ran == 1 and means.tolist() == [1.0, 1.0]
+
+
+def test_elsewhere_than_on_a_cpu_rows_are_not_told_apart(monkeypatch):
+    """One gradient of the whole minibatch, without a limit: no sort, no branches, no small pieces."""
+    cost = jnp.arange(96).reshape(24, 4) % 3
+    limits = []
+
+    def loss(params, rows):
+        limits.append(cost_limit())
+        return params * rows["cost"], {}
+
+    def run():
+        packed = pack({"cost": cost}, jnp.ones((24, 4), bool), True, cost=Cost(cost, (0, 1, 2)))
+        return for_minibatches(
+            jax.random.key(0),
+            packed,
+            epochs=1,
+            size=24,
+            micro=None,
+            step=lambda total, batch: total + batch.gradient(loss, jnp.float32(0.0))[0],
+            carry=jnp.float32(0.0),
+        )[0]
+
+    assert "cond[" in str(jax.make_jaxpr(lambda: run())()) and set(limits) == {0, 1, 2}
+    limits.clear()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    text = str(jax.make_jaxpr(lambda: run())())  # another function: nothing is traced twice
+    assert "cond[" not in text and "sort[" not in text and set(limits) == {NO_LIMIT}
 
 
 def test_seeds_of_one_program_share_the_branch_of_a_piece():

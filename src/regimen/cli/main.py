@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import traceback
+from pathlib import Path
 
 from regimen.config.domains import Verb, domains, load
 from regimen.config.trust import trusting
@@ -72,9 +73,16 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     code = run(argv)
     background = sys.modules.get("regimen.files.background")  # numpy comes with it: not for a page of help
-    if argv is None and background is not None and background.begun:
+    if argv is None and is_command() and background is not None and background.begun:
         background.leave(code)  # the prompt does not wait for jax to be taken down
     return code
+
+
+def is_command() -> bool:
+    """Whether this process is the `regimen` command, and not a program of the user's that calls `main`: that one goes
+    on afterwards, and knows environments and algorithms that no other process does."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return Path(sys.argv[0]).stem == "regimen" or (spec is not None and spec.name.split(".")[0] == "regimen")
 
 
 def run(argv: list[str] | None) -> int:

@@ -124,13 +124,14 @@ def run(argv: list[str]) -> int:
 
 
 def waits(flags: TrainFlags | ResumeArgs) -> bool:
-    """Whether the end of a run waits until its pictures are there: as told, and else where nobody sits at a terminal.
-    When the first process of a container ends, so do all others."""
+    """Whether the end of a run waits until its pictures are there: as told, and else where nobody sits at a terminal
+    and in a program of the user's. When the first process of a container ends, so do all others."""
     if flags.distributed is not None or flags.wait is not None:
         return flags.distributed is not None or bool(flags.wait)
+    from regimen.cli.main import is_command
     from regimen.files.console import is_terminal
 
-    return not is_terminal(sys.stdout) or 1 in (os.getpid(), os.getppid())
+    return not is_terminal(sys.stdout) or not is_command() or 1 in (os.getpid(), os.getppid())
 
 
 def refuse_restart(config: TrainConfig, flags: TrainFlags) -> None:

@@ -227,10 +227,11 @@ def removable(path: Path) -> list[Path]:
 
 def remove(path: Path) -> None:
     """Remove a run or a group: out of sight by one rename first, so that it is never half there."""
-    removable(path)
+    runs = removable(path)
     away = path.with_name(f".removing-{path.name}-{os.getpid()}")
     try:
-        background.stop(path)
+        for part in {path, *runs}:
+            background.stop(part)
         os.rename(path, away)
         shutil.rmtree(away)
     except OSError as error:

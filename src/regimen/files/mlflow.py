@@ -60,7 +60,8 @@ class MirrorResult:
 
 
 class Mirror:
-    """One run in MLflow. No method raises or blocks, except `finish`, which waits at most `timeout` seconds."""
+    """One run in MLflow. No method raises, and only its end takes time: `finish` at most `timeout` seconds,
+    `release` as long as MLflow takes to make a run."""
 
     def __init__(
         self,

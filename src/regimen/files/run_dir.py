@@ -138,11 +138,13 @@ class RunFiles:
                 raise StorageError(
                     f"{self.path} is in use by process {pid or 'unknown'}{where}; stop it or choose another --out"
                 ) from None
-            file.truncate(0)
-            file.write(f"{os.getpid()} {socket.gethostname()}\n")
-            file.flush()
-        background.stop(self.path)
+            background.sign(file, os.getpid())
         self._lock = file
+        try:
+            background.stop(self.path)
+        except StorageError:
+            self.unlock()
+            raise
         storage.remove_halves(self.path)
 
     def unlock(self) -> None:

@@ -29,7 +29,7 @@ from regimen.files.storage import check_free, require_own
 from regimen.policies.target import refuse_object, stored_env
 from regimen.runs import directory, processes
 from regimen.runs.build import make_engine, resolve_horizon
-from regimen.runs.delivery import deliver, hand_over, start, unfinished
+from regimen.runs.delivery import deliver, hand_over, is_unfinished, start
 from regimen.runs.directory import (
     closing,
     copy_run,
@@ -197,9 +197,9 @@ def run(session: Session, signalling: contextlib.ExitStack) -> Steps[list[Result
     signalling.close()
     if number := session.signals.requested:  # it came while the summaries were written
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
-    if not session.call.wait:
-        hand_over(session.learners)
     for learner, result in zip(session.learners, results):
+        if not session.call.wait:
+            hand_over(learner, result.summary)
         if session.group:  # it has one picture of all its seeds
             if session.call.wait:
                 deliver(learner, result.summary, plots=False)
@@ -303,7 +303,7 @@ def given_env(config: TrainConfig, handle: registry.EnvHandle | None) -> registr
 
 def accepted(result: Result, call: Call) -> Result:
     """The result, or the error of the seed that diverged: everything else has been written by now, or is being."""
-    if not call.wait and any(map(unfinished, group_members(result.run_dir) or [result.run_dir])):
+    if not call.wait and any(map(is_unfinished, group_members(result.run_dir) or [result.run_dir])):
         for line in start(result.run_dir):
             call.console.event(line)
     for one in result.runs or [result]:

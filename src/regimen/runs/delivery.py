@@ -17,12 +17,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from regimen.config.trust import pledge, taking
 from regimen.engines import device
 from regimen.errors import RegimenError, StorageError
 from regimen.files import background
-from regimen.files.listing import locked
 from regimen.files.mlflow import Mirror, MirrorResult
 from regimen.files.run_dir import ENDED, RunFiles, read_status, read_summary
 from regimen.files.storage import Json, read_json, require_own
@@ -34,20 +34,24 @@ from regimen.runs.directory import group_members
 from regimen.runs.learner import Learner
 
 PENDING = {"state": "pending"}
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from regimen.runs.delivery import main; main()"
 
 
 @dataclasses.dataclass
 class Made:
-    """What was made: lines that say where it is, files, and what went wrong."""
+    """What was made: lines that say where it is, files, and what went wrong. `is_wanted`: whether the run is still
+    there; for one that somebody removed or moved nothing is written."""
 
     lines: list[str] = dataclasses.field(default_factory=list)
     files: list[Path] = dataclasses.field(default_factory=list)
     errors: list[str] = dataclasses.field(default_factory=list)
+    is_wanted: Callable[[], bool] = lambda: True
 
     def attempt(self, what: str, make: Callable[[], object]) -> None:
         """Make one of them; that it fails is noted."""
         try:
-            make()
+            if self.is_wanted():
+                make()
         except Exception as error:  # of matplotlib, of an environment that draws itself, of the disk
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             self.lines.append(f"{what}   none: {reason}")
@@ -70,20 +74,27 @@ def deliver(learner: Learner, summary: Json, plots: bool) -> list[str]:
     return made.lines
 
 
-def hand_over(learners: Sequence[Learner]) -> None:
-    """End what the trackers of runs do in this process, so that another one goes on in MLflow."""
-    for learner in learners:
-        state = {"state": "diverged" if learner.diverged else "finished"}
-        for tracker in learner.trackers.values():
-            if tracker is not learner.mirror:
-                tracker.finish(learner.summary(0.0) | state, [])
-        if learner.mirror is not None:
-            learner.mirror.release()
+def hand_over(learner: Learner, summary: Json) -> None:
+    """End what the trackers of a run do in this process, so that another one goes on in MLflow."""
+    finish_followers(learner, summary)
+    if learner.mirror is not None:
+        learner.mirror.release()
 
 
-def draw(path: Path, curves: bool, film: bool) -> Made:
+def finish_followers(learner: Learner, summary: Json) -> list[str]:
+    """Finish the run in every tracker but MLflow. Says where it is."""
+    followers = {label: tracker for label, tracker in learner.trackers.items() if tracker is not learner.mirror}
+    results = {label: tracker.finish(summary | end_state(learner), []) for label, tracker in followers.items()}
+    return [f"{label}   {result.where}" for label, result in results.items() if result.warning is None]
+
+
+def end_state(learner: Learner) -> Json:
+    return {"state": "diverged" if learner.diverged else "finished"}
+
+
+def draw(path: Path, curves: bool, film: bool, is_wanted: Callable[[], bool] = lambda: True) -> Made:
     """The curves, a replay of the best policy, and the report."""
-    made = Made(files=[path / "config.yaml", path / "summary.json"])
+    made = Made(files=[path / "config.yaml", path / "summary.json"], is_wanted=is_wanted)
 
     def draw_curves() -> None:
         pictures, warning = try_plot_run(path)
@@ -108,6 +119,8 @@ def draw(path: Path, curves: bool, film: bool) -> Made:
 
 def conclude(files: RunFiles, made: Made) -> None:
     """Let the run's files say what came of it."""
+    if not made.is_wanted():
+        return
     with contextlib.suppress(StorageError):  # the disk may be what failed
         for error in made.errors:
             files.event(f"not made: {error}; `regimen report {files.path}` tries again")
@@ -116,15 +129,12 @@ def conclude(files: RunFiles, made: Made) -> None:
 
 def mirrored(learner: Learner, summary: Json, made: Made) -> None:
     """Finish the run in every tracker, and register a converged policy in MLflow."""
-    state = {"state": "diverged" if learner.diverged else "finished"}
-    others = {label: tracker for label, tracker in learner.trackers.items() if tracker is not learner.mirror}
-    deliveries = {label: tracker.finish(summary | state, []) for label, tracker in others.items()}
-    made.lines += [f"{label}   {one.where}" for label, one in deliveries.items() if one.warning is None]
+    made.lines += finish_followers(learner, summary)
     if learner.mirror is None:
         return
     name = learner.config.track.model_name or f"{learner.handle.id}-{learner.config.algorithm}"
     result = learner.mirror.finish(
-        summary | state,
+        summary | end_state(learner),
         made.files,
         learner.path / "policy",
         register=name,
@@ -145,20 +155,27 @@ def note_mirror(made: Made, result: MirrorResult, name: str, path: Path) -> None
         made.errors.append(f"{result.warning} (`regimen track {path}` sends what is missing)")
 
 
-def deliver_group(path: Path, runs: Sequence[Path]) -> list[str]:
+def deliver_group(path: Path, runs: Sequence[Path], is_wanted: Callable[[], bool] = lambda: True) -> Made:
     """The picture and the report of a group of seeds, and a replay of its best."""
-    made = Made()
-    try:
-        plot_group(runs, path)
-    except RegimenError as e:  # no matplotlib, or no return in so short a run
-        made.lines.append(str(e))
+    made = Made(is_wanted=is_wanted)
+
+    def draw_curves() -> None:
+        try:
+            plot_group(runs, path)
+        except RegimenError as error:  # no matplotlib, or no return in so short a run
+            made.lines.append(str(error))
+
+    def draw_replay() -> None:
+        summaries = {run: read_summary(run) for run in runs}
+        best = max(runs, key=lambda run: summaries[run].get("eval_return_mean", -math.inf))
+        if wants_replay(RunFiles.open(best).config):
+            pictures, warning = try_leave_replay(best)
+            made.lines += [f"replay {warning or pictures[-1]}"] if warning or pictures else []
+
+    made.attempt("curves", draw_curves)
     made.attempt("report", lambda: made.lines.append(f"report {write_report(path)}"))
-    summaries = {run: read_summary(run) for run in runs}
-    best = max(runs, key=lambda run: summaries[run].get("eval_return_mean", -math.inf))
-    if wants_replay(RunFiles.open(best).config):
-        pictures, warning = try_leave_replay(best)
-        made.lines += [f"replay {warning or pictures[-1]}"] if warning or pictures else []
-    return made.lines
+    made.attempt("replay", draw_replay)
+    return made
 
 
 def wants_replay(config: Json) -> bool:
@@ -173,38 +190,55 @@ def tracks_mlflow(config: Json) -> bool:
 # --- from the files --------------------------------------------------------------------------------------------------
 
 
-def complete(path: Path) -> list[str]:
-    """Everything of a run, or of a group of seeds, that its files say is still to be made. Says where it is."""
+def complete(path: Path, lock: int | None = None) -> list[str]:
+    """Everything of a run, or of a group of seeds, that its files say is still to be made. Says where it is. Where
+    `lock` is no longer that of the directory nothing more is written: the run was moved, or another one is there."""
     device.configure("cpu", native=True)
     members = group_members(path)
-    lines = [line for run in members or [path] for line in complete_run(run, alone=not members)]
-    if members and any("eval_return_mean" in read_json(run / "summary.json") for run in members):
-        lines += deliver_group(path, members)
-    return lines
+
+    def is_wanted() -> bool:
+        return lock is None or background.is_current(path, lock)
+
+    parts, lines, group = {}, [], Made(is_wanted=is_wanted)
+    for run in filter(is_unfinished, members or [path]):
+        try:
+            parts[run] = complete_run(run, not members, is_wanted)
+            lines += parts[run].lines
+        except (RegimenError, OSError) as error:  # it is damaged: of several seeds the others are made
+            lines.append(f"not made: {error}")
+    if parts and any("eval_return_mean" in read_json(run / "summary.json") for run in members):
+        group = deliver_group(path, members, is_wanted)
+    for run, made in parts.items():
+        made.errors += group.errors  # it has no status.json of its own
+        with contextlib.suppress(RegimenError), contextlib.closing(RunFiles.open(run)) as files:
+            conclude(files, made)
+    return lines + group.lines
 
 
-def complete_run(path: Path, alone: bool) -> list[str]:
+def complete_run(path: Path, alone: bool, is_wanted: Callable[[], bool]) -> Made:
     """Everything of one run. One that is being trained again has it made when that ends."""
     require_own(path)
     status = read_status(path)
-    if status.get("state") not in ENDED or locked(path) or (status.get("delivery") or {}).get("state") == "done":
-        return []
     with contextlib.closing(RunFiles.open(path)) as files:
-        files.status(delivery=PENDING)
+        with contextlib.suppress(StorageError):  # the disk may be full
+            files.status(delivery=PENDING)
         film = alone and wants_replay(files.config) and status["state"] != "diverged"
-        made = draw(path, curves=alone, film=film)
-        if tracks_mlflow(files.config):
+        made = draw(path, alone, film, is_wanted)
+
+        def mirror() -> None:
             result, name = send(path, None, made.files, files.event, timeout=600)
             note_mirror(made, result, name, path)
-        conclude(files, made)
-    return made.lines
+
+        if tracks_mlflow(files.config):
+            made.attempt("MLflow", mirror)
+    return made
 
 
 def send(
     path: Path, uri: str | None, artifacts: list[Path] | None, warn: Callable[[str], None], timeout: float
 ) -> tuple[MirrorResult, str]:
-    """Send MLflow what it does not have of a run; the name of its model, too. Where `artifacts` are not named,
-    those that it needs, and nothing where it has them."""
+    """Send MLflow what it does not have of a run, and `artifacts`: where they are not named, those that it lacks. The
+    name of the run's model, too."""
     config, record = RunFiles.open(path).config, read_json(path / "mlflow.json")
     summary, status = read_summary(path), read_status(path)
     track = config.get("track") or {}
@@ -212,16 +246,16 @@ def send(
     env = str(summary.get("env", config.get("env")))
     name = str(track.get("model_name") or f"{env}-{config.get('algorithm')}")
     experiment = str(track.get("experiment") or record.get("experiment") or env)
-    whole = artifacts is None and record.get("complete") is True and record.get("uri") == without_password(store)
+    whole = record.get("complete") is True and record.get("uri") == without_password(store)
     if artifacts is None:
-        artifacts = [path / n for n in ("config.yaml", "summary.json", "report.html", "plots")]
+        artifacts = [] if whole else [path / n for n in ("config.yaml", "summary.json", "report.html", "plots")]
     place = path.resolve()
     group = place.parent if place.name.startswith("seed-") and not (place.parent / "config.yaml").exists() else None
     title = f"{group.name}/{place.name}" if group else place.name
     mirror = Mirror(store, experiment, title, path, config, 0.0, warn, all_rows=track.get("all_rows") is True)
     result = mirror.finish(
         summary | {"state": status.get("state", "finished")},
-        [] if whole else artifacts,
+        artifacts,
         None if whole or not (path / "policy").is_dir() else path / "policy",
         register=name,
         converged=summary.get("converged") is True,
@@ -248,22 +282,32 @@ def track_again(path: Path, uri: str | None = None) -> str:
 def report_again(path: Path, out: str | None, say: Callable[[str], None]) -> Path:
     """The report of a run or a group; before it, whatever else of it is not made yet or failed. Waits for the process
     that is making it."""
-    if process := background.holder(path):
-        say(f"process {process[0]} is drawing it: waiting")
-        background.wait(path)
-    runs = group_members(path) or [path]
-    if any(unfinished(run) for run in runs):
-        file = background.claim(path)
+    runs = group_members(path)
+    for part in (path, *runs):  # a seed that was resumed by itself has a process of its own
+        if process := background.holder(part):
+            say(f"process {process[0]} is drawing it: waiting")
+            background.wait(part)
+    if any(map(is_unfinished, runs or [path])):
+        require_own(path)
+        file = None
+        with contextlib.suppress(OSError):  # it is somebody else's: it is shown as it is
+            file = background.claim(path)
         if file is not None:
             with file:
-                for line in complete(path):
+                for line in complete(path, file.fileno()):
                     say(line)
+    if runs and not (path / "return.png").is_file():
+        with contextlib.suppress(RegimenError, OSError):
+            plot_group(runs, path)
     return write_report(path, out, draw=True)
 
 
-def unfinished(path: Path) -> bool:
+def is_unfinished(path: Path) -> bool:
+    """Whether something of a run that has ended, and that nobody trains on, is still to be made."""
     status = read_json(path / "status.json")
-    return status.get("state") in ENDED and (status.get("delivery") or {}).get("state") in ("pending", "failed")
+    delivery = status.get("delivery")
+    state = delivery.get("state") if isinstance(delivery, dict) else None
+    return status.get("state") in ENDED and state in ("pending", "failed") and not background.held(path / ".lock")
 
 
 # --- in a process of its own -----------------------------------------------------------------------------------------
@@ -275,12 +319,14 @@ def start(path: Path) -> list[str]:
     try:
         file = background.claim(path)
         if file is None:
-            return [f"another process draws {path}"]
+            return [f"process {(background.holder(path) or ('unknown',))[0]} draws {path}"]
         with file:
-            pid = spawn(path, file.fileno())
-            background.sign(file, pid)
+            pid = spawn(path, file)
     except (OSError, StorageError):
-        return complete(path)
+        try:
+            return complete(path)
+        except (RegimenError, OSError) as error:
+            return [f"not made: {error}; `regimen report {path}` tries again"]
     runs = group_members(path)
     config = RunFiles.open((runs or [path])[0]).config
     what = [str(path / ("return.png" if runs else "plots/overview.png")), str(path / "report.html")]
@@ -289,22 +335,23 @@ def start(path: Path) -> list[str]:
     return [f"being made (process {pid}): {', '.join(what)}; `regimen report {path}` waits for them"]
 
 
-def spawn(path: Path, lock: int) -> int:
+def spawn(path: Path, lock: TextIO) -> int:
     """The process, which holds the lock. It is ended with nobody and nothing: not with the terminal."""
     trusted, vouched = pledge()
-    command = [sys.executable, "-P", "-m", "regimen.runs.delivery"]
+    command = [sys.executable, "-P", "-c", BOOT, json.dumps(sys.path)]
     env = os.environ | {"JAX_PLATFORMS": "cpu"}  # the next run may want the GPU
-    quiet = subprocess.DEVNULL
+    quiet, number = subprocess.DEVNULL, lock.fileno()
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=env, start_new_session=True, pass_fds=[lock]
+        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=env, start_new_session=True, pass_fds=[number]
     )
+    background.sign(lock, process.pid)  # before its order: should this process end here, the other one does, too
     assert process.stdin is not None
     with process.stdin as order:
-        order.write(json.dumps({"path": str(path), "trust": trusted, "vouched": sorted(vouched)}).encode())
+        words = {"path": str(path), "lock": number, "trust": trusted, "vouched": sorted(vouched)}
+        order.write(json.dumps(words).encode())
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process.pid, 5)
-    process.returncode = 0  # it is not waited for
-    background.begun = True
+    background.begun[:] = [one for one in (*background.begun, process) if one.poll() is None]
     return process.pid
 
 
@@ -312,8 +359,4 @@ def main() -> None:
     """What `spawn` begins."""
     order = json.load(sys.stdin)
     with taking((order["trust"], frozenset(order["vouched"]))):
-        complete(Path(order["path"]))
-
-
-if __name__ == "__main__":
-    main()
+        complete(Path(order["path"]), order["lock"])

@@ -15,7 +15,7 @@ from regimen.config.schema import TrainConfig
 from regimen.errors import ConfigError, StorageError
 from regimen.files.background import LOCK
 from regimen.files.run_dir import RunFiles, is_run, read_status, write_config
-from regimen.files.storage import check_free
+from regimen.files.storage import check_free, read_json, write_json
 from regimen.runs.learner import Learner
 
 MOST_LEARNERS = 10_000  # of one program: what a file says beyond it is a mistake
@@ -43,6 +43,9 @@ def say_running(learner: Learner, command: str) -> None:
     files = learner.files
     write_config(files.path, layers.to_dict(learner.config))
     files.status(state="running", stop_reason=None, stop_detail=None, error=None, delivery=None, pid=os.getpid())
+    record = read_json(files.path / "mlflow.json")
+    if record.get("complete") is True:
+        write_json(files.path / "mlflow.json", record | {"complete": False})
     if command:
         files.event(f"command: {command}")
 

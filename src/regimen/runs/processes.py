@@ -10,8 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, ParamSpec
@@ -25,6 +23,7 @@ from regimen.engines.multihost import tell
 from regimen.engines.signals import Signals, code_of
 from regimen.envs import registry
 from regimen.errors import LostProcessError, RegimenError
+from regimen.files.background import leave
 from regimen.files.storage import plain
 from regimen.runs.build import make_engine
 from regimen.runs.result import Result
@@ -53,7 +52,7 @@ def together(function: Callable[P, Result]) -> Callable[P, Result]:
             return lead(partial(function, *args, **kwargs))
         except BaseException as error:
             code = code_of(error) if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
-            atexit.register(leave, code)
+            atexit.register(leave, code)  # without waiting for the others
             raise
 
     return run
@@ -94,10 +93,3 @@ def follow(env: registry.EnvHandle | registry.EnvLike | None) -> Result:
             except RegimenError as error:
                 failure = error
     return Result.of_message(message, "process 0: ")
-
-
-def leave(code: int) -> None:
-    """End this process without waiting for the others."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -189,7 +189,7 @@ def group_result(path: Path, results: list[Result], console: Console, wait: bool
             f"IQM {summary['eval_return_iqm']:.1f}{within}"
             + ("" if summary["solved"] is None else f"; {summary['solved']} solved")
         )
-        for line in deliver_group(path, [r.run_dir for r in results]) if wait else ():
+        for line in deliver_group(path, [r.run_dir for r in results]).lines if wait else ():
             console.event(line)
     console.event(f"run directories {path}/seed-*")
     if code == 0:
