@@ -409,7 +409,7 @@ def test_a_network_with_its_true_state(tmp_path):
         return {names[i]: found["states"][s] for i, s in enumerate(frame[which]) if s}
 
     assert told("state") == {"User0": "user access", "Enterprise1": "privileged"}
-    assert told("believed") == {"User0": "user access"} and "left: true" in found["title"]
+    assert told("believed") == {"User0": "user access"} and "Blue" not in found["title"]
 
 
 def test_what_a_search_believes(tmp_path):

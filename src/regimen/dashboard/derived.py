@@ -32,8 +32,13 @@ def listing(run: WatchedRun) -> Listed:
     for name in files_below(run.root, (*run.parts, "replays"), ".csv", most=100) if drawing_domain(run) else ():
         out[views.table_title(name, "replay")] = ("replays", name)
     for name in files_below(run.root, (*run.parts, "replays"), ".gif", most=100):
-        out[f"animation {name.removesuffix('.gif')}"] = ("replays", name)
+        out[animation_title(name)] = ("replays", name)
     return out
+
+
+def animation_title(name: str) -> str:
+    """The title of an animation: that of the table of the same episode, and what it is."""
+    return f"{views.table_title(name, 'replay')}, animated"
 
 
 def hint(run: WatchedRun) -> list[str]:
@@ -91,7 +96,8 @@ def load(run: WatchedRun, place: tuple[str, ...]) -> views.View:
     if name == "summary.json":
         return believed(run.summary)
     if name.endswith(".gif"):
-        return views.image(name, "/".join(place))
+        title = animation_title(name)
+        return views.image(title[0].upper() + title[1:], "/".join(place))
     text = read_bytes(LARGEST_TABLE, run.root, *run.parts, *place).decode("utf-8", "replace")
     table = csv.reader(io.StringIO(text))
     domain = drawing_domain(run)

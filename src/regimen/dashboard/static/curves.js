@@ -25,7 +25,8 @@ const CHARTS = [
   { title: "Speed", of: among("time/steps_per_second"), note: "steps per second" },
 ];
 
-const short = (name) => name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ");
+/** A metric's name in a legend, in words. */
+const short = (name) => name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ").replace(/^approx_kl/, "approximate KL").replaceAll("_", " ");
 
 const floats = (text, Kind) => Array.from(new Kind(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
 
