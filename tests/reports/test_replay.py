@@ -1,6 +1,7 @@
 """A trained policy to look at, and on its own."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -70,6 +71,7 @@ def test_a_run_leaves_a_short_replay_of_its_best_policy(tmp_path, monkeypatch):
     monkeypatch.setattr("regimen.runs.delivery.try_leave_replay", try_leave_replay)
     settings = TINY | {"log.replay": True, "total_steps": UPDATE}
     regimen.train("platform", **settings, out=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["legend"].startswith("Blue: the agent")
     folder = tmp_path / "run" / "replays"
     assert {path.name for path in folder.iterdir()} == {"best.csv", "best.gif"}
     assert "replays" in (tmp_path / "run" / "report.html").read_text()

@@ -50,6 +50,8 @@ def hint(run: WatchedRun) -> list[str]:
         lines = ["Its pictures are being drawn."]
     elif delivery in ("failed", "missing"):
         lines = [f"They were not finished: regimen report {path} makes what is missing."]
+    elif run.state != "running" and not any((path / name).is_dir() for name in ("policy", "checkpoints")):
+        return ["It ended before it had a policy whose episodes could be drawn."]
     elif run.config.get("log.replay") is True and run.state == "running":
         lines = [
             "A short replay of the best policy is written at the end of the run, where the environment can be drawn."
@@ -97,7 +99,9 @@ def load(run: WatchedRun, place: tuple[str, ...]) -> views.View:
         return believed(run.summary)
     if name.endswith(".gif"):
         title = animation_title(name)
-        return views.image(title[0].upper() + title[1:], "/".join(place))
+        legend = run.status.get("legend")
+        note = legend[:1000] if isinstance(legend, str) else ""
+        return views.image(title[0].upper() + title[1:], "/".join(place), note=note)
     text = read_bytes(LARGEST_TABLE, run.root, *run.parts, *place).decode("utf-8", "replace")
     table = csv.reader(io.StringIO(text))
     domain = drawing_domain(run)

@@ -106,9 +106,9 @@ def series(title: str, lines: Sequence[Part], *, xlabel: str = "", ylabel: str =
     return {"kind": "series", "title": title, "xlabel": xlabel, "ylabel": ylabel, "lines": list(lines)}
 
 
-def image(title: str, file: str, alt: str = "") -> View:
-    """A picture that is in the run directory, such as `plots/power.png`."""
-    return {"kind": "image", "title": title, "file": file, "alt": alt or title}
+def image(title: str, file: str, alt: str = "", note: str = "") -> View:
+    """A picture that is in the run directory, such as `plots/power.png`; `note` stands below it."""
+    return {"kind": "image", "title": title, "file": file, "alt": alt or title, "note": note}
 
 
 # --- checking them ---------------------------------------------------------------------------------------------------
@@ -231,6 +231,6 @@ FIELDS: dict[str, dict[str, Any]] = {
         "ylabel=": _text,
         "lines": [_CURVE | {"low?": [_number_or_gap], "high?": [_number_or_gap]}],
     },
-    "image": {"file": _file, "alt=": _text},
+    "image": {"file": _file, "alt=": _text, "note=": _text},
 }
 KINDS = tuple(FIELDS)

@@ -167,7 +167,7 @@ function summary() {
     ["Speed", run.speed, "steps/s"],
     ["Time", run.wall_seconds === undefined ? undefined : duration(run.wall_seconds), left ? `${duration(left)} left` : ""],
   ].filter(([, value]) => value !== undefined && value !== null);
-  const what = run.folder ? "a folder of runs" : [run.env, run.algo && run.algo.toUpperCase(), run.seed === null || run.seed === undefined ? null : `seed ${run.seed}`].filter(Boolean).join(" · ");
+  const what = run.folder ? "a folder of runs" : [run.env, run.algo && (run.algo.length > 6 ? run.algo : run.algo.toUpperCase()), run.seed === null || run.seed === undefined ? null : `seed ${run.seed}`].filter(Boolean).join(" · ");
   const gone = run.state === "dead" ? `process ${run.pid} is gone without a word; regimen resume continues the run` : null;
   const parts = [
     h("div", { class: "title" }, h("h2", {}, run.name), h("span", { class: `chip ${run.state}` }, run.folder ? "folder" : STATES[run.state] ?? run.state)),

@@ -13,7 +13,7 @@ const CHARTS = [
   { title: "Reward components", of: starts("rollout/reward/"), how: "stack" },
   { title: "Success", of: among("rollout/success_rate", "eval/success_rate") },
   { declared: true }, // of metrics to which the environment gives a label
-  { title: "Losses", of: (name) => /^train\/(\w+_)?loss$/.test(name) },
+  { title: "Losses", of: (name) => /^train\/(\w+_)?loss(_\w+)?$/.test(name) },
   { title: "Entropy", of: (name) => name === "train/entropy" || name.startsWith("train/entropy/") },
   { title: "KL divergence", of: (name) => name === "train/approx_kl" || name.startsWith("train/approx_kl/") },
   { title: "Policy lag", of: among("train/lag_mean", "train/lag_min", "train/lag_max"), note: "updates" },
@@ -25,8 +25,12 @@ const CHARTS = [
   { title: "Speed", of: among("time/steps_per_second"), note: "steps per second" },
 ];
 
-/** A metric's name in a legend, in words. */
-const short = (name) => name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ").replace(/^approx_kl/, "approximate KL").replaceAll("_", " ");
+/** A metric's name in a legend, in words: its group is in the title of the chart. */
+function short(name) {
+  const rest = name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ").replace(/^(entropy|approx_kl)\//, "");
+  const network = rest.match(/^loss_(\w+)$/); // of several networks, whose names are those of the equations
+  return network ? `loss of ${network[1]}` : rest.replace(/^approx_kl/, "approximate KL").replaceAll("_", " ");
+}
 
 const floats = (text, Kind) => Array.from(new Kind(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
 

@@ -18,7 +18,7 @@ export class Picture {
     const title = h("b", {}, view.title);
     if (view.kind === "image") {
       const img = h("img", { src: `/api/runs/${run}/files/${view.id}`, alt: view.alt || view.title });
-      this.element = h("figure", { class: "card view" }, title, h("div", {}, img));
+      this.element = h("figure", { class: "card view" }, title, h("div", {}, img), ...(view.note ? [h("p", { class: "state" }, view.note)] : []));
       return;
     }
     if (view.kind === "series") {
