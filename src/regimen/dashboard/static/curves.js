@@ -203,6 +203,7 @@ export class Curves {
     for (const id of shown) {
       const lines = this.data[id].lines;
       const names = Object.keys(lines).filter((name) => spec.of(name) && lines[name].x.length);
+      if (spec.how === "one") byComponent(names, lines);
       const run = runs.get(id)?.name ?? id;
       const hue = colour("c" + this.state.slots.get(id));
       if (spec.how === "interval") series.push(...interval(lines, run, hue));
@@ -239,6 +240,12 @@ export class Curves {
     });
     return [...series, { label: "sum", colour: colour("ink"), x, y: x.map((_, i) => up[i] + down[i]), thin: true, still: true }];
   }
+}
+
+/** The weights in the order of the reward components: a component has one colour in both charts. */
+function byComponent(names, lines) {
+  const order = Object.keys(lines).filter(starts("rollout/reward/")).map(short);
+  names.sort((a, b) => order.indexOf(short(a)) - order.indexOf(short(b)));
 }
 
 function interval(lines, run, hue) {
