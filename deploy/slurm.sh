@@ -9,6 +9,7 @@
 # SIGUSR1 two minutes before the end writes a checkpoint; SIGTERM saves and leaves with 143. The job that comes back into
 # the queue runs this same script and goes on exactly where the last one was.
 set -u
+trap : TERM  # at the limit this shell gets the signal, too: it waits for the run, which is saving, and requeues the job
 source "${REGIMEN_ENVIRONMENT:-.venv}/bin/activate"
 
 srun regimen train pendulum --total-steps 5e6 --seed "${SLURM_ARRAY_TASK_ID:-0}" \

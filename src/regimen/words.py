@@ -40,8 +40,8 @@ def size(count: float) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """Write a count with its noun: `1 seed`, `2 seeds`."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    """Write a count with its noun: `1 seed`, `2,000 seeds`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def interval(bounds: Sequence[float] | None, show: Callable[[float], str] = "{:.4g}".format) -> str:

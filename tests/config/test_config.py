@@ -473,7 +473,10 @@ def test_describe(overrides, cap, expected):
 def test_describe_budget():
     regimen = resolve(TrainConfig(), native=True)
     assert describe_budget(TrainConfig(total_steps=100_000), regimen) == "100,000 steps"
-    assert describe_budget(TrainConfig(total_steps=10, total_episodes=2), regimen) == "10 steps or 2 episodes"
+    assert describe_budget(TrainConfig(total_steps=10, total_episodes=2), regimen) == (
+        "10 steps or 2 episodes, which whole updates of 10 overrun: at most 10 episodes will be used"
+    )
+    assert describe_budget(TrainConfig(total_steps=10, total_episodes=20), regimen) == "10 steps or 20 episodes"
 
 
 def test_guess_device(monkeypatch):

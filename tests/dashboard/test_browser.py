@@ -135,6 +135,31 @@ def training(tmp_path_factory):
         process.wait(30)
 
 
+def test_legends_are_words_and_success_is_that_of_evaluations(tmp_path, visit):
+    run = write_run(tmp_path / "runs" / "one")
+    (run / "replays").mkdir()
+    (run / "replays" / "best.gif").write_bytes(b"GIF89a")
+    status = json.loads((run / "status.json").read_text())
+    (run / "status.json").write_text(json.dumps(status | {"legend": "Blue: the agent."}))
+    more = {"train/approx_kl": 0.1, "train/approx_kl/choice": 0.1, "train/approx_kl/run": 0.1, "train/loss_q_r": 1.0}
+    more |= {"rollout/success_rate": 0.0, "eval/success_rate": 1.0}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in points(20)))
+    wanted = {
+        "Losses": {"policy loss", "loss of q_r"},
+        "KL divergence": {"approximate KL", "choice", "run"},
+        "Success": {"success rate", "eval success rate"},
+    }
+    with serving(tmp_path / "runs") as site:
+        page = visit(site.address, DESK)
+        show(page, "one")
+        for title, labels in wanted.items():
+            chart(page, title).locator(".legend li").first.wait_for()
+            assert set(chart(page, title).locator(".legend li").all_inner_texts()) == labels
+        assert "100% in evaluation" in page.locator("#focus .facts").inner_text()
+        page.get_by_role("tab", name="Pictures").click()
+        page.get_by_text("Blue: the agent.").wait_for()
+
+
 def test_metrics_with_a_label_have_a_chart_of_that_name(tmp_path, visit):
     run = write_run(tmp_path / "runs" / "one")
     rows = [row | {"rollout/near": 0.5, "eval/nearer": 0.25, "rollout/effort": 1.0} for row in points(20)]

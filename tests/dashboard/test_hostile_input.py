@@ -203,6 +203,7 @@ def test_a_configuration_alone_is_no_run(tmp_path):
     artifacts = tmp_path / "runs" / "mlartifacts" / "1" / "ab" / "artifacts"
     artifacts.mkdir(parents=True)
     (artifacts / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
+    (artifacts / "summary.json").write_text("{}")
     with serving(tmp_path / "runs") as site:
         assert set(site.runs()) == {"one"}
 

@@ -339,6 +339,24 @@ def test_aircraft_of_a_trajectory_table(tmp_path):
     assert a1["goal"] == [pytest.approx(a2["x"][0], abs=1e-3), pytest.approx(a2["y"][0], abs=1e-3)]
 
 
+def test_an_animation_has_a_title_in_words_and_says_what_it_shows(tmp_path):
+    run = write_run(tmp_path / "runs" / "one", env="platform")
+    status = json.loads((run / "status.json").read_text())
+    (run / "status.json").write_text(json.dumps(status | {"legend": "Blue: the agent."}))
+    (run / "replays").mkdir()
+    for name in ("best", "seed-3"):
+        (run / "replays" / f"{name}.gif").write_bytes(b"GIF89a")
+    with serving(tmp_path / "runs") as site:
+        key = site.runs()["one"]["id"]
+        listed = site.json(f"/api/runs/{key}")["views"]
+        assert [view["title"] for view in listed] == [
+            "episode of the best policy, animated",
+            "episode with seed 3, animated",
+        ]
+        found = site.json(f"/api/runs/{key}/views/{listed[0]['id']}")
+    assert (found["title"], found["note"]) == ("Episode of the best policy, animated", "Blue: the agent.")
+
+
 def test_a_colony_of_a_replay(tmp_path):
     run = write_run(tmp_path / "runs" / "one", env="durotaxis", env_args={"width": 10.0, "height": 20.0})
     (run / "replays").mkdir()
@@ -409,7 +427,7 @@ def test_a_network_with_its_true_state(tmp_path):
         return {names[i]: found["states"][s] for i, s in enumerate(frame[which]) if s}
 
     assert told("state") == {"User0": "user access", "Enterprise1": "privileged"}
-    assert told("believed") == {"User0": "user access"} and "left: true" in found["title"]
+    assert told("believed") == {"User0": "user access"} and "Blue" not in found["title"]
 
 
 def test_what_a_search_believes(tmp_path):

@@ -23,7 +23,7 @@ from regimen.dashboard.index import WatchedRun
 run = WatchedRun(Path.cwd(), ("run",), True)
 run.look()
 pictures = derived.listing(run)
-view = derived.load(run, pictures["replay seed-0"])
+view = derived.load(run, pictures["episode with seed 0"])
 print(run.labels, list(pictures), view["title"], len(view["lines"][0]["y"]))
 """
 
@@ -68,7 +68,8 @@ def test_it_trains_with_its_preset(shell, tmp_path):
     assert "By felled (smaller is better)" in shell("compare", "run", "--metric", "felled")
     assert "By planted (larger is better)" in shell("compare", "run", "--metric", "planted")
     shell("replay", "run", "--no-gif")
-    assert shell("-c", PAGE) == "{'felled': 'felled trees'} ['replay best', 'replay seed-0'] forest seed-0 4\n"
+    titles = ["episode of the best policy", "episode with seed 0"]
+    assert shell("-c", PAGE) == f"{{'felled': 'felled trees'}} {titles} episode with seed 0 4\n"
 
 
 def test_a_broken_domain_is_left_out_and_named(shell, tmp_path):

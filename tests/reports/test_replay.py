@@ -1,6 +1,7 @@
 """A trained policy to look at, and on its own."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -80,6 +81,11 @@ def test_a_run_leaves_a_short_replay_of_its_best_policy(tmp_path, monkeypatch):
     assert Image.open(folder / "best.gif").n_frames <= 2
     leave_replay(tmp_path / "run", Limits(steps=30, frames=2, size=1_000))
     assert (folder / "best.csv").stat().st_size <= 1_000
+
+
+def test_a_run_says_what_its_pictures_show(tmp_path):
+    tiny(tmp_path / "run", updates=1, env="platform")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["legend"].startswith("Blue: the agent")
 
 
 def test_what_cannot_be_drawn_leaves_nothing_and_what_breaks_ends_nothing(tmp_path, monkeypatch):

@@ -1,9 +1,12 @@
 """The same command again: begins, goes on, is finished, or refuses; with files for schedulers that can be read."""
 
 import configparser
+import os
 import re
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,28 @@ def test_the_recipes_for_schedulers_can_be_read():
         assert argv[0] == "train" and flags.resume_if_exists
     page = (ROOT / "docs" / "deploying.md").read_text()
     assert all(text.strip() in page for text in every.values()), "docs/deploying.md shows the files as they are"
+
+
+def test_the_job_of_slurm_comes_back_when_its_time_is_over(tmp_path):
+    """At the limit SLURM sends SIGTERM to the step and to the shell of the script, which still requeues the job."""
+    programs = {
+        "srun": "trap 'exit 143' TERM; echo $$ > pid; while :; do sleep 0.05; done",
+        "scontrol": "echo $* > told",
+        "activate": "",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    place = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "REGIMEN_ENVIRONMENT": str(tmp_path)}
+    job = subprocess.Popen(["bash", DEPLOY / "slurm.sh"], cwd=tmp_path, env=os.environ | place | {"SLURM_JOB_ID": "7"})
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text().strip()):
+        time.sleep(0.01)
+    job.terminate()  # the shell first: it is not to end before its step
+    time.sleep(0.2)
+    os.kill(int(pid.read_text()), signal.SIGTERM)
+    assert job.wait(60) == 143 and (tmp_path / "told").read_text() == "requeue 7\n"
 
 
 def test_the_dockerfile_is_sound():

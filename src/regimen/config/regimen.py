@@ -178,9 +178,11 @@ def describe_budget(config: TrainConfig, regimen: Regimen) -> str:
     `300 episodes, which whole updates of 512 overrun: 512 episodes will be used`."""
     parts = [f"{n:,} {unit}" for n, unit in ((config.total_steps, "steps"), (config.total_episodes, "episodes")) if n]
     whole = whole_updates(config, regimen)
-    if len(parts) != 1 or whole is None or whole == getattr(config, f"total_{regimen.kind}"):
+    if whole is None or whole == getattr(config, f"total_{regimen.kind}"):
         return " or ".join(parts) or "no budget"
-    return f"{parts[0]}, which whole updates of {regimen.n:,} overrun: {whole:,} {regimen.kind} will be used"
+    most = "at most " if len(parts) > 1 else ""  # the other budget may end first
+    used = f"{most}{whole:,} {regimen.kind} will be used"
+    return f"{' or '.join(parts)}, which whole updates of {regimen.n:,} overrun: {used}"
 
 
 def whole_updates(config: TrainConfig, regimen: Regimen) -> int | None:

@@ -32,8 +32,13 @@ def listing(run: WatchedRun) -> Listed:
     for name in files_below(run.root, (*run.parts, "replays"), ".csv", most=100) if drawing_domain(run) else ():
         out[views.table_title(name, "replay")] = ("replays", name)
     for name in files_below(run.root, (*run.parts, "replays"), ".gif", most=100):
-        out[f"animation {name.removesuffix('.gif')}"] = ("replays", name)
+        out[animation_title(name)] = ("replays", name)
     return out
+
+
+def animation_title(name: str) -> str:
+    """The title of an animation: that of the table of the same episode, and what it is."""
+    return f"{views.table_title(name, 'replay')}, animated"
 
 
 def hint(run: WatchedRun) -> list[str]:
@@ -45,6 +50,8 @@ def hint(run: WatchedRun) -> list[str]:
         lines = ["Its pictures are being drawn."]
     elif delivery in ("failed", "missing"):
         lines = [f"They were not finished: regimen report {path} makes what is missing."]
+    elif run.state != "running" and not any((path / name).is_dir() for name in ("policy", "checkpoints")):
+        return ["It ended before it had a policy whose episodes could be drawn."]
     elif run.config.get("log.replay") is True and run.state == "running":
         lines = [
             "A short replay of the best policy is written at the end of the run, where the environment can be drawn."
@@ -91,7 +98,10 @@ def load(run: WatchedRun, place: tuple[str, ...]) -> views.View:
     if name == "summary.json":
         return believed(run.summary)
     if name.endswith(".gif"):
-        return views.image(name, "/".join(place))
+        title = animation_title(name)
+        legend = run.status.get("legend")
+        note = legend[:1000] if isinstance(legend, str) else ""
+        return views.image(title[0].upper() + title[1:], "/".join(place), note=note)
     text = read_bytes(LARGEST_TABLE, run.root, *run.parts, *place).decode("utf-8", "replace")
     table = csv.reader(io.StringIO(text))
     domain = drawing_domain(run)

@@ -18,7 +18,7 @@ from regimen.dashboard.columns import MOST_VALUES, Columns
 from regimen.dashboard.reading import NAME, Settings, UnreadableError, parse_json, read_config, read_own, read_tail
 from regimen.envs.metric import from_table
 
-SIGNS = ("status.json", "metrics.jsonl")  # a folder with one of them is a run; MLflow keeps copies of a config.yaml
+SIGNS = ("status.json", "metrics.jsonl")  # with one it is a run; MLflow copies config.yaml and summary.json only
 PICTURES = ("views", "trajectories", "replays")
 INSIDE = ("checkpoints", "policy", "plots", "replays", "trajectories", "analysis", "export", "views")
 DEEPEST, MOST_FOLDERS, MOST_RUNS = 6, 20_000, 5_000
@@ -35,6 +35,7 @@ LAST = {  # what the list shows of the last rows
     "eval": "eval/return_mean",
     "speed": "time/steps_per_second",
     "success": "rollout/success_rate",
+    "eval_success": "eval/success_rate",
 }
 
 
@@ -252,7 +253,7 @@ def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
         except OSError:
             continue
         is_run = any(sign in files for sign in SIGNS)
-        if is_run or "views" in below or (parts and "summary.json" in files):
+        if is_run or "views" in below or (parts and "summary.json" in files and "config.yaml" not in files):
             out.append((parts, is_run))
         if len(parts) < DEEPEST:
             deeper = [n for n in below if not n.startswith(".") and not (n in INSIDE and (is_run or "views" in below))]

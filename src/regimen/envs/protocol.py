@@ -65,6 +65,7 @@ class NativeEnv:
     baselines: ClassVar[Mapping[str, Baseline]] = {}
     action_conditions: ClassVar[dict[str, tuple[str, tuple[int, ...]]]] = {}
     render_fps: ClassVar[int] = 30  # pictures per second at which an episode is shown
+    legend: ClassVar[str] = ""  # what the shapes and colours of `render` mean, in a sentence; the live page shows it
     recorded = None  # (state) -> dict of arrays: what `log.trajectories` keeps of a state of an evaluation
     write_evaluation = None  # (path, start, rows, length, alerts): writes it; see `evaluate.Recording`
     curricula: ClassVar[dict[str, dict[str, str]]] = {}  # name -> field -> schedule; `--curriculum NAME`

@@ -41,9 +41,16 @@ def write(run_dir: str | Path, name: str, view: Part) -> Path:
 
 
 def table_title(name: str, what: str) -> str:
-    """The title of a table in a run directory: `evaluation at step 1,000` of `step-001000.csv`, else `WHAT NAME`."""
-    match = re.fullmatch(r"step-0*(\d{1,18})\.csv", name)
-    return f"evaluation at step {int(match[1]):,}" if match else f"{what} {name.removesuffix('.csv')}"
+    """The title of a table or an animation in a run directory, by its name: `evaluation at step 1,000` of
+    `step-001000.csv`, `episode of the best policy` of `best.csv`, `episode with seed 3` of `seed-3.gif`, and
+    `WHAT NAME` of others."""
+    stem = re.sub(r"\.(csv|gif)$", "", name)
+    if stem == "best":
+        return "episode of the best policy"
+    match = re.fullmatch(r"(step|seed)-0*(\d{1,18})", stem)
+    if match is None:
+        return f"{what} {stem}"
+    return f"evaluation at step {int(match[2]):,}" if match[1] == "step" else f"episode with seed {int(match[2])}"
 
 
 # --- making them -----------------------------------------------------------------------------------------------------
@@ -99,9 +106,9 @@ def series(title: str, lines: Sequence[Part], *, xlabel: str = "", ylabel: str =
     return {"kind": "series", "title": title, "xlabel": xlabel, "ylabel": ylabel, "lines": list(lines)}
 
 
-def image(title: str, file: str, alt: str = "") -> View:
-    """A picture that is in the run directory, such as `plots/power.png`."""
-    return {"kind": "image", "title": title, "file": file, "alt": alt or title}
+def image(title: str, file: str, alt: str = "", note: str = "") -> View:
+    """A picture that is in the run directory, such as `plots/power.png`; `note` stands below it."""
+    return {"kind": "image", "title": title, "file": file, "alt": alt or title, "note": note}
 
 
 # --- checking them ---------------------------------------------------------------------------------------------------
@@ -224,6 +231,6 @@ FIELDS: dict[str, dict[str, Any]] = {
         "ylabel=": _text,
         "lines": [_CURVE | {"low?": [_number_or_gap], "high?": [_number_or_gap]}],
     },
-    "image": {"file": _file, "alt=": _text},
+    "image": {"file": _file, "alt=": _text, "note=": _text},
 }
 KINDS = tuple(FIELDS)

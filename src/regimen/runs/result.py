@@ -26,7 +26,7 @@ from regimen.reports.plots import figure_of, group_figure
 from regimen.runs.delivery import PENDING, deliver_group
 from regimen.runs.learner import Learner
 from regimen.statistics import bootstrap_interval, iqm
-from regimen.words import count, notebook_table, score
+from regimen.words import count, notebook_table, plural, score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,7 +154,8 @@ def announce(summary: Json, threshold: float | None, console: Console) -> None:
         text += f"; {'solved' if summary['solved'] else 'not solved'} (threshold {threshold:g})"
     console.event(text)
     console.event(
-        f"{summary['env_steps']:,} steps, {summary['updates']:,} updates, {summary['episodes']:,} episodes in "
+        f"{summary['env_steps']:,} steps, {plural(summary['updates'], 'update')}, "
+        f"{plural(summary['episodes'], 'episode')} in "
         f"{summary['wall_seconds']:.1f} s ({summary['compile_seconds']:.1f} s compiling); "
         f"{summary['steps_per_second']:,.0f} steps/s"
     )

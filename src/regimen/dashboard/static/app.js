@@ -158,15 +158,16 @@ function summary() {
   const run = state.runs.get(state.focus);
   if (!run) return $("focus").replaceChildren(h("h2", {}, state.runs.size ? "No run chosen" : "Waiting for runs"));
   const left = run.state === "running" && run.progress > 0.005 && run.wall_seconds ? (run.wall_seconds * (1 - run.progress)) / run.progress : null;
+  const success = run.eval_success ?? run.success;
   const facts = [
     ["Return", run.return, run.average !== undefined ? `average ${number(run.average)}` : ""],
     ["Evaluation", run.final ?? run.eval, run.solved ? "solved" : run.final !== null && run.final !== undefined ? "best policy" : ""],
-    ["Success", run.success === undefined ? undefined : `${Math.round(100 * run.success)}%`, ""],
+    ["Success", success === undefined ? undefined : `${Math.round(100 * success)}%`, run.eval_success === undefined ? "in training" : "in evaluation"],
     ["Steps", run.env_steps, run.total_steps && typeof run.total_steps === "number" ? `of ${number(run.total_steps)}` : ""],
     ["Speed", run.speed, "steps/s"],
     ["Time", run.wall_seconds === undefined ? undefined : duration(run.wall_seconds), left ? `${duration(left)} left` : ""],
   ].filter(([, value]) => value !== undefined && value !== null);
-  const what = run.folder ? "a folder of runs" : [run.env, run.algo && run.algo.toUpperCase(), run.seed === null || run.seed === undefined ? null : `seed ${run.seed}`].filter(Boolean).join(" · ");
+  const what = run.folder ? "a folder of runs" : [run.env, run.algo && (run.algo.length > 6 ? run.algo : run.algo.toUpperCase()), run.seed === null || run.seed === undefined ? null : `seed ${run.seed}`].filter(Boolean).join(" · ");
   const gone = run.state === "dead" ? `process ${run.pid} is gone without a word; regimen resume continues the run` : null;
   const parts = [
     h("div", { class: "title" }, h("h2", {}, run.name), h("span", { class: `chip ${run.state}` }, run.folder ? "folder" : STATES[run.state] ?? run.state)),

@@ -13,7 +13,7 @@ const CHARTS = [
   { title: "Reward components", of: starts("rollout/reward/"), how: "stack" },
   { title: "Success", of: among("rollout/success_rate", "eval/success_rate") },
   { declared: true }, // of metrics to which the environment gives a label
-  { title: "Losses", of: (name) => /^train\/(\w+_)?loss$/.test(name) },
+  { title: "Losses", of: (name) => /^train\/(\w+_)?loss(_\w+)?$/.test(name) },
   { title: "Entropy", of: (name) => name === "train/entropy" || name.startsWith("train/entropy/") },
   { title: "KL divergence", of: (name) => name === "train/approx_kl" || name.startsWith("train/approx_kl/") },
   { title: "Policy lag", of: among("train/lag_mean", "train/lag_min", "train/lag_max"), note: "updates" },
@@ -25,7 +25,12 @@ const CHARTS = [
   { title: "Speed", of: among("time/steps_per_second"), note: "steps per second" },
 ];
 
-const short = (name) => name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ");
+/** A metric's name in a legend, in words: its group is in the title of the chart. */
+function short(name) {
+  const rest = name.replace(/^(rollout|train|time)\/(reward\/|weight\/|curriculum\/)?/, "").replace(/^eval\//, "eval ").replace(/^(entropy|approx_kl)\//, "");
+  const network = rest.match(/^loss_(\w+)$/); // of several networks, whose names are those of the equations
+  return network ? `loss of ${network[1]}` : rest.replace(/^approx_kl/, "approximate KL").replaceAll("_", " ");
+}
 
 const floats = (text, Kind) => Array.from(new Kind(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
 
@@ -198,6 +203,7 @@ export class Curves {
     for (const id of shown) {
       const lines = this.data[id].lines;
       const names = Object.keys(lines).filter((name) => spec.of(name) && lines[name].x.length);
+      if (spec.how === "one") byComponent(names, lines);
       const run = runs.get(id)?.name ?? id;
       const hue = colour("c" + this.state.slots.get(id));
       if (spec.how === "interval") series.push(...interval(lines, run, hue));
@@ -234,6 +240,12 @@ export class Curves {
     });
     return [...series, { label: "sum", colour: colour("ink"), x, y: x.map((_, i) => up[i] + down[i]), thin: true, still: true }];
   }
+}
+
+/** The weights in the order of the reward components: a component has one colour in both charts. */
+function byComponent(names, lines) {
+  const order = Object.keys(lines).filter(starts("rollout/reward/")).map(short);
+  names.sort((a, b) => order.indexOf(short(a)) - order.indexOf(short(b)));
 }
 
 function interval(lines, run, hue) {

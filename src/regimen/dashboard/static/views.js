@@ -18,7 +18,7 @@ export class Picture {
     const title = h("b", {}, view.title);
     if (view.kind === "image") {
       const img = h("img", { src: `/api/runs/${run}/files/${view.id}`, alt: view.alt || view.title });
-      this.element = h("figure", { class: "card view" }, title, h("div", {}, img));
+      this.element = h("figure", { class: "card view" }, title, h("div", {}, img), ...(view.note ? [h("p", { class: "state" }, view.note)] : []));
       return;
     }
     if (view.kind === "series") {
@@ -385,7 +385,7 @@ const network = {
       }
       if (named && n.name) label(c, n.name, f.x(n.x), f.y(n.y) + radius + 11, colour("ink"), "center");
     });
-    const halves = frame.believed ? [["left: true, right: believed", colour("ink"), "◐"]] : [];
+    const halves = frame.believed ? [["left half: true, right half: what is believed", colour("ink"), "◐"]] : [];
     p.marks([...p.view.states.map((name, i) => [`${name} ${counts[i]}`, shade(i)]), ...halves]);
     p.tell(`${p.at + 1} / ${p.view.frames.length}`, [frame.title, frame.note].filter(Boolean).join("; "));
   },

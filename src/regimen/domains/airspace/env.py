@@ -120,6 +120,7 @@ class Airspace(NativeEnv):
     reward_components = rewards.COMPONENTS
     baselines: ClassVar = {"no_op": policies.no_op, "waypoint": policies.waypoint, "mvp": policies.mvp}
     render_fps = 8
+    legend = "Circles that touch: at the minimum; red: below it. Line: a minute of flight. Small ring: a waypoint."
 
     def __post_init__(self):
         for name, forms in FORMS.items():
@@ -439,7 +440,6 @@ class Airspace(NativeEnv):
         write_trajectory(path, flights, 0, place_of(self), rules_of(self), components=self.reward_components)
 
     def render(self, state: AirspaceState) -> np.ndarray:
-        """[H, W, 3] uint8."""
         from regimen.domains.airspace.render import draw
 
         return draw(self, state)

@@ -160,6 +160,10 @@ class Durotaxis(NativeEnv):
         "distance": {"width": "50, 100, 150, 200 up 0.8 down 0.3 window 100"},
     }
     render_fps = 8
+    legend = (
+        "Discs: cells, amber when just born, then darker with age. Ground: the darker, the stiffer. Green edge: the "
+        "goal. The bar: the population, red when it is too large."
+    )
 
     def __post_init__(self):
         if self.capacity < graphs.WORD or self.capacity % graphs.WORD:

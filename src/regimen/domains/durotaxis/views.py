@@ -45,5 +45,5 @@ def draw_table(
                 "edges": pairs.tolist(),
             }
         )
-    title = f"Colony, {name.removesuffix('.csv')}"
+    title = f"Colony, {views.table_title(name, 'replay')}; the goal is the right edge, where the ground is stiffest"
     return views.check(views.network(title, ["grown", "new"], [], [], frames, bounds=(0.0, 0.0, width, height)))

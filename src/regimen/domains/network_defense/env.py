@@ -103,6 +103,10 @@ class NetworkDefense(NativeEnv):
         "oracle": policies.oracle,
     }
     render_fps = 4
+    legend = (
+        "Bars below a disc: decoys. Marks beside it: alerts of this step (hollow: scan, full: exploit). Frames: the "
+        "last action of Blue and of Red, dashed where it failed."
+    )
 
     def __post_init__(self):
         choices = {"red": REDS, "mode": MODES, "alignment": fixing.ALIGNMENTS, "compliance": fixing.DEFINITIONS}

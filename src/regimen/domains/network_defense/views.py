@@ -48,7 +48,7 @@ def draw_table(
         )
         total += float(row[earns])
     states = ["clean", "unknown", "user access", "privileged"]
-    halves = " (left: true, right: what Blue believes)" if truth else ", as Blue sees it"
+    seen = "" if truth else ", as Blue sees it"
     return views.check(
-        views.network(f"Network, {views.table_title(name, 'replay')}{halves}", states, nodes, edges, frames)
+        views.network(f"Network, {views.table_title(name, 'replay')}{seen}", states, nodes, edges, frames)
     )

@@ -70,6 +70,10 @@ class CatchPoint(NativeEnv):
     action_conditions = {"move": ("choice", (MOVE,))}  # noqa: RUF012
     baselines = {"heuristic": pounce}  # noqa: RUF012
     render_fps = 10
+    legend = (
+        "Blue: the agent, its reach and (amber) its velocity. Green: the target. Dots above: attempts that are left "
+        "(red: spent). The bar: time left."
+    )
 
     @property
     def observation_space(self):

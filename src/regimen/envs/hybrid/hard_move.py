@@ -67,6 +67,7 @@ class HardMove(NativeEnv):
     metric_reductions = {"success": "last"}  # noqa: RUF012
     baselines = {"heuristic": steer}  # noqa: RUF012
     render_fps = 10
+    legend = "Blue: the agent, its actuators (dark) and its velocity (amber). Green: the target."
 
     def __post_init__(self):
         if not 2 <= self.actuators <= 12:

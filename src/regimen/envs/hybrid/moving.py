@@ -74,6 +74,10 @@ class Moving(NativeEnv):
 
     metric_reductions = {"success": "last"}  # noqa: RUF012
     return_threshold = 1.8  # DI-engine stops training there
+    legend = (
+        "Blue: the agent, which faces along the dark line and moves along the amber one. Green: the target. "
+        "The bar: time left."
+    )
     action_conditions = {"accelerate": ("choice", (ACCELERATE,)), "turn": ("choice", (TURN,))}  # noqa: RUF012
     baselines = {"heuristic": drive}  # noqa: RUF012
 

@@ -100,6 +100,7 @@ class Platform(NativeEnv):
     action_conditions = {"run": ("choice", (0,)), "hop": ("choice", (1,)), "leap": ("choice", (2,))}  # noqa: RUF012
     baselines = {"heuristic": careful}  # noqa: RUF012
     render_fps = 3
+    legend = "Blue: the agent. Red: enemies. The flag: the end of the course."
 
     @property
     def observation_space(self):

@@ -41,6 +41,7 @@ class World(NativeEnv):
     reward_components: ClassVar[tuple[str, ...]] = ("goals",)
     metric_reductions: ClassVar[dict[str, str]] = {"goals_attained": "sum"}
     render_fps: ClassVar[int] = 2  # steps are decisions, and worth a look each
+    legend: ClassVar[str] = "Blue: robots. Amber: humans, with a line to the goal of each. The bar: time left."
     allowed: Callable[[Array], Array] | None = None  # [A^R] bool, where robots may not do everything
     max_episode_steps: int
 
