@@ -119,9 +119,9 @@ def __getattr__(name: str) -> Any:
 
         if name in domains():
             return domains()[name]
-        from regimen.config.names import of_python
+        from regimen.config.names import equivalent
 
-        hint = of_python("regimen", name)
+        hint = equivalent("regimen", name)
         if hint and sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
             # `from regimen import PPOTrainer` asks here first, and would hide what an AttributeError says
             raise ImportError(f"cannot import name '{name}' from 'regimen'{hint}")
