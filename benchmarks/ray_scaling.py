@@ -24,13 +24,13 @@ ENVS = {
 
 def make(env: str, env_args: dict[str, Any], algo: str, num_envs: int, workers: int) -> Any:
     """The engine `regimen train` would make; workers 0: in this process."""
-    from regimen.config import layers
+    from regimen.config import layers, lookup
     from regimen.envs import registry
     from regimen.runs.build import make_engine
 
     n = num_envs * STEPS
     given = {"rollout.steps": n, "rollout.num_envs": num_envs, "total_steps": 10**9, "engine": "ray"}
-    known = layers.leaf_types(algo)
+    known = lookup.leaf_types(algo)
     ours = {f"algo.{k}": v for k, v in (SETTINGS | {"minibatch_size": n // MINIBATCHES}).items()}
     given |= {"engine.cpus": 0}  # all engines exist at once
     given |= {"workers": workers, "env_args": env_args} | {k: v for k, v in ours.items() if k in known}

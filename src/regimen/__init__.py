@@ -48,7 +48,6 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from regimen.algorithms.appo import APPO
-    from regimen.algorithms.base import Algorithm
     from regimen.algorithms.bc import BC
     from regimen.algorithms.cql import CQL
     from regimen.algorithms.impala import IMPALA
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from regimen.runs.api import resume
     from regimen.runs.result import Result
     from regimen.runs.session import Callback
-    from regimen.runs.trainer import Trainer
+    from regimen.runs.trainer import AlgoLike, Trainer
     from regimen.sources.trajectory_buffer import TrajectoryBuffer
     from regimen.types import Spec, TimeStep
 
@@ -81,7 +80,7 @@ __all__ += ["register_algorithm", "register_env", "register_network", "resume", 
 
 def train(
     env: Any = "cartpole",
-    algo: str | Algorithm = "ppo",
+    algo: AlgoLike = None,
     callback: Callback | None = None,
     trust: bool = False,
     **overrides: Any,
@@ -91,7 +90,8 @@ def train(
     Args:
         env: a name such as `cartpole`, `gym:ID`, `file.py:factory`, or an environment itself (object, class or
             factory). `NAME/all` trains on every environment of a family; their results are in `runs`.
-        algo: a name such as `sac`, or an algorithm with its settings: `regimen.PPO(lr=1e-3)`. `all` trains with each.
+        algo: a name such as `sac`, an algorithm with its settings (`regimen.PPO(lr=1e-3)`) or its settings alone. Left
+            out, it is the algorithm of `preset`, and otherwise PPO. `all` trains with each.
         callback: called with a dictionary after every update; returning True stops the run.
         trust: whether code may run that a file of yours names and that is not installed.
         **overrides: any setting by its name: `total_steps=1e5`, `lr=1e-3`, `rollout={"episodes": 10}`,
@@ -102,7 +102,8 @@ def train(
 
     with trusting(trust):
         if many.is_several(env, algo):
-            return many.train_all(many.plan(env, overrides=overrides | {"algorithm": algo}), callback=callback)
+            named = {} if algo is None else {"algorithm": algo}
+            return many.train_all(many.plan(env, overrides=overrides | named), callback=callback)
         from regimen.runs.trainer import Trainer
 
         return Trainer(env, algo, **overrides).train(callback)
@@ -118,9 +119,9 @@ def __getattr__(name: str) -> Any:
 
         if name in domains():
             return domains()[name]
-        from regimen.config.names import of_python
+        from regimen.config.names import equivalent
 
-        hint = of_python("regimen", name)
+        hint = equivalent("regimen", name)
         if hint and sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
             # `from regimen import PPOTrainer` asks here first, and would hide what an AttributeError says
             raise ImportError(f"cannot import name '{name}' from 'regimen'{hint}")

@@ -176,7 +176,7 @@ def test_more_spellings():
         ({"zzzzqqqq": 1}, ["unknown setting 'zzzzqqqq'", "--help"]),
         ({"algo.kappa": 1}, ["'algo.kappa'", "a setting of --algo other"]),
         ({"every": 1}, ["ambiguous", "eval.every", "log.every", "checkpoint.every"]),
-        ({"episodes": 1}, ["ambiguous", "rollout.episodes", "eval.episodes"]),
+        ({"episodes": 1}, ["total_episodes: 1", "rollout.episodes", "eval.episodes"]),
         ({"lr": 1, "algo.lr": 2}, ["algo.lr: set twice"]),
         ({"rollout": 5}, ["rollout: '5' is not a section", "steps, episodes, num_envs"]),
         ({"rollout.steps": 8, "rollout.episodes": 8}, ["rollout.steps and rollout.episodes are both set"]),

@@ -8,14 +8,17 @@ import pytest
 import yaml
 
 import regimen
+from regimen.cli.main import VERBS, main
 from regimen.cli.train import read
-from regimen.config import layers, names
+from regimen.config import layers, lookup, names
+from regimen.config.catalogue import ENVS as ENVIRONMENTS
 from regimen.config.domains import domains
 from regimen.config.schema import ALGORITHMS
 from regimen.errors import ConfigError, RegimenError
+from regimen.sources import trajectory_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
-LEAVES = {algo: layers.usable(algo) for algo in ALGORITHMS}
+LEAVES = {algo: lookup.usable(algo) for algo in ALGORITHMS}
 
 
 ENVS = {"sac": "pendulum", "cql": "pendulum", "empowerment": "world/corr5"}
@@ -31,7 +34,8 @@ WHAT = re.compile(r"here it is (?:`(regimen [^`]+)`|--?([\w.-]+)((?: (?!\()(?:'[
 def test_every_entry_leads_to_settings(name):
     for ours in name.ours:
         assert ours.startswith("env_args") or any(ours in leaves for leaves in LEAVES.values()), ours
-    assert name.command or layers.resolve_key(name.other, "ppo") is None, "it is a setting already"
+    if name.command or names.setting_of(name, LEAVES["ppo"]):
+        assert lookup.resolve_key(name.other, "ppo") is None, "it is a setting already"
     assert all(name.writes[s] is not False or name.ours[s] for s in name.ours), "what differs is said"
 
 
@@ -51,7 +55,7 @@ def test_every_answer_is_a_command_that_can_be_read(algo, tmp_path, monkeypatch)
     for other, name in names.names().items():
         setting = names.setting_of(name, LEAVES[algo])
         value = given_for(name, setting)
-        end = layers.suggest(other, algo, dash="--", given=value)
+        end = lookup.suggest(other, algo, dash="--", given=value)
         if name.command:
             assert name.command in end
             continue
@@ -73,7 +77,8 @@ def test_every_answer_is_a_command_that_can_be_read(algo, tmp_path, monkeypatch)
         ), (other, end)
         if told.group(3) and "KEY" not in end:
             flags = shlex.split(f"--{told.group(2)}{told.group(3)}")
-            extra = ["--data", "x"] if setting == "data" else []
+            use = re.match(r"algo\.(\w_\w)_target_update_interval", setting)
+            extra = [f"--algo.{use[1].replace('_', '-')}-use-network", "true"] if use else []
             tokens = [*train[1:], *flags, *extra] if setting not in ("env", "algorithm") else [train[1], *flags]
             config, _ = read(tokens)
             assert config.total_steps or config.total_episodes
@@ -98,7 +103,7 @@ def test_no_answer_means_another_unit():
         "neighbor_topk": ("ppo", "env_args.neighbors: 20"),
     }
     for other, (algo, words) in told.items():
-        assert layers.suggest(other, algo, given=20).startswith(f"; here it is {words}"), other
+        assert lookup.suggest(other, algo, given=20).startswith(f"; here it is {words}"), other
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,173 @@ def test_what_people_type_first(argv, words):
     with pytest.raises(RegimenError) as error:
         read(argv.split())
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "answers"),
+    [
+        (
+            "-s head_on -a PPO -t 100000 --num-workers 0",
+            [
+                "-s: here it is `regimen train airspace/head_on`",
+                "-a: here it is --algo ppo",
+                "-t: here it is --total-steps 100000",
+                "--num-workers: here it is --engine.workers (with",  # 0 there is nothing here
+            ],
+        ),
+        (
+            "cartpole --episodes 1000 --max-steps 500 --eval-episodes 10 --batch-size 64",
+            [
+                "--episodes: here it is --total-episodes 1000",
+                "--max-steps: here it is --total-steps (the budget; the length",
+                "--eval-episodes: here it is --eval.episodes 10",
+                "--algo.batch-size: here it is --algo.minibatch-size 64",  # though other algorithms have it
+            ],
+        ),
+        ("cartpole --hidden-sizes 64 64", ["--hidden-sizes'; here it is --network.hidden '64 64'"]),
+        ("cartpole --env-id x --no-anneal-lr", ["--no-anneal-lr: here it is --algo.lr-schedule constant"]),
+        ("cartpole --no-enable-mlflow", ["here it is --no-track"]),
+        ("cartpole --lr-decay 3 --learning-rate lin_0.001", ["--learning-rate: here it is --algo.lr"]),
+        ("head_on --separation-nm 5", ["here it is --env.separation-nm 5"]),
+        ("network_defense --workflow balanced", ["here it is --env.workflow balanced"]),
+        ("cartpole --neighbor-topk 3", ["cartpole has none: `regimen envs cartpole` lists"]),
+        ("cartpole --max-episode-steps 9", ["here it is --env.max-episode-steps 9"]),
+        ("cartpole --stop 3", ["it is a section with the settings --stop.above"]),
+        ("cartpole --verbose", ["here it is `quiet=False`"]),  # not Ray's
+        ("cartpole --track", ["--track needs a value; here it is `--track wandb`"]),
+        ("pendulum --algo SAC --ent-coef 0.1", ["here it is --algo.alpha (the start"]),
+        ("head_on --preset atc_sac --clip-range 0.1", ["sac has none, only ppo, appo (algo.clip_eps)"]),
+        ("cartpole --device cuda:0", ["here it is gpu"]),
+        ("cartpole --algo DQN", ["unknown algorithm 'DQN'; here it is sac"]),
+        ("cage2", ["here it is network_defense"]),
+        ("CARTPOLE-V1", ["did you mean 'gym:CartPole-v1'?"]),
+        ("Acrobot-v7", ["did you mean 'gym:Acrobot-v1'?"]),
+        ("--scenario all", ["here it is `regimen train NAME/all`"]),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_flags_are_answered_together_and_for_this_algorithm_and_environment(argv, answers):
+    with pytest.raises(RegimenError) as error:
+        read(argv.split())
+    for words in answers:
+        assert words in str(error.value)
+
+
+def test_keys_sections_and_choices_in_any_case(tmp_path):
+    file = tmp_path / "my.yaml"
+    file.write_text("ENV: CartPole\nAlgo: PPO\nRollout: {Steps: 512}\nDevice: CPU\nnetwork: {Activation: ReLU}\n")
+    config = layers.build_config(config_file=file)
+    assert (config.env, config.rollout.steps, config.device, config.network.activation) == (
+        "cartpole",
+        512,
+        "cpu",
+        "relu",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        ("scenario: head_on\nalgo: PPO", ["here it is env: airspace/head_on"]),
+        (
+            "environment: head_on\ntimesteps: 1000",
+            ["all of it in the words of this one: {env: airspace/head_on, total_steps: 1000}"],
+        ),
+        (
+            "env: {name: head_on, neighbor_topk: 3}",
+            ["write env: airspace/head_on and env_args: {neighbors: 3}"],
+        ),
+        (
+            "env: head_on\nenv_config: {neighbor_topk: 3, reward: compat}",
+            ["here it is env_args: {neighbors: 3, reward: compat}"],
+        ),
+        (
+            "env: cartpole\nalgorithm: {gamma: 0.9}",
+            ["'algorithm'; all of it in the words of this one: {algo: {gamma: 0.9}}"],
+        ),
+        (
+            "env: cartpole\neval: {frequency: 50}\ncheckpoint: {interval: 5}\nlog: {interval: 5}",
+            ["eval.frequency: here it is eval.every: 50 episodes", "log.interval: here it is log.every (`4 updates`"],
+        ),
+        (
+            "x-ppo:\n  env: CartPole-v1\n  run: PPO\n  stop: {training_iteration: 5}\n"
+            "  config: {lr: 0.1, model: {fcnet_activation: linear}}",
+            [
+                "'x_ppo', whose keys are: env: here it is env: gym:CartPole-v1",
+                "run: here it is algorithm: PPO",
+                "stop.training_iteration: here it is total_steps (updates",
+                "config.lr: here it is algo.lr: 0.1",
+                "config.model.fcnet_activation: here it is network.activation",
+            ],
+        ),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_files_of_other_trainers(text, answers, tmp_path):
+    (file := tmp_path / "my.yaml").write_text(text)
+    with pytest.raises(RegimenError) as error:
+        layers.build_config(config_file=file)
+    for words in answers:
+        assert words in str(error.value)
+    assert "activation: linear" not in str(error.value), "this could not be read"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: regimen.PPO("CartPole-v1"), "Trainer('gym:CartPole-v1', algo=regimen.PPO()"),
+        (
+            lambda: regimen.PPO(policy="MlpPolicy", env="CartPole-v1", n_epochs=3),
+            "'gym:CartPole-v1', algo=regimen.PPO(epochs=3)",
+        ),
+        (lambda: regimen.PPO({"env": "head_on", "lr": 0.1}), "Trainer('airspace/head_on', algo=regimen.PPO(lr=0.1)"),
+        (lambda: regimen.PPO.load("x"), "here it is `regimen.load_policy(run_dir)`"),
+        (lambda: regimen.PPO().load("x"), "here it is `regimen.load_policy(run_dir)`"),
+        (lambda: regimen.EvalCallback, "of `regimen.train`"),
+        (lambda: regimen.Phase2Config, 'algo="empowerment"'),
+        (lambda: regimen.Trainer("cartpole").restore("x"), "here it is `trainer.load(path)`"),
+    ],
+)
+def test_objects_of_other_trainers(make, words):
+    with pytest.raises((RegimenError, AttributeError)) as error:
+        make()
+    assert words in str(error.value)
+
+
+def test_every_answer_about_python_verbs_and_names_leads_somewhere():
+    """Verbs, flags, algorithms and environments that are named exist, and so do the names of the package."""
+    table = names.load_answers()
+    for owner, rows in table.items():
+        for name, answer in rows.items():
+            for verb in re.findall(r"`regimen ([\w-]+)", answer):
+                assert verb in VERBS, (owner, name)
+            for function in re.findall(r"`regimen\.(\w+)", answer):
+                assert hasattr(regimen, function), (owner, name)
+            if owner == "algorithm":
+                assert re.match(r"\w+", answer)[0] in ALGORITHMS, name
+            if owner == "environment" and name != "all":
+                assert answer in ENVIRONMENTS, name
+            if owner.startswith("regimen ") or owner in ("verb", "algorithm", "environment"):
+                continue
+            cls = getattr(regimen, owner, None) or getattr(trajectory_rows, owner, None) or regimen
+            assert cls is regimen or not hasattr(cls, name), f"{owner}.{name} exists"
+    assert not set(table["verb"]) & set(VERBS) and not set(table["algorithm"]) & set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("test-shifts RUN", "here it is `regimen analyse RUN --shifts all`"),
+        ("analyze", "here it is `regimen analyse RUN`"),
+        ("enjoy", "here it is `regimen replay RUN`"),
+        ("evaluate --run-id 3 --render", "--run-id: here it is `regimen evaluate RUN`"),
+        ("resume x --steps 10", "here it is `--total-steps`, counted from the beginning"),
+        ("analyse --results-dir x", "here it is `regimen analyse RUN`"),
+    ],
+)
+def test_verbs_of_other_trainers(argv, words, capsys):
+    assert main(argv.split()) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_names_in_any_case():
@@ -209,7 +381,7 @@ def test_no_answer_speaks_of_a_setting_that_the_algorithm_has_not(algo):
     asked = {*names.names(), *(leaf for leaves in LEAVES.values() for leaf in leaves)} - LEAVES[algo]
     asked |= {leaf[:-1] for leaf in LEAVES[algo]}  # misspelt
     for key in asked:
-        end = layers.suggest(key, algo)
+        end = lookup.suggest(key, algo)
         if f"{algo} has none" not in end:
             said = set(MENTION.findall(end.replace("-", "_"))) - {key}
             assert said <= LEAVES[algo], (key, end)

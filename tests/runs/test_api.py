@@ -130,6 +130,34 @@ def test_a_registered_environment(small):
         del ENVS["mine"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "algorithm"),
+    [
+        ({}, "ppo"),
+        ({"algorithm": "SAC"}, "sac"),
+        ({"preset": "atc_sac"}, "sac"),
+        ({"algo": "ppo", "preset": "atc_sac"}, "ppo"),
+        ({"algo": regimen.SAC}, "sac"),
+        ({"algo": {"normalize_obs": True}}, "ppo"),
+        ({"algo": {"tau": 0.1}, "preset": "atc_sac"}, "sac"),
+    ],
+    ids=str,
+)
+def test_the_algorithm_may_be_named_in_every_way(settings, algorithm):
+    """As on the command line, where a preset's algorithm is trained unless another one is named."""
+    config = regimen.Trainer("head_on", **settings).config
+    assert config.algorithm == algorithm
+    if isinstance(settings.get("algo"), dict):
+        assert all(getattr(config.algo, name) == value for name, value in settings["algo"].items())
+
+
+def test_what_is_given_in_the_wrong_place_is_said():
+    with pytest.raises(ConfigError, match=r"environment comes first: regimen.Trainer\('cartpole', algo=regimen.PPO"):
+        regimen.Trainer(regimen.PPO(), "cartpole")
+    with pytest.raises(ConfigError, match=r"1000 is no function; a budget is set before: Trainer\(total_steps"):
+        regimen.Trainer("cartpole").train(1000)
+
+
 def test_an_unregistered_algorithm_object_is_refused():
     with pytest.raises(ConfigError, match="algo: object is not registered"):
         regimen.Trainer("cartpole", algo=object())

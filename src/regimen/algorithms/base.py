@@ -12,9 +12,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import jax
 import numpy as np
 
-from regimen.config import calls, layers
+from regimen.config import calls, lookup
 from regimen.config.fields import Count
-from regimen.config.names import Answering
+from regimen.config.names import Absent, Answering
 from regimen.config.schema import ALGORITHMS, NetworkConfig
 from regimen.config.validation import field_types
 from regimen.errors import ConfigError
@@ -80,6 +80,7 @@ class Algorithm(Answering):
     """Float hyper-parameters that say how often a loop turns, which learners of one program do together."""
     progress: tuple[str, ...] = ()
     """Metrics of `update` that the console shows beside loss and entropy."""
+    load = Absent()
     labels: ClassVar[dict[str, str]] = {}
     """Metrics of `update` that have a chart of their own on the page, and what it is called."""
 
@@ -88,8 +89,8 @@ class Algorithm(Answering):
         cls.varies_together = bool(vars(cls).get("varies_together"))  # shown by a test of each class: not inherited
 
     def __init__(self, config: Any = None, network: NetworkConfig | None = None, **overrides: object):
-        if isinstance(config, str) or not isinstance(network, NetworkConfig | None):
-            raise ConfigError(calls.answer_call(type(self).__name__, network, overrides))
+        if calls.is_call(config, overrides) or not isinstance(network, NetworkConfig | None):
+            raise ConfigError(calls.answer_call(type(self).__name__, config, network, overrides))
         refuse_unknown(type(self), overrides)
         self.config = dataclasses.replace(config or self.config_class(), **overrides)
         self.network = network or self.default_network
@@ -197,7 +198,7 @@ def refuse_unknown(cls: type[Algorithm], overrides: dict[str, object]) -> None:
     answers = []
     for key, value in overrides.items():
         if key not in fields:
-            hint = layers.suggest(f"algo.{key}", name, given=value) if name else ""
+            hint = lookup.suggest(f"algo.{key}", name, given=value) if name else ""
             hint = re.sub(r"algo\.(\w+): ", r"\1=", hint).replace("algo.", "")
             answers.append(f"'{key}'{hint}")
     if answers:

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 from regimen.config.domains import Verb, domains, load
+from regimen.config.names import equivalent
 from regimen.config.trust import trusting
 from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
@@ -145,7 +146,7 @@ def _dispatch(argv: list[str]) -> int:
     if name not in VERBS:
         if name.startswith("-"):
             raise UsageError(f"unknown flag '{argv[0]}'; a verb comes first: {', '.join(VERBS)}")
-        raise UsageError(f"unknown verb '{argv[0]}'{nearest(name, VERBS)}")
+        raise UsageError(f"unknown verb '{argv[0]}'{equivalent('verb', name.lower()) or nearest(name.lower(), VERBS)}")
     target = VERBS[name].target
     if ":" not in target:
         return importlib.import_module(target).run(argv[1:])

@@ -8,7 +8,7 @@ from pathlib import Path
 from regimen.cli.look import ACTIONS
 from regimen.cli.main import VERBS
 from regimen.cli.new import KINDS
-from regimen.config import layers, presets
+from regimen.config import lookup, presets
 from regimen.config.catalogue import ENVS
 from regimen.config.domains import load
 from regimen.config.flags import flag_of
@@ -43,7 +43,7 @@ def flags_of(verb: str) -> list[str]:
     flags = [f for cls in classes_of(verb) for f in dataclasses.fields(cls) if "positional" not in f.metadata]
     names = {flag_of(f) for f in flags if not f.name.endswith("_args")}
     if verb in ("train", "sweep"):
-        names = names.union(*map(layers.leaf_types, ALGORITHMS)) - {"env", "env_args", "curriculum", "algorithm"}
+        names = names.union(*map(lookup.leaf_types, ALGORITHMS)) - {"env", "env_args", "curriculum", "algorithm"}
     names |= {"help", *(("help-all",) if verb == "train" else ())}
     return sorted("--" + name.replace("_", "-") for name in names)
 
@@ -52,7 +52,7 @@ def values_of() -> dict[str, list[str]]:
     """Flag -> what it takes, where that is a short list."""
     out = {"--algo": sorted(ALGORITHMS), "--preset": sorted(presets.list_presets()), "--engine": ["local", "ray"]}
     for algorithm in ALGORITHMS:
-        for name, hint in layers.leaf_types(algorithm).items():
+        for name, hint in lookup.leaf_types(algorithm).items():
             inner = optional(hint)[0]
             if typing.get_origin(inner) is typing.Literal:
                 out["--" + name.replace("_", "-")] = [str(v) for v in typing.get_args(inner)]

@@ -8,12 +8,13 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from regimen.config import layers
+from regimen.config import layers, lookup
+from regimen.config.catalogue import full_name
 from regimen.config.flags import (
     Row,
     Tokens,
@@ -201,18 +202,33 @@ def tokenize(argv: list[str], others: Mapping[str, Any] | None = None) -> Tokens
         if key in only:
             return key, only[key]
         for algorithm in algorithms:  # a flag of another algorithm is refused later, by its name
-            setting = layers.resolve_key(key, algorithm)
+            setting = lookup.resolve_key(key, algorithm)
             if setting is not None:
-                return setting, layers.leaf_types(algorithm).get(setting, str)
+                return setting, lookup.leaf_types(algorithm).get(setting, str)
         return None
 
-    def hint_for(key: str, value: str | None) -> str:
-        return layers.suggest(key, algorithms[0], extra=ONLY_FLAGS, dash="--", given=value)
-
-    tokens = read_tokens(argv, find, hint_for)
+    tokens = read_tokens(argv, find)
+    if tokens.unknown:
+        raise unknown_flags(answers(tokens, (*only,)))
     if len(tokens.positionals) > 1:
         raise UsageError(f"unexpected argument '{tokens.positionals[1]}'; see `regimen train --help`")
     return tokens
+
+
+def answers(tokens: Tokens, only: Sequence[str]) -> list[tuple[str, str]]:
+    """What to say of each flag that there is not, and of those that the algorithm has not."""
+    env = (full_name(tokens.positionals[0]) if tokens.positionals else None) or ""
+    algorithm = layers.algorithm_of(env, tokens.values)
+    unknown: list[tuple[str, object]] = [*tokens.unknown]
+    for key, value in tokens.values.items():
+        if key not in only and lookup.resolve_key(key, algorithm) is None:
+            unknown.append((f"--{key.replace('_', '-')}", value))
+
+    def hint(flag: str, value: object) -> str:
+        key = lookup.normalize_key(flag.lstrip("-"))
+        return lookup.suggest(key, algorithm, extra=ONLY_FLAGS, dash="--", given=value, env=env)
+
+    return [(flag, hint(flag, value)) for flag, value in unknown]
 
 
 def build(tokens: Tokens) -> tuple[TrainConfig, TrainFlags]:
@@ -234,11 +250,11 @@ def planned(tokens: Tokens) -> tuple[many.RunsPlan, TrainFlags]:
         raise UsageError(f"the environment is named twice: '{env}' and --env {overrides['env']}")
     try:
         plan = many.plan(env, only.get("config"), overrides)
-    except layers.UnknownSettingError as error:
+    except lookup.UnknownSettingError as error:
         if not error.items.keys() <= overrides.keys():
             raise
-        answers = [(k, layers.suggest(k, error.algorithm, dash="--", given=v)) for k, v in error.items.items()]
-        raise unknown_flags([(key.replace("_", "-"), hint) for key, hint in answers]) from None
+        hints = [(k, lookup.suggest(k, error.algorithm, (), "--", v, error.env)) for k, v in error.items.items()]
+        raise unknown_flags([(f"--{key.replace('_', '-')}", hint) for key, hint in hints]) from None
     return plan, TrainFlags(**only)
 
 

@@ -1,8 +1,10 @@
 """The environments by name, Regimen's own and those of domains. Jax-free: one is imported when it is asked for."""
 
+import dataclasses
+import re
 from pathlib import Path
 
-from regimen.config.domains import EnvEntry, FileKind, domains
+from regimen.config.domains import EnvEntry, FileKind, domains, load
 from regimen.errors import nearest
 
 FILES: dict[str, FileKind] = {prefix: kind for domain in domains().values() for prefix, kind in domain.files.items()}
@@ -34,10 +36,28 @@ def full_name(env: str) -> str | None:
 
 
 def suggestion(name: str) -> str:
-    """The end of an error about an unknown environment: `; did you mean 'gym:CartPole-v1'?`. Loads Gymnasium."""
+    """The end of an error about an unknown environment whose name is like one of Gymnasium's, in any case and version:
+    `; did you mean 'gym:CartPole-v1'?`. Loads Gymnasium."""
     import gymnasium
 
-    return f"; did you mean 'gym:{name}'?" if name in gymnasium.registry else nearest(name, ENVS)
+    root = re.sub(r"-v\d+$", "", name.lower())
+    versions = [i for i, spec in gymnasium.registry.items() if i.partition("-v")[0].lower() == root]
+    same = [i for i in versions if i.lower() == name.lower()]
+    if not versions:
+        return nearest(name, ENVS)
+    return (
+        f"; did you mean 'gym:{same[0] if same else max(versions, key=lambda i: gymnasium.registry[i].version or 0)}'?"
+    )
+
+
+def fields_of(env: str) -> tuple[str, ...]:
+    """The fields of a registered native environment, which `--env.KEY` sets; of others nothing. Imports it, and jax."""
+    target = ENVS[env].target if env in ENVS else None
+    prefix, _, rest = str(target).partition(":")
+    if not isinstance(target, str) or prefix in ("gym", "gymnax", "pettingzoo", "envpool"):
+        return ()
+    made = load(FILES[prefix].target)(rest) if prefix in FILES else load(target)
+    return tuple(f.name for f in dataclasses.fields(made) if f.init) if dataclasses.is_dataclass(made) else ()
 
 
 def folder_name(env: str) -> str:

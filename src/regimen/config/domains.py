@@ -134,6 +134,8 @@ class Domain:
     policy, episodes, seed, which policy of the run) -> a `policies.leaderboard.Board`."""
     names: str | None = None
     """A file like `config/names.yaml`: what its field's people call the settings of its environments and algorithms."""
+    answers: str | None = None
+    """A file like `config/answers.yaml`: what they call environments, verbs and functions."""
     discount: tuple[str, float] | None = None
     """The field of its environments whose value must be the learner's discount (that of shaping by a potential), and
     its default."""

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
-from regimen.config.layers import normalize_key
+from regimen.config.lookup import normalize_key
+from regimen.config.names import equivalent
 from regimen.config.validation import FALSE, TRUE, field_types, optional, read_field
 from regimen.errors import UsageError, nearest
 from regimen.style import painted
 
 Args = TypeVar("Args")
+NUMBER = re.compile(r"[-+]?[0-9.][0-9._eE+-]*")
 ENV_HELP = "Set a field of a native environment or an argument of gym.make; `regimen envs NAME` lists the fields."
 
 
@@ -81,24 +83,19 @@ class Tokens:
     positionals: list[str]
     values: dict[str, Any]
     sections: dict[str, dict[str, Any]]
+    unknown: list[tuple[str, str | None]]  # flags that there are not, as written, with what follows them
 
     @property
     def env_args(self) -> dict[str, Any]:
         return self.sections["env_args"]
 
 
-def read_tokens(
-    argv: list[str],
-    find: Callable[[str], tuple[str, Any] | None],
-    hint_for: Callable[[str, str | None], str],
-    sections: Sequence[str] = (),
-) -> Tokens:
+def read_tokens(argv: list[str], find: Callable[[str], tuple[str, Any] | None], sections: Sequence[str] = ()) -> Tokens:
     """Sort `argv` into places, flags and `--env.KEY` pairs, or those of other `sections`.
 
-    `find` gives the (key, type) that a flag's name stands for, `hint_for(name, value)` ends an error about another.
+    `find` gives the (key, type) that a flag's name stands for.
     """
-    tokens = Tokens([], {}, {name: {} for name in ("env_args", *sections)})
-    unknown: list[tuple[str, str]] = []
+    tokens = Tokens([], {}, {name: {} for name in ("env_args", *sections)}, [])
     rest = list(argv)
     while rest:
         token = rest.pop(0)
@@ -108,26 +105,21 @@ def read_tokens(
         if not token.startswith("-") or token == "-":
             tokens.positionals.append(token)
             continue
-        if not token.startswith("--"):
-            raise UsageError(f"unknown flag '{token}'; flags start with two dashes")
-        name, equals, value = token[2:].partition("=")
+        name, equals, value = token.lstrip("-").partition("=")
         key = normalize_key(name)
         section, dot, inner = key.partition(".")
-        if dot and section in tokens.sections:
+        if dot and section in tokens.sections and token.startswith("--"):
             text = value if equals else _value(rest, token)
             tokens.sections[section][inner] = parse_scalar(text)
             continue
-        setting, negated = find(key), False
+        setting, negated = find(key) if token.startswith("--") else None, False
         if setting is None and (head := key.rpartition(".")) and head[2].startswith("no_"):
             setting = find(f"{head[0]}{head[1]}{head[2].removeprefix('no_')}")
             negated = True
             if setting is not None and optional(setting[1])[0] is not bool:
                 setting = None
         if setting is None:
-            following = rest[0] if rest and not rest[0].startswith("--") else None
-            unknown.append((name, hint_for(key, value if equals else following)))
-            if following is not None and not equals:
-                rest.pop(0)
+            tokens.unknown.append((token.partition("=")[0], value if equals else _following(rest)))
             continue
         key, hint = setting
         kind = optional(hint)[0]
@@ -141,27 +133,35 @@ def read_tokens(
             tokens.values[key] = rest.pop(0) if rest and rest[0].lower() in TRUE + FALSE else True
         elif typing.get_origin(kind) in (tuple, list):
             items = [_value(rest, token)]
-            while rest and re.fullmatch(r"[-+]?[0-9.][0-9._eE+-]*", rest[0]):
+            while rest and NUMBER.fullmatch(rest[0]):
                 items.append(rest.pop(0))
             tokens.values[key] = " ".join(items)
         else:
             tokens.values[key] = _value(rest, token)
-    if unknown:
-        raise unknown_flags(unknown)
     return tokens
+
+
+def _following(rest: list[str]) -> str | None:
+    """What follows a flag that there is not, taken from `rest`: a word, or all of a list of numbers."""
+    if not rest or (rest[0].startswith("-") and not NUMBER.fullmatch(rest[0])):
+        return None
+    items = [rest.pop(0)]
+    while rest and NUMBER.fullmatch(items[0]) and NUMBER.fullmatch(rest[0]):
+        items.append(rest.pop(0))
+    return " ".join(items)
 
 
 def unknown_flags(hints: list[tuple[str, str]]) -> UsageError:
     """The error about flags that do not exist: their names, and what is to be said of each."""
     if len(hints) == 1:
-        return UsageError(f"unknown flag '--{hints[0][0]}'{hints[0][1]}")
-    answers = [f"--{name}{hint.replace(';', ':', 1)}" for name, hint in hints]
+        return UsageError(f"unknown flag '{hints[0][0]}'{hints[0][1]}")
+    answers = [f"{name}{hint.replace(';', ':', 1)}" for name, hint in hints]
     return UsageError(f"unknown flags; {'; '.join(answers)}")
 
 
 def _value(rest: list[str], token: str) -> str:
     if not rest or rest[0].startswith("--"):
-        raise UsageError(f"{token} needs a value")
+        raise UsageError(f"{token} needs a value{equivalent('without a value', normalize_key(token.lstrip('-')))}")
     return rest.pop(0)
 
 
@@ -180,10 +180,9 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
     sections = {flag_of(f): n for n, f in fields.items() if typing.get_origin(hints[n]) is dict}
     flags = {flag_of(f): (n, hints[n]) for n, f in fields.items() if f not in places and n not in sections.values()}
 
-    def hint_for(key: str, value: str | None) -> str:
-        return nearest(key.replace("_", "-"), [n.replace("_", "-") for n in flags]).replace("mean '", "mean '--")
-
-    tokens = read_tokens(argv, flags.get, hint_for, tuple(sections))
+    tokens = read_tokens(argv, flags.get, tuple(sections))
+    if tokens.unknown:
+        raise unknown_flags([(flag, hint_of(flag, verb, list(flags))) for flag, _ in tokens.unknown])
     if tokens.env_args and "env_args" not in fields:
         raise UsageError(f"regimen {verb} takes no --env.{next(iter(tokens.env_args))}")
     values = dict(tokens.values)
@@ -203,6 +202,13 @@ def parse(cls: type[Args], argv: list[str], verb: str) -> Args:
         flag = name if fields[name] in places else "--" + flag_of(fields[name]).replace("_", "-")
         values[name] = read_field(cls, name, value, flag)
     return cls(**values, **{name: tokens.sections[key] for key, name in sections.items()})
+
+
+def hint_of(flag: str, verb: str, names: list[str]) -> str:
+    """The end of an error about a flag that a verb has not: what it is here, or the nearest of its flags."""
+    key = flag.lstrip("-").replace("-", "_")
+    near = nearest(key.replace("_", "-"), [name.replace("_", "-") for name in names]).replace("mean '", "mean '--")
+    return equivalent(f"regimen {verb}", key) or near
 
 
 @dataclass(frozen=True)

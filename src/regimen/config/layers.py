@@ -5,11 +5,10 @@ a few keys exclude each other, so setting one clears its rival in lower layers (
 """
 
 import dataclasses
-import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +17,15 @@ from regimen.config import names as migrating
 from regimen.config.catalogue import ENVS, FILES, OTHERS, anchored, full_name, suggestion
 from regimen.config.curriculum import PRESET
 from regimen.config.domains import domain_of, effective
+from regimen.config.lookup import ALIASES, UnknownSettingError, leaf_types, normalize_key, resolve_key, sections_of
 from regimen.config.regimen import EPISODES, resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
-from regimen.config.validation import aliases, coerce, field_types, validate
+from regimen.config.validation import coerce, field_types, validate
 from regimen.errors import ConfigError, nearest
 
 BASE = {"rollout.episodes": EPISODES, "total_episodes": 1000}  # below every preset: what `balanced` has
-ALIASES = aliases(TrainConfig)  # a section's name with a plain value among them: algo="ppo", track=False
 FALSE_TRUE = ("false", "true")
-OPEN = ("env_args.", "curriculum.")  # sections whose keys the environment decides
-
-
-class UnknownSettingError(ConfigError):
-    """Keys that name no setting of the chosen algorithm, with their values."""
-
-    def __init__(self, items: Mapping[str, object], algorithm: str, where: str = ""):
-        self.items, self.algorithm = items, algorithm
-        key, value = next(iter(items.items()))
-        if len(items) > 1:
-            text = f"settings {', '.join(map(repr, items))}{explain_section(items, algorithm)}"
-        elif isinstance(value, Mapping) and not migrating.is_mapping(key):
-            text = f"setting '{key}'{explain_section(value, algorithm)}"
-        else:
-            text = f"setting '{key}'{suggest(key, algorithm, given=value)}"
-        super().__init__(f"{where}unknown {text}")
+OPEN_SECTIONS = ("env_args", "curriculum")
 
 
 def build_config(
@@ -56,8 +40,13 @@ def build_config(
     file = presets.load_yaml(Path(config_file).expanduser(), "config file") if config_file is not None else {}
     file_where = f"config file '{config_file}': "
 
-    env = coerce(env or _peek(overrides, "env") or _peek(file, "env"), str | None, "env")
+    for layer in (overrides, file):
+        refuse_section_of_env(_peek(layer, "env"))
+    named = env or _peek(overrides, "env") or _peek(file, "env")
+    env = coerce(named, str | None, "env")
     if not env:
+        for layer, place in ((file, file_where), (overrides, "")):  # it may be named as elsewhere
+            flatten(layer, check_algorithm(algo or _peek_algorithm(layer) or "ppo"), place)
         raise ConfigError("no environment named; see `regimen envs`")
     env, of_dataset = dataset_env(env, _peek(overrides, "data"))
     check_env_name(env)
@@ -79,7 +68,7 @@ def build_config(
     if source is not None:
         flat = merge(flat, preset_layer(source, algorithm, device, env), f"preset '{source.name}': ")
     flat = merge(flat, of_dataset)
-    of_file, of_flags = flatten(file, algorithm, file_where), flatten(overrides, algorithm)
+    of_file, of_flags = flatten(file, algorithm, file_where, env), flatten(overrides, algorithm, "", env)
     flat = effective_layer(env, flat, of_file | of_flags)
     flat = merge(merge(flat, of_file, file_where), of_flags)
     flat |= {"env": env, "algorithm": algorithm}
@@ -88,6 +77,28 @@ def build_config(
     config = share_discount(validate(_build(TrainConfig, flat, algorithm)))
     resolve(config, native=True)
     return config
+
+
+def algorithm_of(env: str, settings: Mapping[str, object]) -> str:
+    """The algorithm that a command line means, as far as it can be told without its unknown flags."""
+    file, preset = settings.get("config"), settings.get("preset")
+    for layer in (settings, presets.load_yaml(Path(str(file)).expanduser(), "config file") if file else {}):
+        name = _peek_algorithm(layer)
+        if name is not None and name.lower() in ALGORITHMS:
+            return name.lower()
+    of_preset = presets.load_preset(str(preset), env, "ppo").settings if preset and env else {}
+    return _peek_algorithm(of_preset) or "ppo"
+
+
+def refuse_section_of_env(named: object) -> None:
+    """Refuse a section `env` and say how its name and arguments are written."""
+    if not isinstance(named, Mapping):
+        return
+    names = [key for key in named if (name := migrating.name_of(f"env.{key}")) and "env" in name.ours]
+    arguments = {key: value for key, value in named.items() if key not in names}
+    name = migrating.environment(str(named[names[0]])) if names else "NAME"
+    args = migrating.written("env_args", migrating.plain(migrating.arguments(arguments)))
+    raise ConfigError(f"env: the name of an environment; write env: {name}" + (f" and {args}" if arguments else ""))
 
 
 def effective_layer(env: str, flat: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,125 +163,10 @@ def from_preset(preset: presets.Preset, device: str = "cpu") -> TrainConfig:
     return validate(_build(TrainConfig, flat, algorithm))
 
 
-def leaf_types(algorithm: str) -> dict[str, Any]:
-    """Dotted key -> type of every setting with this algorithm."""
-
-    def collect(cls: type, prefix: str) -> dict[str, Any]:
-        out = {}
-        for name, hint in field_types(cls).items():
-            hint = ALGORITHMS[algorithm].config if prefix + name == "algo" else hint
-            if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-                out |= collect(hint, f"{prefix}{name}.")
-            else:
-                out[prefix + name] = hint
-        return out
-
-    return collect(TrainConfig, "")
-
-
-def usable(algorithm: str) -> set[str]:
-    """The settings that the algorithm has a use for: one with a replay of steps collects no whole episodes."""
-    leaves = set(leaf_types(algorithm))
-    return leaves - {"rollout.episodes"} if "algo.buffer_size" in leaves else leaves
-
-
-def normalize_key(key: object) -> str:
-    """`algo__lr`, `stop.target-return` and `env.length` as dotted keys; env arguments live under `env_args`."""
-    text = str(key).strip()
-    for prefix in ("env_args.", "env_args__", "env-args.", "env.", "env__"):
-        if text.startswith(prefix):
-            return "env_args." + text.removeprefix(prefix).replace("-", "_")
-    return text.replace("-", "_").replace("__", ".")
-
-
-def resolve_key(key: str, algorithm: str) -> str | None:
-    """The setting a key names: itself, an alias, or the one setting with that last part; None when there is none."""
-    leaves = leaf_types(algorithm)
-    if key in leaves or key.startswith(OPEN):
-        return key
-    if key in ALIASES:
-        return ALIASES[key]
-    matches = [leaf for leaf in leaves if leaf.rsplit(".", 1)[-1] == key] if "." not in key else []
-    if len(matches) > 1:
-        raise ConfigError(f"'{key}' is ambiguous; write one of: {', '.join(matches)}")
-    return matches[0] if matches else None
-
-
-def suggest(key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "", given: object = None) -> str:
-    """`; here it is algo.lr: 0.1` for a name of other trainers and a value, or what the algorithm says of a name that
-    others use; else who has a setting of that name, or the nearest one: `; did you mean 'algo.lr'?`."""
-    explain = getattr(ALGORITHMS[algorithm].config, "unknown", None)
-    if explain is not None and (text := explain(key.rsplit(".", 1)[-1])) is not None:
-        return f"; {text}"
-    leaves = {name: usable(name) for name in ALGORITHMS}
-    if (answer := migrating.answer(key, algorithm, leaves, dash, given)) is not None:
-        return answer
-    others = [name for name in ALGORITHMS if resolve_key(key, name) is not None]
-    if others:
-        return f"; {algorithm} has none: it is a setting of --algo {' or '.join(others)}"
-    candidates = (*leaf_types(algorithm), *ALIASES, *extra)
-
-    def closeness(name: str) -> float:
-        tail = difflib.SequenceMatcher(None, key.rsplit(".", 1)[-1], name.rsplit(".", 1)[-1]).ratio()
-        return max(difflib.SequenceMatcher(None, key, name).ratio(), 0.95 * tail)
-
-    best = max(candidates, key=closeness)
-    if closeness(best) < 0.6:
-        return "; `regimen train --help-all` lists them"
-    name_of_best = best.replace("_", "-") if dash else best
-    return f"; did you mean '{dash}{name_of_best}'?"
-
-
-def explain_section(items: Mapping[str, object], algorithm: str) -> str:
-    """The end of an error about keys and sections of another trainer: what to write instead, where all of it means the
-    same here; else an answer to each key."""
-    same: dict[str, object] = {}
-    answers: list[str] = []
-    if not translate(items, algorithm, "", same, answers):
-        return f", whose keys are: {'; '.join(answers)}"
-    nested: dict[str, dict[str, str]] = {}
-    for setting, value in same.items():
-        head, _, tail = setting.rpartition(".")
-        nested.setdefault(head, {})[tail] = f"{tail}: {migrating.plain(value)}"
-    parts = list(nested.pop("", {}).values())
-    parts += [f"{head}: {{{', '.join(texts.values())}}}" for head, texts in nested.items()]
-    return f"; all of it in the words of this one: {{{', '.join(parts)}}}"
-
-
-def translate(
-    items: Mapping[str, object], algorithm: str, prefix: str, same: dict[str, object], answers: list[str]
-) -> bool:
-    """Read the keys of another trainer: settings that mean the same go into `same`, an answer to each key into
-    `answers`. Returns whether all of it means the same here."""
-    leaves = {name: usable(name) for name in ALGORITHMS}
-    complete = True
-    for raw, value in items.items():
-        key = normalize_key(raw)
-        if isinstance(value, Mapping) and key not in ALIASES and not migrating.is_mapping(key):
-            complete &= translate(value, algorithm, f"{prefix}{raw}.", same, answers)
-            continue
-        try:
-            setting, name = resolve_key(key, algorithm), migrating.name_of(key)
-        except ConfigError as error:  # several settings end so
-            answers.append(f"{prefix}{error}")
-            complete = False
-            continue
-        text = value
-        if setting is None and name is not None and (setting := migrating.setting_of(name, leaves[algorithm])):
-            text = migrating.environment(name.value(setting, value)) if setting == "env" else name.value(setting, value)
-        if setting is not None and text is not None and setting not in same:
-            same[setting] = text
-            answers.append(f"{prefix}{raw}: here it is {setting}: {migrating.plain(text)}")
-        else:
-            answers.append(f"{prefix}{raw}{suggest(key, algorithm, given=value).replace(';', ':', 1)}")
-            complete = False
-    return complete
-
-
-def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dict[str, Any]:
-    """A layer as dotted keys with values of the right type. `where` starts every error message."""
-    leaves = leaf_types(algorithm)
-    sections = {leaf.rpartition(".")[0] for leaf in leaves} - {""}
+def flatten(layer: Mapping[str, object], algorithm: str, where: str = "", env: str = "") -> dict[str, Any]:
+    """A layer as dotted keys with values of the right type. `where` starts every error message; `env` is the
+    environment, of whose arguments an error may speak."""
+    leaves, sections = leaf_types(algorithm), sections_of(algorithm)
     flat: dict[str, Any] = {}
     unknown: dict[str, object] = {}
 
@@ -289,6 +185,7 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
     def expand(items: Mapping[str, object], prefix: str) -> None:
         for raw, value in items.items():
             key = normalize_key(prefix + str(raw))
+            key = key.lower() if key.lower() in (*sections, *OPEN_SECTIONS) else key
             if dataclasses.is_dataclass(value) and not isinstance(value, type):
                 value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
             if key == "env_args":
@@ -305,6 +202,8 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
                 put(switch if switch in leaves and str(value).lower() in FALSE_TRUE else ALIASES[key], value)
             elif key in sections and value is None:  # an empty section of a YAML file
                 continue
+            elif key == "algorithm" and isinstance(value, Mapping):  # a section of another trainer
+                unknown[key] = value
             elif key in sections:
                 names = ", ".join(n.removeprefix(key + ".") for n in leaves if n.startswith(key + "."))
                 raise ConfigError(f"{where}{key}: '{value}' is not a section; it holds {names}")
@@ -320,17 +219,18 @@ def flatten(layer: Mapping[str, object], algorithm: str, where: str = "") -> dic
 
     expand(layer, "")
     if unknown:
-        raise UnknownSettingError(unknown, algorithm, where)
+        raise UnknownSettingError(unknown, algorithm, where, env)
     return flat
 
 
 def _peek(layer: Mapping[str, object], name: str) -> Any:
-    return next((v for k, v in layer.items() if normalize_key(k) == name), None)
+    return next((v for k, v in layer.items() if normalize_key(k).lower() == name), None)
 
 
 def _peek_algorithm(layer: Mapping[str, object]) -> str | None:
     """The algorithm a layer names: `algorithm: ppo`, `algo: ppo`, or a hyper-parameter object `algo=PPOConfig(...)`."""
     name, algo = _peek(layer, "algorithm"), _peek(layer, "algo")
+    name = None if isinstance(name, Mapping) else name  # a section of another trainer, which `flatten` answers
     if name is None and dataclasses.is_dataclass(algo) and not isinstance(algo, type):
         name = next((n for n, entry in ALGORITHMS.items() if entry.config is type(algo)), None)
         if name is None:
@@ -357,7 +257,8 @@ def is_complete(layer: Mapping[str, object], algorithm: str | None) -> bool:
 def check_algorithm(name: str) -> str:
     """The algorithm's name; `PPO` is `ppo`."""
     if name.lower() not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm '{name}'{nearest(name.lower(), ALGORITHMS)}")
+        hint = migrating.equivalent("algorithm", name.lower()) or nearest(name.lower(), ALGORITHMS)
+        raise ConfigError(f"unknown algorithm '{name}'{hint}")
     return name.lower()
 
 
@@ -375,7 +276,8 @@ def dataset_env(env: str, data: object) -> tuple[str, Mapping[str, object]]:
 def check_env_name(env: str) -> None:
     """Refuse an unknown registered name; ids with a colon (`gym:ID`, `module:factory`) are checked when made."""
     if ":" not in env and full_name(env) is None:
-        hint = suggestion(env) if re.search(r"-v\d+$", env) else nearest(env, ENVS)  # the former loads Gymnasium
+        elsewhere = migrating.equivalent("environment", env.lower())
+        hint = elsewhere or (suggestion(env) if re.search(r"-[vV]\d+$", env) else nearest(env, ENVS))
         if os.path.isdir(env):
             hint = ": a folder, but no Minari dataset (data/metadata.json is missing)"
         elif os.path.isfile(env):

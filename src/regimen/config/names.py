@@ -1,5 +1,5 @@
-"""Names that people know from other trainers, and ours. One table, `names.yaml`, and those of domains: it answers
-unknown settings and makes the tables of docs/coming_from. Jax-free."""
+"""Names that people know from other trainers, and ours. Two tables, `names.yaml` of settings and `answers.yaml` of all
+else, and those of domains: they answer what is unknown here and make the tables of docs/coming_from. Jax-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regimen.config.catalogue import full_name
 from regimen.config.domains import domains
 from regimen.config.presets import load_yaml
 
-PYTHON = "python_names.yaml"  # classes and methods, beside names.yaml
+ANSWERS = "answers.yaml"  # classes, methods, verbs, algorithms, environments, beside names.yaml
 TRUE, FALSE = ("true", "yes", "on", "1", ""), ("false", "no", "off", "0")
 SHORT = {("track.enabled", "false"): "--no-track", ("track.enabled", "true"): "--track.enabled"}
 
@@ -33,11 +33,17 @@ class Name:
     means something else."""
     command: str = ""
     """What to run instead of setting something."""
+    never: str = ""
+    """A value of theirs that is none of a setting."""
 
     def value(self, setting: str, given: Any) -> str | None:
         """A value of theirs as one of a setting; None where it cannot be told."""
         write = self.writes[setting]
+        if isinstance(given, Mapping) and setting == "env_args":
+            return plain(arguments(given))
         if not isinstance(given, (str, int, float, list, tuple)) and given is not None:
+            return None
+        if self.never and str(given) == self.never:
             return None
         if isinstance(write, Mapping):
             word = "" if given is None else str(given).lower()
@@ -50,8 +56,16 @@ class Name:
         return None if given is None else template.format(plain(given))
 
 
+def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of an environment under the names that they have here."""
+    ours = {key: [s for s in name.ours if "." in s] if (name := name_of(key)) else [] for key in given}
+    return {ours[key][0].removeprefix("env_args.") if ours[key] else key: value for key, value in given.items()}
+
+
 def plain(value: Any) -> str:
     """A value as YAML and flags write it."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{k}: {plain(v)}' for k, v in value.items())}}}"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "none"}[value]
     if isinstance(value, (list, tuple)):
@@ -86,12 +100,21 @@ def read_row(other: str, row: Mapping[str, Any]) -> Name:
     settings = ours if isinstance(ours, Mapping) else dict.fromkeys([ours] if isinstance(ours, str) else ours, note)
     trainers = (trainers,) if isinstance(trainers, str) else tuple(trainers)
     writes = dict.fromkeys(settings, row.get("write", "{}"))
-    return Name(other, settings, trainers, note, writes, row.get("command", ""))
+    return Name(other, settings, trainers, note, writes, row.get("command", ""), str(row.get("never", "")))
 
 
 def name_of(key: str) -> Name | None:
-    """What a key of another trainer is here; with or without a section, dashes or underscores."""
-    return names().get(key.rsplit(".", 1)[-1].replace("-", "_").lower())
+    """What a key of another trainer is here; with or without a section, dashes or underscores. `eval.frequency` is
+    `eval_frequency`, and `no_cuda` the contrary of `cuda`."""
+    parts = key.replace("-", "_").lower().split(".")
+    for word in ("_".join(parts[-2:]), parts[-1]):
+        if word in names():
+            return names()[word]
+        switch = names().get(word.removeprefix("no_"))
+        if switch is not None and any(isinstance(write, Mapping) for write in switch.writes.values()):
+            contrary = {s: {True: w[False], False: w[True]} for s, w in switch.writes.items() if isinstance(w, Mapping)}
+            return replace(switch, other=word, ours=dict.fromkeys(switch.ours, ""), writes={**switch.writes, **contrary})
+    return None
 
 
 def is_mapping(key: str) -> bool:
@@ -100,10 +123,10 @@ def is_mapping(key: str) -> bool:
     return name is not None and "env_args" in name.ours
 
 
-def setting_of(name: Name, settings: Iterable[str]) -> str | None:
+def setting_of(name: Name | None, settings: Iterable[str]) -> str | None:
     """The setting that a name means, among those there are; arguments of environments are always there."""
     has = set(settings)
-    return next((s for s in name.ours if s in has or s.startswith("env_args")), None)
+    return None if name is None else next((s for s in name.ours if s in has or s.startswith("env_args")), None)
 
 
 def answer(
@@ -136,7 +159,7 @@ def written(setting: str, value: str | None, dash: str = "") -> str:
         name = value.lower() if value is not None else None
         return (f"--algo {name or 'NAME'}") if dash else f"algo: {name}" if name else "algo"
     if setting == "env_args":
-        return "--env.KEY VALUE" if dash else "env_args: {KEY: VALUE}"
+        return "--env.KEY VALUE" if dash else f"env_args: {value or '{KEY: VALUE}'}"
     if not dash:
         return f"{setting}: {value}" if value is not None else setting
     flag = "--" + setting.replace("env_args.", "env.").replace("_", "-")
@@ -147,22 +170,29 @@ def environment(value: str | None) -> str | None:
     """An environment's id as another trainer writes it, as it is here."""
     if value is None or ":" in value:
         return value
-    return full_name(value) or (f"gym:{value}" if re.search(r"-v\d+$", value) else value)
+    elsewhere = load_answers().get("environment", {}).get(value.lower(), "")
+    return full_name(value) or elsewhere.strip("`") or (f"gym:{value}" if re.search(r"-v\d+$", value) else value)
 
 
-# --- classes and methods ---------------------------------------------------------------------------------------------
+# --- classes, methods, verbs, algorithms and environments ------------------------------------------------------------
 
 
-def of_python(owner: str, name: str) -> str:
-    """The end of an AttributeError: `; here it is policy.act(obs)` for what other trainers have; else nothing."""
-    rows = load_python()
-    told = rows.get(owner, {}).get(name)
-    return f"; here it is {told}" if told else ""
+def equivalent(owner: str, name: str) -> str:
+    """The end of an error: `; here it is policy.act(obs)` for what other trainers have; else nothing. The owner is a
+    class, `regimen` for the package, `verb`, `regimen VERB` for its flags, `algorithm` or `environment`."""
+    answer = load_answers().get(owner, {}).get(name)
+    return f"; here it is {answer}" if answer else ""
 
 
 @cache
-def load_python() -> dict[str, dict[str, str]]:
-    return load_yaml(Path(__file__).with_name(PYTHON), "names of other trainers")
+def load_answers() -> dict[str, dict[str, str]]:
+    """What `answers.yaml` and those of domains say, by owner and name."""
+    files = [Path(__file__).with_name(ANSWERS), *(Path(d.answers) for d in domains().values() if d.answers)]
+    table: dict[str, dict[str, str]] = {}
+    for file in files:
+        for owner, rows in load_yaml(file, "names of other trainers").items():
+            table.setdefault(owner, {}).update(rows)
+    return table
 
 
 class Answering:
@@ -172,8 +202,20 @@ class Answering:
 
         def __getattr__(self, name: str) -> Any:
             owners = () if name.startswith("_") else type(self).__mro__
-            hint = next(filter(None, (of_python(owner.__name__, name) for owner in owners)), "")
+            hint = next(filter(None, (equivalent(owner.__name__, name) for owner in owners)), "")
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")
+
+
+class Absent:
+    """An attribute that a class has not, nor its instances, and that others call it for: `PPO.load(path)`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner = owner.__name__
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        hint = equivalent(self.owner, self.name)
+        raise AttributeError(f"type object '{owner.__name__}' has no attribute '{self.name}'{hint}")
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

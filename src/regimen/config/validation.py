@@ -62,6 +62,9 @@ def _number(value: object) -> float | int:
     return value
 
 
+SYNONYMS = {"cuda": "gpu", "mps": "auto", "swish": "silu", "lstm": "gru"}  # words of others -> a choice of ours
+
+
 def _coerce(value: object, hint: Any) -> Any:
     """`value` as the type `hint`; ValueError when it is none."""
     if dataclasses.is_dataclass(hint) or hint is Any:
@@ -90,7 +93,7 @@ def _coerce(value: object, hint: Any) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         for choice in args:
-            if value == choice or (isinstance(value, str) and value.replace("-", "_") == str(choice)):
+            if value == choice or (isinstance(value, str) and value.replace("-", "_").lower() == str(choice).lower()):
                 return choice
         raise ValueError
     if origin in (tuple, list):
@@ -135,7 +138,9 @@ def coerce(value: Any, hint: Any, where: str = "value") -> Any:
         return _coerce(value, inner)
     except (ValueError, OverflowError, TypeError, ConfigError):
         text = repr(value) if isinstance(value, str) else "none" if value is None else str(value)
-        hint_text = nearest(str(value), typing.get_args(inner)) if typing.get_origin(inner) is Literal else ""
+        choices = typing.get_args(inner) if typing.get_origin(inner) is Literal else ()
+        same = SYNONYMS.get(str(value).lower().partition(":")[0])
+        hint_text = f"; here it is {same}" if same in choices else nearest(str(value), choices) if choices else ""
         raise ConfigError(f"{where}: {text} is not {type_name(hint)}{hint_text.split('; choose')[0]}") from None
 
 

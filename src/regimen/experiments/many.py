@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from regimen.config import datasets, layers
+from regimen.config import datasets, layers, lookup
 from regimen.config.catalogue import ENVS, folder_name
 from regimen.config.schema import TrainConfig
 from regimen.engines.signals import INTERRUPTED, code_of
@@ -99,13 +99,13 @@ def plan(env: str | None, config_file: str | None = None, overrides: Mapping[str
 
 def is_argument(key: str) -> bool:
     """Whether a setting is an argument of the environment."""
-    return layers.normalize_key(key).partition(".")[0] == "env_args"
+    return lookup.normalize_key(key).partition(".")[0] == "env_args"
 
 
 def applies(key: str, algorithm: str | None) -> bool:
     """A hyper-parameter goes to the algorithms that have it; one that none has is refused by the first."""
-    key = layers.normalize_key(key)
-    users = [a for a in ALGORITHMS if layers.resolve_key(key, a) is not None] if key.startswith("algo.") else []
+    key = lookup.normalize_key(key)
+    users = [a for a in ALGORITHMS if lookup.resolve_key(key, a) is not None] if key.startswith("algo.") else []
     return not users or algorithm in users
 
 
@@ -113,7 +113,7 @@ def build(env: str | None, config_file: str | None, overrides: dict[str, object]
     """Build one configuration; an error says which run it is of."""
     try:
         return layers.build_config(env, config_file=config_file, overrides=overrides)
-    except layers.UnknownSettingError:
+    except lookup.UnknownSettingError:
         raise
     except ConfigError as error:
         raise ConfigError(f"{env} with {algorithm}: {error}" if algorithm else f"{env}: {error}") from error

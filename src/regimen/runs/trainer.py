@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +35,37 @@ from regimen.sources.trajectory_buffer import TrajectoryBuffer
 from regimen.types import PyTree, Spec, State
 from regimen.words import Figures
 
+AlgoLike = str | Algorithm | type[Algorithm] | Mapping[str, Any] | None
+
 
 class Trainer(Answering):
     """A training run as an object: `Trainer(env="cartpole", algo=PPO(lr=1e-3), total_steps=50_000).train()`.
 
     Args:
         env: a name, or a Gymnasium or native environment (instance, class or factory).
-        algo: a name, or an algorithm with its settings.
+        algo: a name, an algorithm with its settings (`PPO(lr=1e-3)`) or its settings alone (`{"lr": 1e-3}`). Left out,
+            it is the algorithm of `preset`, and otherwise PPO.
         quiet: whether nothing is printed; False shows progress.
         **overrides: any setting of `regimen train`, by its dotted name or by its last part where that is enough.
     """
 
     def __init__(
-        self, env: registry.EnvLike = "cartpole", algo: str | Algorithm = "ppo", *, quiet: bool = True, **overrides: Any
+        self,
+        env: registry.EnvLike = "cartpole",
+        algo: AlgoLike = None,
+        *,
+        quiet: bool = True,
+        **overrides: Any,
     ):
-        if not isinstance(algo, str):
+        if isinstance(env, Algorithm):
+            raise ConfigError(
+                f"the environment comes first: regimen.Trainer('cartpole', algo=regimen.{type(env).__name__}())"
+            )
+        if isinstance(algo, Mapping):
+            algo, overrides = None, {"algo": algo} | overrides
+        if inspect.isclass(algo) and issubclass(algo, Algorithm):
+            algo = algo()
+        if not isinstance(algo, str | None):
             algo, settings = settings_of(algo)
             overrides = layers.flatten(settings, algo) | layers.flatten(overrides, algo)
         self.handle: registry.EnvHandle | None = None
@@ -71,6 +87,10 @@ class Trainer(Answering):
         Args:
             callback: called with a dictionary after every update; returning True stops the run.
         """
+        if callback is not None and not callable(callback):
+            raise ConfigError(
+                f"train: {callback!r} is no function; a budget is set before: Trainer(total_steps=100_000)"
+            )
         command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
         self.result = train(self.config, command, callback, self.console, self.handle)
         self._policy = None

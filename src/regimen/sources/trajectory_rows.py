@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from regimen.config.names import Answering, of_python
+from regimen.config.names import Answering, equivalent
 from regimen.errors import ConfigError
 
 PyTree = Any  # nested dicts and tuples of arrays; a list is an array
@@ -45,7 +45,7 @@ class MinibatchRows(Answering):
 
     def __getitem__(self, name: str) -> PyTree:
         if name not in self.keys():
-            told = of_python("MinibatchRows", name) if isinstance(name, str) else ""
+            told = equivalent("MinibatchRows", name) if isinstance(name, str) else ""
             raise KeyError(f"{name!r}{told or '; a column is one of ' + ', '.join(self.keys())}")
         return getattr(self, name)
 

@@ -48,6 +48,7 @@ DOMAIN = Domain(
     },
     presets=f"{__path__[0]}/presets",
     names=f"{__path__[0]}/names.yaml",
+    answers=f"{__path__[0]}/answers.yaml",
     discount=("gamma", 0.995),
     moot={("reward", "compat"): ONLY_CLEAN},
     tables="regimen.domains.airspace.views:draw_table",

@@ -54,6 +54,7 @@ DOMAIN = Domain(
     },
     presets=f"{__path__[0]}/presets",
     names=f"{__path__[0]}/names.yaml",
+    answers=f"{__path__[0]}/answers.yaml",
     hint="regimen solve WORLD --plots draws power over the map; the chart of human power is among the curves.",
     verbs={
         "solve": Verb(

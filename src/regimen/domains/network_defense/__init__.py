@@ -4,6 +4,7 @@ from regimen.config.domains import Domain, EnvEntry, ExportForm, Study, Verb
 
 DOMAIN = Domain(
     name="network_defense",
+    answers=f"{__path__[0]}/answers.yaml",
     description="hosts that are defended against an intruder",
     environments={
         "network_defense": EnvEntry(

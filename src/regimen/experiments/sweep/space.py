@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from regimen.config import layers, trust
+from regimen.config import layers, lookup, trust
 from regimen.config.flags import parse_scalar
 from regimen.config.regimen import resolve
 from regimen.config.schema import ALGORITHMS, TrainConfig
@@ -147,7 +147,7 @@ class SweepPlan:
             if self.horizon is None or config.common.horizon is not None:
                 return config
             return config.replace(algo=dataclasses.replace(config.algo, horizon=self.horizon))
-        except layers.UnknownSettingError:
+        except lookup.UnknownSettingError:
             raise
         except ConfigError as error:
             raise ConfigError(f"{error} (trial with {trial})") from error
@@ -292,11 +292,11 @@ def read_pairs(texts: Sequence[str], flag: str, algorithm: str) -> dict[str, str
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise ConfigError(f"{flag}: '{text}' is not KEY=VALUES")
-        key = layers.normalize_key(name)
+        key = lookup.normalize_key(name)
         algorithms = [a for a in (algorithm, *ALGORITHMS) if a in ALGORITHMS]
-        setting = next((k for a in algorithms if (k := layers.resolve_key(key, a)) is not None), None)
+        setting = next((k for a in algorithms if (k := lookup.resolve_key(key, a)) is not None), None)
         if setting is None:
-            raise layers.UnknownSettingError({key: None}, algorithms[0], f"{flag}: ")
+            raise lookup.UnknownSettingError({key: None}, algorithms[0], f"{flag}: ")
         if setting in ("seed", "seeds", "out", "env", "preset"):
             raise ConfigError(f"{flag} {setting}: not a setting to sweep over; seeds are given by --seeds")
         if setting in out:
