@@ -42,6 +42,7 @@ SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it shor
     "empowerment_speed.py": {"--steps": "1536", "--rounds": "1"},
     "lag.py": {"--seeds": "1", "--steps": "500", "--lags": "1"},
     "host_processes.py": {"--rounds": "1", "--seconds": "0.2"},
+    "known_races.py": {"--seeds": "2", "--lucks": "1", "--budget": "2500"},
     "learning.py": {"--seeds": "1", "--total-steps": "500"},
     "network_defense.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
     "network_defense_calibration.py": {"--episodes": "2"},
