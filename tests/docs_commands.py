@@ -52,9 +52,9 @@ SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it shor
     "startup.py": {"--repeats": "1"},
     "surprises.py": {"--rounds": "1", "--seeds": "1", "--steps": "800"},
     "shared_search.py": {
-        **{"--orders": "classes", "--starts": "2", "--start": "25", "--reference-episodes": "25", "--unit": "25"},
-        **{"--truth-episodes": "4", "--budget": "500", "--warm-up": "25", "--check-every": "25", "--seeds": "2"},
-        **{"--check-episodes": "2", "--eval-episodes": "45", "--gate": "0.01"},
+        **{"--orders": "classes", "--starts": "2", "--references": "2", "--start": "25", "--unit": "25"},
+        **{"--reference-episodes": "25", "--truth-episodes": "4", "--budget": "500", "--warm-up": "25"},
+        **{"--check-every": "25", "--seeds": "2", "--check-episodes": "2", "--eval-episodes": "45", "--gate": "0.01"},
     },
     "workflow_search.py": {
         **{"--episodes": "100", "--truth-episodes": "8", "--eval-episodes": "4", "--budget": "120", "--seeds": "1"},

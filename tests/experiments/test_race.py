@@ -317,6 +317,17 @@ def test_who_is_dropped_has_an_upper_bound_below_the_best_s_lower_bound():
     assert list(Ranking(values, margins, 0.0, 1.0).hopeless(1.0)) == [3, 0]
 
 
+def test_who_may_miss_the_gate_drops_nobody():
+    """The best in value is ahead of the second by more than all bounds, and passes with probability 0.84."""
+    values = Posterior(np.array([9.0, 1.0, 0.0]), 0.01 * np.eye(3))
+    rates = np.array([0.1, 1.0, 1.0])
+    unsure, sure = (Ranking(values, Posterior(rates, error**2 * np.eye(3)), 0.0, 1.0) for error in (0.1, 0.01))
+    assert list(unsure.hopeless(2.0)) == [2]  # by the second, which is sure to pass
+    assert list(sure.hopeless(2.0)) == [1, 2]
+    nobody = Ranking(values, Posterior(rates - 0.9, np.eye(3)), 0.0, 1.0)
+    assert not nobody.hopeless(2.0)
+
+
 def test_how_many_policies_would_tell():
     """Luck of 3 against merits of 2: nine policies leave a luck of 1, whose square is a quarter of that of 2."""
     ranking = Ranking(Posterior(np.zeros(2), np.eye(2)), None, 3.0, 2.0)

@@ -49,16 +49,21 @@ class Ranking:
             return None
         return int(np.where(likely, self.values.mean - kappa * self.values.std, -np.inf).argmax())
 
+    def lower(self, kappa: float) -> float:
+        """The highest lower bound of the value among those that pass by the lower bound of their rate: who may yet miss
+        the gate takes nobody's place."""
+        bounds = self.values.mean - kappa * self.values.std
+        if self.margins is not None:
+            bounds = bounds[self.margins.mean - kappa * self.margins.std >= 0]
+        return float(bounds.max(initial=-np.inf))
+
     def hopeless(self, kappa: float, value: str = "value", rate: str = "rate") -> dict[int, str]:
         """The candidates that cannot be the best, and why."""
         out: dict[int, str] = {}
-        upper = self.values.mean + kappa * self.values.std
-        best = self.leader(kappa)
-        if best is not None:
-            lower = float(self.values.mean[best] - kappa * self.values.std[best])
-            for c in np.flatnonzero(upper < lower):
-                out[int(c)] = f"its upper bound of {value} is {lower - upper[c]:.2g} below the best's lower bound"
-        if self.margins is not None and best is not None:
+        upper, lower = self.values.mean + kappa * self.values.std, self.lower(kappa)
+        for c in np.flatnonzero(upper < lower):
+            out[int(c)] = f"its upper bound of {value} is {lower - upper[c]:.2g} below the best's lower bound"
+        if self.margins is not None and self.leader(kappa) is not None:
             for c in np.flatnonzero(self.margins.mean + kappa * self.margins.std < 0):
                 out.setdefault(int(c), f"the upper bound of its {rate} is below the gate")
         return out
