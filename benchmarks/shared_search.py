@@ -2,15 +2,15 @@
 
     python benchmarks/shared_search.py --out searches/shared
 
-Network defence against one red agent, all 120 orders, the repaired definition. `--starts` policies, each with its own
-luck, are trained on all orders (`--start` episodes each; the same for everybody and not counted). Then
+Network defence against one red agent, all 120 orders, the repaired definition. `--references` and `--starts` policies,
+each with its own luck, are trained on all orders (`--start` episodes each; the same for all and not counted). Then
 
-1. the truth: every start goes on (`--reference-episodes`) on all orders, and every order is played by each policy on
-   common episodes. Orders that ask for the same repairs are one task, so their mean counts. An order passes the gate if
-   that mean of the rates does.
+1. the truth: every reference goes on (`--reference-episodes`) on all orders, and every order is played by each of them
+   on common episodes. Orders that ask for the same repairs are one task, so their mean counts. An order passes the gate
+   if that mean of the rates does.
 2. the searches: over seeds the race, a round robin (all orders alike to the end) and random allotments, each with the
    same number of policies and of episodes, training included, begin from starts drawn by the seed and recommend an
-   order.
+   order. No start is a reference: the luck of a search is not in the truth that judges it.
 
 A recommendation is scored by the truth (regret; within 2% of the best; the regret of the worst order that passes where
 none or one that does not pass is recommended) and by what its policy delivers on 2,000 episodes of its own. A line of
@@ -35,7 +35,7 @@ METHODS = ("race", "round_robin", "random")
 
 
 def make_trial(args: Any, starts: Any = ()) -> Any:
-    """A trial whose policies begin from `starts`, drawn by the seed."""
+    """A trial whose policies begin from `starts`, drawn by the seed; the first of them are those of the truth."""
     from regimen.domains.network_defense.search import workflows
     from regimen.domains.network_defense.trials import DefenceTrial, make_config
     from regimen.engines import device
@@ -43,8 +43,8 @@ def make_trial(args: Any, starts: Any = ()) -> Any:
     class Begun(DefenceTrial):
         def share(self, candidates: Any, arrays: Any, number: int) -> None:
             if arrays is None and starts:
-                drawn = np.random.default_rng([self.seed, 3]).permutation(len(starts))
-                own = number - REFERENCE if number >= REFERENCE else drawn[(number - 1) % len(starts)]
+                drawn = args.references + np.random.default_rng([self.seed, 3]).permutation(args.starts)
+                own = number - REFERENCE if number >= REFERENCE else drawn[(number - 1) % args.starts]
                 arrays = starts[own]
             super().share(candidates, arrays, number)
 
@@ -59,7 +59,7 @@ def begin(args: Any) -> list[Any]:
     from safetensors.numpy import load_file, save_file
 
     out = []
-    for number in range(args.starts):
+    for number in range(args.references + args.starts):
         file = Path(args.out) / f"start-{args.start}-{number}.safetensors"
         if not file.exists():
             space, trial = make_trial(args)
@@ -82,7 +82,7 @@ def truth(args: Any, starts: Any) -> dict[str, Any]:
         return json.loads(file.read_text())
     space, trial = make_trial(args, starts)
     tables = []
-    for reference in range(len(starts)):
+    for reference in range(args.references):
         trial.share(range(len(space)), None, REFERENCE + reference)
         done = 0
         while done < args.reference_episodes:
@@ -203,7 +203,8 @@ def main() -> None:
     parser.add_argument("--weight", type=float, default=150.0, help="of the alignment reward")
     parser.add_argument("--gate", type=float, default=0.9)
     parser.add_argument("--unit", type=int, default=100, help="episodes per update")
-    parser.add_argument("--starts", type=int, default=8, help="policies that everything begins from")
+    parser.add_argument("--starts", type=int, default=8, help="policies that searches begin from")
+    parser.add_argument("--references", type=int, default=8, help="other policies, whose mean is the truth")
     parser.add_argument("--start", type=int, default=15_000, help="episodes of training of each, on all orders")
     parser.add_argument("--reference-episodes", type=int, default=2000, help="further training of each for the truth")
     parser.add_argument("--truth-episodes", type=int, default=100, help="of every order and reference")
@@ -227,6 +228,8 @@ def main() -> None:
         ]
         tables(lines, Truth(json.loads((Path(args.out) / "truth.json").read_text()), args.gate))
         return
+    if args.starts < args.policies:
+        parser.error(f"--starts: {args.starts} are fewer than the --policies of one search ({args.policies})")
     starts = begin(args)
     told = Truth(truth(args, starts), args.gate)
     print(told.words, flush=True)

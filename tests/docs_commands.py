@@ -42,6 +42,7 @@ SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it shor
     "empowerment_speed.py": {"--steps": "1536", "--rounds": "1"},
     "lag.py": {"--seeds": "1", "--steps": "500", "--lags": "1"},
     "host_processes.py": {"--rounds": "1", "--seconds": "0.2"},
+    "known_races.py": {"--seeds": "2", "--lucks": "1", "--budget": "2500"},
     "learning.py": {"--seeds": "1", "--total-steps": "500"},
     "network_defense.py": {"--seeds": "1", "--total-steps": "500", "--episodes": "2"},
     "network_defense_calibration.py": {"--episodes": "2"},
@@ -51,9 +52,9 @@ SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it shor
     "startup.py": {"--repeats": "1"},
     "surprises.py": {"--rounds": "1", "--seeds": "1", "--steps": "800"},
     "shared_search.py": {
-        **{"--orders": "classes", "--starts": "2", "--start": "25", "--reference-episodes": "25", "--unit": "25"},
-        **{"--truth-episodes": "4", "--budget": "500", "--warm-up": "25", "--check-every": "25", "--seeds": "2"},
-        **{"--check-episodes": "2", "--eval-episodes": "45", "--gate": "0.01"},
+        **{"--orders": "classes", "--starts": "2", "--references": "2", "--start": "25", "--unit": "25"},
+        **{"--reference-episodes": "25", "--truth-episodes": "4", "--budget": "500", "--warm-up": "25"},
+        **{"--check-every": "25", "--seeds": "2", "--check-episodes": "2", "--eval-episodes": "45", "--gate": "0.01"},
     },
     "workflow_search.py": {
         **{"--episodes": "100", "--truth-episodes": "8", "--eval-episodes": "4", "--budget": "120", "--seeds": "1"},

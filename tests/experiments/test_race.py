@@ -11,7 +11,8 @@ from regimen.experiments.search import api, race_report
 from regimen.experiments.search import space as spaces
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.gp import Posterior
-from regimen.experiments.search.growth import Growth, Look, luck
+from regimen.experiments.search.growth import COMMON as LEVELS
+from regimen.experiments.search.growth import Growth, Hyper, Look
 from regimen.experiments.search.race import Race, RaceOptions, Seen, own_errors
 from regimen.experiments.search.ranking import Ranking, rank
 from regimen.experiments.search.store import Store
@@ -71,17 +72,31 @@ def race(path, trial=None, **changes):
     return Race(SPACE, trial or Toy(), dataclasses.replace(BASE, **changes), Store(path))
 
 
-def test_the_luck_of_training_is_measured_and_not_assumed():
+def unrelated(n):
+    return spaces.Space("unrelated", tuple(map(str, range(n))), 1000.0 * (1 - np.eye(n))[None])
+
+
+@pytest.mark.parametrize("true", [0.0, 2.0])
+def test_the_luck_of_training_is_measured_and_not_assumed(true):
     """Two policies, candidates of which each has a luck with; evaluations that are nearly exact."""
     rng = np.random.default_rng(0)
-    for true in (0.0, 2.0):
-        merit = rng.standard_normal((200, 1))
-        shift = np.array([[0.0, 7.0]])  # one policy is better at everything: that is no candidate's luck
-        value = merit + shift + true * rng.standard_normal((200, 2)) + 0.5 * rng.standard_normal((200, 2))
-        look = Look(100, np.arange(200), value, np.full((200, 2), 0.5))
-        assert luck([look], common=True)[0] == pytest.approx(true**2, rel=0.25, abs=0.1)
-    few = Look(200, np.arange(2), np.zeros((2, 2)), np.full((2, 2), 0.5))  # agree by chance: the first look counts
-    assert luck([look, few], common=True)[1] > 2.0
+    merit = rng.standard_normal((100, 1))
+    shift = np.array([[0.0, 7.0]])  # one policy is better at everything: that is no candidate's luck
+    value = merit + shift + true * rng.standard_normal((100, 2)) + 0.5 * rng.standard_normal((100, 2))
+    growth = Growth.fit(unrelated(100), [Look(100, np.arange(100), value, np.full((100, 2), 0.5))])
+    assert growth.luck == pytest.approx(true, rel=0.15, abs=0.3)
+
+
+def test_looks_at_the_same_policies_are_no_new_trainings():
+    """Two policies that are apart by 2 on 20 candidates happen to agree on the last three, and go on agreeing."""
+    rng = np.random.default_rng(1)
+    luck = 2.0 * rng.standard_normal((20, 2))
+    luck[-3:] = 0.0
+    value = rng.standard_normal((20, 1)) + luck
+    first, error = Look(100, np.arange(20), value, np.full((20, 2), 0.1)), np.full((3, 2), 0.1)
+    again = [Look(100 + 5 * i, np.arange(17, 20), value[-3:], error) for i in range(1, 7)]
+    alone, all_of_them = (Growth.fit(unrelated(20), looks).luck for looks in ([first], [first, *again]))
+    assert 1.2 < alone < 2.5 and all_of_them == pytest.approx(alone, rel=0.1)
 
 
 def test_what_all_candidates_have_in_common_is_no_error_of_one():
@@ -92,22 +107,47 @@ def test_what_all_candidates_have_in_common_is_no_error_of_one():
     assert own_errors(played[:2])[0] == played[0].error > 0.35  # too few to tell
 
 
-def test_the_posterior_is_that_of_the_formula():
-    """Candidates that tell nothing of each other: each is shrunk by what its luck, its noise and the time to the end
-    leave of it, and only differences within the look count."""
-    far = spaces.Space("far", ("a", "b", "c", "d"), 1000.0 * (1 - np.eye(4))[None])
+def test_mean_and_contrasts_say_what_all_policies_say():
+    """The posterior and the likelihood are those of the model written down policy by policy: 24 candidates, three
+    policies, two looks of which the second is at half of the candidates."""
+    rng, hyper = np.random.default_rng(0), (1.5, 0.4, 0.7, 0.6, 0.3, 0.4, 1.0)
+    sizes = ((100, np.arange(24)), (300, np.arange(0, 24, 2)))
+    looks = [Look(t, index, rng.standard_normal((len(index), 3)), np.full((len(index), 3), 0.5)) for t, index in sizes]
+    blank = Growth.fit(SPACE, looks, scale=1.0)
+    one = dataclasses.replace(blank, hyper=Hyper(np.array([1.0]), *hyper))
+    other = dataclasses.replace(blank, hyper=Hyper(np.array([2.0]), 0.7, 0.2, 0.2, 0.1, 0.9, 1.0, 1.0))
+    rows = [(c, k, i, np.log(look.training)) for i, look in enumerate(looks) for c in look.index for k in range(3)]
+    c, k, at, u = (np.array(column) for column in zip(*rows))
+    y = np.concatenate([look.value.ravel() for look in looks]) - blank.shift
+
+    def dense(h):
+        kernel, apart = SPACE.kernel(h.theta), np.abs(u[:, None] - u)
+        merit = kernel[np.ix_(c, c)] * (h.stays + h.changes * np.exp(-h.speed * apart))
+        luck = h.alone * (c[:, None] == c) + h.alike * kernel[np.ix_(c, c)]
+        same = k[:, None] == k
+        level = 3 * LEVELS * (same & (at[:, None] == at))
+        cov = merit + luck * same * np.exp(-h.fades * apart) + level + 0.25 * np.eye(len(y))
+        ahead = kernel[c] * (h.stays + h.changes * np.exp(-h.speed * np.abs(u - np.log(1000))))[:, None]
+        mean = ahead.T @ np.linalg.solve(cov, y)
+        var = kernel * (h.stays + h.changes) - ahead.T @ np.linalg.solve(cov, ahead)
+        over = np.eye(24) - 1 / 24
+        fit = -0.5 * y @ np.linalg.solve(cov, y) - 0.5 * np.linalg.slogdet(cov)[1]
+        return over @ mean, over @ var @ over, fit
+
+    mean, cov, fit = dense(one.hyper)
+    np.testing.assert_allclose(one.posterior(1000).mean, mean, atol=1e-5)
+    np.testing.assert_allclose(one.posterior(1000).cov, cov, atol=1e-5)
+    assert one.log_likelihood() - other.log_likelihood() == pytest.approx(fit - dense(other.hyper)[2], abs=1e-3)
+
+
+def test_a_candidate_alone_is_shrunk_by_its_luck_and_noise():
+    """By hand, for candidates that tell nothing of each other, at the look itself."""
     value = np.array([[1.0, 3.0], [0.0, 0.0], [5.0, 3.0], [-1.0, -3.0]])
-    look = Look(100, np.arange(4), value, np.full((4, 2), 0.4))
-    growth = Growth.fit(far, [look], scale=2.0)
-    stays, changes, speed = np.exp(growth.hyper[-5:-2])
-    told = growth.posterior(1000)
-    signal = stays + changes * np.exp(-speed * np.log(10))
-    mean = value.mean(1)
-    noise = (luck([look], True)[0] + 0.16) / 2 / 4.0
-    shrunk = signal / (stays + changes + noise) * (mean - mean.mean())
-    np.testing.assert_allclose(told.mean, shrunk, atol=1e-3)
-    variance = (stays + changes - signal**2 / (stays + changes + noise)) * 4.0 * (1 - 1 / 4)
-    np.testing.assert_allclose(told.std**2, variance, rtol=1e-3)
+    growth = Growth.fit(unrelated(4), [Look(100, np.arange(4), value, np.full((4, 2), 0.4))], scale=2.0)
+    signal, noise = growth.hyper.stays + growth.hyper.changes, (growth.luck**2 + 0.16) / 2 / 4.0
+    mean, told = value.mean(1), growth.posterior(100)
+    np.testing.assert_allclose(told.mean, signal / (signal + noise) * (mean - mean.mean()), atol=1e-3)
+    np.testing.assert_allclose(told.std**2, 0.75 * 4.0 * (signal - signal**2 / (signal + noise)), rtol=1e-3)
     assert told.std[0] < growth.posterior(100_000).std[0]  # the further the end, the less is known of it
 
 
@@ -168,8 +208,8 @@ def test_who_is_dropped_stays_out_and_costs_nothing_more(tmp_path):
     one = race(tmp_path / "s", trial)
     one.run()
     for c, why in one.dropped.items():
-        last = max(s.training for s in one.looks if c in s.index)
-        assert f"after {last:,} episodes" in why
+        told = next(n for n, s in enumerate(one.looks) if f"after {s.training:,} episodes" in why)
+        assert not any(c in s.index for s in one.looks[told + 1 :])
         assert c not in one.confirmed.index
     sizes = [len(s.index) for s in one.looks]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 24 and sizes[-1] == BASE.finalists
@@ -184,8 +224,9 @@ def test_episodes_are_common_within_a_look_and_never_played_again(tmp_path):
     for candidate, policy, _, number in trial.plays:
         played.setdefault(number, set()).add((candidate, policy))
     for number, who in played.items():
+        policy, number = divmod(number, 100_000_000)
         index = one.confirmed.index if number >= 1_000_000 else one.looks[number // 1000].index
-        assert who == {(c, k) for c in index for k in (1, 2)}
+        assert who == {(c, policy + 1) for c in index}  # no policy plays the episodes of another
     assert len(trial.plays) == sum(len(who) for who in played.values())
 
 
@@ -269,11 +310,28 @@ def test_what_cannot_work_is_refused(tmp_path, changes, says):
 
 def test_who_is_dropped_has_an_upper_bound_below_the_best_s_lower_bound():
     values = Posterior(np.array([2.0, 1.2, 0.9, -2.5]), np.diag([0.25, 0.25, 0.25, 1.0]))
-    why = Ranking(values, None, 0.0).hopeless(1.0)  # the best is at least 1.5; the others at most 1.7, 1.4 and -1.5
+    why = Ranking(values, None, 0.0, 1.0).hopeless(1.0)  # the best is at least 1.5; others at most 1.7, 1.4 and -1.5
     assert list(why) == [2, 3] and why[3] == "its upper bound of value is 3 below the best's lower bound"
-    assert list(Ranking(values, None, 0.0).hopeless(2.0)) == [3]  # 1.0; 2.2, 1.9 and -0.5
+    assert list(Ranking(values, None, 0.0, 1.0).hopeless(2.0)) == [3]  # 1.0; 2.2, 1.9 and -0.5
     margins = Posterior(np.array([-1.0, 1.0, 1.0, 1.0]), 0.01 * np.eye(4))  # the best in value misses the gate
-    assert list(Ranking(values, margins, 0.0).hopeless(1.0)) == [3, 0]
+    assert list(Ranking(values, margins, 0.0, 1.0).hopeless(1.0)) == [3, 0]
+
+
+def test_who_may_miss_the_gate_drops_nobody():
+    """The best in value is ahead of the second by more than all bounds, and passes with probability 0.84."""
+    values = Posterior(np.array([9.0, 1.0, 0.0]), 0.01 * np.eye(3))
+    rates = np.array([0.1, 1.0, 1.0])
+    unsure, sure = (Ranking(values, Posterior(rates, error**2 * np.eye(3)), 0.0, 1.0) for error in (0.1, 0.01))
+    assert list(unsure.hopeless(2.0)) == [2]  # by the second, which is sure to pass
+    assert list(sure.hopeless(2.0)) == [1, 2]
+    nobody = Ranking(values, Posterior(rates - 0.9, np.eye(3)), 0.0, 1.0)
+    assert not nobody.hopeless(2.0)
+
+
+def test_how_many_policies_would_tell():
+    """Luck of 3 against merits of 2: nine policies leave a luck of 1, whose square is a quarter of that of 2."""
+    ranking = Ranking(Posterior(np.zeros(2), np.eye(2)), None, 3.0, 2.0)
+    assert [ranking.policies_needed(k) for k in (2, 8, 9, 20)] == [9, 9, None, None]
 
 
 def test_equal_candidates_are_no_repeats_of_a_training():

@@ -1,28 +1,34 @@
 """What more training would bring: a Gaussian process over (candidate, training time) in which luck is measured.
 
 Several policies, trained alike but for their randomness, each learn all candidates. After t episodes of training each
-of them is looked at; with u = log t the mean over the policies of candidate c is
+of them is looked at; with u = log t, policy k values candidate c at
 
-    y_c(u) = g(u) + f_c(u) + mean over policies of e_c(u) + noise
+    y_ck(u) = g_k(u) + f_c(u) + e_ck(u) + noise
 
 - f_c(u) is the merit of a candidate: cov[f_c(u), f_d(v)] = k(c, d) (a + b exp(-rho |u - v|)) with the kernel k of the
   space. a is what stays while training goes on, b what may still change; rho says how fast. What is asked for is f at
   the end of the search, which has not been seen yet.
-- e_c(u), the luck of one training with candidate c, has a variance that is not assumed: it is how far the K policies
-  are apart on c beyond the error of their evaluation, a mean over all candidates looked at (`luck`). A policy keeps its
-  luck while it trains on: exp(-rho |u - v|) again. Candidates that are alike share some of it, with the covariance
-  (1 - w) [c = d] + w k(c, d): equal candidates are no repeats of a training. The differences between policies say how
-  much: their likelihood is maximised together with that of the means.
-- the noise of evaluation is known: its squared standard error, over K.
-- g(u), common to all candidates at a look (the policy grows, and all candidates play the same episodes), can be
-  anything: its prior is so wide that only differences within a look count. Returned are merits above their mean.
+- e_ck(u), the luck of one training with candidate c: cov[e_ck(u), e_dk(v)] = (s [c = d] + w k(c, d)) exp(-phi |u - v|),
+  and policies are independent. s is what a candidate has for itself, w what those share that are alike: equal ones are
+  no repeats of a training. A policy keeps its luck while it trains on, and phi says for how long.
+- the noise of evaluation is known: its squared standard error.
+- g_k(u), common to all candidates of one policy at a look (the policy grows, and all candidates play the same
+  episodes), can be anything: its prior is so wide that only differences within a look count. Returned are merits above
+  their mean.
+
+The K policies of a look are turned by an orthonormal matrix into their mean, which has merit and 1/K of luck and noise,
+and K - 1 contrasts between them, in which merit cancels: only luck and noise are left. Mean and contrasts are
+independent, so the marginal likelihood is a product. s, w and phi are therefore not assumed: what the policies differ
+by says what they are, and looks at the same policies again do not count as new ones.
 
 Where levels count, as for a rate with a gate, g is a random walk in u from a level of its own: the prior mean is given,
-and what all candidates have gained per e-fold of training is what more of it may bring them.
+and what all candidates have gained per e-fold of training is what more of it may bring them. What policies differ by
+counts as luck then, also where it is common to all candidates.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,11 +41,13 @@ from regimen.experiments.search.space import Space
 STAYS = 1.0, 0.7, 1e-2, 25.0
 CHANGES = 0.3, 1.0, 1e-3, 25.0
 SPEED = 0.5, 1.0, 1e-2, 20.0  # per e-fold of training
+ALONE = 0.3, 1.5, 1e-4, 100.0  # variance of one training that a candidate has for itself
+ALIKE = 0.15, 1.5, 1e-4, 100.0  # and that candidates share as far as they are alike
+FADES = 0.3, 1.0, 1e-2, 20.0  # speed at which a policy's luck changes
 GAINS = 1.0, 1.0, 1e-2, 25.0  # variance of what all candidates gain per e-fold, where levels count
-ALIKE = 0.3, 1.0, 1e-3, 0.99  # share of the luck that candidates have in common as far as they are alike
-COMMON = 100.0  # variance of g where they do not
+PRIORS = STAYS, CHANGES, SPEED, ALONE, ALIKE, FADES, GAINS
+COMMON = 100.0  # variance of g where levels do not count
 LEVEL = 4.0  # of g at the first look where they do
-WEIGHT = 8  # degrees of freedom that the luck measured before counts for
 
 
 @dataclass(frozen=True)
@@ -55,48 +63,30 @@ class Look:
     def policies(self) -> int:
         return self.value.shape[1]
 
-
-def luck(looks: Sequence[Look], common: bool) -> np.ndarray:
-    """The variance between policies of one candidate that evaluation does not explain, by look. With `common`, what all
-    candidates of a policy have in common is left out. A look at few candidates says little: it is averaged with what
-    the looks before it have said.  # [L]"""
-    out: list[float] = []
-    for look in looks:
-        c, k = look.value.shape
-        residual = look.value - look.value.mean(1, keepdims=True)
-        freedom = c * (k - 1)
-        if common:
-            residual = residual - residual.mean(0)
-            freedom -= k - 1
-        found = float((residual**2).sum()) / max(freedom, 1) - float((look.error**2).mean())
-        before = WEIGHT if out else 0
-        weight = freedom + before
-        out.append(max((freedom * found + before * (out[-1] if out else 0.0)) / weight, 0.0) if weight else 0.0)
-    return np.array(out)
+    @property
+    def contrasts(self) -> np.ndarray:
+        """Orthonormal contrasts between policies, in which merits cancel.  # [C, K - 1]"""
+        k = self.policies
+        return self.value @ np.linalg.qr(np.c_[np.ones(k), np.eye(k)[:, :-1]])[0][:, 1:]
 
 
 @dataclass(frozen=True)
-class Repeats:
-    """How policies differ at a look: contrasts between them, in which merits cancel."""
+class Hyper:
+    """Variances in units of the spread; speeds per e-fold of training."""
 
-    index: np.ndarray  # [C]
-    contrasts: np.ndarray  # [C, K - 1] orthonormal, standardised
-    variance: np.ndarray  # [C] of evaluation
-    luck: float
+    theta: np.ndarray  # of each distance of the space
+    stays: float
+    changes: float
+    speed: float
+    alone: float
+    alike: float
+    fades: float
+    gains: float
 
     @classmethod
-    def of(cls, look: Look, luck: float, scale: float) -> Repeats:
-        k = look.policies
-        between = np.linalg.qr(np.c_[np.ones(k), np.eye(k)[:, :-1]])[0][:, 1:]  # [K, K - 1]
-        return cls(look.index, look.value @ between / scale, (look.error**2).mean(1) / scale**2, luck)
-
-    def log_likelihood(self, kernel: np.ndarray, alike: float) -> float:
-        """With a policy's own level, which all candidates share, left free."""
-        alone = np.eye(len(self.index))
-        cov = self.luck * ((1 - alike) * alone + alike * kernel[np.ix_(self.index, self.index)])
-        lower = np.linalg.cholesky(cov + np.diag(self.variance + JITTER + 1e-6) + COMMON)
-        half = np.linalg.solve(lower, self.contrasts)
-        return float(-0.5 * (half**2).sum() - self.contrasts.shape[1] * np.log(np.diag(lower)).sum())
+    def of_log(cls, x: np.ndarray) -> Hyper:
+        values = np.exp(x)
+        return cls(values[: -len(PRIORS)], *values[-len(PRIORS) :].tolist())
 
 
 @dataclass(frozen=True)
@@ -104,101 +94,123 @@ class Growth:
     """Fitted to looks; make one with `fit`."""
 
     space: Space
+    policies: int
     index: np.ndarray  # [n] candidate of each observation
     look: np.ndarray  # [n]
     time: np.ndarray  # [n] log of training
     targets: np.ndarray  # [n] standardised means over the policies
-    variance: np.ndarray  # [n] of evaluation
-    luck: np.ndarray  # [n] of training, of the mean over the policies
-    repeats: tuple[Repeats, ...]  # by look
+    contrasts: np.ndarray  # [n, K - 1] standardised
+    variance: np.ndarray  # [n] of the evaluation of one policy
     shift: float
     scale: float
     common: bool
-    hyper: np.ndarray  # log of theta of each distance, stays, changes, speed, alike, gains
+    hyper: Hyper
 
     @classmethod
     def fit(cls, space: Space, looks: Sequence[Look], mean: float | None = None, scale: float | None = None) -> Growth:
         """`mean`: the prior mean, where levels count; None: only differences within a look count."""
-        common = mean is None
-        factors = len(space.factors)
-        start = np.log([*[THETA[0]] * factors, STAYS[0], CHANGES[0], SPEED[0], ALIKE[0], GAINS[0]])
-        parts = [np.concatenate(x) for x in zip(*(
-            (look.index, np.full(len(look.index), i), np.full(len(look.index), np.log(max(look.training, 1))),
-             look.value.mean(1), (look.error**2).mean(1) / look.policies)
-            for i, look in enumerate(looks)
-        ))] if looks else [np.zeros(0, int), np.zeros(0, int), *np.zeros((3, 0))]  # fmt: skip
-        index, at, time, values, variance = parts
+        start = Hyper.of_log(np.log([*[THETA[0]] * len(space.factors), *(prior[0] for prior in PRIORS)]))
+        if not looks:
+            looks = [Look(1, np.zeros(0, np.int64), *np.zeros((2, 0, 1)))]
+        sizes = [len(look.index) for look in looks]
+        values = np.concatenate([look.value.mean(1) for look in looks])
         shift = mean if mean is not None else float(values.mean()) if len(values) else 0.0
         if scale is None:
-            scale = float(looks[0].value.mean(1).std()) if looks else 1.0
+            scale = float(values[: sizes[0]].std()) if len(values) else 1.0
         scale = scale or 1.0
-        of_look = luck(looks, common) / np.array([look.policies for look in looks] or [1.0])[: len(looks)]
-        lucky = of_look[at] / scale**2 if len(at) else np.zeros(0)
-        lucks = luck(looks, common) / scale**2
-        repeats = tuple(Repeats.of(look, of, scale) for look, of in zip(looks, lucks) if look.policies > 1)
         blank = cls(
-            space, index, at, time, (values - shift) / scale, variance / scale**2, lucky, repeats, shift, scale, common,
+            space,
+            looks[0].policies,
+            np.concatenate([look.index for look in looks]),
+            np.repeat(np.arange(len(looks)), sizes),
+            np.repeat(np.log([max(look.training, 1) for look in looks]), sizes),
+            (values - shift) / scale,
+            np.concatenate([look.contrasts for look in looks]) / scale,
+            np.concatenate([(look.error**2).mean(1) for look in looks]) / scale**2,
+            shift,
+            scale,
+            mean is None,
             start,
-        )  # fmt: skip
-        return blank.optimised() if len(index) else blank
+        )
+        return blank.optimised() if len(values) else blank
 
-    def shared(self, hyper: np.ndarray, time: np.ndarray) -> np.ndarray:
+    @property
+    def luck(self) -> float:
+        """The standard deviation of the value of one training, in the units of the values."""
+        return self.scale * (self.hyper.alone + self.hyper.alike) ** 0.5
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of merits, in the units of the values."""
+        return self.scale * (self.hyper.stays + self.hyper.changes) ** 0.5
+
+    def shared(self, hyper: Hyper, time: np.ndarray) -> np.ndarray:
         """Covariance of g at these times with g at those observed, where levels count.  # [m] -> [m, n]"""
         first = self.time.min()
         gained = np.minimum(time[:, None] - first, self.time - first)
-        return LEVEL + np.exp(hyper[-1]) * np.maximum(gained, 0.0)
+        return LEVEL + hyper.gains * np.maximum(gained, 0.0)
 
-    def gram(self, hyper: np.ndarray) -> np.ndarray:
-        """Covariance of the targets.  # [n, n]"""
-        theta, (stays, changes, speed, alike) = np.exp(hyper[:-5]), np.exp(hyper[-5:-1])
-        kernel = self.space.kernel(theta)[np.ix_(self.index, self.index)]
-        fading = np.exp(-speed * np.abs(self.time[:, None] - self.time))
-        out = kernel * (stays + changes * fading)
+    def grams(self, hyper: Hyper) -> tuple[np.ndarray, np.ndarray]:
+        """Covariance of the means over policies, and of one contrast between them.  # [n, n], [n, n]"""
+        kernel = self.space.kernel(hyper.theta)[np.ix_(self.index, self.index)]
+        apart = np.abs(self.time[:, None] - self.time)
         same = self.index[:, None] == self.index
-        out = out + ((1 - alike) * same + alike * kernel) * fading * np.sqrt(np.outer(self.luck, self.luck))
-        out = out + (COMMON * (self.look[:, None] == self.look) if self.common else self.shared(hyper, self.time))
-        return out + np.diag(self.variance + JITTER + 1e-6)
+        luck = (hyper.alone * same + hyper.alike * kernel) * np.exp(-hyper.fades * apart)
+        noise = np.diag(self.variance)
+        means = kernel * (hyper.stays + hyper.changes * np.exp(-hyper.speed * apart)) + (luck + noise) / self.policies
+        contrasts = luck + noise
+        at_once = COMMON * (self.look[:, None] == self.look)
+        means = means + (at_once if self.common else self.shared(hyper, self.time))
+        contrasts = contrasts + self.policies * at_once if self.common else contrasts
+        jitter = (JITTER + 1e-6) * np.eye(len(same))
+        return means + jitter, contrasts + jitter
+
+    def log_likelihood(self) -> float:
+        """The marginal likelihood of means and contrasts, but for a constant."""
+        means, contrasts = self.grams(self.hyper)
+        fit = log_density(means, self.targets[:, None])
+        return fit + log_density(contrasts, self.contrasts) if self.policies > 1 else fit
 
     def optimised(self) -> Growth:
         """Fit the hyper-parameters by the highest marginal likelihood, with weak priors."""
-        priors = [THETA] * len(self.space.factors) + [STAYS, CHANGES, SPEED, ALIKE, GAINS]
+        priors = [*[THETA] * len(self.space.factors), *PRIORS]
         centre, width = np.log([p[0] for p in priors]), np.array([p[1] for p in priors])
         low, high = np.log([p[2:] for p in priors]).T
 
         def score(x: np.ndarray) -> float:
             try:
-                lower = np.linalg.cholesky(self.gram(x))
+                fit = dataclasses.replace(self, hyper=Hyper.of_log(x)).log_likelihood()
             except np.linalg.LinAlgError:
                 return -np.inf
-            half = np.linalg.solve(lower, self.targets)
-            fit = -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
-            if self.repeats:
-                kernel = self.space.kernel(np.exp(x[:-5]))
-                fit += sum(one.log_likelihood(kernel, float(np.exp(x[-2]))) for one in self.repeats)
             return fit - 0.5 * float((((x - centre) / width) ** 2).sum())
 
-        return type(self)(**{**vars(self), "hyper": climb(score, self.hyper, low, high)})
+        return dataclasses.replace(self, hyper=Hyper.of_log(climb(score, centre, low, high)))
 
     def posterior(self, training: int) -> Posterior:
         """The merit of every candidate after so much training; above the mean of all where only differences count."""
-        theta, (stays, changes, speed) = np.exp(self.hyper[:-5]), np.exp(self.hyper[-5:-2])
-        kernel = self.space.kernel(theta)
-        prior = kernel * (stays + changes)
-        mean, cov = np.zeros(len(self.space)), prior
+        hyper, n = self.hyper, len(self.space)
+        kernel = self.space.kernel(hyper.theta)
+        then = np.log(max(training, 1))
+        mean, cov = np.zeros(n), kernel * (hyper.stays + hyper.changes)
         if len(self.index):
-            lower = np.linalg.cholesky(self.gram(self.hyper))
-            fading = np.exp(-speed * np.abs(self.time - np.log(max(training, 1))))
-            across = kernel[self.index] * (stays + changes * fading)[:, None]  # [n, N]
+            fading = np.exp(-hyper.speed * np.abs(self.time - then))
+            across = kernel[self.index] * (hyper.stays + hyper.changes * fading)[:, None]  # [n, N]
             if not self.common:
-                then = np.array([np.log(max(training, 1))])
-                across = across + self.shared(self.hyper, then).T
-                prior = prior + LEVEL + np.exp(self.hyper[-1]) * max(float(then[0] - self.time.min()), 0.0)
-                cov = prior
+                across = across + self.shared(hyper, np.array([then])).T
+                cov = cov + LEVEL + hyper.gains * max(float(then - self.time.min()), 0.0)
+            lower = np.linalg.cholesky(self.grams(hyper)[0])
             half = np.linalg.solve(lower, across)
             mean = half.T @ np.linalg.solve(lower, self.targets)
-            cov = prior - half.T @ half
+            cov = cov - half.T @ half
         if self.common:
             mean = mean - mean.mean()
             cov = cov - cov.mean(0) - cov.mean(1)[:, None] + cov.mean()
         shift = 0.0 if self.common else self.shift
         return Posterior(shift + self.scale * mean, 0.5 * (cov + cov.T) * self.scale**2)
+
+
+def log_density(cov: np.ndarray, columns: np.ndarray) -> float:
+    """That of independent columns with one covariance, but for a constant.  # [n, n], [n, m]"""
+    lower = np.linalg.cholesky(cov)
+    half = np.linalg.solve(lower, columns)
+    return float(-0.5 * (half**2).sum() - columns.shape[1] * np.log(np.diag(lower)).sum())

@@ -2,7 +2,7 @@
 is spent goes to candidates that cannot be the best.
 
     warm up           each policy is trained on all candidates
-    look              every candidate in the race plays the same episodes with every policy (common random numbers)
+    look              every candidate in the race plays the same episodes with one policy (common random numbers)
     learn             `growth` says what more training would bring, from what policies that differ only in luck show
     drop              a candidate leaves for good when its upper bound is below the best's lower bound, or when its rate
                       cannot reach the gate any more
@@ -33,6 +33,8 @@ from regimen.experiments.search.trial import Arrays, Sample, Saved, SharedTrial,
 
 METHODS = ("race", "round_robin", "random")
 CONFIRMING = 1_000_000  # episodes of a confirmation are numbered from here: no look has played them
+POLICY = 100_000_000  # and those of each further policy from so much later on: policies share no episodes, so that the
+# mean over them has the noise that it is told to have
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,7 @@ class Race:
             for place, c in enumerate(index):
                 if self.stop_requested():
                     return None
-                parts = [self.trial.play(c, episodes, number + i) for i in range(chunks)]
+                parts = [self.trial.play(c, episodes, number + i + POLICY * k) for i in range(chunks)]
                 played[place].append(Sample.joined(parts))
                 if self.options.gate is not None and played[place][-1].rates is None:
                     raise ConfigError(

@@ -166,7 +166,7 @@ def summarise(race: Race, command: str = "", stopped: str | None = None) -> dict
     if race.looks:
         ranking = race.ranking()
         summary["model"] = {
-            "luck_of_training": ranking.luck,
+            "luck_of_training": ranking.luck if o.policies > 1 else None,
             "posterior": [
                 {"candidate": key, "mean": float(m), "std": float(s), "p_feasible": float(p), "why": status(race, c)}
                 for c, (key, m, s, p) in enumerate(
@@ -206,9 +206,23 @@ def ending(race: Race) -> list[str]:
     rest = f"{len(race.looks)} looks, {race.spent:,} episodes"
     sure = recommended(race)
     words = [] if sure is None else [sure.words(race.space)]
-    luck = race.ranking().luck
-    words.append(f"the luck of one training is worth {luck:.2g} of {names.value}, measured between its policies")
+    if race.options.policies > 1:
+        words += lucky_words(race)
     return [f"{text}; {rest}", *words, spent_words(spending(race))]
+
+
+def lucky_words(race: Race) -> list[str]:
+    """What luck is worth, and what to do where it hides the best."""
+    ranking, name, k = race.ranking(), race.store.names.value, race.options.policies
+    words = [f"the luck of one training is worth {ranking.luck:.2g} of {name}, measured between its policies"]
+    needed = ranking.policies_needed(k)
+    if needed is not None:
+        left = ranking.luck / k**0.5
+        words.append(
+            f"candidates differ by {ranking.spread:.2g}, and the luck left of {k} policies is {left:.2g}: "
+            f"--policies {needed} in a new --out tells more of them than a larger --budget here"
+        )
+    return words
 
 
 def show(race: Race) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -26,7 +27,13 @@ class Ranking:
 
     values: Posterior
     margins: Posterior | None
-    luck: float  # standard deviation of the value of one training, at the last look
+    luck: float  # standard deviation of the value of one training
+    spread: float  # and of merits
+
+    def policies_needed(self, policies: int) -> int | None:
+        """How many policies leave a luck of a quarter of the variance of merits; None if so many are trained."""
+        needed = math.ceil((2 * self.luck / max(self.spread, 1e-9)) ** 2)
+        return needed if needed > policies else None
 
     def likely(self) -> np.ndarray:
         """P(feasible).  # [N]"""
@@ -42,16 +49,21 @@ class Ranking:
             return None
         return int(np.where(likely, self.values.mean - kappa * self.values.std, -np.inf).argmax())
 
+    def lower(self, kappa: float) -> float:
+        """The highest lower bound of the value among those that pass by the lower bound of their rate: who may yet miss
+        the gate takes nobody's place."""
+        bounds = self.values.mean - kappa * self.values.std
+        if self.margins is not None:
+            bounds = bounds[self.margins.mean - kappa * self.margins.std >= 0]
+        return float(bounds.max(initial=-np.inf))
+
     def hopeless(self, kappa: float, value: str = "value", rate: str = "rate") -> dict[int, str]:
         """The candidates that cannot be the best, and why."""
         out: dict[int, str] = {}
-        upper = self.values.mean + kappa * self.values.std
-        best = self.leader(kappa)
-        if best is not None:
-            lower = float(self.values.mean[best] - kappa * self.values.std[best])
-            for c in np.flatnonzero(upper < lower):
-                out[int(c)] = f"its upper bound of {value} is {lower - upper[c]:.2g} below the best's lower bound"
-        if self.margins is not None and best is not None:
+        upper, lower = self.values.mean + kappa * self.values.std, self.lower(kappa)
+        for c in np.flatnonzero(upper < lower):
+            out[int(c)] = f"its upper bound of {value} is {lower - upper[c]:.2g} below the best's lower bound"
+        if self.margins is not None and self.leader(kappa) is not None:
             for c in np.flatnonzero(self.margins.mean + kappa * self.margins.std < 0):
                 out.setdefault(int(c), f"the upper bound of its {rate} is below the gate")
         return out
@@ -77,10 +89,9 @@ class Ranking:
 def rank(space: Space, gate: Gate | None, seen: Sequence[Seen], horizon: int) -> Ranking:
     """What is believed after some looks of every candidate as it will be after `horizon` episodes of training."""
     growth = Growth.fit(space, [one.look for one in seen])
-    lucky = float(np.sqrt(growth.luck[-1] * seen[-1].look.policies)) * growth.scale if seen else 0.0
     values = growth.posterior(horizon)
     if gate is None:
-        return Ranking(values, None, lucky)
+        return Ranking(values, None, growth.luck, growth.spread)
     threshold = stabilised(gate.threshold)
     looks = []
     for one in seen:
@@ -90,4 +101,4 @@ def rank(space: Space, gate: Gate | None, seen: Sequence[Seen], horizon: int) ->
         looks.append(Look(one.training, np.array(one.index), z - threshold, error))
     spread = float(np.sqrt(np.mean(np.concatenate([look.value.ravel() for look in looks]) ** 2))) if looks else 0.0
     margins = Growth.fit(space, looks, mean=0.0, scale=max(spread, SMALLEST)).posterior(horizon)
-    return Ranking(values, margins, lucky)
+    return Ranking(values, margins, growth.luck, growth.spread)

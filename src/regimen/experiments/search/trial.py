@@ -82,8 +82,7 @@ class SharedTrial(Protocol):
     methods speak of; from now on it trains on these candidates. Everything random about a new policy follows from
     `number`; -1 goes on exactly where `arrays` were taken. `train(n)` takes at most n episodes; `unit` is the fewest it
     can take.
-    `play(c, n, number)` plays n episodes of candidate c, the same ones for every candidate and policy, and touches
-    nothing.
+    `play(c, n, number)` plays n episodes of candidate c, the same ones for every candidate, and touches nothing.
     """
 
     @property
