@@ -287,7 +287,7 @@ class SACBinding(OffPolicyBinding):
         drifts = c.exploration == "pink" and self.branches.size
         self.pink = Pink(self.branches.size, spec.max_episode_steps) if drifts else None
         rows = spec.rollout_rows
-        self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers) if rows else None
+        self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers, spec.frames) if rows else None
         can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
         self.options = spaces.logits(spec.action_space) if can_mask else 0
 
