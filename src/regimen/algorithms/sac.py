@@ -295,6 +295,9 @@ class SACBinding(OffPolicyBinding):
         assert self.replay is not None
         return self.replay.zeros(self.spec.observation_space, self.dist.zeros(()), self.options)
 
+    def activation_bytes(self) -> int:
+        return 2 * super().activation_bytes()  # of two critics at once
+
     def replay_bytes(self) -> int:
         action = jax.eval_shape(lambda: self.dist.zeros(()))
         return self.replay.bytes(self.spec.observation_space, action, self.options) if self.replay else 0
