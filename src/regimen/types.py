@@ -180,6 +180,7 @@ class Spec:
     rollout_rows: int = 0  # env steps of one update in each environment; 0: whole episodes, or nothing is collected
     max_episode_steps: int = 0  # 0: unknown (a host environment without a limit)
     env: Any = None  # the native environment, for model-based algorithms
+    frames: Any = None  # what an observation is a stack of (`envs.frames.Frames`), so that a replay keeps each once
     action_conditions: Mapping[str, tuple[str, tuple[int, ...]]] | None = None
     """Part of a hybrid action -> (the discrete part that decides, its choices for which the part matters)."""
 

@@ -57,6 +57,9 @@ class ActorCriticBinding(Binding):
         self.actor = make_net(network, Shape(space, outputs), 0.01)
         self.critic = make_net(network, Shape(space, ((1, heads),)), 1.0)
 
+    def activation_bytes(self) -> int:
+        return 0 if self.encoder is None else self.encoder.activation_bytes
+
 
 class ActorCritic(OwnLoop):
     """A policy and a value network, and what is learned with them."""

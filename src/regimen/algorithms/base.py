@@ -50,6 +50,10 @@ class Binding:
         """Bytes of one learner's replay, without making it; 0 where there is none."""
         return 0
 
+    def activation_bytes(self) -> int:
+        """About what the gradient of one row keeps between the layers of encoders; 0 where there are none."""
+        return 0
+
 
 class Algorithm(Answering):
     """Hyper-parameters and, once bound to a `Spec`, networks. Methods are pure. The rest of the system asks the class

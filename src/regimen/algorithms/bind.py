@@ -33,6 +33,7 @@ def spec_of(handle: EnvHandle, regimen: Regimen | None = None) -> Spec:
         agents=handle.agents,
         max_episode_steps=handle.max_episode_steps,
         env=handle.native,
+        frames=handle.frames,
         action_conditions=handle.action_conditions,
     )
     if regimen is None:

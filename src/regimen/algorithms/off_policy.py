@@ -71,6 +71,9 @@ class OffPolicyBinding(Binding):
         heads = tuple(d.head_shape for d in self.elements.leaves.values())
         self.actor = make_encoded(network, self.inputs, heads, 0.01)
 
+    def activation_bytes(self) -> int:
+        return 0 if self.actor.encoder is None else self.actor.encoder.activation_bytes
+
 
 class OffPolicy(Algorithm):
     """A policy that learns also from a dataset."""

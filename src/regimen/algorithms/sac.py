@@ -287,13 +287,16 @@ class SACBinding(OffPolicyBinding):
         drifts = c.exploration == "pink" and self.branches.size
         self.pink = Pink(self.branches.size, spec.max_episode_steps) if drifts else None
         rows = spec.rollout_rows
-        self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers) if rows else None
+        self.replay = Replay(c.buffer_size, rows, spec.columns, spec.workers, spec.frames) if rows else None
         can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
         self.options = spaces.logits(spec.action_space) if can_mask else 0
 
     def empty_replay(self) -> PyTree:
         assert self.replay is not None
         return self.replay.zeros(self.spec.observation_space, self.dist.zeros(()), self.options)
+
+    def activation_bytes(self) -> int:
+        return 2 * super().activation_bytes()  # of two critics at once
 
     def replay_bytes(self) -> int:
         action = jax.eval_shape(lambda: self.dist.zeros(()))

@@ -16,6 +16,7 @@ class CommonHyperparameters:
     gamma: float | None = None
     epochs: int | None = None  # over each batch
     minibatch_size: int | None = None
+    micro_batch_size: int | None = None  # pieces of a minibatch
     batch_size: int = 0  # rows of a gradient step, from a replay or a dataset
     buffer_size: int | None = None  # rows of its replay; None: it has none
     update_ratio: float = 1.0  # gradient steps per env step

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     import gymnasium
 
     from regimen.algorithms.base import Algorithm
+    from regimen.inputs import Inputs
 
 Device = Any  # jax.Device, which is a variable to type checkers
 
 REDUCE = "reduce rollout.num_envs, rollout.steps or rollout.episodes, or set algo.micro_batch_size"
+REDUCE_STEP = "reduce algo.minibatch_size (or algo.batch_size), set algo.micro_batch_size, or use smaller images"
 LEAST_ADDRESSES = 3e9  # bytes of address space of a process that compiles; with 2.1e9 XLA aborts or crashes
 ROOM_TO_COMPILE = 3e8  # bytes of it that are to be free
 MOST_MAPPINGS = 25_000  # of memory; Linux allows a process 65,530, and each compiled program takes some
@@ -131,13 +133,14 @@ def tree_bytes(tree: PyTree) -> int:
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree) if hasattr(x, "dtype"))
 
 
-def batch_bytes(observation_space: gymnasium.Space, steps: int, episodes: int, copies: float) -> int:
+def batch_bytes(space: gymnasium.Space, inputs: Inputs, steps: int, episodes: int, copies: float) -> int:
     """About what the batches of one learner take. Nothing is allocated to know it.
 
     A row holds an observation and its successor as they are, the observation as network input, and a dozen numbers
     (action, reward, flags, advantage, target, value); `copies` of it exist at once. An episode row is 128 bytes.
     """
-    row = 2 * tree_bytes(spaces.zeros(observation_space)) + 4 * (spaces.flat_size(observation_space) + 16)
+    one = spaces.zeros(space)
+    row = 2 * tree_bytes(one) + tree_bytes(jax.eval_shape(inputs.read, one)) + 4 * 16
     return int(steps * row * copies) + 128 * episodes
 
 
@@ -153,17 +156,22 @@ def available_memory(device: Device) -> int | None:
     return min(free, default=None)
 
 
-def require_memory(needed: float, replay: float, devices: list[Device]) -> None:
-    """Refuse before allocating what cannot fit, each device with its share: batches, and a replay of which two copies
-    exist while it is made. The devices of a CPU have one memory."""
+def require_memory(batches: float, gradient: float, replay: float, devices: list[Device]) -> None:
+    """Refuse before allocating what cannot fit, each device with its share: batches, what encoders keep for a gradient,
+    and a replay of which two copies exist while it is made. The devices of a CPU have one memory."""
     shares = jax.process_count() if devices[0].platform == "cpu" else len(devices)
-    needed, replay = needed / shares, replay / shares
+    batches, gradient, replay = (x / shares for x in (batches, gradient, replay))
     free = available_memory(jax.local_devices()[0])
-    if free is None or needed + 2 * replay <= free:
+    if free is None or batches + gradient + 2 * replay <= free:
         return
     there = f"{free / 1e9:.1f} GB are free"
-    if needed > free:
-        raise OutOfMemoryError(f"this schedule needs about {needed / 1e9:,.1f} GB and {there}; {REDUCE}")
-    raise OutOfMemoryError(
-        f"this replay needs about {size(replay)}, twice that while it is made, and {there}; reduce algo.buffer_size"
-    )
+    if batches + gradient <= free:
+        raise OutOfMemoryError(
+            f"this replay needs about {size(replay)}, twice that while it is made, and {there}; reduce algo.buffer_size"
+        )
+    if gradient > batches:
+        raise OutOfMemoryError(
+            f"a gradient step through the observation's encoders needs about {gradient / 1e9:,.1f} GB and {there}; "
+            f"{REDUCE_STEP}"
+        )
+    raise OutOfMemoryError(f"this schedule needs about {(batches + gradient) / 1e9:,.1f} GB and {there}; {REDUCE}")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import gymnasium
 
     from regimen.envs.copies import Copies
+    from regimen.envs.frames import Frames
     from regimen.envs.protocol import Env, NativeEnv
     from regimen.types import PyTree
 
@@ -64,6 +65,7 @@ class EnvHandle:
     copies: int = 0  # most that can be open in one process; 0: any number
     imitates: str = ""  # how the names begin of environments whose settings it takes, where it is their simulator
     env_args: Arguments = field(default_factory=dict)  # with `id`, what makes the same environment again
+    frames: Frames | None = None  # what an observation is a stack of
     make_copies: Callable[[int], Copies] | None = None  # where they are not those of `make_host` in this process
 
     @property
@@ -102,10 +104,14 @@ def resolve(env: EnvLike, env_args: Mapping[str, object] | None = None) -> EnvHa
     """A handle on an id (see `locate`), a class, a factory or an instance, native or of Gymnasium.
 
     `env_args` sets the fields of a native environment, the arguments of `gym.make`, of the class or of the factory;
-    `max_episode_steps` always works. What a file names is judged while it is made (`config/trust.py`).
+    `max_episode_steps` always works, and `frame_stack` and `grey_scale` where an image is observed. What a file names
+    is judged while it is made (`config/trust.py`).
     """
+    from regimen.envs import frames
+
+    args, images = frames.split(env_args)
     with trust.judging(env):
-        return handle_on(*locate(env), env_args)
+        return frames.framed(handle_on(*locate(env), args), images)
 
 
 def handle_on(name: str, target: Any, env_args: Mapping[str, object] | None) -> EnvHandle:

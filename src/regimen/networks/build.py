@@ -1,5 +1,6 @@
 """Networks by name, and encoders in front of them, as pure functions."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 from flax import nnx
 from gymnasium import spaces as gym
 
+from regimen import spaces
 from regimen.errors import ConfigError, nearest
 from regimen.inputs import Inputs
 from regimen.networks.encoders import Encoders
@@ -50,6 +52,7 @@ class Encoder(NamedTuple):
     init: Callable[[Array], PyTree]  # key -> params
     apply: Callable[[PyTree, PyTree], Array]  # params, `Features` -> [..., size]
     size: int
+    activation_bytes: int  # of one observation, between the layers, while a gradient is computed: an estimate
 
 
 def make_encoder(config: Settings, inputs: Inputs) -> Encoder | None:
@@ -57,7 +60,17 @@ def make_encoder(config: Settings, inputs: Inputs) -> Encoder | None:
     if not inputs.parts:
         return None
     init, apply = pure(lambda rngs: Encoders(inputs, config, rngs))
-    return Encoder(init, apply, Encoders(inputs, config, nnx.Rngs(0)).out_size)
+    encoders = Encoders(inputs, config, nnx.Rngs(0))
+    return Encoder(init, apply, encoders.out_size, activation_bytes(encoders, inputs))
+
+
+def activation_bytes(encoders: Encoders, inputs: Inputs) -> int:
+    """About what a gradient through encoders keeps of one observation: three times what convolutions, products and
+    maxima put out, as XLA needed for IMPALA's convolutions on a CPU (`temp_size_in_bytes`). Nothing is computed."""
+    x = jax.eval_shape(lambda: inputs.read(spaces.zeros(inputs.space, (1,))))
+    layers = ("conv_general_dilated", "dot_general", "reduce_window_max")
+    outputs = [v.aval for e in jax.make_jaxpr(encoders)(x).eqns if e.primitive.name in layers for v in e.outvars]
+    return 3 * sum(math.prod(a.shape) * a.dtype.itemsize for a in outputs)  # type: ignore[attr-defined]
 
 
 class EncodedNet(NamedTuple):

@@ -17,6 +17,7 @@ import numpy as np
 from regimen import exploration, trees
 from regimen.config.trust import trustable
 from regimen.envs import registry
+from regimen.envs.frames import Frames
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.checkpoint import Checkpoints, read
 from regimen.files.datasets import Writer
@@ -260,14 +261,16 @@ class Players:
         )
         names, structure = trees.flatten(like), jax.tree.structure(like)
         rows = jax.tree.unflatten(structure, [arrays[f"state/replay/{name}"] for name in names])
-        return episodes_of(rows, arrays["state/aux/ring/cursor"], arrays["state/aux/ring/count"], algo)
+        ring = (arrays["state/aux/ring/cursor"], arrays["state/aux/ring/count"])
+        return episodes_of(rows, *ring, algo, self.handle.frames)
 
 
 def episodes_of(
-    rows: ReplayRows, cursor: np.ndarray, count: np.ndarray, algo: ActingAlgorithm
+    rows: ReplayRows, cursor: np.ndarray, count: np.ndarray, algo: ActingAlgorithm, frames: Frames | None = None
 ) -> list[RecordedEpisode]:
     """The episodes of a ring of time rows [C, B, ...], column by column from the oldest row on. The first of a column
-    may have lost its beginning, and the last is cut where the ring ends."""
+    may have lost its beginning, and the last is cut where the ring ends. `frames` says what observations are stacks of,
+    of which a ring keeps the newest frame."""
     capacity, columns = rows.valid.shape
     out = []
     for b in range(columns):
@@ -278,8 +281,21 @@ def episodes_of(
         for piece in np.split(order, cuts[cuts < len(order)]):
             piece = piece[rows.valid[piece, b]]
             if len(piece):
-                out.append(episode_of(jax.tree.map(lambda x, p=piece, b=b: x[p, b], rows), algo))
+                episode = jax.tree.map(lambda x, p=piece, b=b: x[p, b], rows)
+                lost = piece[0] == order[0] and count[w] == capacity  # what came before its first row
+                episode = episode if frames is None else stacked(episode, frames, lost)
+                if len(episode.valid):
+                    out.append(episode_of(episode, algo))
     return out
+
+
+def stacked(rows: ReplayRows, frames: Frames, lost: bool) -> ReplayRows:
+    """The rows [T, ...] of an episode with stacks of frames instead of the newest; without the first ones where what
+    they were stacked on is lost."""
+    steps = np.arange(len(rows.valid))
+    parts = [rows.obs[np.maximum(steps - back, 0)] for back in reversed(range(frames.count))]
+    rows = rows.replace(obs=frames.join(parts), next_obs=frames.join([*parts[1:], rows.next_obs]))
+    return jax.tree.map(lambda x: x[frames.count - 1 :], rows) if lost else rows
 
 
 def episode_of(rows: ReplayRows, algo: ActingAlgorithm) -> RecordedEpisode:

@@ -58,8 +58,9 @@ def make_engine(
     if not native and config.devices not in (None, 1):
         raise ConfigError(f"devices: {handle.id} is stepped in Python; several devices need a native environment")
     devices = device.choose(config.devices, regimen.num_envs, algo) if native else jax.local_devices()[:1]
-    batches = memory_needed(regimen, handle)
-    device.require_memory(batches * len(seeds), replay_needed(algo) * len(seeds), devices)
+    batches, gradient = memory_needed(config, regimen, handle, algo)
+    count = len(seeds)
+    device.require_memory(batches * count, gradient * count, replay_needed(algo) * count, devices)
 
     def init(key: Array, one: Algorithm = algo) -> State:
         return adopt(one.init(key))
@@ -96,10 +97,12 @@ def with_config(algo: Algorithm, config: Any) -> Algorithm:
     return type(algo)(config, algo.network).with_binding(algo.bound)
 
 
-def memory_needed(regimen: Regimen, handle: EnvHandle) -> int:
-    """Bytes of one learner's batches, in about."""
-    episodes = 4 * regimen.n if regimen.native else regimen.n
-    return device.batch_bytes(handle.observation_space, regimen.most_rows, episodes, copies=2.5)
+def memory_needed(config: TrainConfig, regimen: Regimen, handle: EnvHandle, algo: Algorithm) -> tuple[int, int]:
+    """About how many bytes one learner's batches take, and what a gradient step keeps between layers of encoders."""
+    episodes, c = 4 * regimen.n if regimen.native else regimen.n, config.common
+    rows = c.batch_size or min(c.micro_batch_size or regimen.minibatch_size or regimen.most_rows, regimen.most_rows)
+    batches = device.batch_bytes(handle.observation_space, algo.bound.inputs, regimen.most_rows, episodes, copies=2.5)
+    return batches, rows * algo.bound.activation_bytes()
 
 
 def replay_needed(algo: Algorithm) -> int:

@@ -127,7 +127,8 @@ class Session:
         first, count = self.learners[0].seed, len(self.learners)
         seeds = f"{count} seeds from {first}" if self.group else f"seed {first}"
         seeds = f"{count} runs in one program" if self.varied and self.group else seeds
-        needed = f"{size(memory_needed(regimen, h) * count)} for batches"
+        batches, gradient = (size(x * count) if x else "" for x in memory_needed(c, regimen, h, self.engine.algo))
+        needed = f"{batches} for batches" + (f"; encoders' gradients {gradient}" if gradient else "")
         if replay := replay_needed(self.engine.algo):
             needed += f"; replay {c.common.buffer_size or 0:,} steps, {size(replay * count)}"
         envs, shared = regimen.num_envs, regimen.devices

@@ -7,11 +7,15 @@ rows (`Ring`, in `State.aux`): rows behind a cursor that was not moved do not co
 Successors are kept beside observations. That doubles their memory, and makes the end of an episode, a time limit and
 the newest row all alike: what follows a row is always in it. It also shows where environments were started anew in the
 middle of an episode, as those of a resumed run or of a replaced worker are: returns over several steps end there.
+
+Of an observation that is a stack of frames (`envs/frames.py`) only the newest frame is kept. The others are those of
+the rows before it, as far as its episode goes back.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import gymnasium
@@ -21,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from regimen import spaces
+from regimen.envs.frames import Frames
 from regimen.types import Array, Batch, PyTree, Record, pytree_dataclass
 
 TRIES = 8  # draws for each sample, of which the first valid row is taken
@@ -71,6 +76,7 @@ class Replay:
     rows: int  # T
     columns: int  # B
     workers: int = 1
+    frames: Frames | None = None  # what observations are stacks of
 
     @property
     def capacity(self) -> int:
@@ -89,7 +95,8 @@ class Replay:
         def zeros(x: Array) -> Array:
             return jnp.zeros((*lead, *x.shape), x.dtype)
 
-        obs = jax.tree.map(zeros, spaces.zeros(observation_space))
+        one = spaces.zeros(observation_space)
+        obs = jax.tree.map(zeros, one if self.frames is None else self.frames.newest(one))
         flags = [jnp.zeros(lead, bool) for _ in range(3)]
         masks = [jnp.zeros((*lead, options), bool) for _ in range(2)] if options else [None, None]
         successor = jax.tree.map(jnp.zeros_like, obs)
@@ -110,6 +117,8 @@ class Replay:
         assert self.capacity % steps == 0 and width * self.workers == self.columns, "not the rollout planned for"
         worker = jnp.int32(0) if batch.worker is None else batch.worker
         new = as_rows(batch, rows)
+        if self.frames is not None:
+            new = new.replace(obs=self.frames.newest(new.obs), next_obs=self.frames.newest(new.next_obs))
         at = (ring.cursor[worker], worker * width)
 
         def write(buffer: Array, x: Array) -> Array:
@@ -164,16 +173,36 @@ class Replay:
             terminated |= going & ended
             going &= ~(ended | take(rows.truncated, ahead))
         first, final = (jax.tree.map(lambda x, at=at: take(x, at), rows) for at in (age, last))
+        if self.frames is not None:
+            before = [self.stack(rows, take, at) for at in (age, last)]
+            first = first.replace(obs=self.frames.join(before[0]))
+            final = final.replace(next_obs=self.frames.join([*before[1][1:], final.next_obs]))
         return NStepTransitions(
             first.obs,
             first.action,
             reward,
             jnp.where(terminated, 0.0, discount),
             final.next_obs,
-            first.valid.astype(jnp.float32),
+            (first.valid & self.whole(age, count)).astype(jnp.float32),
             first.mask,
             final.next_mask,
         )
+
+    def whole(self, age: Array, count: Array) -> Array | bool:
+        """Whether all frames of rows of these ages are there: a ring that is full has lost those before the oldest."""
+        return True if self.frames is None else (age >= self.frames.count - 1) | (count < self.capacity)
+
+    def stack(self, rows: ReplayRows, take: Callable[[Array, Array], Array], age: Array) -> list[Array]:
+        """The frames [N, ...] that were observed at rows of these ages, the oldest first."""
+        assert self.frames is not None
+        out = [take(rows.obs, age)]
+        for _ in range(self.frames.count - 1):
+            before = jnp.maximum(age - 1, 0)
+            over = take(rows.terminated, before) | take(rows.truncated, before)
+            goes_on = (age > 0) & take(rows.valid, before) & ~over
+            age = jnp.where(goes_on, before, age)
+            out.append(take(rows.obs, age))
+        return out[::-1]
 
     def draw(self, ring: Ring, rows: ReplayRows, key: Array, size: int) -> tuple[Array, Array]:
         """Age (0: the oldest that counts) and column of `size` rows: of several draws each, the first that is valid."""
@@ -185,7 +214,8 @@ class Replay:
         age = row - (ends - ring.count)[worker]
         column = worker * width + (lots[1] % np.uint32(width)).astype(jnp.int32)
         position = (ring.cursor[worker] - ring.count[worker] + age) % self.capacity
-        first = jnp.argmax(rows.valid[position, column], axis=0)  # [N]; the first where none is
+        usable = rows.valid[position, column] & self.whole(age, ring.count[worker])
+        first = jnp.argmax(usable, axis=0)  # [N]; the first where none is
         return age[first, jnp.arange(size)], column[first, jnp.arange(size)]
 
 
