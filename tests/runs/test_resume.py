@@ -1,5 +1,6 @@
 """N updates, resume, N more are 2N updates: the same state bit for bit, the same rows."""
 
+import json
 import shutil
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_a_converged_run_can_go_on(tmp_path):
     assert second.stop_reason == "converged" and second.summary["updates"] > first.summary["updates"] + 1
 
 
-@pytest.mark.parametrize("rule", ["converged", "callback", "no_improvement"])
+@pytest.mark.parametrize("rule", ["converged", "callback", "no_improvement", "max_steps"])
 def test_a_run_killed_after_a_rule_ended_it_finishes_and_trains_no_more(tmp_path, rule):
     """Between the last checkpoint and `finished` there is an evaluation, long enough to be killed in."""
     run, callback = tmp_path / "run", None
@@ -154,14 +155,18 @@ def test_a_run_killed_after_a_rule_ended_it_finishes_and_trains_no_more(tmp_path
         settings = {"stop.no_improvement": 1, "eval.every": "1", "eval.episodes": 1}
     if rule == "callback":
         settings, callback = {}, lambda info: info["update"] == 3
-    done = tiny(run, updates=40, callback=callback, **settings)
+    if rule == "max_steps":
+        settings = {}
+    done = tiny(run, updates=3 if rule == "max_steps" else 40, callback=callback, **settings)
     assert done.stop_reason == rule and done.summary["updates"] < 40
+    index = json.loads((run / "checkpoints" / "index.json").read_text())
     (run / "summary.json").unlink()
     reseal(run / "status.json", state="running")
     again = regimen.resume(run)
     for name in ("updates", "env_steps", "stop_reason", "stop_detail", "converged", "eval_return_mean"):
         assert again.summary[name] == done.summary[name], name
     assert status(run)["state"] == "finished" and len(read_metrics(run)) == done.summary["updates"]
+    assert json.loads((run / "checkpoints" / "index.json").read_text()) == index, "which is the final one"
     longer = regimen.resume(run, total_steps=done.summary["env_steps"] + UPDATE)
     assert longer.summary["updates"] == done.summary["updates"] + 1, "a finished one can go on"
 

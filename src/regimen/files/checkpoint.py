@@ -114,6 +114,13 @@ class Checkpoints:
         for old in others[: max(len(others) - (self.keep - 1), 0)]:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
+    def end(self, step: int) -> None:
+        """Note that the checkpoint of `step` is the last of a run that has ended: a resume has forgotten it."""
+        index = self.index()
+        if index["final"] != step and step in self.steps():
+            index["final"] = step
+            write_sealed(self.path / "index.json", index)
+
     def link_best(self) -> None:
         """Let `best` point to the best by evaluation, or be gone when there is none."""
         link, step = self.path / "best", self.best()

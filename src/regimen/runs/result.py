@@ -136,6 +136,7 @@ def settle(learner: Learner, compile_seconds: float, exit_code: int = 0) -> Resu
     learner.describe_policy(summary)
     if exit_code == 0:
         state = "diverged" if learner.diverged else "finished"
+        learner.checkpoints.end(learner.ledger.counters.steps)
         learner.files.summary(summary)
         why = {"stop_reason": summary["stop_reason"], "stop_detail": summary["stop_detail"]}
         learner.files.status(state=state, **why, delivery=PENDING)
