@@ -113,7 +113,9 @@ def name_of(key: str) -> Name | None:
         switch = names().get(word.removeprefix("no_"))
         if switch is not None and any(isinstance(write, Mapping) for write in switch.writes.values()):
             contrary = {s: {True: w[False], False: w[True]} for s, w in switch.writes.items() if isinstance(w, Mapping)}
-            return replace(switch, other=word, ours=dict.fromkeys(switch.ours, ""), writes={**switch.writes, **contrary})
+            return replace(
+                switch, other=word, ours=dict.fromkeys(switch.ours, ""), writes={**switch.writes, **contrary}
+            )
     return None
 
 
