@@ -38,6 +38,7 @@ SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it shor
     "fifty_episodes.py": {"--quick": None},
     "ppo_defaults.py": {"--quick": None},
     "dashboard.py": {"--clients": "2", "--rows": "2000", "--seconds": "1", "--training": "1", "--steps": "2000"},
+    "empowerment_bystanders.py": {"--worlds": "world/unequal"},
     "empowerment_learned.py": {"--seeds": "1", "--worlds": "world/tiny3"},
     "empowerment_speed.py": {"--steps": "1536", "--rounds": "1"},
     "lag.py": {"--seeds": "1", "--steps": "500", "--lags": "1"},

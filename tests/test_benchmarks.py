@@ -351,3 +351,15 @@ def test_a_search_benchmark_takes_up_only_the_policy_it_would_train(script, tmp_
     assert conditioned(again, 10, tmp_path)["policy"].tolist() == [30, 10] and again.trained == 0
     assert conditioned(Fake(30), 0, tmp_path)["policy"].tolist() == [30, 0]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_power_of_each_human_by_kind_of_robot(script):
+    """Humans who are placed alike have the same, and more with a robot that helps than with one that acts at random."""
+    bystanders = script("empowerment_bystanders")
+    plain, _ = bystanders.robots(50.0)
+    random, helped = bystanders.power("world/corr5", beta_r=0.0), bystanders.power("world/corr5", **plain)
+    np.testing.assert_allclose([random[0], helped[0]], [random[1], helped[1]], rtol=1e-6)
+    assert random[0] < helped[0] < 0
+    assert bystanders.rows("world/corr5", 50.0)[0].startswith(
+        f"| `world/corr5` | 0 | {random[0]:.2f} | {helped[0]:.2f} "
+    )
