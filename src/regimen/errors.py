@@ -23,6 +23,10 @@ class UntrustedError(ConfigError):
     """A file names code that is not installed, and nobody has said that it may run."""
 
 
+class SpentError(ConfigError):
+    """A run that has finished has nothing left to train: its budget is spent."""
+
+
 class EnvError(RegimenError):
     """The environment cannot be made, or broke its contract while stepping."""
 

@@ -15,15 +15,18 @@ from typing import Any, TextIO
 
 import pytest
 
+import regimen
 from regimen.cli import train as train_verb
 from regimen.cli.main import main
-from regimen.errors import StorageError
+from regimen.config import layers
+from regimen.errors import SpentError, StorageError
 from regimen.files import background
 from regimen.files.mlflow import MirrorResult
-from regimen.files.run_dir import RunFiles
+from regimen.files.run_dir import RunFiles, read_config, read_summary
 from regimen.files.storage import read_json, write_json
 from regimen.reports.diagnose import diagnose
 from regimen.runs import delivery, directory
+from regimen.runs.api import train_further
 from support import command_line, reseal, status, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
@@ -190,6 +193,27 @@ def test_what_was_killed_is_made_again(run, capsys):
     assert listed(run, capsys)["delivery"] == "missing"
     assert main(["report", str(run)]) == 0
     assert listed(run, capsys)["delivery"] == "done" and (run / "report.html").is_file()
+
+
+@pytest.mark.parametrize("begin", [regimen.resume, train_further], ids=["resume", "the same command"])
+def test_a_run_that_was_killed_while_it_was_drawn_is_complete_when_it_is_resumed(run, monkeypatch, begin):
+    monkeypatch.setattr(delivery, "spawn", no_process)  # it is made here
+    source = run if begin is regimen.resume else layers.from_dict(read_config(run)).replace(out=str(run))
+    assert begin(source).summary == read_summary(run)
+    assert status(run)["delivery"] == {"state": "done"} and (run / "report.html").is_file()
+    with pytest.raises(SpentError, match="give a larger"):  # nothing of it is missing now
+        regimen.resume(run)
+
+
+def test_a_group_that_was_killed_while_it_was_drawn_is_complete_when_it_is_resumed(group, monkeypatch):
+    monkeypatch.setattr(delivery, "spawn", no_process)
+    regimen.resume(group)
+    assert [status(group / f"seed-{n}")["delivery"] for n in (0, 1)] == [{"state": "done"}] * 2
+    assert (group / "report.html").is_file()
+
+
+def no_process(path: Path, lock: TextIO) -> int:
+    raise OSError("no process can be begun")
 
 
 def test_a_run_that_trains_is_not_drawn(run):

@@ -157,9 +157,11 @@ def test_a_run_killed_after_a_rule_ended_it_finishes_and_trains_no_more(tmp_path
         settings, callback = {}, lambda info: info["update"] == 3
     if rule == "max_steps":
         settings = {}
-    done = tiny(run, updates=3 if rule == "max_steps" else 40, callback=callback, **settings)
+    updates = 3 if rule == "max_steps" else 40
+    done = tiny(run, updates=updates, callback=callback, **settings | {"checkpoint.keep": 1})
     assert done.stop_reason == rule and done.summary["updates"] < 40
-    index = json.loads((run / "checkpoints" / "index.json").read_text())
+    index, kept = json.loads((run / "checkpoints" / "index.json").read_text()), Checkpoints(run / "checkpoints").steps()
+    shutil.copytree(run / "checkpoints" / str(kept[-1]), run / "checkpoints" / "1")  # killed before it was deleted
     (run / "summary.json").unlink()
     reseal(run / "status.json", state="running")
     again = regimen.resume(run)
@@ -167,6 +169,7 @@ def test_a_run_killed_after_a_rule_ended_it_finishes_and_trains_no_more(tmp_path
         assert again.summary[name] == done.summary[name], name
     assert status(run)["state"] == "finished" and len(read_metrics(run)) == done.summary["updates"]
     assert json.loads((run / "checkpoints" / "index.json").read_text()) == index, "which is the final one"
+    assert Checkpoints(run / "checkpoints").steps() == kept, "no more than are kept"
     longer = regimen.resume(run, total_steps=done.summary["env_steps"] + UPDATE)
     assert longer.summary["updates"] == done.summary["updates"] + 1, "a finished one can go on"
 

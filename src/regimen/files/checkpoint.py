@@ -115,11 +115,10 @@ class Checkpoints:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
     def end(self, step: int) -> None:
-        """Note that the checkpoint of `step` is the last of a run that has ended: a resume has forgotten it."""
-        index = self.index()
-        if index["final"] != step and step in self.steps():
-            index["final"] = step
-            write_sealed(self.path / "index.json", index)
+        """Note that the checkpoint of `step` is the last of a run that has ended. One that was killed between saving and
+        this has forgotten it when it is resumed, and may have left an older one to delete."""
+        if step in self.steps():
+            self.retire(step, None, final=True)
 
     def link_best(self) -> None:
         """Let `best` point to the best by evaluation, or be gone when there is none."""

@@ -21,7 +21,7 @@ from regimen.engines import curriculum, device
 from regimen.engines.signals import Signals, Terminated
 from regimen.envs import registry
 from regimen.envs.imports import OBJECT
-from regimen.errors import ConfigError, DivergedError, StorageError
+from regimen.errors import ConfigError, DivergedError, SpentError, StorageError
 from regimen.files.console import Console
 from regimen.files.run_dir import ENDED, RunFiles, read_config, read_status, read_summary
 from regimen.files.sealed import reading
@@ -29,7 +29,7 @@ from regimen.files.storage import check_free, require_own
 from regimen.policies.target import refuse_object, stored_env
 from regimen.runs import directory, processes
 from regimen.runs.build import make_engine, resolve_horizon
-from regimen.runs.delivery import deliver, hand_over, is_unfinished, start
+from regimen.runs.delivery import deliver, hand_over, is_unfinished, make_missing
 from regimen.runs.directory import (
     closing,
     copy_run,
@@ -291,6 +291,7 @@ def train_further(
     status = read_status(path)
     if status.get("state") == "finished":
         console.event(f"finished before: {path}")
+        make_missing(path, wait, console.event)
         return Result(path, read_summary(path))
     env = given_env(config, handle)
     return resume(path, command=command, console=console, callback=callback, env=env, wait=wait)
@@ -301,11 +302,11 @@ def given_env(config: TrainConfig, handle: registry.EnvHandle | None) -> registr
     return (handle.native or handle.make_host) if handle and config.env.startswith(OBJECT) else None
 
 
-def accepted(result: Result, call: Call) -> Result:
-    """The result, or the error of the seed that diverged: everything else has been written by now, or is being."""
-    if not call.wait and any(map(is_unfinished, group_members(result.run_dir) or [result.run_dir])):
-        for line in start(result.run_dir):
-            call.console.event(line)
+def accepted(result: Result, call: Call, ended: bool = False) -> Result:
+    """The result, or the error of the seed that diverged: everything else has been written by now, or is being. A run
+    that had `ended` before may have been killed while the rest was made."""
+    if ended or not call.wait:
+        make_missing(result.run_dir, call.wait, call.console.event, ("pending", "failed"))
     for one in result.runs or [result]:
         if one.stop_reason == "diverged":
             seed = f"seed {one.summary['seed']}: " if result.runs else ""
@@ -361,12 +362,18 @@ def resume(
     check_rules(config.stop, handle.id, handle.metrics)
     call = Call(handle, path, where, command, callback, console, begun, wait=wait)
     if members:
+        ended = not extended and all(path_state(member) in ENDED for member in members)
         results = resume_group(call, configs, members, extended)
-        return accepted(group_result(path, results, console, wait), call)
+        return accepted(group_result(path, results, console, wait), call, ended)
     files = RunFiles.open(path) if out is None else copy_run(RunFiles.open(path), Path(out))
     files.lock()
     call = dataclasses.replace(call, path=files.path)
-    return accepted(resume_run(call, config, files, checkpoint, copied=out is not None), call)
+    try:
+        return accepted(resume_run(call, config, files, checkpoint, copied=out is not None), call)
+    except SpentError:
+        if out is not None or not is_unfinished(files.path):
+            raise
+        return accepted(Result(files.path, read_summary(files.path)), call, ended=True)
 
 
 def resume_group(call: Call, configs: list[TrainConfig], members: list[Path], extended: bool) -> list[Result]:
@@ -427,7 +434,7 @@ def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool =
     c = learner.ledger.counters
     spent = learner.ledger.rules.budget.check(c.steps, c.episodes)
     if spent is not None and path_state(learner.path) == "finished":
-        raise ConfigError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
+        raise SpentError(f"{learner.path}: {spent.reason}; give a larger --total-steps or --total-episodes")
     common = learner.config.common
     horizon = Count.parse(common.horizon)
     if common.moving and horizon is not None and getattr(c, horizon.unit) >= horizon.n:

@@ -302,15 +302,24 @@ def report_again(path: Path, out: str | None, say: Callable[[str], None]) -> Pat
     return write_report(path, out, draw=True)
 
 
-def is_unfinished(path: Path) -> bool:
+def is_unfinished(path: Path, states: Sequence[str] = ("pending", "failed")) -> bool:
     """Whether something of a run that has ended, and that nobody trains on, is still to be made."""
     status = read_json(path / "status.json")
     delivery = status.get("delivery")
     state = delivery.get("state") if isinstance(delivery, dict) else None
-    return status.get("state") in ENDED and state in ("pending", "failed") and not background.held(path / ".lock")
+    return status.get("state") in ENDED and state in states and not background.held(path / ".lock")
 
 
 # --- in a process of its own -----------------------------------------------------------------------------------------
+
+
+def make_missing(path: Path, wait: bool, say: Callable[[str], None], states: Sequence[str] = ("pending",)) -> None:
+    """Begin what is still to be made of a run or a group that has ended, if anything is; `wait`: until it is made."""
+    if any(is_unfinished(run, states) for run in group_members(path) or [path]):
+        for line in start(path):
+            say(line)
+        if wait:
+            background.wait(path)
 
 
 def start(path: Path) -> list[str]:
