@@ -83,21 +83,23 @@ class PPO(ActorCritic, OwnUpdate):
     def loss(self, params: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
         """-(L_CLIP - vf_coef L_VF + ent_coef S) [W] (eq. 9, to be minimised) + kl_coef KL (eq. 8), and its parts."""
         c = self.config
-        out, metrics = self.outputs(params, row, knobs)
-        policy_loss, ratios = self.policy_loss(out, row, knobs)
-        value_loss = self.value_loss(params, row)
-        entropy, shortfall, entropies = self.entropy(out, row)
-        loss = policy_loss + c.vf_coef * value_loss - knobs.ent_coef * entropy + knobs.kl_coef * ratios["approx_kl"]
+        pi, norms = self.outputs(params, row, knobs)
+        policy_loss, ratios = self.policy_loss(pi, row, knobs)  # -L_CLIP
+        value_loss = self.value_loss(params, row)  # L_VF
+        entropy, shortfall, entropies = self.entropy(pi, row)  # S
+        loss = policy_loss + c.vf_coef * value_loss - knobs.ent_coef * entropy
+        loss = loss + knobs.kl_coef * ratios["approx_kl"]
         if c.ent_floor_discrete is not None or c.ent_floor_continuous is not None:
             loss = loss + c.ent_floor_coef * shortfall
             entropies["entropy_shortfall"] = shortfall
         losses = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
-        return loss, losses | entropies | ratios | metrics
+        return loss, losses | entropies | ratios | norms
 
-    def policy_loss(self, out: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
+    def policy_loss(self, pi: PyTree, row: PPORow, knobs: Knobs) -> tuple[Array, dict[str, Array]]:
         """-L_CLIP [W] (eq. 7), summed over the ratios of an action, and what the ratios say."""
-        log_ratio, active, metrics = self.log_ratios(out, row)  # [W, G], of one ratio [W, 1]
-        ratio = jnp.exp(jnp.minimum(log_ratio, 20.0))  # a joint ratio of many parts can overflow: its gradient is NaN
+        log_ratio, active, metrics = self.log_ratios(pi, row)  # [W, G], of one ratio [W, 1]
+        # r(theta) = pi / pi_old; a joint ratio of many parts can overflow, and then its gradient is NaN
+        ratio = jnp.exp(jnp.minimum(log_ratio, 20.0))
         clipped = jnp.clip(ratio, 1 - knobs.clip_eps, 1 + knobs.clip_eps)
         advantage = knobs.advantage(row)[:, None]
         loss = -jnp.minimum(ratio * advantage, clipped * advantage)
@@ -106,33 +108,50 @@ class PPO(ActorCritic, OwnUpdate):
         fraction = (outside * active).sum(-1) / jnp.maximum(active.sum(-1), 1.0)
         return (loss * active).sum(-1), {"approx_kl": (kl * active).sum(-1), "clip_fraction": fraction} | metrics
 
+    def log_ratios(self, pi: PyTree, row: PPORow) -> tuple[Array, Array, dict[str, Array]]:
+        """log r(theta) = log (pi / pi_old)(a | s) of every ratio that is clipped [W, G], 1 for ratios that matter and 0
+        for others [W, G], and of a hybrid action KL(pi_old, pi) by part."""
+        elements = self.bound.elements
+        log_prob, relevant = self.log_probs(pi, row.action, row.mask)
+        difference = log_prob - row.log_prob
+        if elements.single:
+            return difference[:, None], jnp.ones_like(difference)[:, None], {}
+        relevant = jnp.ones_like(difference, bool) if relevant is None else relevant
+        difference = jnp.where(relevant, difference, 0.0)
+        active = (elements.grouped(relevant.astype(jnp.float32)) > 0).astype(jnp.float32)
+        k3 = elements.split(jnp.exp(jnp.minimum(difference, 20.0)) - 1 - difference) if elements.hybrid else {}
+        return elements.grouped(difference), active, {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
+
     def value_loss(self, params: PyTree, row: PPORow) -> Array:
         """L_VF = 0.5 (V - target)^2 [W], a mean over components."""
         c = self.config
         value = self.bound.critic.apply(params["critic"], row.obs)
         loss = jnp.square(value - row.target)
         if c.vf_clip is not None:
-            near = row.value + jnp.clip(value - row.value, -c.vf_clip, c.vf_clip)
-            loss = jnp.maximum(loss, jnp.square(near - row.target))
+            clipped = row.value + jnp.clip(value - row.value, -c.vf_clip, c.vf_clip)
+            loss = jnp.maximum(loss, jnp.square(clipped - row.target))
         return 0.5 * loss.mean(-1)
 
-    def entropy(self, out: PyTree, row: PPORow) -> tuple[Scalar, Array, dict[str, PyTree]]:
-        """S [W], parts of an action weighted; its shortfall below the floors [W]; and the entropies by part."""
+    def entropy(self, pi: PyTree, row: PPORow) -> tuple[Scalar, Array, dict[str, PyTree]]:
+        """S [W], the sum of the entropies of an action's parts, weighted by kind; how far parts are below the floor of
+        their kind [W]; and the entropies as metrics, by part the mean over its elements that matter."""
         c, dist, elements = self.config, self.bound.dist, self.bound.elements
-        entropy = dist.entropy(out)
+        entropy = dist.entropy(pi)
         relevant = elements.relevance(row.action, row.mask)
-        parts = elements.split(elements.flat(entropy))
+        parts = elements.split(elements.flat(entropy))  # [W, M] of each
         matters = {} if relevant is None else elements.split(relevant.astype(jnp.float32))
         weight = {"discrete": c.ent_discrete, "continuous": c.ent_continuous}
         floor = {"discrete": c.ent_floor_discrete, "continuous": c.ent_floor_continuous}
-        bonus, total, shortfall, metrics = 0.0, 0.0, jnp.zeros(row.advantage.shape[0]), {}
+        bonus, total = 0.0, 0.0
+        shortfall = jnp.zeros(row.advantage.shape[0])
+        metrics = {}
         for name, kind in elements.kinds.items():
-            number = jnp.full(1, parts[name].shape[-1]) if relevant is None else matters[name].sum(-1)
-            summed = parts[name].sum(-1) if relevant is None else (parts[name] * matters[name]).sum(-1)
-            mean = summed / jnp.maximum(number, 1.0)
-            bonus, total = bonus + weight[kind] * summed, total + summed
+            count = jnp.full(1, parts[name].shape[-1]) if relevant is None else matters[name].sum(-1)
+            part = parts[name].sum(-1) if relevant is None else (parts[name] * matters[name]).sum(-1)
+            mean = part / jnp.maximum(count, 1.0)
+            bonus, total = bonus + weight[kind] * part, total + part
             if (least := floor[kind]) is not None:
-                shortfall = shortfall + jnp.where(number > 0, jax.nn.relu(least - mean), 0.0)
+                shortfall = shortfall + jnp.where(count > 0, jax.nn.relu(least - mean), 0.0)
             if elements.hybrid:
                 metrics[f"entropy/{name}"] = mean
         return bonus, shortfall, metrics | {"entropy": total}
@@ -152,22 +171,8 @@ class PPO(ActorCritic, OwnUpdate):
         metrics = balance.measure(surrogate, head, kinds)
         return self.bound.dist.params(balance.scale(head, kinds, knobs.balance), log_std, row.mask), metrics
 
-    def log_ratios(self, out: PyTree, row: PPORow) -> tuple[Array, Array, dict[str, Array]]:
-        """log (pi / pi_old)(a | s) of every ratio that is clipped (eq. 6) [W, G], 1 for ratios that matter and 0 for
-        others [W, G], and of a hybrid action KL(pi_old, pi) by part."""
-        elements = self.bound.elements
-        log_prob, relevant = self.log_probs(out, row.action, row.mask)
-        difference = log_prob - row.log_prob
-        if elements.single:
-            return difference[:, None], jnp.ones_like(difference)[:, None], {}
-        relevant = jnp.ones_like(difference, bool) if relevant is None else relevant
-        difference = jnp.where(relevant, difference, 0.0)
-        active = (elements.grouped(relevant.astype(jnp.float32)) > 0).astype(jnp.float32)
-        k3 = elements.split(jnp.exp(jnp.minimum(difference, 20.0)) - 1 - difference) if elements.hybrid else {}
-        return elements.grouped(difference), active, {f"approx_kl/{name}": x.sum(-1) for name, x in k3.items()}
-
     def update(self, state: State, batch: Batch) -> tuple[State, dict[str, Array]]:
-        """One regimen's worth of learning: advantages over the whole batch, then epochs of minibatches."""
+        """Algorithm 1 from its batch on: advantages over the whole of it, then epochs of minibatches."""
         c = self.config
         state, packed, knobs, metrics = self.prepare(state, batch)
 
@@ -196,18 +201,6 @@ class PPO(ActorCritic, OwnUpdate):
         norm = self.updated_norm(state, batch)  # after the epochs: log-probabilities use the rollout's statistics
         return state.replace(models={"policy": model}, norm=norm, aux=aux), metrics
 
-    def gradient(self, state: State, batch: Batch) -> Array:
-        """The gradient of the loss over the whole batch, as one vector: what a full-batch update would begin with."""
-        _, packed, knobs, _ = self.prepare(state, batch)
-        flat, unravel = ravel_pytree(state.models["policy"].params)
-        words = draw_words(jax.random.key(0))
-        whole = Minibatch(packed, words, jnp.int32(0), jnp.asarray(packed.count), packed.matrix.shape[0], False, None)
-
-        def loss(flat: Array, row: PyTree) -> tuple[Array, dict[str, Array]]:
-            return self.row_loss(lambda params, rows: self.loss(params, rows, knobs), unravel(flat), row)
-
-        return whole.gradient(loss, flat)[0]
-
     def prepare(
         self, state: State, batch: Batch, values: tuple[Array, Array] | None = None
     ) -> tuple[State, RowMatrix, Knobs, dict[str, Array]]:
@@ -225,23 +218,6 @@ class PPO(ActorCritic, OwnUpdate):
             knobs = knobs.replace(shift=stats.mean, scale=stats.std() + 1e-8)
         return state, packed, knobs, metrics | components.report(weights)
 
-    def log_prob(self, params: PyTree, row: PPORow) -> Array:
-        """log pi(a | s) of whole actions [W]."""
-        out = self.policy(params, self.embed(params, row.obs), row.mask)
-        return self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
-
-    def knobs(self, state: State, weights: Array) -> Knobs:
-        c, clock = self.config, state.clock
-        return Knobs(
-            clip_eps=scheduled(c.clip_eps, c.clip_end, c.clip_schedule, self.horizon, clock),
-            ent_coef=scheduled(c.ent_coef, c.ent_end, c.ent_schedule, self.horizon, clock),
-            kl_coef=state.aux.get("kl_coef", 0.0),
-            weights=weights,
-            shift=0.0,
-            scale=1.0,
-            balance=balance.factors(state.aux.get("balance"), c.balance_warmup),
-        )
-
     def advantages(
         self, state: State, batch: Batch, reward: Array, factors: Array, values: tuple[Array, Array] | None = None
     ) -> tuple[PPORow, dict[str, Array]]:
@@ -249,7 +225,8 @@ class PPO(ActorCritic, OwnUpdate):
         `factors` [K] as `Components.rewards` gives them."""
         c, components, params = self.config, self.bound.components, state.models["policy"].params
         value, next_value = values or self.values(params, state, batch, self.encode(params, state, batch))
-        done, unit = (batch.terminated | batch.truncated)[..., None], 1.0
+        done = (batch.terminated | batch.truncated)[..., None]
+        unit = 1.0  # of the critics' numbers in those of the advantages
         match c.returns:
             case "gae":  # eq. 11 and 12
                 advantage = gae(reward, value, next_value, done, c.gamma, c.gae_lambda, batch.length)
@@ -266,8 +243,8 @@ class PPO(ActorCritic, OwnUpdate):
                 target = (raw - stats.mean) / stats.std()
                 unit = stats.std() / stats.std().mean()  # between components the advantages keep the rewards' units
                 advantage = (target - value) * unit
-        total, guess = ((x * unit / factors).sum(-1) for x in (target, value))
-        metrics = {"explained_variance": explained(total, guess, batch.valid)}
+        total_target, total_value = ((x * unit / factors).sum(-1) for x in (target, value))
+        metrics = {"explained_variance": explained(total_target, total_value, batch.valid)}
         metrics |= components.explained(target, value, batch.valid)
         rows = PPORow(
             obs=self.features(batch.obs, state.norm.get("obs")),
@@ -280,6 +257,35 @@ class PPO(ActorCritic, OwnUpdate):
             task=components.task(advantage, factors),
         )
         return rows, metrics
+
+    def knobs(self, state: State, weights: Array) -> Knobs:
+        c, clock = self.config, state.clock
+        return Knobs(
+            clip_eps=scheduled(c.clip_eps, c.clip_end, c.clip_schedule, self.horizon, clock),
+            ent_coef=scheduled(c.ent_coef, c.ent_end, c.ent_schedule, self.horizon, clock),
+            kl_coef=state.aux.get("kl_coef", 0.0),
+            weights=weights,
+            shift=0.0,
+            scale=1.0,
+            balance=balance.factors(state.aux.get("balance"), c.balance_warmup),
+        )
+
+    def log_prob(self, params: PyTree, row: PPORow) -> Array:
+        """log pi(a | s) of whole actions [W]."""
+        out = self.policy(params, self.embed(params, row.obs), row.mask)
+        return self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
+
+    def gradient(self, state: State, batch: Batch) -> Array:
+        """The gradient of the loss over the whole batch, as one vector: what a full-batch update would begin with."""
+        _, packed, knobs, _ = self.prepare(state, batch)
+        flat, unravel = ravel_pytree(state.models["policy"].params)
+        words = draw_words(jax.random.key(0))
+        whole = Minibatch(packed, words, jnp.int32(0), jnp.asarray(packed.count), packed.matrix.shape[0], False, None)
+
+        def loss(flat: Array, row: PyTree) -> tuple[Array, dict[str, Array]]:
+            return self.row_loss(lambda params, rows: self.loss(params, rows, knobs), unravel(flat), row)
+
+        return whole.gradient(loss, flat)[0]
 
 
 class PPOBinding(ComponentBinding):
