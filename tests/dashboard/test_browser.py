@@ -143,6 +143,7 @@ def test_legends_are_words_and_success_is_that_of_evaluations(tmp_path, visit):
     (run / "status.json").write_text(json.dumps(status | {"legend": "Blue: the agent."}))
     more = {"train/approx_kl": 0.1, "train/approx_kl/choice": 0.1, "train/approx_kl/run": 0.1, "train/loss_q_r": 1.0}
     more |= {"rollout/success_rate": 0.0, "eval/success_rate": 1.0}
+    more |= {"train/weight/cost": 0.4, "train/weight/progress": 0.6}
     (run / "metrics.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in points(20)))
     wanted = {
         "Losses": {"policy loss", "loss of q_r"},
@@ -155,6 +156,8 @@ def test_legends_are_words_and_success_is_that_of_evaluations(tmp_path, visit):
         for title, labels in wanted.items():
             chart(page, title).locator(".legend li").first.wait_for()
             assert set(chart(page, title).locator(".legend li").all_inner_texts()) == labels
+        weights = chart(page, "Component weights").locator(".legend li")
+        assert weights.all_inner_texts() == ["progress", "cost"]  # as in the chart of the components: the same colours
         assert "100% in evaluation" in page.locator("#focus .facts").inner_text()
         page.get_by_role("tab", name="Pictures").click()
         page.get_by_text("Blue: the agent.").wait_for()
@@ -213,6 +216,16 @@ def test_two_runs_are_overlaid_and_their_settings_compared(site, visit, size):
     assert "algo.lr" in rows.inner_text() and "0.25" in rows.inner_text()
     page.get_by_label("only what differs").uncheck()
     assert rows.count() > 3
+
+
+def test_the_tab_that_is_open_is_in_sight_on_a_phone(site, visit):
+    page = visit(site.address, PHONE)
+    for name in ("Compare", "Curves"):
+        page.keyboard.press({"Compare": "6", "Curves": "1"}[name])
+        tab, tabs = page.get_by_role("tab", name=name), page.locator(".tabs")
+        playwright.expect(tab).to_have_attribute("aria-selected", "true")
+        (left, wide), (start, room) = ((b["x"], b["width"]) for b in (tab.bounding_box(), tabs.bounding_box()))
+        assert start - 1 <= left and left + wide <= start + room + 1, name
 
 
 @SIZES

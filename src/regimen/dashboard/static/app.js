@@ -244,6 +244,8 @@ function openTab(name, quiet) {
     $("tab-" + tab).tabIndex = tab === name ? 0 : -1;
     $("panel-" + tab).hidden = tab !== name;
   }
+  const list = $("tab-" + name).parentElement, [here, all] = [$("tab-" + name), list].map((part) => part.getBoundingClientRect());
+  list.scrollLeft += Math.max(0, here.right - all.right) - Math.max(0, all.left - here.left); // on a phone they do not all fit
   if (!quiet) changed();
 }
 
