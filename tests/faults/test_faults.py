@@ -30,9 +30,7 @@ def test_the_command_ends_with_1_on_a_loss(tmp_path, monkeypatch, capsys):
 
 def test_a_gate_that_hangs_or_leaves_a_process_has_lost(tmp_path, monkeypatch):
     """And nothing of it stays."""
-    begin = (
-        "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True)"
-    )
+    begin = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     monkeypatch.setattr(watch, "PATIENCE", 0.3)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

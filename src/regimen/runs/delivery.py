@@ -187,7 +187,7 @@ def complete_run(path: Path, alone: bool) -> list[str]:
     """Everything of one run. One that is being trained again has it made when that ends."""
     require_own(path)
     status = read_status(path)
-    if status.get("state") not in ENDED or locked(path) or (status.get("delivery") or {}).get("state") == "done":
+    if status.get("state") not in ENDED or locked(path) or background.said(status) == "done":
         return []
     with contextlib.closing(RunFiles.open(path)) as files:
         files.status(delivery=PENDING)
@@ -263,7 +263,7 @@ def report_again(path: Path, out: str | None, say: Callable[[str], None]) -> Pat
 
 def unfinished(path: Path) -> bool:
     status = read_json(path / "status.json")
-    return status.get("state") in ENDED and (status.get("delivery") or {}).get("state") in ("pending", "failed")
+    return status.get("state") in ENDED and background.said(status) in ("pending", "failed")
 
 
 # --- in a process of its own -----------------------------------------------------------------------------------------
