@@ -20,6 +20,7 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -162,4 +163,5 @@ def failed(rows: list[Outcome]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as after Ctrl+C, nothing of a gate stays
     raise SystemExit(main())

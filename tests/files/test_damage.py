@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from regimen.reports.comparison import compare
 from regimen.reports.diagnose import diagnose
 from regimen.reports.run_report import write_report
 from regimen.types import Spec
-from support import UPDATE, assert_same_run
+from support import UPDATE, assert_same_run, reseal
 from synthetic_run import make_run
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -227,7 +228,24 @@ def test_what_is_gone_from_one_run_is_said_of_many(run, name, capsys):
             assert name in line
         assert main(["runs", "list", folder, "--json"]) == 0
         states = {Path(row["path"]).name: row["state"] for row in json.loads(capsys.readouterr().out)}
-        assert states == {"whole": "finished", "run": "finished" if name == "metrics.jsonl" else "damaged"}
+        assert states == {"whole": "finished", "run": "damaged"}
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "progress.csv", "episodes.csv"])
+def test_a_list_says_which_run_lacks_rows(run, name, capsys):
+    cut(run / name)
+    assert main(["runs", "list", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "damaged"
+    assert main(["runs", "show", str(run)]) == 0
+    assert re.search(rf"damaged .*{name} has [\d,]+ of the [\d,]+ bytes", capsys.readouterr().out)
+
+
+def test_a_crafted_summary_is_refused_in_one_line(run, capsys):
+    """Its digest fits: somebody has made it so."""
+    reseal(run / "summary.json", eval_return_mean="x")
+    assert main(["export", str(run), "--out", str(run.parent / "export")]) == 6
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "is damaged" in line and not (run.parent / "export").exists()
 
 
 def test_an_index_that_is_gone_is_made_again(run):

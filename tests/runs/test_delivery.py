@@ -166,6 +166,13 @@ def test_a_lock_that_is_a_pipe_is_one_line(run, capsys):
     assert capsys.readouterr().err.count("error:") == 1
 
 
+@pytest.mark.parametrize("said", ["x", 3, [], {"state": ["done"]}])
+def test_a_crafted_delivery_says_nothing(run, said, capsys):
+    reseal(run / "status.json", delivery=said)
+    assert main(["report", str(run)]) == 0
+    assert listed(run, capsys)["delivery"] is None
+
+
 def test_what_fails_is_written_down_and_made_again(run, monkeypatch, capsys):
     def fail(path, *more, **named):
         raise ValueError("no ink")

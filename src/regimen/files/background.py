@@ -102,11 +102,16 @@ def holder(path: Path) -> tuple[int, str] | None:
 def state_of(path: Path, status: Json, locked: bool) -> str | None:
     """What became of the pictures, the report and the trackers of a run that has ended: `done`, `drawing`, `failed`, or
     `missing` where their process is gone; None where the run says nothing of them. `locked`: a process has the run."""
-    delivery = status.get("delivery")
-    state = delivery.get("state") if isinstance(delivery, dict) else None
+    state = said(status)
     if state != "pending":
         return state if state in ("done", "failed") else None
     return "drawing" if locked or holder(path) else "missing"
+
+
+def said(status: Json) -> object:
+    """What status.json says became of them."""
+    delivery = status.get("delivery")
+    return delivery.get("state") if isinstance(delivery, dict) else None
 
 
 def wait(path: Path) -> None:

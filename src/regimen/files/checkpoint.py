@@ -115,8 +115,8 @@ class Checkpoints:
             shutil.rmtree(self.path / str(old), ignore_errors=True)
 
     def end(self, step: int) -> None:
-        """Note that the checkpoint of `step` is the last of a run that has ended. One that was killed between saving and
-        this has forgotten it when it is resumed, and may have left an older one to delete."""
+        """Note that the checkpoint of `step` is the last of a run that has ended. One that was killed just before has
+        forgotten it when it is resumed, and may have left an older one to delete."""
         if step in self.steps():
             self.retire(step, None, final=True)
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files import background
 from regimen.files.rows import is_number
-from regimen.files.run_dir import is_run, read_config, read_status, read_summary
+from regimen.files.run_dir import is_run, read_config, read_status, read_summary, require_length
+from regimen.files.sealed import reading
 from regimen.files.storage import Json, read_json, read_text, regular
 from regimen.words import aligned, clock, count, score, size
 
@@ -110,6 +111,8 @@ def problem(path: Path) -> str | None:
         read_config(path)
         read_status(path)
         read_summary(path)
+        with reading(path):
+            require_length(path)
     except (StorageError, OSError) as error:
         return " ".join(str(error).split())
     return None

@@ -302,14 +302,29 @@ def require_counted(path: Path) -> None:
         tally.check(path, counted)
 
 
+def require_length(path: Path) -> None:
+    """Refuse a run whose files that grow are shorter than its newest checkpoint says: what a list of runs has the time
+    for (see `require_counted`)."""
+    for name, counted in tallies_of(path).items():
+        file = path / name
+        size = file.stat().st_size if file.is_file() else 0
+        if size < counted["bytes"]:
+            raise StorageError(f"{file} has {size:,} of the {counted['bytes']:,} bytes that it has at the checkpoint")
+
+
 def tally_of(path: Path) -> storage.Json | None:
     """What the newest checkpoint of a run says of one of its files, where it does."""
-    folder = newest(path.parent / "checkpoints")
+    return tallies_of(path.parent).get(path.name)
+
+
+def tallies_of(path: Path) -> dict[str, storage.Json]:
+    """What the newest checkpoint of a run says of the files that grow; nothing where it cannot be read."""
+    folder = newest(path / "checkpoints")
     if folder is None:
-        return None
+        return {}
     with contextlib.suppress(StorageError), sealed.reading(folder):
-        return sealed.unseal(sealed.load_object(folder / "meta.json"), str(folder))["tallies"][path.name]
-    return None
+        return dict(sealed.unseal(sealed.load_object(folder / "meta.json"), str(folder))["tallies"])
+    return {}
 
 
 def newest(folder: Path) -> Path | None:

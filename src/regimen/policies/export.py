@@ -9,6 +9,7 @@ from regimen import spaces
 from regimen.config.domains import domains, load
 from regimen.errors import ConfigError, nearest
 from regimen.files.run_dir import read_metrics, read_status, read_summary, versions
+from regimen.files.sealed import reading
 from regimen.files.storage import Json, check_free, filling, plain, utc_now, write_atomic, write_json
 from regimen.policies.policy import Policy, load_policy
 from regimen.statistics import interval_from_moments
@@ -36,8 +37,9 @@ def export_policy(
     policy = load_policy(run, checkpoint)
     write_form = form_of(form, policy) if form is not None else None
     returns = [row["eval/return_mean"] for row in read_metrics(run) if "eval/return_mean" in row]
-    about = metadata(run, policy.meta, read_summary(run), max(returns, default=None), checkpoint)
-    text = readme(about)
+    with reading(run):
+        about = metadata(run, policy.meta, read_summary(run), max(returns, default=None), checkpoint)
+        text = readme(about)
     with filling(path) as folder:
         policy.save(folder)
         if program != "policy":

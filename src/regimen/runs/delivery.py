@@ -305,9 +305,8 @@ def report_again(path: Path, out: str | None, say: Callable[[str], None]) -> Pat
 def is_unfinished(path: Path, states: Sequence[str] = ("pending", "failed")) -> bool:
     """Whether something of a run that has ended, and that nobody trains on, is still to be made."""
     status = read_json(path / "status.json")
-    delivery = status.get("delivery")
-    state = delivery.get("state") if isinstance(delivery, dict) else None
-    return status.get("state") in ENDED and state in states and not background.held(path / ".lock")
+    done = background.said(status)
+    return status.get("state") in ENDED and done in states and not background.held(path / ".lock")
 
 
 # --- in a process of its own -----------------------------------------------------------------------------------------
