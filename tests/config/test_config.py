@@ -175,6 +175,7 @@ def test_more_spellings():
         ({"minibatchsize": 1}, ["'algo.minibatch_size'"]),
         ({"zzzzqqqq": 1}, ["unknown setting 'zzzzqqqq'", "--help"]),
         ({"algo.kappa": 1}, ["'algo.kappa'", "a setting of --algo other"]),
+        ({"workers": 4}, ["engine.workers: there are workers only with --engine ray"]),
         ({"every": 1}, ["ambiguous", "eval.every", "log.every", "checkpoint.every"]),
         ({"episodes": 1}, ["total_episodes: 1", "rollout.episodes", "eval.episodes"]),
         ({"lr": 1, "algo.lr": 2}, ["algo.lr: set twice"]),

@@ -73,7 +73,13 @@ def test_every_answer_is_a_command_that_can_be_read(algo, tmp_path, monkeypatch)
             continue
         assert setting == "env_args" or told.group(2).replace("-", "_").replace("env.", "env_args.", 1) in (
             setting,
-            *({"track.enabled": ("no_track", "track.enabled"), "algorithm": ("algo",)}.get(setting, ())),
+            *(
+                {
+                    "track.enabled": ("no_track", "track.enabled"),
+                    "algorithm": ("algo",),
+                    "engine.workers": ("engine",),
+                }.get(setting, ())
+            ),
         ), (other, end)
         if told.group(3) and "KEY" not in end:
             flags = shlex.split(f"--{told.group(2)}{told.group(3)}")
@@ -142,9 +148,10 @@ def test_what_people_type_first(argv, words):
                 "-s: here it is `regimen train airspace/head_on`",
                 "-a: here it is --algo ppo",
                 "-t: here it is --total-steps 100000",
-                "--num-workers: here it is --engine.workers (with",  # 0 there is nothing here
+                "--num-workers: here it is --engine.workers 0 (with `engine: ray`)",
             ],
         ),
+        ("cartpole --num-env-runners 2", ["here it is --engine ray --engine.workers 2"]),
         (
             "cartpole --episodes 1000 --max-steps 500 --eval-episodes 10 --batch-size 64",
             [
@@ -198,6 +205,7 @@ def test_keys_sections_and_choices_in_any_case(tmp_path):
 @pytest.mark.parametrize(
     ("text", "answers"),
     [
+        ("env: cartpole\nx: {num_workers: 2}", ["words of this one: {engine: {workers: 2, name: ray}}"]),
         ("scenario: head_on\nalgo: PPO", ["here it is env: airspace/head_on"]),
         (
             "environment: head_on\ntimesteps: 1000",

@@ -54,14 +54,36 @@ def test_every_preset_forms_a_schedule(preset, device):
 
 
 def test_the_air_traffic_presets_say_what_their_document_says():
-    """Its tables: SAC with tau 0.01 and training intensities of 1.0 and 1.5 (transitions trained for each one sampled,
-    so gradient steps times the batch), IMPALA with one rate and one minibatch."""
-    for device, (batch, intensity, starts) in {"cpu": (4096, 1.0, 5000), "gpu": (8192, 1.5, 2000)}.items():
-        algo = build_config("airspace/head_on", preset="atc_sac", overrides={"device": device}).algo
-        assert (algo.tau, algo.alpha, algo.batch_size, algo.learning_starts) == (0.01, 0.1, batch, starts)
-        assert algo.update_ratio * algo.batch_size == intensity
-        algo = build_config("airspace/head_on", preset="atc_impala", overrides={"device": device}).algo
-        assert (algo.lr, algo.minibatch_size) == (6e-4, 512)
+    """Its tables, for a CPU and for a GPU. SAC's training intensities of 1.0 and 1.5 are transitions trained for each
+    one sampled, so gradient steps times the batch; IMPALA has one rate and one minibatch."""
+    both = ("cpu", "gpu")
+    tables: dict[str, dict[str, tuple[object, object]]] = {
+        "ppo": {"lr": (3e-4, 5e-4), "minibatch_size": (256, 512), "epochs": (8, 10), "rollout": (4096, 8192)},
+        "sac": {"lr": (3e-4, 5e-4), "batch_size": (4096, 8192), "learning_starts": (5000, 2000)},
+        "impala": {"lr": (6e-4,) * 2, "minibatch_size": (512,) * 2, "rollout": (4096, 8192)},
+        "appo": {"lr": (3e-4,) * 2, "rollout": (2048, 4096)},
+        "cql": {"lr": (3e-4, 5e-4), "critic_lr": (3e-4, 6e-4), "min_q_weight": (5.0, 4.0), "tau": (0.005, 0.01)},
+    }
+    tables["sac"] |= {"buffer_size": (500_000, 1_000_000), "intensity": (1.0, 1.5)}
+    alike = {
+        "ppo": {"gae_lambda": 0.95, "clip_eps": 0.1, "max_grad_norm": 1.0, "ent_coef": 0.01, "kl_coef": 0.2},
+        "sac": {"tau": 0.01, "alpha": 0.1, "max_grad_norm": 5.0, "critic_lr": None, "alpha_lr": None, "n_step": 1},
+        "impala": {"rho_clip": 1.0, "pg_rho_clip": 1.0, "ent_coef": 0.01, "vf_coef": 0.5, "max_grad_norm": 5.0},
+        "appo": {"ent_coef": 0.001, "max_grad_norm": 5.0},
+        "cql": {"alpha": 0.1, "n_step": 1},
+    }
+    networks = dict.fromkeys(("ppo", "impala"), ((256, 256), "tanh"))
+    networks |= {"appo": ((128, 128), "relu"), "sac": ((256, 256), "relu"), "cql": ((256, 256), "relu")}
+    for name, table in tables.items():
+        for i, device in enumerate(both):
+            config = build_config("airspace/head_on", preset=f"atc_{name}", overrides={"device": device})
+            algo = vars(config.algo) | {"rollout": config.rollout.steps}
+            if name == "sac":
+                algo["intensity"] = algo["update_ratio"] * algo["batch_size"]
+            expected = {key: values[i] for key, values in table.items()} | alike[name] | {"gamma": 0.995}
+            assert {key: algo[key] for key in expected} == expected, (name, device)
+            assert config.algorithm == name and config.stop.zero_conflict_streak == 20
+            assert (config.network.hidden, config.network.activation) == networks[name]
 
 
 def test_tuned():

@@ -75,6 +75,8 @@ def build_config(
     if source is not None:
         flat["preset"] = source.name
     config = share_discount(validate(_build(TrainConfig, flat, algorithm)))
+    if of_flags.get("engine.workers") and config.engine.name == "local":
+        raise ConfigError("engine.workers: there are workers only with --engine ray; without it, leave this out")
     resolve(config, native=True)
     return config
 

@@ -194,7 +194,9 @@ def translate(
             text = migrating.environment(text)
         absent = setting is not None and setting.startswith("env_args.") and absent_argument(key, env)
         if setting is not None and text is not None and setting not in same and not absent:
-            same[setting] = text
+            same |= {setting: text} | (
+                {"engine.name": "ray"} if setting == "engine.workers" and str(text) != "0" else {}
+            )
             answers.append(f"{prefix}{raw}: here it is {setting}: {migrating.plain(text)}")
         else:
             answers.append(f"{prefix}{raw}{suggest(key, algorithm, given=value, env=env).replace(';', ':', 1)}")

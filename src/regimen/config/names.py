@@ -33,8 +33,6 @@ class Name:
     means something else."""
     command: str = ""
     """What to run instead of setting something."""
-    never: str = ""
-    """A value of theirs that is none of a setting."""
 
     def value(self, setting: str, given: Any) -> str | None:
         """A value of theirs as one of a setting; None where it cannot be told."""
@@ -42,8 +40,6 @@ class Name:
         if isinstance(given, Mapping) and setting == "env_args":
             return plain(arguments(given))
         if not isinstance(given, (str, int, float, list, tuple)) and given is not None:
-            return None
-        if self.never and str(given) == self.never:
             return None
         if isinstance(write, Mapping):
             word = "" if given is None else str(given).lower()
@@ -100,7 +96,7 @@ def read_row(other: str, row: Mapping[str, Any]) -> Name:
     settings = ours if isinstance(ours, Mapping) else dict.fromkeys([ours] if isinstance(ours, str) else ours, note)
     trainers = (trainers,) if isinstance(trainers, str) else tuple(trainers)
     writes = dict.fromkeys(settings, row.get("write", "{}"))
-    return Name(other, settings, trainers, note, writes, row.get("command", ""), str(row.get("never", "")))
+    return Name(other, settings, trainers, note, writes, row.get("command", ""))
 
 
 def name_of(key: str) -> Name | None:
@@ -162,6 +158,8 @@ def written(setting: str, value: str | None, dash: str = "") -> str:
         return (f"--algo {name or 'NAME'}") if dash else f"algo: {name}" if name else "algo"
     if setting == "env_args":
         return "--env.KEY VALUE" if dash else f"env_args: {value or '{KEY: VALUE}'}"
+    if setting == "engine.workers" and value not in (None, "0"):
+        return f"--engine ray --engine.workers {value}" if dash else f"engine: {{name: ray, workers: {value}}}"
     if not dash:
         return f"{setting}: {value}" if value is not None else setting
     flag = "--" + setting.replace("env_args.", "env.").replace("_", "-")
