@@ -38,6 +38,7 @@ from regimen.experiments.search.trial import Sample, StretchResult
 from regimen.statistics import mean_interval, paired_difference
 
 METHODS = ("race", "round_robin", "random")
+RACE = ("best dropped", "dropped", "within 2 deviations", "probability told", "was the best", "luck measured")
 THETA = 2.0  # of the kernel
 CHANGES, SPEED = 0.3, 0.5  # variance of what may change of a merit, in units of what stays; per e-fold of training
 OWN = 0.7  # share of a luck's variance that is of one order; alike orders share the rest
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--check-every", type=int, default=200)
     parser.add_argument("--check-episodes", type=int, default=5)
     parser.add_argument("--eval-episodes", type=int, default=100)
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--seeds", type=int, default=20)
     args = parser.parse_args()
     names = ("budget", "warm_up", "check_every", "check_episodes", "eval_episodes", "policies")
@@ -152,21 +154,24 @@ def main() -> None:
                 search(space, dataclasses.replace(base, method=method, seed=seed), luck, args.noise)
                 for seed in range(args.seeds)
             ]
-            for method in METHODS
+            for method in args.methods
         }
-        column = {m: {name: np.array([one[name] for one in found[m]]) for name in found[m][0]} for m in METHODS}
-        for method in METHODS:
-            gap = paired_difference(column["round_robin"]["regret"], column[method]["regret"])
-            less = "" if method == "round_robin" else f"{gap.value:+.2f} ({gap.low:+.2f} to {gap.high:+.2f})"
+        column = {m: {name: np.array([one[name] for one in found[m]]) for name in found[m][0]} for m in found}
+        for method in found:
+            less = ""
+            if method != "round_robin" and "round_robin" in found:
+                gap = paired_difference(column["round_robin"]["regret"], column[method]["regret"])
+                less = f"{gap.value:+.2f} ({gap.low:+.2f} to {gap.high:+.2f})"
             cells = [between(column[method]["regret"]), less, f"{column[method]['floor'].mean():.2f}"]
             results.append([f"{luck:g}", method, *cells, between(column[method]["delivered"])])
-        own = list(column["race"])[3:]
-        races.append([f"{luck:g}", *(f"{column['race'][name].mean():.2f}" for name in own)])
+        for own in [column[method] for method in found if method == "race"]:
+            races.append([f"{luck:g}", *(f"{own[name].mean():.2f}" for name in RACE)])
         print(f"luck {luck:g}: {args.seeds} seeds of each method", flush=True)
     head = ["luck", "method", "regret (95%)", "less that of round robin", "floor", "delivered (95%)"]
     print(harness.table(head, results))
-    print()
-    print(harness.table(["luck of the truth", *own], races))
+    if races:
+        print()
+        print(harness.table(["luck of the truth", *RACE], races))
 
 
 if __name__ == "__main__":
