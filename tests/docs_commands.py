@@ -61,6 +61,7 @@ SMALL: dict[str, dict[str, str | None]] = {  # script -> flags that make it shor
         **{"--episodes": "100", "--truth-episodes": "8", "--eval-episodes": "4", "--budget": "120", "--seeds": "1"},
         **{"--unit": "25", "--orders": "classes"},
     },
+    "atari.py": {"--total-steps": "1024", "--max-episode-steps": "100"},
     "continuous_world.py": {"--steps": "2048"},
     "own_loop.py": {"--updates": "1", "--episodes": "2"},
 }

@@ -413,6 +413,7 @@ EXAMPLES = {
     "own_loop.py": ["--updates", "2", "--episodes", "3"],
     "continuous_world.py": ["--steps", "2048"],
     "search_curriculum.py": ["--quick"],
+    "atari.py": ["--total-steps", "1024", "--max-episode-steps", "100"],
 }
 WITHOUT_RUN = {"own_loop.py"}  # writes no run directory
 QUICK = {"quickstart.py", "callback.py", "own_loop.py"}
@@ -424,6 +425,8 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("name", [name if name in QUICK else longer(name) for name in EXAMPLES])
 def test_examples(name, tmp_path, monkeypatch, capsys):
+    if name == "atari.py":
+        pytest.importorskip("ale_py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *EXAMPLES[name]])
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")

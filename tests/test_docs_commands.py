@@ -40,7 +40,7 @@ QUICK = [
     "regimen export RUN --out policies/first",
 ]
 EXTRAS = {"onnx": "jax2onnx", "mlflow": "mlflow", "models:/": "mlflow", "--engine ray": "ray", "--hosts": "ray"}
-EXTRAS |= {"bluesky:": "bluesky"}
+EXTRAS |= {"bluesky:": "bluesky", "examples/atari.py": "ale_py"}
 EXTRAS |= {"pettingzoo:": "mpe2", "DATASET": "minari", "sweep": "optuna", "stablehlo": "flatbuffers"}
 LIMIT = 900  # seconds; the longest trains fourteen scenarios
 

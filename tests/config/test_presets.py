@@ -111,7 +111,7 @@ def test_tuned():
         "merge_4all",
     )
     flights = [f"airspace/{name}" for name in named]
-    others = ["cartpole/positions", "lunar_lander", *defence, *flights]
+    others = ["cartpole/positions", "lunar_lander", "minatar", *defence, *flights]
     assert sorted(presets.list_tuned()) == sorted([*classic, *hybrid, *others])
     assert sorted(presets.list_tuned("impala")) == sorted(presets.list_tuned("appo")) == ["airspace/any", "cartpole"]
     assert build_config("gym:CartPole-v1", algo="appo").algo.epochs == 4

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 import regimen
+from regimen.config.layers import build_config
 from regimen.envs.adapters.compiled import compiled_step
 from regimen.envs.adapters.gymnasium import (
     read_components,
@@ -24,6 +25,7 @@ from regimen.envs.probe import Hybrid
 from regimen.envs.protocol import native_env
 from regimen.envs.registry import ENVS, make_env, resolve
 from regimen.errors import ConfigError, EnvError
+from regimen.networks import choose
 
 TEAMS = ("airspace/", "probe/team")  # environments of several agents: PettingZoo's
 ALIKE = {n for n in ENVS if n.startswith("world/")} - {"world/way1x5", "world/key_room"}  # one of each kind will do
@@ -249,6 +251,24 @@ def test_gymnax_environments_are_native(name):
     assert ts.obs.shape == (4, 3, *space.shape)
     assert np.issubdtype(ts.obs.dtype, np.integer) == np.issubdtype(space.dtype, np.integer)
     assert ts.reward.dtype == jnp.float32 and ts.terminated.dtype == bool and ts.truncated.dtype == bool
+
+
+@pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "SpaceInvaders"])
+def test_minatar_is_read_by_a_small_convolution_and_has_settings_of_its_own(game):
+    pytest.importorskip("gymnax")
+    config = build_config(f"gymnax:{game}-MinAtar")
+    assert config.preset == "tuned" and config.total_steps == 10_000_000
+    parts = choose(config.network, resolve(f"gymnax:{game}-MinAtar").observation_space).parts
+    assert [part.encoder for part in parts] == ["small"]
+
+
+def test_minatar_trains_out_of_the_box(tmp_path):
+    pytest.importorskip("gymnax")
+    settings = {"rollout.steps": 64, "rollout.num_envs": 8, "eval.every": "never", "eval.episodes": 2}
+    args = {"env_args": {"max_episode_steps": 50}, "out": str(tmp_path / "run"), "track": False}
+    result = regimen.train("gymnax:Breakout-MinAtar", total_steps=128, **args, **settings)
+    assert result.summary["updates"] == 2 and result.episodes["length"].max() <= 50
+    assert "encoder cnn: image 10x10x4 -> one convolution of 16 filters" in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_gymnax_keeps_the_final_observation_and_both_flags():

@@ -217,6 +217,43 @@ def test_nature_convolutions_by_hand():
         np.testing.assert_allclose(flat.T @ flat, 2 * np.eye(flat.shape[1]), atol=1e-4)  # orthogonal, of gain sqrt(2)
 
 
+def same_convolution(x, layer):
+    """A convolution of 3 x 3 pixels that keeps the size, without an activation, pixel by pixel."""
+    padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+    out = np.zeros((*x.shape[:2], layer["kernel"].shape[-1]))
+    for i, j in np.ndindex(out.shape[:2]):
+        out[i, j] = np.tensordot(padded[i : i + 3, j : j + 3], layer["kernel"], 3) + layer["bias"]
+    return out
+
+
+def pooled(x):
+    """The maximum over 3 x 3 pixels at every second one; what lies outside does not count (TensorFlow's SAME)."""
+    before = [n % 2 for n in x.shape[:2]]  # of an odd side one pixel before it, of an even one none
+    padded = np.pad(x, (*((b, 2) for b in before), (0, 0)), constant_values=-np.inf)
+    out = np.zeros((-(-x.shape[0] // 2), -(-x.shape[1] // 2), x.shape[2]))
+    for i, j in np.ndindex(out.shape[:2]):
+        out[i, j] = padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3].max((0, 1))
+    return out
+
+
+def test_impala_convolutions_by_hand():
+    """Figure 3 of the paper, left out the recurrent layer: convolution and maximum, then x + conv(relu(conv(relu(x))))
+    twice, for 16, 32 and 32 filters; a unit, a dense layer and a unit."""
+    space, image = gym.Box(0, 255, (9, 6, 2), np.uint8), np.random.default_rng(3).integers(0, 256, (9, 6, 2))
+    out, params = encoded(space, image.astype(np.uint8), encoder="impala", encoder_size=5)
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params["part_0"])
+    x = image / 255.0
+    for i, shape in enumerate([(5, 3, 16), (3, 2, 32), (2, 1, 32)]):
+        x = pooled(same_convolution(x, p[f"conv_{i}"]))
+        assert x.shape == shape
+        for first in (0, 2):
+            inner = same_convolution(np.maximum(x, 0), p[f"block_{i}_{first}"])
+            x = x + same_convolution(np.maximum(inner, 0), p[f"block_{i}_{first + 1}"])
+    dense = np.maximum(x, 0).ravel() @ p["dense"]["kernel"] + p["dense"]["bias"]
+    np.testing.assert_allclose(out, np.maximum(dense, 0), atol=1e-4)
+    assert out.any()
+
+
 @pytest.mark.parametrize("settings", [{}, {"encoder": "impala"}])
 def test_channels_first_and_last_read_the_same_pixels(settings):
     first, last = gym.Box(0, 255, (3, 12, 11), np.uint8), gym.Box(0, 255, (12, 11, 3), np.uint8)

@@ -38,16 +38,18 @@ def saved(folder, env, **overrides):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Discrete, continuous with a normaliser, hybrid."""
+    """Discrete, continuous with a normaliser, hybrid; read by encoders of a set and of an image."""
     folder = tmp_path_factory.mktemp("runs")
     return {
         "cartpole": saved(folder / "cartpole", "cartpole"),
         "pendulum": saved(folder / "pendulum", "pendulum", **{"algo.normalize_obs": True}),
         "platform": saved(folder / "platform", "platform"),
+        "probe/set": saved(folder / "set", "probe/set"),
+        "probe/image": saved(folder / "image", "probe/image"),
     }
 
 
-@pytest.mark.parametrize("name", ["cartpole", "pendulum", "platform"])
+@pytest.mark.parametrize("name", ["cartpole", "pendulum", "platform", "probe/set", "probe/image"])
 def test_stablehlo(runs, name, tmp_path):
     out = export_policy(runs[name], tmp_path / "out", program="stablehlo")
     signature = json.loads((out / "signature.json").read_text())

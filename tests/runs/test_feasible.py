@@ -83,7 +83,7 @@ TUNED = [(algo, name) for algo in ("ppo", "sac", "appo", "impala", "cql", "bc") 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_tuned_presets_evaluate_often_enough_for_their_rules(algorithm, name, device):
     env = name.replace("/any", "/head_on" if name.startswith("airspace") else "/bush")
-    env = "gym:LunarLander-v3" if env == "lunar_lander" else env
+    env = {"lunar_lander": "gym:LunarLander-v3", "minatar": "gymnax:Breakout-MinAtar"}.get(env, env)
     assert lines(build_config(env, algo=algorithm, overrides={"device": device})) == []
 
 

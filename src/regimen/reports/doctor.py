@@ -32,6 +32,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {  # extra -> modules, what it 
     "ray": (("ray",), "--engine ray: workers on this machine or a cluster"),
     "multi-agent": (("pettingzoo", "mpe2"), "environments pettingzoo:MODULE"),
     "offline": (("minari", "PIL"), "learning from datasets"),
+    "atari": (("ale_py",), "Atari games: examples/atari.py"),
     "bluesky": (("bluesky",), "environments bluesky:SCENARIO"),
     "sweep": (("optuna",), "sweeps over settings that change the program"),
     "dashboard": (("fastapi", "uvicorn"), "regimen dashboard: the live page"),
