@@ -233,7 +233,8 @@ def run(tries: int, seed: int, folder: Path, trained: Path | None = None) -> dic
         for number, (what, hand_over, verb) in enumerate(chosen):
             if number % 50 == 49:
                 tell(number, len(chosen), len(losses))
-            here, out = folder / "copy" / "run", folder / "copy" / "out"
+            copy = folder / f"copy-{number}"  # of its own: MLflow holds a store open for as long as the process lives
+            here, out = copy / "run", copy / "out"
             shutil.copytree(whole, here, symlinks=True)
             out.mkdir()
             hand_over(here, stranger.folder)
@@ -243,7 +244,7 @@ def run(tries: int, seed: int, folder: Path, trained: Path | None = None) -> dic
             losses += [f"{what}, {verb}: {wrong}"] if wrong else []
             if ran or wrong:
                 print(f"{what}, {verb}: {'EXECUTED ' * ran}{wrong}", flush=True)
-            shutil.rmtree(folder / "copy")
+            shutil.rmtree(copy)
         for what, metadata in dataset_cases(stranger.folder) if tries >= len(pairs) else ():
             data = folder / "copy" / "data.minari"
             (data / "data").mkdir(parents=True)
