@@ -19,6 +19,10 @@ class ConfigError(RegimenError):
     exit_code = 3
 
 
+class ArgumentError(ConfigError, TypeError):
+    """A function or method of Regimen has no argument of that name."""
+
+
 class UntrustedError(ConfigError):
     """A file names code that is not installed, and nobody has said that it may run."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
@@ -94,10 +95,11 @@ def reads(function: F) -> F:
     """A function of run directories (its first argument) that runs nothing of the user's: see `reading`."""
 
     @wraps(function)
-    def call(source: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        source = inspect.signature(function).bind(*args, **kwargs).args[0]  # it may have been given by its name
         paths = [source] if isinstance(source, (str, Path)) else list(source)
         with reading(" or ".join(map(str, paths[:3])) + (" or another run" if len(paths) > 3 else "")):
-            return function(source, *args, **kwargs)
+            return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen import exploration, trees
+from regimen.config.calls import answered
 from regimen.config.trust import trustable
 from regimen.envs import registry
 from regimen.envs.frames import Frames
@@ -340,6 +342,7 @@ def collect(
     return gather(handle, path, out, policy, **options)
 
 
+@partial(answered, name="collect")
 def gather(
     handle: registry.EnvHandle,
     path: Path | None,

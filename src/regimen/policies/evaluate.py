@@ -15,6 +15,7 @@ import numpy as np
 from jax.stages import Compiled
 
 from regimen import spaces, words
+from regimen.config.calls import answered
 from regimen.config.trust import trustable
 from regimen.envs import registry
 from regimen.envs.protocol import Env
@@ -281,6 +282,7 @@ def baseline_evaluator(handle: EnvHandle, name: str) -> NativeEvaluator | HostEv
     return HostEvaluator(handle, act)
 
 
+@answered
 @trustable
 def evaluate(
     target: registry.EnvLike | Path,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from regimen.config.calls import answered
 from regimen.config.domains import domain_of, domains, load
 from regimen.config.trust import trustable
 from regimen.envs import registry
@@ -25,6 +26,7 @@ class Board(Protocol):
     def lines(self) -> list[str]: ...
 
 
+@answered
 @trustable
 def leaderboard(
     target: registry.EnvLike | Path,

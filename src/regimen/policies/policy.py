@@ -21,6 +21,7 @@ from regimen import spaces
 from regimen.algorithms import policy_map
 from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm
+from regimen.config.calls import answered
 from regimen.config.names import Answering
 from regimen.config.schema import ALGORITHMS, NetworkConfig, TrainConfig
 from regimen.config.trust import named, trustable
@@ -47,6 +48,7 @@ def load_frozen(config: TrainConfig, agents: tuple[str, ...]) -> dict[str, tuple
     return {name: (policy.algo, policy.params) for name, policy in loaded.items()}
 
 
+@answered
 class Policy(Answering):
     """A trained policy: it takes observations and gives actions, greedily by default. `regimen.load_policy` makes it.
 
@@ -281,6 +283,7 @@ def save_policy(
         raise StorageError(f"cannot write the policy {path}: {e.strerror or e}") from e
 
 
+@answered
 @trustable
 def load_policy(source: str | Path, checkpoint: str = "best", *, trust: bool = False) -> Policy:
     """Load the policy of a run and return it, ready to act.

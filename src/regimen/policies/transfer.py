@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 
 from regimen import spaces
+from regimen.config.calls import answered
 from regimen.config.trust import trustable
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError, nearest
@@ -90,6 +91,7 @@ def signed(value: float) -> str:
     return f"{value:+.3g}" if abs(value) < 1000 else f"{value:+.0f}"
 
 
+@answered
 @trustable
 def evaluate_in(
     target: registry.EnvLike | Path,

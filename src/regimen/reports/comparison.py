@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from regimen.config.calls import answered
 from regimen.errors import ConfigError, StorageError, nearest
 from regimen.files.run_dir import RunFiles, is_run, runs_below
 from regimen.files.sealed import reads
@@ -180,6 +181,7 @@ class Comparison:
         return save(self, Path(folder))
 
 
+@answered
 @reads
 def compare(
     runs: str | Path | Sequence[str | Path],

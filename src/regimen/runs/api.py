@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regimen.config import datasets, layers
+from regimen.config.calls import answered
 from regimen.config.fields import Count
 from regimen.config.regimen import share_rollout
 from regimen.config.schema import ALGORITHMS, StopConfig, TrainConfig
@@ -314,6 +315,7 @@ def accepted(result: Result, call: Call, ended: bool = False) -> Result:
     return result
 
 
+@answered
 @trustable
 @processes.together
 def resume(

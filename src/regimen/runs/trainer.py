@@ -17,6 +17,7 @@ from regimen.algorithms.base import Algorithm
 from regimen.algorithms.bind import make_algorithm
 from regimen.algorithms.own_loop import Value
 from regimen.config import layers
+from regimen.config.calls import answered
 from regimen.config.names import Answering
 from regimen.config.schema import ALGORITHMS
 from regimen.engines import device
@@ -38,6 +39,7 @@ from regimen.words import Figures
 AlgoLike = str | Algorithm | type[Algorithm] | Mapping[str, Any] | None
 
 
+@answered
 class Trainer(Answering):
     """A training run as an object: `Trainer(env="cartpole", algo=PPO(lr=1e-3), total_steps=50_000).train()`.
 

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from regimen.config.calls import answered
 from regimen.config.names import Answering
 from regimen.sources.trajectory_rows import (
     DTYPES,
@@ -40,6 +41,7 @@ class _Episode:
     success: bool | None
 
 
+@answered
 class TrajectoryBuffer(Answering):
     """Collect episodes step by step or whole, then learn from all of their steps at once.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from regimen.config.calls import answered
 from regimen.envs.check.host import check_host
 from regimen.envs.check.members import check_spaces
 from regimen.envs.check.native import check_native
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Problem", "check_env"]
 
 
+@answered
 def check_env(
     env: EnvLike | EnvHandle, env_args: Mapping[str, object] | None = None, steps: int = 300, seed: int = 0
 ) -> list[Problem]:
