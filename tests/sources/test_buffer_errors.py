@@ -167,7 +167,8 @@ def test_more_steps_make_the_advantages_out_of_date(add):
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_true():
+def test_the_page_is_true(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     alone = [body for body in PYTHON if "PPO" not in body]  # the loop with PPO is examples/own_loop.py
     assert len(alone) >= 3
     for body in alone:

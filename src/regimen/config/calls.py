@@ -73,10 +73,10 @@ def answered(what: F, name: str = "") -> F:
         for method, member in list(vars(what).items()):
             if inspect.isfunction(member) and (method == "__init__" or not method.startswith("_")):
                 setattr(what, method, answered(member))
-        return what
+        return what  # type: ignore[return-value]
     parameters = inspect.signature(what).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):  # it answers by itself
-        return what
+        return what  # type: ignore[return-value]
     taken = {name for name, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY}
 
     @functools.wraps(what)

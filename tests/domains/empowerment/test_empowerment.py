@@ -21,7 +21,7 @@ from regimen.domains.empowerment.learner import targets as aims
 from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.domains.empowerment.learner.binding import refuse_idle
 from regimen.domains.empowerment.learner.model import Imagined
-from regimen.domains.empowerment.learner.networks import log_error, move, soft_clamp
+from regimen.domains.empowerment.learner.networks import descend, log_error, move, optimizer, soft_clamp
 from regimen.domains.empowerment.learner.table import check_dense
 from regimen.domains.empowerment.reach import TooLargeError
 from regimen.domains.empowerment.worlds.world import World
@@ -402,6 +402,29 @@ def test_losses_are_weighted_errors_in_numpy(loss, exactly):
     }
     assert {name: float(x) for name, x in found.items()} == pytest.approx(right, rel=1e-4)
     assert float(total) == pytest.approx(sum(right.values()), rel=1e-4)
+
+
+@pytest.mark.parametrize(("clip", "decay"), [(0.5, 0.0), (0.5, 0.1), (0.0, 0.1), (100.0, 0.0)])
+def test_a_step_is_a_clipped_one_of_adam_with_decay_in_the_gradient(clip, decay):
+    """Two steps in numpy. The clip is of one network's gradient over all its parameters, before the decay is added."""
+    c = EmpowermentConfig(q_r_grad_clip=clip, q_r_weight_decay=decay, v_r_grad_clip=1e-3, v_r_weight_decay=9.0)
+    rng, lr = np.random.default_rng(0), 0.03
+    shapes = {"kernel": (3, 2), "bias": (2,)}
+    right = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    first, second = ({name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2))
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), right)
+    model = Model(params, optimizer(c, "q_r").init(params))
+    for t, size in enumerate((1.0, 0.05), 1):
+        grads = {name: size * rng.normal(size=shape) for name, shape in shapes.items()}
+        norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
+        model = descend(c, "q_r", model, jax.tree.map(jnp.asarray, grads), jnp.float32(lr), jnp.bool_(True))
+        for name in shapes:
+            g = grads[name] * (min(1.0, clip / norm) if clip else 1.0) + decay * right[name]
+            first[name] = 0.9 * first[name] + 0.1 * g
+            second[name] = 0.999 * second[name] + 0.001 * g**2
+            step = first[name] / (1 - 0.9**t) / (np.sqrt(second[name] / (1 - 0.999**t)) + 1e-8)
+            right[name] = right[name] - lr * step
+            np.testing.assert_allclose(model.params[name], right[name], rtol=1e-4, atol=1e-5)
 
 
 def test_networks_that_have_not_joined_stay_as_they_are():
