@@ -176,7 +176,7 @@ def test_algorithms_on_one_environment_end_with_a_comparison(tmp_path, capsys, m
     assert main(["train", "pair/crossing", "--algo", "all", "--out", str(out), *flags, *small]) == 0
     assert [r["state"] for r in rows(out)] == ["finished"] * 2
     text = capsys.readouterr().out
-    assert "By return_mean (larger is better)" in text and "cql learned from data" in text
+    assert "By return (larger is better)" in text and "cql learned from data" in text
     data = json.loads((out / "cql" / "summary.json").read_text())["data"]
     assert data["path"].endswith("cql-data")
     os.rename(out / "cql", tmp_path / "lost")  # as if interrupted between collecting and training

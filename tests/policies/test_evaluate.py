@@ -1,5 +1,8 @@
 """An evaluation against what its episodes must have been: written down by hand, or played one by one."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -8,9 +11,10 @@ import pytest
 from gymnasium import spaces
 
 from regimen.envs.classic.cartpole import CartPole
+from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.envs.registry import resolve
-from regimen.policies.evaluate import Evaluation, HostEvaluator, NativeEvaluator, make_evaluator
+from regimen.policies.evaluate import Evaluation, HostEvaluator, NativeEvaluator, make_evaluator, summarize
 from regimen.sources.play import baseline_actor, random_actor
 from regimen.types import TimeStep
 
@@ -210,3 +214,13 @@ def test_a_component_may_be_called_success():
     played = Evaluation("x", "greedy", 0, one, {"success": one, "cost": one}, one, one > 0, {"success": one, "n": one})
     assert played.to_dict()["reward_components"] == {"success": 1.0, "cost": 1.0}
     assert played.to_dict()["metrics"] == {"n": 1.0} and played.point()["eval/reward/success"] == 1.0
+
+
+def test_metrics_are_shown_by_their_labels_and_kept_under_their_names():
+    handle = dataclasses.replace(resolve(Countdown()), metrics={"last": Metric("last", label="the last number")})
+    ones = np.ones(3)
+    sums = SimpleNamespace(reward=np.ones((3, 2)), length=ones, metrics={"last": 4 * ones, "sum": 2 * ones})
+    played = summarize(handle, "greedy", 0, sums, ones > 0)
+    assert played.to_dict()["metrics"] == {"last": 4.0, "sum": 2.0}
+    assert {"the last number  4", "sum  2"} <= set(played.lines())
+    assert "the last number</th>" in played._repr_html_()

@@ -26,7 +26,7 @@ def make(path, env="pendulum", algo="ppo", seed=0, curve=(0.0, 1.0, 2.0, 4.0), l
     settings |= more
     with RunFiles.create(path, settings, "regimen train") as files:
         if declared:
-            files.status(metrics=to_table({"los": Metric("max", "lower", "rate", violation=True)}))
+            files.status(metrics=to_table({"los": Metric("max", "lower", "rate", violation=True, label="conflicts")}))
         for i, (steps, value) in enumerate(zip(STEPS, curve)):
             row = {"env_steps": steps, "updates": i + 1, "wall_seconds": 0.5 * (i + 1), "eval/return_mean": value}
             files.log(row | {"eval/episodes": 20} | ({} if los is None else {"eval/los": los}))
@@ -248,6 +248,8 @@ def test_every_form_is_written(runs, tmp_path):
     assert "data:image/png;base64," in page and "http" not in page.replace("http-equiv", "")
     assert json.loads(paths["compare.json"].read_text()) == json.loads(json.dumps(found.to_dict()))
     text = paths["compare.md"].read_text()
+    assert "## By return (larger" in text and "| IQM of return |" in text and "| pendulum | conflicts | " in text
+    assert "los" not in text and "los_high" in rows[0], "labels are for people, names for programs"
     assert "| pendulum | 1 | sac | 4 | 21.5 (" in text and text.count("|---|") >= 4
     assert paths["compare.png"].read_bytes()[:4] == b"\x89PNG"
 
@@ -264,5 +266,5 @@ def test_the_command_line(runs, tmp_path, capsys):
     assert [g["group"] for g in found["environments"][0]["groups"]] == ["sac", "ppo"]
     assert main(["compare", str(runs), "--metric", "los", "--out", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
-    assert "By los (smaller is better)" in out and "compare.html" in out
+    assert "By conflicts (smaller is better)" in out and "compare.html" in out
     assert main(["compare", str(tmp_path / "nothing")]) == 6 and main(["compare"]) == 2

@@ -2,6 +2,7 @@ import base64
 import re
 from html.parser import HTMLParser
 
+from regimen.envs.metric import Metric, to_table
 from regimen.files.run_dir import RunFiles
 from regimen.reports.plots import plot_run
 from regimen.reports.run_report import write_report
@@ -55,6 +56,16 @@ def test_report_is_one_self_contained_file(tmp_path):
     ):
         assert expected in text
     assert "prefers-color-scheme: dark" in text
+
+
+def test_why_it_stopped_is_a_sentence_and_metrics_have_their_labels(tmp_path):
+    declared = to_table({"los": Metric("max", label="share with a conflict")})
+    with RunFiles.create(tmp_path / "run", {"env": "x"}, "regimen train x") as files:
+        why = {"stop_reason": "max_steps", "stop_detail": "the budget of 9 steps is spent"}
+        files.summary(why | {"eval_return_mean": 1.5, "eval_metrics": {"return_mean": 1.5, "los": 0.25}})
+        files.status(state="finished", metrics=declared)
+    text = write_report(tmp_path / "run").read_text()
+    assert "Stopped: the budget of 9 steps is spent<" in text and "share with a conflict" in text
 
 
 def test_markup_in_run_files_is_escaped(tmp_path):

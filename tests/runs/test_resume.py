@@ -178,13 +178,13 @@ def test_nothing_is_lost_when_there_is_nothing_to_do(tmp_path):
     run = tmp_path / "run"
     tiny(run, updates=4, **{"checkpoint.every": "1"})
     before = digest_of(run)
-    with pytest.raises(ConfigError, match=r"128 of 128 steps; give a larger --total-steps"):
+    with pytest.raises(ConfigError, match=r"the budget of 128 steps is spent; give a larger --total-steps"):
         regimen.resume(run)
-    with pytest.raises(ConfigError, match="budget spent"):
+    with pytest.raises(ConfigError, match=r"the budget of 64 steps is spent \(96 were used\)"):
         regimen.resume(run, checkpoint="96", total_steps=64)
     with pytest.raises(StorageError, match="no checkpoint at step 100"):
         regimen.resume(run, checkpoint="100", total_steps=1000)
-    with pytest.raises(ConfigError, match="budget spent"):
+    with pytest.raises(ConfigError, match="128 steps is spent"):
         regimen.resume(run, out=tmp_path / "copy")
     after = digest_of(run)
     assert {k: v for k, v in after.items() if k != ".lock"} == {k: v for k, v in before.items() if k != ".lock"}

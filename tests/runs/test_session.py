@@ -288,7 +288,7 @@ def test_a_seed_of_a_group_is_the_run_of_that_seed(group, tmp_path):
 def test_the_console_of_a_group_shows_means(tmp_path):
     lines = printed(tmp_path / "run", seeds=3, **{"eval.every": "2", "total_steps": 2 * UPDATE})
     assert "3 seeds from 0" in lines[0] and any("means over the seeds" in line for line in lines)
-    assert any(line.startswith("seed 1: budget spent") for line in lines)
+    assert any(line.startswith("seed 1: the budget of ") for line in lines)
     assert any(line.startswith("3 seeds: evaluation return mean") for line in lines)
     assert lines[-1] == "stopped: max_steps (3 seeds)"
     shown = [line for line in lines if line.startswith("Eval 2 | R ")]

@@ -68,6 +68,27 @@ def test_metric_streak(above, below, values, fires):
         assert rule.fired.code == "metric" and "train/x" in rule.fired.reason and "2 evaluations" in rule.fired.reason
 
 
+@pytest.mark.parametrize(
+    ("stop", "value", "sentence"),
+    [
+        ({"metric": "eval/return_mean", "above": 475}, 499.5, "evaluation return reached 499.5 (at least 475)"),
+        (
+            {"metric": "eval/los", "below": 0.1, "streak": 2},
+            0.05,
+            "evaluation conflicts (los) fell to 0.05 (at most 0.1 for 2 evaluations in a row)",
+        ),
+        ({"metric": "train/loss", "below": 1}, 0.5, "train/loss fell to 0.5 (at most 1)"),
+    ],
+)
+def test_the_reason_is_a_sentence_with_the_label_of_the_metric(stop, value, sentence):
+    """One that others have too says which of them it is."""
+    declared = {"los": Metric("max", label="conflicts"), "conflicts": Metric("sum", label="conflicts")}
+    rules = Rules.of(StopConfig(**stop), None, None, declared)
+    for _ in range(stop.get("streak", 1)):
+        rules.evaluation({stop["metric"]: value})
+    assert rules.fired().reason == sentence
+
+
 def metrics(*names: str) -> dict[str, Metric]:
     """Metrics of an environment, of which `los` is a violation."""
     return {name: Metric("max", violation=name == "los") for name in names}
@@ -172,6 +193,8 @@ def test_budgets():
     assert Budget(None, None, 2.5).check(0, 0, 2.5).code == "max_seconds"
     assert Budget(100, 5, None).check(100, 5).code == "max_steps"
     assert Budget().check(10**12, 10**12, 10**12) is None
+    assert Budget(4000).check(4000, 0).reason == "the budget of 4,000 steps is spent"
+    assert Budget(4000).check(8192, 0).reason == "the budget of 4,000 steps is spent (8,192 were used)"
 
 
 def make_rules() -> Rules:

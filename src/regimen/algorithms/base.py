@@ -50,6 +50,10 @@ class Binding:
         """Bytes of one learner's replay, without making it; 0 where there is none."""
         return 0
 
+    def replay_rows(self) -> int:
+        """The most rows that one learner's replay keeps; 0 where there is none."""
+        return 0
+
     def activation_bytes(self) -> int:
         """About what the gradient of one row keeps between the layers of encoders; 0 where there are none."""
         return 0

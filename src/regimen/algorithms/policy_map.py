@@ -47,6 +47,9 @@ class Members(Binding):
     def replay_bytes(self) -> int:
         return sum(m.algo.bound.replay_bytes() for m in self.members if m.learns)
 
+    def replay_rows(self) -> int:
+        return sum(m.algo.bound.replay_rows() for m in self.members if m.learns)
+
     def activation_bytes(self) -> int:
         return max(m.algo.bound.activation_bytes() for m in self.members)  # they learn one after the other
 

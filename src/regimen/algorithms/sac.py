@@ -301,3 +301,6 @@ class SACBinding(OffPolicyBinding):
     def replay_bytes(self) -> int:
         action = jax.eval_shape(lambda: self.dist.zeros(()))
         return self.replay.bytes(self.spec.observation_space, action, self.options) if self.replay else 0
+
+    def replay_rows(self) -> int:
+        return self.replay.capacity * self.replay.columns if self.replay else 0

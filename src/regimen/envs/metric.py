@@ -38,6 +38,8 @@ class Metric:
 
 
 Declared = Mapping[str, "str | Metric"]
+NAMES = {"return_mean": "return", "length_mean": "length", "success_rate": "success rate"}  # of every environment
+PARTS = {"eval": "evaluation", "rollout": "training"}  # of a logged column's name
 
 
 def metrics_of(declared: Declared) -> dict[str, Metric]:
@@ -53,6 +55,19 @@ def reductions_of(declared: Declared) -> dict[str, str]:
 def violation_of(metrics: Mapping[str, Metric]) -> str | None:
     """The name of the metric that is a violation; None where there is none."""
     return next((name for name, metric in metrics.items() if metric.violation), None)
+
+
+def label_of(name: str, metrics: Mapping[str, Metric]) -> str:
+    """The label of an evaluation metric, with its name where others have that label too; the name where it has none."""
+    label = (metrics[name].label if name in metrics else "") or NAMES.get(name, name)
+    shared = label != name and sum(metric.label == label for metric in metrics.values()) > 1
+    return f"{label} ({name})" if shared else label
+
+
+def words_of(column: str, metrics: Mapping[str, Metric]) -> str:
+    """A logged column in words: `evaluation return` for `eval/return_mean`; a number of training is its name."""
+    part, _, name = column.partition("/")
+    return f"{PARTS[part]} {label_of(name, metrics)}" if part in PARTS else column
 
 
 def to_table(metrics: Mapping[str, Metric]) -> dict[str, dict[str, str | bool | None]]:

@@ -18,6 +18,7 @@ from regimen import spaces, words
 from regimen.config.calls import answered
 from regimen.config.trust import trustable
 from regimen.envs import registry
+from regimen.envs.metric import label_of
 from regimen.envs.protocol import Env
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError, StorageError, nearest
@@ -49,6 +50,7 @@ class Evaluation:
     success: np.ndarray | None = None
     checkpoint: str | None = None
     recording: play.Recording | None = field(default=None, repr=False, compare=False)
+    labels: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # what people read of metrics
 
     def of_returns(self) -> dict[str, float]:
         return {f"return_{name}": float(getattr(self.returns, name)()) for name in ("mean", "std", "min", "max")}
@@ -100,7 +102,10 @@ class Evaluation:
             lines += [f"reward/{name}  {x:.3f}" for name, x in d["reward_components"].items()]
         for name, x in d["metrics"].items():
             ends = d["metrics_ci95"][name]
-            lines.append(f"{name}  {x:.4g}" + (f" {words.interval(ends)}" if ends and ends[0] < ends[1] else ""))
+            lines.append(
+                f"{self.labels.get(name, name)}  {x:.4g}"
+                + (f" {words.interval(ends)}" if ends and ends[0] < ends[1] else "")
+            )
         return lines
 
     def _repr_html_(self) -> str:
@@ -110,7 +115,8 @@ class Evaluation:
         facts |= {"length": f"{d['length_mean']:.1f}", "episodes": d["episodes"], "seed": self.seed}
         if self.success is not None:
             facts["success"] = f"{d['success_rate']:.3f}{words.interval(d['success_ci95'], '{:.3f}'.format)}"
-        facts |= {name: f"{x:.4g}{words.interval(d['metrics_ci95'][name])}" for name, x in d["metrics"].items()}
+        for name, x in d["metrics"].items():
+            facts[self.labels.get(name, name)] = f"{x:.4g}{words.interval(d['metrics_ci95'][name])}"
         return words.notebook_table(f"{self.env}, {self.policy}", facts)
 
 
@@ -242,7 +248,9 @@ def summarize(handle: EnvHandle, policy: str, seed: int, sums: PyTree, ended: np
     returns = reward.sum(-1)
     components = {name: reward[:, i] for i, name in enumerate(handle.reward_components)}
     success = success_of(handle, returns, sums.metrics)
-    return Evaluation(handle.id, policy, seed, returns, components, sums.length, ended, sums.metrics, success)
+    labels = {name: label_of(name, handle.metrics) for name in sums.metrics}
+    played = Evaluation(handle.id, policy, seed, returns, components, sums.length, ended, sums.metrics, success)
+    return replace(played, labels=labels)
 
 
 def success_of(handle: EnvHandle, returns: np.ndarray, metrics: dict[str, np.ndarray]) -> np.ndarray | None:

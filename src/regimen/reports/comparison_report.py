@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from regimen.envs.metric import label_of
 from regimen.errors import RegimenError
 from regimen.files.storage import write_atomic, write_json
 from regimen.reports import figure as kit
@@ -53,7 +54,7 @@ def tables(c: Comparison, details: bool = True) -> list[Table]:
 
 
 def ranking(c: Comparison) -> Table:
-    head = ["environment", "rank", "group", "runs", f"IQM of {c.metric}", "mean", "area"]
+    head = ["environment", "rank", "group", "runs", f"IQM of {label(c)}", "mean", "area"]
     head += [f"steps to {f:.0%}" for f in FRACTIONS] + ["steps", "time"]
     rows = []
     for task, g in groups(c):
@@ -61,7 +62,12 @@ def ranking(c: Comparison) -> Table:
         row += [in_words(g.area), *(reach(g, f) for f in FRACTIONS)]
         rows.append([*row, count(round(g.mean_total("env_steps"))), clock(g.mean_total("wall_seconds"))])
     order = "smaller is better" if c.lower else "larger is better"
-    return without_env(c, Table(head, rows, f"By {c.metric} ({order})"))
+    return without_env(c, Table(head, rows, f"By {label(c)} ({order})"))
+
+
+def label(c: Comparison) -> str:
+    """The metric compared, as people read it."""
+    return label_of(c.metric, {k: m for _, g in groups(c) for run in g.runs for k, m in run.metrics.items()})
 
 
 def groups(c: Comparison) -> list[tuple[Task, Group]]:
@@ -91,9 +97,11 @@ def metric_table(c: Comparison, details: bool = True) -> Table:
     rows = []
     for task in c.tasks:
         estimates = {g.label: g.metrics for g in task.groups}
+        declared = {name: metric for g in task.groups for run in g.runs for name, metric in run.metrics.items()}
         for name in dict.fromkeys(name for g in task.groups for name in g.metrics):
             if details or not (name.startswith("reward/") or name.rpartition("_")[2].isdigit()):
-                rows.append([task.env, name, *(in_words(estimates.get(label, {}).get(name)) for label in labels)])
+                cells = (in_words(estimates.get(label, {}).get(name)) for label in labels)
+                rows.append([task.env, label_of(name, declared), *cells])
     return without_env(c, Table(["environment", "metric", *labels], rows, "Evaluation: means and 95% intervals"))
 
 
@@ -173,7 +181,7 @@ def markdown(c: Comparison) -> str:
 def html(c: Comparison, curves: Path | None) -> str:
     sections = [section(table.title, table.html()) for table in tables(c)]
     if curves is not None:
-        sections.insert(1, section("Curves", embed(curves, f"Evaluation {c.metric} and its interquartile mean")))
+        sections.insert(1, section("Curves", embed(curves, f"Evaluation {label(c)} and its interquartile mean")))
     notes = "".join(f"<li>{escape(note)}</li>" for note in [*verdicts(c), *explanations(c)])
     runs = sum(len(g.runs) for _, g in groups(c))
     below = f"{runs} runs, {plural(len(c.tasks), 'environment')}, by {', '.join(c.by)}"
@@ -249,14 +257,14 @@ def draw_curves(ax: Axes, task: Task, c: Comparison, strokes: dict[str, tuple[st
     if task.goal is not None:
         words = "threshold" if task.goal_is == "threshold" else "best"
         ax.axhline(task.goal, color=GREY, linewidth=1, linestyle="--", label=f"{words} {number(task.goal)}")
-    finish(ax, task.env, c.metric.replace("_", " "), legend=True)
+    finish(ax, task.env, label(c), legend=True)
 
 
 def draw_intervals(ax: Axes, task: Task, c: Comparison, colors: dict[str, str]) -> None:
     """The final evaluation."""
     marks = [(g.label, g.iqm, g.scores) for g in task.groups]
-    label = c.metric.replace("_", " ") + (" (smaller is better)" if c.lower else "")
-    draw_marks(ax, marks, colors, "Final evaluation (IQM, 95%)", label)
+    below = label(c) + (" (smaller is better)" if c.lower else "")
+    draw_marks(ax, marks, colors, "Final evaluation (IQM, 95%)", below)
 
 
 def draw_marks(

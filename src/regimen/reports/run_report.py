@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from regimen.envs.metric import label_of
 from regimen.errors import StorageError
 from regimen.files.run_dir import is_run, read_config, read_status, read_summary
 from regimen.files.sealed import read_sealed, reads
@@ -60,7 +61,7 @@ def run_page(run: LoggedRun) -> str:
     last = run.points[-1] if run.points else {}
     title = _joined(config.get("env"), config.get("algorithm"), f"seed {config.get('seed', 0)}")
     stop = summary.get("stop_reason") or status.get("stop_reason") or "not finished"
-    stop = f"Stopped: {stop}" + (f" ({summary['stop_detail']})" if summary.get("stop_detail") else "")
+    stop = f"Stopped: {summary.get('stop_detail') or stop}"
     counters = {k: last[k] for k in ("env_steps", "updates", "episodes", "wall_seconds") if k in last}
     facts = {**counters, **summary, "state": status.get("state", "unknown")}
     facts = {k: v for k, v in facts.items() if k not in ("stop_reason", *LEFT_OUT) and not k.startswith("eval_")}
@@ -72,7 +73,7 @@ def run_page(run: LoggedRun) -> str:
         section("Diagnosis", _findings(path, status)),
         section("Curves", charts),
         section("Pictures", _figures([*others, *_pictures(path / "replays")[1]], path)),
-        section("Evaluation", _evaluation(summary, run.points)),
+        section("Evaluation", _evaluation(run)),
         section("Summary", _table(facts)),
         section("Each curve", _figures([p for p in standard if p not in first], path, chart=True) if first else ""),
         section("Command", literal(read_text(path / "command.txt"))),
@@ -123,14 +124,15 @@ def _show(name: str, value: object) -> str:
     return str(value)
 
 
-def _evaluation(summary: Mapping[str, object], points: Sequence[Mapping[str, float]]) -> str:
+def _evaluation(run: LoggedRun) -> str:
     """The final evaluation, and the best and last ones during training."""
+    summary: Mapping[str, object] = run.summary
     final = {k.removeprefix("eval_"): v for k, v in summary.items() if k.startswith("eval_") and not _mapping(v)}
     intervals = _mapping(summary.get("eval_metrics_ci95"))
     for name, value in _mapping(summary.get("eval_metrics")).items():
         if name != "return_mean":
-            final[name] = _show(name, value) + interval(intervals.get(name))
-    during = [p for p in points if isinstance(p.get("eval/return_mean"), (int, float))]
+            final[label_of(name, run.metrics)] = _show(name, value) + interval(intervals.get(name))
+    during = [p for p in run.points if isinstance(p.get("eval/return_mean"), (int, float))]
     if during:
         best = max(during, key=lambda p: p["eval/return_mean"])
         for label, point in (("best during training", best), ("last during training", during[-1])):

@@ -33,7 +33,7 @@ from regimen.runs.ledger import Row
 from regimen.runs.loop import Loop
 from regimen.runs.stopping import Stop
 from regimen.sources.host import Interrupted
-from regimen.words import Figures, size
+from regimen.words import Figures, plural, size
 
 Callback = Callable[[Json], object]
 WORKERS_SECONDS = 5.0  # between two states of each worker in workers.csv
@@ -130,7 +130,8 @@ class Session:
         batches, gradient = (size(x * count) if x else "" for x in memory_needed(c, regimen, h, self.engine.algo))
         needed = f"{batches} for batches" + (f"; encoders' gradients {gradient}" if gradient else "")
         if replay := replay_needed(self.engine.algo):
-            needed += f"; replay {c.common.buffer_size or 0:,} steps, {size(replay * count)}"
+            rows = self.engine.algo.bound.replay_rows() * count
+            needed += f"; replay {plural(rows, 'row')}, {size(replay * count)}"
         envs, shared = regimen.num_envs, regimen.devices
         envs = f"{envs} envs" if shared == 1 else f"{shared} devices, {envs // shared} environments each"
         envs = "offline" if c.data is not None else envs

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from regimen.config.schema import StopConfig
-from regimen.envs.metric import Metric, violation_of
+from regimen.envs.metric import Metric, violation_of, words_of
 from regimen.errors import ConfigError
 from regimen.files.storage import Json
 
@@ -87,8 +87,8 @@ class Convergence(StoppingRule):
             self.waited += 1
         if self.waited >= self.patience:
             text = (
-                f"converged: mean return {mean:.1f} over the last {self.window} episodes is at least {self.target:g}, "
-                f"no new best for {self.patience} episodes"
+                f"the mean return over the last {self.window} episodes reached {mean:.1f} (at least {self.target:g}), "
+                f"with no new best for {self.patience} episodes"
             )
             self.fired = Stop("converged", text, converged=True)
 
@@ -105,11 +105,12 @@ class Convergence(StoppingRule):
 
 @dataclass(frozen=True)
 class Condition:
-    """A logged metric is at least `above`, or at most `below`."""
+    """A logged metric is at least `above`, or at most `below`; `label` is what people read of it."""
 
     metric: str
     above: float | None = None
     below: float | None = None
+    label: str = ""
 
     def met(self, point: Point) -> bool:
         value = point.get(self.metric)
@@ -119,9 +120,14 @@ class Condition:
             return value >= self.above
         return self.below is not None and value <= self.below
 
-    def words(self, point: Point) -> str:
-        side = f"at least {self.above:g}" if self.above is not None else f"at most {self.below:g}"
-        return f"{self.metric} {point[self.metric]:.4g} is {side}"
+    def words(self, point: Point, times: str = "") -> str:
+        """The value that met it, as a sentence, and how many `times`."""
+        verb, side = (
+            ("reached", f"at least {self.above:g}")
+            if self.above is not None
+            else ("fell to", f"at most {self.below:g}")
+        )
+        return f"{self.label or self.metric} {verb} {point[self.metric]:.4g} ({side}{times})"
 
 
 class Streak(StoppingRule):
@@ -144,9 +150,9 @@ class Streak(StoppingRule):
     def evaluation(self, point: Point) -> None:
         self.run = self.run + 1 if all(c.met(point) for c in self.conditions) else 0
         if self.streak is not None and self.run >= self.streak and not self.fired:
-            what = self.text or " and ".join(c.words(point) for c in self.conditions)
             times = "" if self.streak == 1 else f" for {self.streak} evaluations in a row"
-            self.fired = Stop(self.code, f"reached: {what}{times}", converged=True)
+            what = f"{self.text}{times}" if self.text else " and ".join(c.words(point, times) for c in self.conditions)
+            self.fired = Stop(self.code, what, converged=True)
 
     def columns(self) -> dict[str, int]:
         return {} if self.column is None else {self.column: self.run}
@@ -193,8 +199,8 @@ class Bands(StoppingRule):
         self.free = self.total = 0
         if self.good >= self.needed and self.judged >= self.least_bands and not self.fired:
             text = (
-                f"reached: {self.good} bands of {self.size:,} steps in a row with at least {100 * self.share:g}% of "
-                "the evaluation episodes without conflict"
+                f"{self.good} bands of {self.size:,} steps in a row had at least {100 * self.share:g}% of the "
+                "evaluation episodes without conflict"
             )
             self.fired = Stop("bands", text, converged=True)
 
@@ -222,7 +228,7 @@ class NoImprovement(StoppingRule):
         else:
             self.waited += 1
         if self.waited >= self.evaluations and not self.fired:
-            text = f"no improvement: {self.waited} evaluations without a new best; best {self.best:.1f}"
+            text = f"{self.waited} evaluations brought no new best return (the best is {self.best:.1f})"
             self.fired = Stop("no_improvement", text)
 
     def least(self) -> dict[str, int]:
@@ -239,12 +245,17 @@ class Budget:
 
     def check(self, steps: int, episodes: int, seconds: float = 0.0) -> Stop | None:
         if self.steps is not None and steps >= self.steps:
-            return Stop("max_steps", f"budget spent: {steps:,} of {self.steps:,} steps")
+            return Stop("max_steps", spent(self.steps, steps, "steps"))
         if self.episodes is not None and episodes >= self.episodes:
-            return Stop("max_episodes", f"budget spent: {episodes:,} of {self.episodes:,} episodes")
+            return Stop("max_episodes", spent(self.episodes, episodes, "episodes"))
         if self.seconds is not None and seconds >= self.seconds:
-            return Stop("max_seconds", f"time is up: {seconds:.0f} of {self.seconds:g} seconds")
+            return Stop("max_seconds", f"the budget of {self.seconds:g} seconds is spent ({seconds:.0f} were used)")
         return None
+
+
+def spent(budget: int, used: int, what: str) -> str:
+    """Say that a budget is spent and, where more was used, how much."""
+    return f"the budget of {budget:,} {what} is spent" + (f" ({used:,} were used)" if used > budget else "")
 
 
 @dataclass
@@ -268,7 +279,8 @@ class Rules:
         if stop.target_return is not None:
             rules["convergence"] = Convergence(stop.target_return, stop.convergence_window, stop.patience)
         if stop.metric is not None:
-            rules["metric"] = Streak([Condition(stop.metric, stop.above, stop.below)], stop.streak)
+            condition = Condition(stop.metric, stop.above, stop.below, words_of(stop.metric, metrics))
+            rules["metric"] = Streak([condition], stop.streak)
         violation = violation_of(metrics)
         if violation is not None:
             conflict = f"eval/{violation}"

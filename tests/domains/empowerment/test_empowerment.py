@@ -536,6 +536,7 @@ def test_experience_is_what_agents_came_to():
     algo = bound("world/corr5", epsilon_r_start=0.0, epsilon_h_start=0.0, batch_size=64)
     made, told = train(algo, 2)
     seen = int(made.state.aux["seen"].sum())
+    assert algo.bound.replay_rows() == algo.bound.model.places, "no more than there is, whatever algo.buffer_size says"
     assert 4 <= seen < algo.bound.model.places and told["replay_size"][-1] == seen
     places = np.asarray(algo.bound.experience.sample(made.state.aux, (), jax.random.key(0), 500).place)
     assert set(places) == set(np.flatnonzero(made.state.aux["seen"]))
@@ -544,7 +545,7 @@ def test_experience_is_what_agents_came_to():
 def test_a_world_that_is_swept_keeps_nothing():
     """Nobody would read it: the log says that rows come from everywhere."""
     algo = bound(source="sweep", batch_size=64)
-    assert algo.bound.replay_bytes() == 0 and "all 27 reachable" in algo.bound.notes[0]
+    assert algo.bound.replay_bytes() == algo.bound.replay_rows() == 0 and "all 27 reachable" in algo.bound.notes[0]
     made, told = train(algo, 2)
     assert made.state.replay == () and not {"ring", "seen"} & made.state.aux.keys()
     assert np.isfinite(told["loss"]).all()

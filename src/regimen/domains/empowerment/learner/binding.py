@@ -93,6 +93,9 @@ class EmpowermentBinding(Binding):
         shapes = jax.tree.leaves(jax.eval_shape(self.experience.init))
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in shapes)
 
+    def replay_rows(self) -> int:
+        return self.experience.most
+
 
 def too_short(plan: Plan, spec: Spec, c: EmpowermentConfig) -> list[str]:
     """A note where training ends before all networks learn at the full beta_r: values are of an earlier stage then."""

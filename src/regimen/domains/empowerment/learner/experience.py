@@ -23,6 +23,8 @@ MOST_SLOTS = 2**30  # whose numbers are int32
 class Sweep:
     """All reachable moments, alike. Nothing is kept: nobody would read it."""
 
+    most = 0  # rows kept
+
     def __init__(self, model: WorldModel):
         self.model = model
 
@@ -103,6 +105,11 @@ class Visits:
         row = jax.tree.map(lambda x: x[at], marks["kept"])
         return self.model.at(row["place"]) if self.model.places else self.model.rows(row)
 
+    @property
+    def most(self) -> int:
+        """The most rows kept."""
+        return self.capacity
+
 
 class Observations:
     """A replay of whole transitions, for targets that are observed."""
@@ -111,6 +118,11 @@ class Observations:
         self.model = model
         size = buffer_size if spec.rollout_rows else 1  # a policy that is loaded collects nothing
         self.replay = Replay(size, max(1, spec.rollout_rows), spec.columns, spec.workers)
+
+    @property
+    def most(self) -> int:
+        """The most rows kept."""
+        return self.replay.capacity * self.replay.columns
 
     def init(self) -> tuple[Marks, PyTree]:
         """An empty replay: its marks and its rows."""
