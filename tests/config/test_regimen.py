@@ -22,7 +22,8 @@ def test_workers_share_the_environments():
     assert [regimen_of(native, **given).num_envs for native in (True, False)] == [12, 6]
     share = regimen_of(**given).of_worker()
     assert (share.n, share.num_envs, share.workers, share.kind) == (4, 4, 1, "episodes")
-    assert regimen_of(**given | {"engine": "local"}).workers == 1
+    with pytest.raises(ConfigError, match="only with --engine ray"):
+        regimen_of(**given | {"engine": "local"})
 
 
 @pytest.mark.parametrize(

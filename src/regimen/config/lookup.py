@@ -47,8 +47,11 @@ def leaf_types(algorithm: str) -> dict[str, Any]:
 
 
 def usable(algorithm: str) -> set[str]:
-    """The settings that the algorithm has a use for: one with a replay of steps collects no whole episodes."""
+    """The settings that the algorithm has a use for: one with a replay of steps collects no whole episodes, one that
+    learns from a dataset has no workers."""
     leaves = set(leaf_types(algorithm))
+    if not ALGORITHMS[algorithm].online:
+        leaves = {leaf for leaf in leaves if not leaf.startswith("engine.")}
     return leaves - {"rollout.episodes"} if "algo.buffer_size" in leaves else leaves
 
 

@@ -152,7 +152,8 @@ class Session:
             for line in lines:
                 learner.files.event(line)
             learner.files.status(device=where, metrics=to_table(self.handle.metrics), labels=self.engine.algo.labels)
-            learner.files.status(legend=str(getattr(self.handle.native, "legend", "")))
+            if legend := getattr(self.handle.native, "legend", ""):
+                learner.files.status(legend=str(legend))
             self.note_blind_rules(learner)
 
     def start_trackers(self) -> None:
