@@ -32,7 +32,7 @@ from regimen.networks import make_encoded
 from regimen.normalize import RunningStats
 from regimen.sources.dataset import Data
 from regimen.sources.replay import NStepTransitions, Replay
-from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
+from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State, hold
 
 Models = dict[str, Model]
 Metrics = dict[str, Array]
@@ -207,7 +207,8 @@ class SAC(OffPolicy):
             return self.gradient_step(models, sample(keys[0]), norm, keys[1:], done + i)
 
         models, totals = learn(step, state.models, sync(steps))
-        state = state.replace(models=models, aux=state.aux | {"gradient_steps": done + steps})
+        total = hold(done + steps, self.config.policy_delay)
+        state = state.replace(models=models, aux=state.aux | {"gradient_steps": total})
         means = mean_over_devices({name: x / steps for name, x in totals.items()})  # not numbers where none was due
         return state, means | {"lr": jnp.float32(self.config.lr), "gradient_steps": jnp.asarray(steps, jnp.float32)}
 
