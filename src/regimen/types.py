@@ -146,6 +146,12 @@ class Clock(Record):
         return (self.updates % n + self.updates_high % n * (2**31 % n)) % n
 
 
+def hold(count: Array, period: int) -> Array:
+    """A count [int32] of what has a period and may outgrow 32 bits: beyond 2^30 it goes back by whole periods."""
+    over = jnp.maximum(count - 2**30, 0)
+    return count - (over + period - 1) // period * period
+
+
 @pytree_dataclass
 class Model(Record):
     """A network's parameters, its optimiser's state, and a target copy where the algorithm keeps one."""

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regimen
+from kit import engine_of
 from regimen import trees
+from regimen.engines.base import Limits
 from regimen.engines.native import swap
 from regimen.files.run_dir import read_metrics
 from regimen.normalize import RunningStats
 from regimen.runs import ledger, session  # noqa: F401  # which makes another kind of counters of them
-from regimen.types import Clock
+from regimen.types import Clock, hold
 from support import UPDATE, assert_same_run, final_state, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -86,6 +88,90 @@ def test_a_run_goes_on_past_the_limits(tmp_path, monkeypatch):
         "it",
     )["clock"]
     assert words.count("updates") == rows[-1]["updates"] and words.count("episodes") == rows[-1]["episodes"]
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """Runs begin a few updates before the limits."""
+    monkeypatch.setattr(Clock, "zero", lambda: clock_at(**FAR))
+    monkeypatch.setattr(ledger, "Counters", partial(ledger.Counters, **FAR))
+
+
+def assert_counted(run, updates):
+    rows = read_metrics(run)
+    assert [row["updates"] for row in rows] == [FAR["updates"] + n for n in range(1, updates + 1)]
+    assert [row["env_steps"] for row in rows] == [FAR["steps"] + UPDATE * n for n in range(1, updates + 1)]
+    assert rows[-1]["episodes"] > 2**31 and all(np.isfinite(row["train/loss"]) for row in rows if "train/loss" in row)
+    arrays, kept = final_state(run)
+    words = {k.removeprefix("state/"): v for k, v in arrays.items() if "/clock/" in k}
+    clock = trees.unflatten({"clock": Clock.zero()}, words, "it")["clock"]
+    for unit, name in {"updates": "updates", "steps": "env_steps", "episodes": "episodes"}.items():
+        assert clock.count(unit) == rows[-1][name] == kept["counters"][unit]
+    return rows
+
+
+SHORT = {"env_args": {"max_episode_steps": 4}, "log.every": "1", "checkpoint.every": "2"}
+LEARNER = {"algo.minibatch_size": None, "algo.epochs": None, "algo": "sac", "algo.batch_size": 8}
+LEARNER |= {"algo.update_ratio": 0.25, "algo.buffer_size": 3 * UPDATE}  # a ring that comes round
+LEARNT = {k: v for k, v in LEARNER.items() if k != "algo"} | {"algo.learning_starts": 0, "env_args": {}}
+
+
+@pytest.mark.parametrize("learner", [{}, LEARNER], ids=["ppo", "sac"])
+def test_a_run_of_a_gymnasium_environment_goes_on_past_the_limits(tmp_path, far, learner):
+    env = {"env": "gym:CartPole-v1" if not learner else "gym:Pendulum-v1"}
+    run = tiny(tmp_path / "run", total_steps=FAR["steps"] + 4 * UPDATE, **SHORT | learner | env).run_dir
+    regimen.resume(run, total_steps=FAR["steps"] + 8 * UPDATE)
+    assert_counted(run, 8)
+
+
+@pytest.mark.parametrize("starts", [64, FAR["steps"] + 2 * UPDATE])
+def test_a_replay_goes_on_past_the_limits(tmp_path, far, starts):
+    """Its cursor, the warm-up, the slow critics and the temperature, whole and resumed."""
+    given = SHORT | LEARNER | {"env": "pendulum", "algo.learning_starts": starts, "algo.policy_delay": 3}
+    whole = tiny(tmp_path / "whole", total_steps=FAR["steps"] + 8 * UPDATE, **given).run_dir
+    half = tiny(tmp_path / "half", total_steps=FAR["steps"] + 4 * UPDATE, **given).run_dir
+    regimen.resume(half, total_steps=FAR["steps"] + 8 * UPDATE)
+    assert_same_run(whole, half)
+    rows = assert_counted(whole, 8)
+    assert [row["train/replay_size"] for row in rows] == [UPDATE * min(n, 3) for n in range(1, 9)]
+    if starts == 64:
+        assert [row["train/gradient_steps"] for row in rows] == [8] * 8
+        assert len({row["train/alpha"] for row in rows}) == 8
+
+
+def test_several_seeds_in_one_program_go_on_past_the_limits(tmp_path, far):
+    schedules = {"algo.horizon": f"{2**32} updates", "algo.lr_schedule": "linear", "algo.normalize_obs": True}
+    given = SHORT | schedules | {"seeds": 2, "env": "cartpole"}
+    whole = tiny(tmp_path / "whole", total_steps=FAR["steps"] + 8 * UPDATE, **given).run_dir
+    half = tiny(tmp_path / "half", total_steps=FAR["steps"] + 4 * UPDATE, **given).run_dir
+    regimen.resume(half, total_steps=FAR["steps"] + 8 * UPDATE)
+    for seed in ("seed-0", "seed-1"):
+        assert_same_run(whole / seed, half / seed)
+        assert_counted(whole / seed, 8)
+
+
+@pytest.mark.parametrize("period", [1, 3, 200, 2**28])
+def test_a_count_with_a_period_is_held_below_32_bits(period):
+    count, exact = jnp.int32(2**30 - 5), 2**30 - 5
+    for more in (4, 1, 1, 2**29, 7, 2**29 - 1, 2**30 - 1, 0, 12345):
+        count, exact = hold(count + more, period), exact + more
+        assert int(count) % period == exact % period
+        assert int(count) == exact if exact <= 2**30 else 2**30 - period < int(count) <= 2**30
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_the_policy_waits_for_as_many_gradient_steps_where_their_number_turns(every):
+    """As from the number that leaves the same rest."""
+
+    def actor(number):
+        engine = engine_of("pendulum", algo="sac", **LEARNT, **{"algo.policy_delay": every})
+        engine.state.aux["gradient_steps"] = jnp.int32(number)
+        engine.advance([Limits(3)])
+        assert 0 <= int(engine.state.aux["gradient_steps"]) <= 2**30 + 8
+        return jax.tree.leaves(engine.state.models["actor"])
+
+    far = 2**31 - 10
+    jax.tree.map(np.testing.assert_array_equal, actor(far), actor(far % every))
 
 
 def merged(count, mean, m2, batches):

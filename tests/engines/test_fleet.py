@@ -28,6 +28,7 @@ from ray import exceptions
 from ray_envs import Eager, EagerConfig
 from regimen.engines.ray import fleet as fleet_module
 from regimen.engines.ray.cluster import Cluster, TemporaryFolder
+from regimen.engines.ray.engine import rollout_key
 from regimen.engines.ray.fleet import Fleet, WorkerHandle
 from regimen.engines.ray.worker import Post, Worker, native_key, share_key
 
@@ -132,6 +133,29 @@ def test_the_lag_of_every_batch(engine):
     assert offered == [1, 2, 3, 4, 5, 6, 7], "after every update"
     assert engine.summary()["dropped_batches"] == dropped[-1]
     assert len(engine.fleet.members[0].requests) == 3
+
+
+def test_the_lag_of_every_batch_past_the_limits_of_32_bits(engine):
+    """The learner's updates, what it offers, and the seeds of workers that begin there."""
+    begin = {"updates": jnp.int32(2**31 - 3), "steps_high": jnp.int32(2**10 - 1), "steps_low": jnp.int32(2**30 - 64)}
+    engine.state = engine.state.replace(clock=engine.state.clock.replace(**begin, episodes_high=jnp.int32(1)))
+    offered, offer = [], engine.fleet.offer
+    engine.fleet.offer = lambda version, weights: offered.append(version) or offer(version, weights)
+    lags, learn = [], engine.learn
+    engine.learn = lambda begun, batch, *rest: lags.append(int(batch.lag.max())) or learn(begun, batch, *rest)
+    for _ in range(7):
+        assert not engine.advance([Limits()])[0].diverged
+    assert lags == ([0, 1, 2, 2, 2, 2, 2] if engine.ahead else [0] * 7)
+    assert offered == [2**31 - 3 + n for n in range(1, 8)]
+    clock = engine.state.clock
+    assert clock.count("updates") == 2**31 + 4 and clock.count("steps") > 2**40 and clock.count("episodes") > 2**30
+
+
+def test_keys_of_rollouts_are_none_of_updates():
+    """Those of updates are made with `~updates`, the upper half of 32 bits."""
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(rollout_key(key, 2**31 + 5), rollout_key(key, 5))
+    np.testing.assert_array_equal(rollout_key(key, 2**31 - 1), jax.random.key_data(jax.random.fold_in(key, 2**31 - 1)))
 
 
 # --- a worker --------------------------------------------------------------------------------------------------------

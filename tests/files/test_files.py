@@ -296,6 +296,14 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, name):
     assert name in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_name_that_is_no_text_is_refused_before_anything_is_made(tmp_path):
+    strange = os.fsdecode(b"r\xffn")
+    for name, command in {strange: "x", "run": f"regimen train --data {strange}"}.items():
+        with pytest.raises(StorageError, match=r"xff.*is not UTF-8") as error:
+            RunFiles.create(tmp_path / "new" / name, CONFIG, command)
+        assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_leaves_whole_lines(tmp_path):
     """A file-size limit stands in for the full disk: the write that hits it is cut off again."""
     code = f"""

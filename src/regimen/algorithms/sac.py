@@ -32,7 +32,7 @@ from regimen.networks import make_encoded
 from regimen.normalize import RunningStats
 from regimen.sources.dataset import Data
 from regimen.sources.replay import NStepTransitions, Replay
-from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
+from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State, hold
 
 Models = dict[str, Model]
 Metrics = dict[str, Array]
@@ -76,7 +76,7 @@ class SAC(OffPolicy):
 
     def actor_params(self, state: State) -> PyTree:
         """The policy, its normaliser, and whether it is still warming up."""
-        warming = state.clock.read("steps") < self.config.learning_starts
+        warming = state.clock.read("steps") < 1.0 * self.config.learning_starts  # it may have more than 32 bits
         return super().actor_params(state) | {"random": warming.astype(jnp.float32)}
 
     def initial_carry(self, lead: tuple[int, ...]) -> PyTree:
@@ -177,7 +177,7 @@ class SAC(OffPolicy):
         steps = batch.valid.size * devices // max(1, len(bound.spec.agents))
         state = state.replace(norm=self.updated_norm(state, batch))
         ring, rows = replay.insert(state.aux["ring"], state.replay, batch)
-        counted = jnp.clip(state.clock.read("steps") + steps - c.learning_starts, 0, steps)
+        counted = jnp.clip(state.clock.read("steps") + steps - 1.0 * c.learning_starts, 0, steps)
         owed = state.aux["owed"] + c.update_ratio * counted
         due = jnp.floor(owed).astype(jnp.int32)
         root = jax.random.fold_in(state.key, ~state.clock.updates)  # the rollout's is fold_in(key, updates)
@@ -207,7 +207,8 @@ class SAC(OffPolicy):
             return self.gradient_step(models, sample(keys[0]), norm, keys[1:], done + i)
 
         models, totals = learn(step, state.models, sync(steps))
-        state = state.replace(models=models, aux=state.aux | {"gradient_steps": done + steps})
+        total = hold(done + steps, self.config.policy_delay)
+        state = state.replace(models=models, aux=state.aux | {"gradient_steps": total})
         means = mean_over_devices({name: x / steps for name, x in totals.items()})  # not numbers where none was due
         return state, means | {"lr": jnp.float32(self.config.lr), "gradient_steps": jnp.asarray(steps, jnp.float32)}
 

@@ -27,12 +27,12 @@ from regimen.files.stores import CHAMPION, check_unlocked, stored
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
+    from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
 T = TypeVar("T")
 INTERVAL = 5.0  # seconds between batches
-LAST_CHANCE = 5.0  # seconds that the end of a run waits for a store that refuses
-LOCKED_CHANCE = 30.0  # and for one that is locked, from the last time that others wrote to it
+LAST_CHANCE = 5.0  # seconds that the end of a run waits for a store that refuses; one that is locked is waited for
 METRICS_PER_CALL, PARAMS_PER_CALL, PARAM_LENGTH, KEY_LENGTH = 1000, 100, 6000, 250
 MARK = "updates"  # the metric that says which rows MLflow has
 KNOWN = ("env_steps", "time/unix_time")  # the step and the time of every value: not mirrored as metrics
@@ -90,6 +90,7 @@ class Mirror:
         self._mark = -math.inf  # of the newest row that MLflow has
         self._wake = threading.Event()
         self._ending: Callable[[], None] | None = None  # set by `finish`
+        self._why = ""  # the last failure
         self._abandoned = False  # `finish` has waited long enough: try no more
         self._creating = False  # a run in MLflow that mlflow.json does not name yet
         self._thread: threading.Thread | None = None
@@ -118,7 +119,9 @@ class Mirror:
         self._thread.join(timeout)
         if self._thread.is_alive():
             self._abandoned = True
-            self._fail(f"MLflow: {self._result.uri} did not take everything within {timeout:g} s{_UNAFFECTED}")
+            self._fail(
+                f"MLflow: {self._result.uri} did not take everything within {timeout:g} s{self._why}{_UNAFFECTED}"
+            )
         return self._result
 
     def release(self) -> None:
@@ -132,7 +135,7 @@ class Mirror:
 
     def _work(self) -> None:
         self._wake.wait(self.delay)
-        pause, patience, deadline, writing = INTERVAL, LAST_CHANCE, math.inf, 0
+        pause, patience, deadline = INTERVAL, LAST_CHANCE, math.inf
         while not self._abandoned:
             ending = self._ending
             self._wake.clear()
@@ -151,11 +154,11 @@ class Mirror:
                     return
                 why = stores.reason(error)
                 self._fail(f"MLflow: {self._result.uri} cannot be used ({why}){_UNAFFECTED}")
+                self._why = f" ({why})"
                 pause = min(2 * pause, 60.0) if ending is None else 0.5
-                patience = LOCKED_CHANCE if "locked" in why else LAST_CHANCE
-                before, writing = writing, stores.last_writing(self.uri)
-                if "locked" in why and writing != before:  # others have their turn: ours comes
-                    deadline = math.inf
+                patience = LAST_CHANCE
+                if "locked" in why:  # by a process that lives: ours comes, or `finish` has waited long enough
+                    patience = deadline = math.inf
             if ending is not None:
                 deadline = min(deadline, time.monotonic() + patience)
                 if time.monotonic() >= deadline:
@@ -282,7 +285,7 @@ class Mirror:
             client.log_artifacts(run_id, str(policy_dir), "policy")
             if self._model_id is None:
                 self._model_id = self._log_model(policy_dir)
-            if register is not None and self._result.model_version is None:
+            if register is not None:
                 self._register(register, eval_return)
         client.set_terminated(run_id, status=_STATUS.get(str(summary.get("state")), "FINISHED"))
         self._record(complete=True)
@@ -307,7 +310,8 @@ class Mirror:
         return model.model_id
 
     def _register(self, name: str, eval_return: float | None) -> None:
-        """A new version; the alias moves to it only from a version with a lower evaluation (or from none)."""
+        """A new version; the alias moves to it only from a version with a lower evaluation (or from none). Tried again,
+        it goes on from where it failed."""
         client, name = self._client, stores.registry_name(name)
         with stores.alone(self.uri):  # runs that end together compare one after the other
             if stored(client.get_registered_model, name) is None:
@@ -317,19 +321,21 @@ class Mirror:
             if not self.uri.startswith("http"):  # MLflow would look that up in its global store instead of ours
                 source = client.get_logged_model(self._model_id).artifact_location
             tags = {} if score is None else {"eval_return": repr(float(score))}
-            best = champion_return(client, name)  # before there is a version: what fails here is tried again as a whole
-            version = client.create_model_version(
-                name, source=source, run_id=self._result.run_id, model_id=self._model_id, tags=tags
-            ).version
-            self._result = replace(self._result, model_version=str(version))
-            if score is not None and score > best:
-                client.set_registered_model_alias(name, CHAMPION, version)
-                self._result = replace(self._result, alias_moved=True)
+            if self._result.model_version is None:
+                version = client.create_model_version(
+                    name, source=source, run_id=self._result.run_id, model_id=self._model_id, tags=tags
+                ).version
+                self._result = replace(self._result, model_version=str(version))
+            champion = stored(client.get_model_version_by_alias, name, CHAMPION)
+            moved = champion is not None and str(champion.version) == self._result.model_version  # but nobody said so
+            if score is not None and not moved and score > evaluation_of(champion):
+                client.set_registered_model_alias(name, CHAMPION, self._result.model_version)
+                moved = True
+            self._result = replace(self._result, alias_moved=moved)
 
 
-def champion_return(client: MlflowClient, name: str) -> float:
+def evaluation_of(champion: ModelVersion | None) -> float:
     """Evaluation of the version that holds the alias; -inf when there is none or it was never evaluated."""
-    champion = stored(client.get_model_version_by_alias, name, CHAMPION)
     try:
         return -math.inf if champion is None else float(champion.tags.get("eval_return", "-inf"))
     except ValueError:  # a tag that somebody has edited

@@ -71,7 +71,7 @@ class RunFiles:
         """A new run directory. An existing one with anything in it is refused and left as it is. `status` is what its
         status.json says besides."""
         path = Path(path)
-        storage.require_text(path)
+        storage.require_text(path, command)
         storage.check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)

@@ -36,12 +36,14 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def require_text(path: Path) -> None:
-    """Refuse a path that is no UTF-8: it could not be written into files of text."""
-    try:
-        str(path.absolute()).encode()
-    except UnicodeEncodeError as error:
-        raise StorageError(f"--out: {os.fsencode(path)!r} is not UTF-8; choose another --out") from error
+def require_text(path: Path, command: str = "") -> None:
+    """Refuse a path, or a command that names one, that is no UTF-8: it could not be written into files of text."""
+    for what, text in (("--out", str(path.absolute())), ("the command", command)):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            name = text.encode(errors="surrogateescape")
+            raise StorageError(f"{what}: {name!r} is not UTF-8; choose another name") from error
 
 
 def check_free(path: Path) -> None:

@@ -138,16 +138,6 @@ def check_unlocked(uri: str) -> None:
         database.close()
 
 
-def last_writing(uri: str) -> int:
-    """When somebody wrote to a SQLite store last, or to one that is being made; 0 of another store."""
-    path, last = sqlite_path(uri), 0
-    if path is not None:
-        for file in (path, *path.parent.glob(f".{path.name}.*.tmp*")):
-            with contextlib.suppress(OSError):
-                last = max(last, file.stat().st_mtime_ns)
-    return last
-
-
 def without_password(uri: str) -> str:
     return re.sub(r"//[^/@]*@", "//", uri)
 

@@ -89,6 +89,8 @@ def test_weights_go_out_as_often_as_asked():
     engine.state.aux["training_steps"] = 100
     assert RayEngine.due(engine) and engine.synced == 100
     assert not RayEngine.due(engine)
+    engine.state.aux["training_steps"] = 60  # a count that was held below 32 bits
+    assert RayEngine.due(engine) and engine.synced == 60
     engine.algo = regimen.PPO()
     assert RayEngine.due(engine)  # other algorithms: after every update
 

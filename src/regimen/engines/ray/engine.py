@@ -96,7 +96,7 @@ class RayEngine(UpdateEngine):
         if every is None:
             return True
         steps = self.algo.training_steps(self.state)
-        if steps - self.synced < every:
+        if 0 <= steps - self.synced < every:  # a count that goes back has outgrown its bits
             return False
         self.synced = steps
         return True
@@ -215,8 +215,8 @@ def key_words(key: Array, index: Array) -> Array:
 
 
 def rollout_key(key: Array, index: int) -> np.ndarray:
-    """The key of a rollout as plain numbers."""
-    return np.asarray(key_words(key, np.uint32(index % 2**32)))
+    """The key of a rollout as plain numbers. The upper half of 32 bits makes the keys of updates."""
+    return np.asarray(key_words(key, np.uint32(index % 2**31)))
 
 
 def portable_algorithm(name: str) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from regimen.domains.empowerment.learner.binding import EmpowermentBinding
 from regimen.domains.empowerment.learner.model import Moments
 from regimen.domains.empowerment.learner.networks import Nets, dropped, error_loss, log_error, log_policy
 from regimen.domains.empowerment.learner.targets import NetValues, Targets
-from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State
+from regimen.types import Array, Batch, Clock, Model, PyTree, Spec, State, hold
 
 Models = dict[str, Model]
 Metrics = dict[str, Array]
@@ -176,7 +176,7 @@ class Empowerment(Algorithm):
         metrics |= self.report(state, due, env_steps)
         values = self.target_values({n: m.replace(target=m.params) for n, m in models.items()}, 1.0)
         metrics["human_power"] = aims.human_power(bound.model, c, values, batch)
-        aux = state.aux | {"owed": owed - due, "training_steps": past + due, "stage": stage}
+        aux = state.aux | {"owed": owed - due, "training_steps": hold(past + due, bound.period), "stage": stage}
         return state.replace(models=models, aux=aux), metrics
 
     def learn(self, state: State, due: Array) -> tuple[Models, Metrics]:

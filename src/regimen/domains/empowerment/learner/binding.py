@@ -67,6 +67,7 @@ class EmpowermentBinding(Binding):
         self.exact = self.model.exact and not self.observes
         intervals = [getattr(c, f"{name}_target_update_interval") for name in self.nets.names]
         interval, self.interval = min(intervals), math.gcd(*intervals)  # of training steps between any two copies
+        self.period = min(math.lcm(*intervals), 2**28)  # after which copies are due as before
         small = 0 < self.model.places <= CACHE * c.batch_size * interval
         self.cached = small and interval > 1 and not self.observes
         self.notes: list[str] = []  # for the head of the log
