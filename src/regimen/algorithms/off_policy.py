@@ -15,6 +15,7 @@ from regimen.algorithms.branches import FREE
 from regimen.config.schema import NetworkConfig
 from regimen.errors import ConfigError
 from regimen.networks import choose, make_encoded
+from regimen.sources.replay import Replay
 from regimen.types import Array, Model, PyTree, Scalar, Spec, State
 
 Metrics = dict[str, Array]
@@ -53,7 +54,10 @@ def mean(x: Array, weight: Array) -> Array:
 
 
 class OffPolicyBinding(Binding):
-    """The network of a policy whose numbers are squashed into their bounds, with deviations by state."""
+    """The network of a policy whose numbers are squashed into their bounds, with deviations by state; its replay."""
+
+    replay: Replay | None = None  # of an algorithm that acts
+    options = 0  # of masks, which a replay keeps beside the observations
 
     def __init__(self, spec: Spec, network: NetworkConfig):
         spaces.check_observation_space(spec.observation_space)
@@ -70,6 +74,17 @@ class OffPolicyBinding(Binding):
         self.notes = [self.inputs.words] if self.inputs.words else []
         heads = tuple(d.head_shape for d in self.elements.leaves.values())
         self.actor = make_encoded(network, self.inputs, heads, 0.01)
+
+    def empty_replay(self) -> PyTree:
+        assert self.replay is not None
+        return self.replay.zeros(self.spec.observation_space, self.dist.zeros(()), self.options)
+
+    def replay_bytes(self) -> int:
+        action = jax.eval_shape(lambda: self.dist.zeros(()))
+        return self.replay.bytes(self.spec.observation_space, action, self.options) if self.replay else 0
+
+    def replay_rows(self) -> int:
+        return self.replay.capacity * self.replay.columns if self.replay else 0
 
     def activation_bytes(self) -> int:
         return 0 if self.actor.encoder is None else self.actor.encoder.activation_bytes

@@ -292,16 +292,5 @@ class SACBinding(OffPolicyBinding):
         can_mask = spec.env is None or getattr(spec.env, "action_mask", None) is not None
         self.options = spaces.logits(spec.action_space) if can_mask else 0
 
-    def empty_replay(self) -> PyTree:
-        assert self.replay is not None
-        return self.replay.zeros(self.spec.observation_space, self.dist.zeros(()), self.options)
-
     def activation_bytes(self) -> int:
         return 2 * super().activation_bytes()  # of two critics at once
-
-    def replay_bytes(self) -> int:
-        action = jax.eval_shape(lambda: self.dist.zeros(()))
-        return self.replay.bytes(self.spec.observation_space, action, self.options) if self.replay else 0
-
-    def replay_rows(self) -> int:
-        return self.replay.capacity * self.replay.columns if self.replay else 0
