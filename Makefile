@@ -27,7 +27,7 @@ test: $(READY) ## Run the tests (about 10 minutes on 2 cores)
 test-all: $(READY) ## Run the longer tests, after those of `make test` (about 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "long and not slow"
 
-test-mutants: $(READY) ## Put known bugs in, one at a time, and see that the tests notice (half an hour on 2 cores)
+test-mutants: $(READY) ## Put known bugs in, one at a time, and see that the tests notice (about an hour on 2 cores)
 	$(BIN)/python tests/mutants/run.py --workers $(WORKERS)
 
 test-faults: $(READY) ## Kill, fill the disk, corrupt and soak; a table of what was lost (hours on 2 cores)
