@@ -65,7 +65,7 @@ def test_it_trains_with_its_preset(shell, tmp_path):
     config = (tmp_path / "run" / "config.yaml").read_text()
     assert "preset: tuned" in config and "growth_gamma: 0.9" in config
     assert "zero_conflict_streak" in summary and 0 <= summary["eval_metrics"]["felled"] <= 1
-    assert "By felled (smaller is better)" in shell("compare", "run", "--metric", "felled")
+    assert "By felled trees (smaller is better)" in shell("compare", "run", "--metric", "felled")
     assert "By planted (larger is better)" in shell("compare", "run", "--metric", "planted")
     shell("replay", "run", "--no-gif")
     titles = ["episode of the best policy", "episode with seed 0"]
