@@ -46,7 +46,8 @@ def test_a_hybrid_policy_through_its_file(tmp_path):
     wanted = algo.to_env(algo.act(params, obs, algo.initial_carry((16,)), None, greedy=True)[0])
     assert len(set(np.asarray(wanted["choice"]).tolist())) > 1
     exported = read_policy(export_policy(tmp_path / "policy", tmp_path / "exported"))
-    for one in (policy, exported):
+    policy.save(str(tmp_path / "again"))  # a name will do
+    for one in (policy, exported, read_policy(tmp_path / "again")):
         assert list(one.action_space.spaces) == ["choice", "run", "hop", "leap"]
         found = one.act_batch(obs)
         for part in wanted:

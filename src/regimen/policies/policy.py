@@ -220,10 +220,10 @@ class Policy(Answering):
         shapes = [jax.tree.map(jnp.shape, params) for params in (expected, self.params)]
         return Policy(algo, self.params, self.meta) if shapes[0] == shapes[1] else self
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write it to a folder, with what it says of its origin."""
         origin = {name: self.meta[name] for name in ORIGIN if name in self.meta}
-        save_policy(path, self.meta["algorithm"], self.algo, self.params, origin)
+        save_policy(Path(path), self.meta["algorithm"], self.algo, self.params, origin)
 
 
 def _as(flags: np.ndarray, rows: Array) -> np.ndarray:
