@@ -12,7 +12,7 @@ from regimen.experiments.search import space as spaces
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.gp import Posterior
 from regimen.experiments.search.growth import COMMON as LEVELS
-from regimen.experiments.search.growth import Growth, Hyper, Look
+from regimen.experiments.search.growth import Growth, GrowthParameters, Look
 from regimen.experiments.search.race import Race, RaceOptions, Seen, own_errors
 from regimen.experiments.search.ranking import Ranking, rank
 from regimen.experiments.search.store import Store
@@ -114,8 +114,8 @@ def test_mean_and_contrasts_say_what_all_policies_say():
     sizes = ((100, np.arange(24)), (300, np.arange(0, 24, 2)))
     looks = [Look(t, index, rng.standard_normal((len(index), 3)), np.full((len(index), 3), 0.5)) for t, index in sizes]
     blank = Growth.fit(SPACE, looks, scale=1.0)
-    one = dataclasses.replace(blank, hyper=Hyper(np.array([1.0]), *hyper))
-    other = dataclasses.replace(blank, hyper=Hyper(np.array([2.0]), 0.7, 0.2, 0.2, 0.1, 0.9, 1.0, 1.0))
+    one = dataclasses.replace(blank, hyper=GrowthParameters(np.array([1.0]), *hyper))
+    other = dataclasses.replace(blank, hyper=GrowthParameters(np.array([2.0]), 0.7, 0.2, 0.2, 0.1, 0.9, 1.0, 1.0))
     rows = [(c, k, i, np.log(look.training)) for i, look in enumerate(looks) for c in look.index for k in range(3)]
     c, k, at, u = (np.array(column) for column in zip(*rows))
     y = np.concatenate([look.value.ravel() for look in looks]) - blank.shift

@@ -226,7 +226,7 @@ def answers(tokens: Tokens, only: Sequence[str]) -> list[tuple[str, str]]:
 
     def hint(flag: str, value: object) -> str:
         key = lookup.normalize_key(flag.lstrip("-"))
-        return lookup.suggest(key, algorithm, extra=ONLY_FLAGS, dash="--", given=value, env=env)
+        return lookup.suggest(key, algorithm, extra=ONLY_FLAGS, dash="--", original=value, env=env)
 
     return [(flag, hint(flag, value)) for flag, value in unknown]
 

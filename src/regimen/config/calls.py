@@ -50,7 +50,7 @@ def unknown_argument(cls: str, name: str, value: object) -> str:
         return f"{cls} has no setting '{name}'"
     setting = same_setting(name, algorithm, value) or ""
     same = setting.startswith("algo.") and f"; here it is {setting.removeprefix('algo.')}={value!r}"
-    return f"{cls} has no setting '{name}'{same or lookup.suggest(name, algorithm, given=value)}"
+    return f"{cls} has no setting '{name}'{same or lookup.suggest(name, algorithm, original=value)}"
 
 
 def same_setting(name: str, algorithm: str, value: object) -> str | None:
@@ -134,8 +134,8 @@ def setting_argument(key: str, algorithm: str, value: object) -> str | None:
     section, _, last = setting.rpartition(".")
     if not section:
         return written(last, value if same else ...)
-    shown = repr(value) if same and isinstance(value, SHOWN) else "..."
-    return f"{section}={{'{last}': {shown}}}" if "." not in section else f"**{{'{setting}': {shown}}}"
+    text = repr(value) if same and isinstance(value, SHOWN) else "..."
+    return f"{section}={{'{last}': {text}}}" if "." not in section else f"**{{'{setting}': {text}}}"
 
 
 def written(word: str, value: object) -> str:

@@ -45,8 +45,8 @@ class MinibatchRows(Answering):
 
     def __getitem__(self, name: str) -> PyTree:
         if name not in self.keys():
-            told = equivalent("MinibatchRows", name) if isinstance(name, str) else ""
-            raise KeyError(f"{name!r}{told or '; a column is one of ' + ', '.join(self.keys())}")
+            hint = equivalent("MinibatchRows", name) if isinstance(name, str) else ""
+            raise KeyError(f"{name!r}{hint or '; a column is one of ' + ', '.join(self.keys())}")
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:

@@ -172,14 +172,16 @@ def table(files: SweepFiles, results: Rows) -> Table:
     scored = any("score" in r for r in results)
     for r in results:
         value = score(r["value"]) if r.get("value") is not None else None
-        more = [shown(r.get("objectives", {}).get(name)) for name in others] + [shown(r.get("score"))] * scored
+        more = [score_or_none(r.get("objectives", {}).get(name)) for name in others] + [
+            score_or_none(r.get("score"))
+        ] * scored
         row = [r["trial"], *(brief(r["params"].get(k)) for k in keys), value, *more, r["state"]]
         rows.append([*row, f"{r.get('env_steps') or 0:,}", clock(r.get("wall_seconds") or 0.0)])
     head = ["trial", *keys, files.plan.metric, *others, *["in training"] * scored]
     return Table([*head, "state", "steps", "time"], rows)
 
 
-def shown(value: float | None) -> str | None:
+def score_or_none(value: float | None) -> str | None:
     return None if value is None else score(value)
 
 
