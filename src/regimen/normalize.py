@@ -43,7 +43,8 @@ class RunningStats(Record):
         return RunningStats(total, mean, (each.m2 + count * jnp.square(each.mean - mean)).sum(0))
 
     def merge(self, other: RunningStats) -> RunningStats:
-        """Chan et al. 1983, and past a window of W rows, W = min(max(2^24, 2^10 n), 2^20 n) with n those of `other`:
+        """Merge the statistics of two batches (Chan et al. 1983), and past a window of W rows, W = min(max(2^24, 2^10
+        n), 2^20 n) with n those of `other`:
 
             c = min(c, W - n),  m2 = m2 * min(c, W - n) / c  first,
 

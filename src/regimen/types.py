@@ -132,7 +132,7 @@ class Clock(Record):
         return getattr(self, f"{unit}_high"), getattr(self, unit), 31 if unit == "updates" else 30
 
     def read(self, unit: str) -> Array:
-        """The counter as float32: what a schedule divides by its horizon."""
+        """A counter of the clock as float32: what a schedule divides by its horizon."""
         high, low, bits = self.words(unit)
         return high.astype(jnp.float32) * 2.0**bits + low.astype(jnp.float32)
 

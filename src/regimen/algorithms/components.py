@@ -49,7 +49,7 @@ class Components:
         self.weighting = rewards.Weighting(self.fixed.tolist(), task, c.attention) if learned else None
 
     def init(self, c: Any, columns: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-        """What it adds to `norm` and to `aux` of a first state."""
+        """Normalisers and auxiliary state that component rewards add to `norm` and to `aux` of a first state."""
         norm, aux, sums = {}, {}, jnp.zeros((columns, self.heads))
         if c.normalize_reward:
             norm["return"] = RunningStats.zero()

@@ -193,7 +193,8 @@ def check_named(tokens: Tokens) -> None:
 
 
 def tokenize(argv: list[str], others: Mapping[str, Any] | None = None) -> Tokens:
-    """The command line sorted; `others` are the types of flags of another verb, which come first."""
+    """Sort a command line into positionals, flags and environment arguments; `others` are the types of flags of another
+    verb, which come first."""
     only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS} | dict(others or {})
     choices = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
     algorithms = [a for a in (*map(str.lower, choices), "ppo", *ALGORITHMS) if a in ALGORITHMS]

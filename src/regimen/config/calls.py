@@ -44,7 +44,7 @@ def answer_call(cls: str, config: object, env: object, arguments: Mapping[str, o
 
 
 def unknown_argument(cls: str, name: str, value: object) -> str:
-    """That an algorithm has no such setting, and which one is meant."""
+    """The error that an algorithm has no such setting, and which one is meant."""
     algorithm = cls.lower()
     if algorithm not in ALGORITHMS:
         return f"{cls} has no setting '{name}'"
@@ -91,7 +91,7 @@ def answered(what: F, name: str = "") -> F:
 
 
 def answer_arguments(qualname: str, parameters: Iterable[str], unknown: Mapping[str, object], algorithm: str) -> str:
-    """That a function has no such arguments, and what to write instead of each."""
+    """The error that a function has no such arguments, and what to write instead of each."""
     name = qualname.removesuffix(".__init__") if "." in qualname else f"regimen.{qualname}"
     taken = [parameter for parameter in parameters if parameter != "self"]
     ends = [f"'{key}'{answer_argument(name, taken, key, value, algorithm)}" for key, value in unknown.items()]

@@ -146,8 +146,8 @@ def is_readable(name: migrating.Name | None, algorithm: str, original: object) -
 
 
 def absent_argument(key: str, env: str) -> str | None:
-    """That an environment has no such argument, where a key of another trainer means one and this environment is known
-    not to have it."""
+    """The end of an error that an environment has no such argument, where a key of another trainer means one and this
+    environment is known not to have it."""
     name = migrating.name_of(key)
     wanted = [setting.removeprefix("env_args.") for setting in name.ours if "env_args." in setting] if name else []
     fields = fields_of(env) if wanted else ()

@@ -77,7 +77,7 @@ def general_names() -> dict[str, Name]:
 
 @cache
 def names() -> dict[str, Name]:
-    """Those, and the names of domains, which may add settings to a general one."""
+    """The names of `names.yaml` and those of domains, which may add settings to a general one."""
     table = dict(general_names())
     for file in [Path(domain.names) for domain in domains().values() if domain.names]:
         for other, new in read_names(file).items():

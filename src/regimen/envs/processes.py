@@ -141,7 +141,7 @@ class WorkerProcess:
             self.connection.send(order)
 
     def answer(self) -> Any:
-        """What it answers next; its failure is raised here as it would be in one process."""
+        """Receive a worker's next answer; its failure is raised here as it would be in one process."""
         if not self.ready:
             self.ready = True
             self.answer()  # its copies are made

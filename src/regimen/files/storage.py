@@ -224,7 +224,7 @@ class Tally:
 
     @classmethod
     def of(cls, path: Path) -> Tally:
-        """Of a whole file; of nothing where there is none."""
+        """The tally of a whole file; of nothing where there is none."""
         tally = cls()
         if path.exists():
             with open(path, "rb", opener=regular) as file:

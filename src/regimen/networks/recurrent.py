@@ -35,7 +35,7 @@ class Core(NamedTuple):
     size: int
 
     def unroll(self, params: PyTree, x: Array, h: Array, fresh: Array) -> Array:
-        """What it puts out [T, B, size] for a sequence [T, B, in] that begins with `h` [B, size]; where `fresh` [T, B],
+        """The outputs [T, B, size] for a sequence [T, B, in] that begins with `h` [B, size]; where `fresh` [T, B],
         an episode begins and the past is forgotten."""
 
         def step(h: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -121,7 +121,7 @@ class Evaluation:
 
 
 def means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The mean of each."""
+    """The mean of each metric."""
     return {name: float(x.mean()) for name, x in values.items()}
 
 

@@ -248,7 +248,7 @@ class Session:
         return rows
 
     def evaluation(self, learner: Learner) -> Evaluation | None:
-        """The greedy policy now; None when a signal interrupts it."""
+        """Evaluate the greedy policy as it is now; None when a signal interrupts it."""
         try:
             played = self.loop.evaluate(learner.k, learner.ledger.counters.updates)
         except Interrupted:

@@ -56,7 +56,7 @@ class MinibatchRows(Answering):
         return len(next(iter(self.returns.values())) if isinstance(self.returns, dict) else self.returns)
 
     def map(self, f: Callable[[np.ndarray], PyTree]) -> MinibatchRows:
-        """`f` of every array."""
+        """Apply `f` to every array."""
         return MinibatchRows(
             **{x.name: map_tree(lambda _, array: f(array), getattr(self, x.name)) for x in fields(self)}
         )

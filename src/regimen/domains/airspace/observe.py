@@ -84,7 +84,7 @@ def space(env: Airspace) -> spaces.Space:
 
 
 def soft(x: Array, scale: float) -> Array:
-    """To -1..1, linear near zero: cheaper than tanh."""
+    """Squash values to -1..1, linear near zero: cheaper than tanh."""
     return x / (jnp.abs(x) + scale)
 
 
@@ -236,7 +236,7 @@ def compat(view: View, change: Change, k: int) -> Array:
 
 
 def bearing(north: Array, east: Array, waypoint: Array, convergence: Array) -> Array:
-    """To the waypoint, deg from true north halfway there."""
+    """The bearing to the waypoint, deg from true north halfway there."""
     gap = waypoint - jnp.stack([north, east], axis=-1)
     middle = (east + waypoint[:, 1]) / 2
     return jnp.arctan2(gap[:, 1], gap[:, 0]) / dynamics.DEGREE + convergence * middle

@@ -29,7 +29,7 @@ SMALLEST_STEP = 0.02  # of a logarithm
 
 @dataclass(frozen=True)
 class KernelParameters:
-    """theta of each distance; variances in units of the standardised targets."""
+    """Parameters of the kernel: theta of each distance; variances in units of the standardised targets."""
 
     theta: np.ndarray  # [F]
     signal: float
@@ -66,7 +66,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class GP:
-    """Fitted to observations; make one with `fit`."""
+    """A Gaussian process fitted to observations; make one with `fit`."""
 
     space: Space
     index: np.ndarray  # [n] candidates observed, repeats allowed
@@ -88,8 +88,8 @@ class GP:
         hyper: KernelParameters | None = None,
         scale: float | None = None,
     ) -> GP:
-        """`se`: standard errors of the targets. `mean`: the prior mean (that of the targets when not given).
-        `hyper`: these instead of the most likely. Without observations the prior is returned."""
+        """Fit to observations. `se`: standard errors of the targets. `mean`: the prior mean (that of the targets when
+        not given). `hyper`: these instead of the most likely. Without observations the prior is returned."""
         index, y = np.asarray(index, np.int64), np.asarray(y, np.float64)
         se = np.zeros_like(y) if se is None else np.asarray(se, np.float64)
         shift = (float(y.mean()) if len(y) else 0.0) if mean is None else float(mean)

@@ -91,7 +91,7 @@ class GrowthParameters:
 
 @dataclass(frozen=True)
 class Growth:
-    """Fitted to looks; make one with `fit`."""
+    """A model of learning curves fitted to looks; make one with `fit`."""
 
     space: Space
     policies: int
@@ -108,7 +108,7 @@ class Growth:
 
     @classmethod
     def fit(cls, space: Space, looks: Sequence[Look], mean: float | None = None, scale: float | None = None) -> Growth:
-        """`mean`: the prior mean, where levels count; None: only differences within a look count."""
+        """Fit to looks. `mean`: the prior mean, where levels count; None: only differences within a look count."""
         start = GrowthParameters.of_log(np.log([*[THETA[0]] * len(space.factors), *(prior[0] for prior in PRIORS)]))
         if not looks:
             looks = [Look(1, np.zeros(0, np.int64), *np.zeros((2, 0, 1)))]
@@ -210,7 +210,7 @@ class Growth:
 
 
 def log_density(cov: np.ndarray, columns: np.ndarray) -> float:
-    """That of independent columns with one covariance, but for a constant.  # [n, n], [n, m]"""
+    """The log density of independent columns with one covariance, but for a constant.  # [n, n], [n, m]"""
     lower = np.linalg.cholesky(cov)
     half = np.linalg.solve(lower, columns)
     return float(-0.5 * (half**2).sum() - columns.shape[1] * np.log(np.diag(lower)).sum())

@@ -55,11 +55,11 @@ class RaceOptions:
     halving: float = 2.0
 
     def end(self) -> int:
-        """Episodes of the confirmation."""
+        """Episodes that the confirmation at the end takes."""
         return self.finalists * self.policies * self.eval_episodes
 
     def look(self, candidates: int) -> int:
-        """Episodes of one look."""
+        """Episodes that one look takes."""
         return candidates * self.policies * self.check_episodes
 
     def check(self, unit: int, candidates: int) -> RaceOptions:
@@ -120,7 +120,7 @@ class RaceLook:
 
     @classmethod
     def of(cls, training: int, index: Sequence[int], played: Sequence[Sequence[Sample]], gated: bool) -> RaceLook:
-        """`played` [C][K]; rates are kept where a gate looks at them."""
+        """The look that samples `played` [C][K] make; rates are kept where a gate looks at them."""
         first = played[0][0]
         errors = np.array([own_errors([of_candidate[k] for of_candidate in played]) for k in range(len(played[0]))]).T
         rates: list[list[Rate]] | None = None

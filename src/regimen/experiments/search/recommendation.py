@@ -34,7 +34,7 @@ class Recommendation:
     gap: float | None = None  # by which the next is worse
 
     def words(self, space: Space) -> str:
-        """One sentence."""
+        """The recommendation in one sentence."""
         text = f"{space.keys[self.candidate]} is the best of {len(space)} with probability {self.probability:.2f}"
         if self.following is None or self.gap is None:
             return f"{text}; no other has passed"

@@ -33,7 +33,7 @@ SHARE = 0.5  # of the trials that go on, unless --share says otherwise
 
 @dataclass(frozen=True)
 class Rung:
-    """What came of one; lists are by trial of the rung."""
+    """What came of one rung of successive halving; lists are by trial of the rung."""
 
     number: int
     updates: int  # of its trials, since they began

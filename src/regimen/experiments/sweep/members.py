@@ -64,7 +64,7 @@ class PopulationSession(Session):
 
     @property
     def number(self) -> int:
-        """The next round."""
+        """The number of the next round."""
         return 1 if self.last is None else self.last.number + 1
 
     def train(self) -> Iterator[Json]:

@@ -44,8 +44,8 @@ def comparable(results: Rows) -> list[TrialResult]:
 
 
 def ranked(results: Rows, lower: bool) -> list[TrialResult]:
-    """The best first: by the score of training that a method has selected by, where there is one. The value of a trial
-    comes from an evaluation that nothing is selected by."""
+    """Sort trials, the best first: by the score of training that a method has selected by, where there is one. The
+    value of a trial comes from an evaluation that nothing is selected by."""
     rows = comparable(results)
     name = "score" if any("score" in r for r in rows) else "value"
     rows = [r for r in rows if r.get(name) is not None]

@@ -106,7 +106,8 @@ def quality(seeds: list[Curve], target: float, budget: int) -> Row:
 
 
 def outlier_row(arms: Outliers) -> Row:
-    """Right after: how much lower than without the outlier, on the same episodes, from the same policy."""
+    """The row of an outlier's effect right after it: how much lower than without the outlier, on the same episodes,
+    from the same policy."""
     before, outlier, control = arms.before, arms.outlier, arms.control
     back, usual = (
         [curves.recovery(c.updates, c.returns, b, f) for c, b, f in zip(arm, before, arms.floor)]
