@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from regimen.axes import device_count, gather_over_devices
 from regimen.types import Array, Record, pytree_dataclass
@@ -20,7 +22,7 @@ class RunningStats(Record):
 
     @classmethod
     def zero(cls, shape: tuple[int, ...] = ()) -> RunningStats:
-        return cls(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+        return cls(*(jax.device_put(np.zeros(s, np.float32)) for s in ((), shape, shape)))
 
     @classmethod
     def of(cls, x: Array, valid: Array | None = None) -> RunningStats:

@@ -112,7 +112,7 @@ class Clock(Record):
 
     @classmethod
     def zero(cls) -> Clock:
-        return cls(*(jnp.asarray(np.int32(0)) for _ in range(6)))
+        return cls(*(jax.device_put(np.int32(0)) for _ in range(6)))
 
     def advance(self, steps: Array, episodes: Array) -> Clock:
         updates, low, ended = self.updates + 1, self.steps_low + steps, self.episodes + episodes

@@ -100,6 +100,9 @@ class Engine:
         """The algorithm of learner k, whose hyper-parameters may be its own."""
         return self.algo
 
+    def prepare(self) -> None:
+        """Begin to compile on another core, where there is something to compile before the first advance."""
+
     def words(self) -> str:
         """How experience is collected, where that needs saying."""
         return ""
