@@ -1,5 +1,6 @@
 """The `regimen` command: find the verb, run it, and turn errors into one line and an exit code."""
 
+import gc
 import importlib
 import io
 import os
@@ -150,6 +151,8 @@ def answer(argv: list[str]) -> int | None:
 
 def execute(argv: list[str], trust: bool) -> int:
     """Run the verb that is named first."""
+    if is_command():
+        gc.set_threshold(200_000, 50, 100)  # by default a fifth of importing and tracing goes into looking for garbage
     from regimen.config.trust import trusting
     from regimen.engines.signals import Leaving
 
