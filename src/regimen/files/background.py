@@ -140,6 +140,8 @@ def end(lock: Path, path: Path) -> None:
                     os.kill(pid, number)
             time.sleep(0.02)
         if process is None:
+            for child in begun:  # one that ended is there until it is asked for, as if it still wrote its files
+                child.poll()
             return
     raise StorageError(f"{path}: the process that draws its pictures cannot be stopped")
 
