@@ -50,7 +50,8 @@ def test_dense_networks_do_without_flax():
 
 def test_help_imports_no_more_than_it_shows():
     """The page of help needs the verbs of all domains, and nothing that a verb needs."""
-    code = "import sys; from regimen.cli.main import main; main(['--help'])\nprint({'yaml', 'typing', 'numpy'} & set(sys.modules))"
+    code = "import sys; from regimen.cli.main import main; main(['--help'])\n"
+    code += "print({'yaml', 'typing', 'numpy'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-S", "-c", PATHS + code], capture_output=True, text=True, check=True)
     assert out.stdout.splitlines()[-1] == "set()"
 
