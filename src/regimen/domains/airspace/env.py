@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, observe, pairs, policies
+from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, metrics, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.files import MAX_DELAY, NAMES, ScenarioFile, load
 from regimen.domains.airspace.state import AirspaceState, Decision, Plan, Scenario, stack
@@ -26,17 +26,6 @@ CAPTURE = 1.0  # NM
 PREROLL = 2  # s that `compat` flies before the first observation
 RECORDED = ("north", "east", "heading", "tas", "cas", "ground", "command", "action", "reached", "min_sep")
 RECORDED += ("waypoint_distance", "flown", "parts")
-METRICS = {
-    "min_separation": Metric("min", "higher", label="least separation"),
-    "los": Metric("max", "lower", "rate", violation=True, label="conflicts"),
-    "los_steps": Metric("sum", "lower", "count"),
-    "conflicts": Metric("sum", "lower", "count", label="conflicts"),
-    "reached": Metric("last", "higher", "rate"),
-    "success": Metric("last", "higher", "rate"),
-    "first_los": Metric("last"),
-    "path_ratio": Metric("last", "lower"),
-    "interventions": Metric("sum", "lower", "count"),
-}
 
 
 @native_env
@@ -52,6 +41,8 @@ class Airspace(NativeEnv):
     """clean, or compat, under whose rules finished aircraft fly on and everything is checked only every 10 s."""
     neighbors: int = 3
     """How many other aircraft an aircraft observes: the most threatening ones (compat: the nearest)."""
+    observation_range: float = 1000.0
+    """set: others that are farther away than this, NM, are not observed."""
     max_episode_steps: int = 150
     """Decisions of 10 s before an episode is cut short."""
     fly_on: bool = False
@@ -180,7 +171,7 @@ class Airspace(NativeEnv):
     @property
     def metric_reductions(self) -> dict[str, Metric]:  # type: ignore[override]
         names = [f"reached_step_{i + 1}" for i in range(len(self.agents))]
-        return METRICS | dict.fromkeys(names if len(names) <= generator.FEW else (), Metric("last"))
+        return metrics.METRICS | dict.fromkeys(names if len(names) <= generator.FEW else (), Metric("last"))
 
     @property
     def observation_space(self) -> spaces.Space:
@@ -234,7 +225,7 @@ class Airspace(NativeEnv):
             for _ in range(PREROLL):
                 motion = dynamics.second(motion, tas, scenario.kind, scenario.wind)
             north, east, flown = motion.north, motion.east, motion.flown
-        away = distance(north, east, scenario.waypoint)
+        away = pairs.distance(north, east, scenario.waypoint)
         zero, nothing = jnp.zeros((), jnp.int32), jnp.zeros((n, 2))
         state = AirspaceState(
             scenario=scenario,
@@ -358,8 +349,8 @@ class Airspace(NativeEnv):
             terminated = newly
         after = after.replace(parts=parts)
         obs = self.observe(after, all_pairs, progress, near - state.min_sep)
-        metrics = self.measure(state, after, separation, alive)
-        return after, TimeStep(obs, parts, terminated, metrics=metrics)
+        figures = metrics.measure(self, state, after, separation, alive)
+        return after, TimeStep(obs, parts, terminated, metrics=figures)
 
     def fly(self, state: AirspaceState, turn: Array, target: Array) -> Decision:
         """The seconds of one decision. In `clean` separation and waypoints are checked each second, and an aircraft
@@ -369,7 +360,7 @@ class Airspace(NativeEnv):
         n = present.shape[0]
 
         def check(now: Decision, motion: dynamics.Motion) -> Decision:
-            away = distance(motion.north, motion.east, scenario.waypoint)
+            away = pairs.distance(motion.north, motion.east, scenario.waypoint)
             counted = present if compat or self.fly_on else present & ~(state.reached | now.captured)
             squared = pairs.squared(pairs.park(motion.north, counted), motion.east)
             if compat:
@@ -391,28 +382,6 @@ class Airspace(NativeEnv):
         start = Decision(motion, jnp.full((n, n), jnp.inf), jnp.zeros(n, bool), still, still)
         end, _ = jax.lax.scan(second, start, None, length=dynamics.DECISION)
         return check(end, end.motion) if compat else end
-
-    def measure(self, state: AirspaceState, after: AirspaceState, separation: Array, alive: Array) -> dict[str, Array]:
-        present, scenario = after.scenario.present, after.scenario
-        number = jnp.maximum(jnp.sum(present), 1)
-        direct = distance(scenario.north, scenario.east, scenario.waypoint)
-        detour = (after.flown + after.remaining) / jnp.maximum(direct, 1.0)
-        lost = jnp.any(after.lost)
-        moved = jnp.any(after.command != 0.0, axis=-1) & alive
-        values = {
-            "min_separation": jnp.min(after.min_sep),
-            "los": lost,
-            "los_steps": lost,
-            "conflicts": jnp.sum(after.lost & ~state.lost) / 2,
-            "reached": jnp.sum(after.reached & present) / number,
-            "success": (after.first_los < 0) & jnp.all(after.reached | ~present),
-            "first_los": after.first_los,
-            "path_ratio": jnp.sum(jnp.where(present, detour, 0.0)) / number,
-            "interventions": jnp.sum(moved),
-        }
-        if len(self.agents) <= generator.FEW:
-            values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(len(self.agents))}
-        return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
     def recorded(self, state: AirspaceState) -> dict[str, Array]:
         """What a trajectory needs of a state."""
@@ -443,8 +412,3 @@ class Airspace(NativeEnv):
         from regimen.domains.airspace.render import draw
 
         return draw(self, state)
-
-
-def distance(north: Array, east: Array, waypoint: Array) -> Array:
-    dn, de = north - waypoint[:, 0], east - waypoint[:, 1]
-    return jnp.sqrt(dn * dn + de * de)

@@ -104,7 +104,8 @@ def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Arra
     assert all_pairs is not None
     own, frame, turned = own_values(view, all_pairs, time_left)
     if env.observation == "set":
-        there = all_pairs.valid & view.present[:, None]
+        near = all_pairs.range <= env.observation_range
+        there = all_pairs.valid & near & view.present[:, None]
         return {
             "own": jnp.where(view.present[:, None], own, 0.0),
             "others": jnp.where(there[..., None], jnp.stack(others(frame, frame.rows(), turned), -1), 0.0),

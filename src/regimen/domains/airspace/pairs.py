@@ -19,6 +19,12 @@ def park(north: Array, counts: Array) -> Array:
     return jnp.where(counts, north, PARKED * (1.0 + jnp.arange(n, dtype=north.dtype)))
 
 
+def distance(north: Array, east: Array, waypoint: Array) -> Array:
+    """NM from each aircraft to its waypoint."""
+    dn, de = north - waypoint[:, 0], east - waypoint[:, 1]
+    return jnp.sqrt(dn * dn + de * de)
+
+
 def squared(north: Array, east: Array) -> Array:
     """Squared distance of each pair: [N] -> [N, N], infinite on the diagonal."""
     dn, de = north[:, None] - north[None, :], east[:, None] - east[None, :]

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regimen.domains.airspace import aircraft, dynamics, observe, pairs
-from regimen.domains.airspace.env import Airspace, distance
+from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.geodesy import Center, convergence, from_latlon
+from regimen.domains.airspace.pairs import distance
 from regimen.errors import ConfigError
 from regimen.policies.policy import Policy
 from regimen.types import Array, PyTree
