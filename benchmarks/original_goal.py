@@ -5,14 +5,14 @@
     regimen evaluate runs/goal --in benchmarks/original_goal.py:make --in.path gym-goal --margin 0.03 --episodes 1000
 
 gym-goal is written for an old Gym and draws with pygame. Neither is needed to play it: Gymnasium takes Gym's place, and
-an empty module pygame's. Its observations are scaled as its own wrapper scales them.
+an empty module pygame's. Its random numbers are of the kind that it was written for, and its observations are scaled as its own wrapper scales them.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -31,21 +31,15 @@ class OriginalGoal(gymnasium.Env):
         sys.modules.setdefault("pygame", ModuleType("pygame"))
         for name in ("", ".spaces", ".error", ".utils", ".utils.seeding", ".envs", ".envs.registration"):
             sys.modules.setdefault("gym" + name, importlib.import_module("gymnasium" + name))
-        game = importlib.import_module("gym_goal.envs.goal_env")
-        self.seeding: Any = game.seeding
-        self.seed_with(0)
+        game: Any = importlib.import_module("gym_goal.envs.goal_env")
+        game.seeding = SimpleNamespace(np_random=lambda seed=None: (np.random.RandomState(seed), seed))
         self.game = game.GoalEnv()
         self.observation_space = Goal().observation_space
         self.action_space = Goal().action_space
 
-    def seed_with(self, seed: int) -> None:
-        """The generator that the game asks for, of the kind that it was written for."""
-        self.seeding.np_random = lambda _=None: (np.random.RandomState(seed), seed)
-
     def reset(self, *, seed: int | None = None, options: Any = None):
         super().reset(seed=seed)
         if seed is not None:
-            self.seed_with(seed)
             self.game.seed(seed)
         state, _ = self.game.reset()
         return self.seen(state), {}
