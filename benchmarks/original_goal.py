@@ -4,8 +4,9 @@
     regimen train goal --out runs/goal
     regimen evaluate runs/goal --in benchmarks/original_goal.py:make --in.path gym-goal --margin 0.03 --episodes 1000
 
-gym-goal is written for an old Gym and draws with pygame. Neither is needed to play it: Gymnasium takes Gym's place, and
-an empty module pygame's. Its random numbers are of the kind that it was written for, and its observations are scaled as its own wrapper scales them.
+gym-goal is written for an old Gym and draws with pygame. Neither is needed to play it: Gymnasium takes Gym's place, an
+empty module pygame's. Its random numbers are of the kind that it was written for, and its observations are scaled as
+its own wrapper scales them.
 """
 
 from __future__ import annotations
