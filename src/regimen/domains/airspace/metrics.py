@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from regimen.domains.airspace import pairs
 from regimen.domains.airspace.generator import FEW
 from regimen.domains.airspace.state import AirspaceState
+from regimen.domains.airspace.vertical import Level
 from regimen.envs.metric import Metric
 from regimen.types import Array
 
@@ -26,6 +27,7 @@ METRICS = {
     "path_ratio": Metric("last", "lower"),
     "interventions": Metric("sum", "lower", "count"),
 }
+VERTICAL = {"off_level": Metric("mean", "lower", label="off level, ft")}
 
 
 def measure(
@@ -51,4 +53,7 @@ def measure(
     }
     if len(env.agents) <= FEW:
         values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(len(env.agents))}
+    if isinstance(level := after.level, Level):
+        off = jnp.abs(level.altitude - level.start)
+        values["off_level"] = jnp.sum(jnp.where(alive, off, 0.0)) / jnp.maximum(jnp.sum(alive), 1)
     return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
