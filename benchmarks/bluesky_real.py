@@ -5,8 +5,8 @@
     python benchmarks/bluesky_real.py runs/air --episodes 100
 
 Each scenario has a process of its own, because BlueSky is one simulator per process, and does what
-`regimen evaluate RUN --in bluesky:NAME --margin los=0.02` does. What has been flown is kept in `--out`, and a second call goes on from there. The
-last row counts the starts of all scenarios together.
+`regimen evaluate RUN --in bluesky:NAME --margin los=0.02` does. What has been flown is kept in `--out`, and a second
+call goes on from there. The last row counts the starts of all scenarios together.
 """
 
 from __future__ import annotations

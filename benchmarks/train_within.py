@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--at", action="append", default=[], metavar="KEY=VALUE,...", help="judge with these fields")
     parser.add_argument("--episodes", type=int, default=2000, help="to judge a policy")
     parser.add_argument("--reserve", type=float, default=60.0, help="seconds to judge policies in")
+    parser.add_argument("--later", action="store_true", help="keep the last policy of each seed, and judge none now")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     begun = time.monotonic()
@@ -89,11 +90,14 @@ def main() -> None:
         left = max(args.seconds - args.reserve - (time.monotonic() - begun), 1.0)
         updates = max(int(min(SHARE * left * rate, args.most) / args.rollout), 1)
         print(f"{args.seeds} x {rate:,.0f} env steps/s, {updates} updates in {left:.0f} s", flush=True)
-        every = f"{max(updates // args.evaluations, 1)} updates"
-        more = {"eval.every": every, "checkpoint.every": every, "stop.max_seconds": left}
+        every = f"{max(updates // args.evaluations, 1)} updates" if args.evaluations else "never"
+        more = {"eval.every": every, "checkpoint.every": "never", "stop.max_seconds": left}
         result = train(args.env, folder / "run", **settings | more | {"total_steps": updates * args.rollout})
+        for one in result.runs if args.later else ():
+            regimen.load_policy(one.run_dir, "final").save(args.out / f"policy-{one.summary['seed']}")
+            print(json.dumps({key: one.summary[key] for key in ("seed", "env_steps", "stop_reason")}), flush=True)
         found = []
-        for one in result.runs:
+        for one in () if args.later else result.runs:
             for checkpoint in ("best", "final"):
                 if time.monotonic() - begun > args.seconds - 15 and found:
                     break
@@ -107,7 +111,7 @@ def main() -> None:
                     policy.save(args.out / "policy")
                 with (args.out / "figures.jsonl").open("a") as file:
                     file.write(json.dumps(row) + "\n")
-        best = max(found)[2]
+        best = max(found)[2] if found else result.runs[0].run_dir
         for file in ("config.yaml", "progress.csv"):
             shutil.copy(best / file, args.out / file)
     print(f"{time.monotonic() - begun:.0f} s", flush=True)
