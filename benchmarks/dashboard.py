@@ -242,8 +242,8 @@ SHOWN = """() => document.querySelector("#live.on") && document.querySelector("#
 
 
 def opening(count: int, rounds: int) -> None:
-    """Seconds from the address to the list, the run in focus and its curves: in a server that has just begun, and in the
-    same one again."""
+    """Seconds from the address to the list, the run in focus and its curves: in a server that has just begun, and in
+    the same one again."""
     from playwright.sync_api import sync_playwright
 
     first, again, begun = [], [], []

@@ -1,5 +1,5 @@
-"""The peer: PPO of PureJaxRL (github.com/luchris429/purejaxrl). Runs in an interpreter that has what it imports; imports
-nothing of Regimen. `--code` is the folder with its `ppo.py`, which is imported as it is.
+"""The peer: PPO of PureJaxRL (github.com/luchris429/purejaxrl). Runs in an interpreter that has what it imports, and
+imports nothing of Regimen. `--code` is the folder with its `ppo.py`, which is imported as it is.
 
 `serve` answers one JSON request per line with its steps/s; `train` trains so many env steps and ends.
 """

@@ -1,7 +1,7 @@
 """The peer: PPO and SAC of Stable-Baselines3. Runs in whichever interpreter has it; imports nothing of Regimen.
 
-`serve` answers one JSON request per line with its steps/s; `solve` trains until 100 greedy episodes average 475; `train`
-trains its budget of env steps and ends.
+`serve` answers one JSON request per line with its steps/s; `solve` trains until 100 greedy episodes average 475;
+`train` trains its budget of env steps and ends.
 """
 
 from __future__ import annotations

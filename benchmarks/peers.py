@@ -1,11 +1,11 @@
 """PPO on CartPole beside every peer, all in one run: Stable-Baselines3, RLlib and PureJaxRL.
 
-    python benchmarks/peers.py --sb3 SB3/bin/python --rllib RLLIB/bin/python --purejaxrl JAX/bin/python:purejaxrl/purejaxrl
+    python benchmarks/peers.py --sb3 SB3/bin/python --rllib RLLIB/bin/python --purejaxrl JAX/bin/python:CODE
 
 Each peer is named by an interpreter that has it, and PureJaxRL, which is no package, by the folder of its code behind a
 colon. A peer that is not named is left out. Everybody has the same networks, batches, epochs and hyper-parameters and
-takes a turn within each round, so that other load on the machine touches all; ratios are those of a round. A peer counts
-with the better of its ways to use the cores. `--whole` measures a command as a whole instead: from the shell to
+takes a turn within each round, so that other load on the machine touches all; ratios are those of a round. A peer
+counts with the better of its ways to use the cores. `--whole` measures a command as a whole instead: from the shell to
 the end of 100,000 env steps, with imports and compilation.
 """
 
