@@ -11,7 +11,7 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from regimen import distributions, spaces
+from regimen import distributions, randomness, spaces
 from regimen.algorithms.base import Binding
 from regimen.algorithms.own_loop import OwnLoop
 from regimen.algorithms.shared import first_moments, next_values, optimizer, scheduled, values
@@ -71,12 +71,12 @@ class ActorCritic(OwnLoop):
 
     def init(self, key: Array) -> State:
         parts, c = self.bound, self.config
-        actor_key, critic_key, root = jax.random.split(key, 3)
+        actor_key, critic_key, root = randomness.split(key, 3)
         params = {"actor": parts.actor.init(actor_key), "critic": parts.critic.init(critic_key)}
         if parts.core is not None:
-            params["core"] = parts.core.init(jax.random.fold_in(actor_key, 1))
+            params["core"] = parts.core.init(randomness.fold_in(actor_key, 1))
         if parts.encoder is not None:
-            params["encoder"] = parts.encoder.init(jax.random.fold_in(actor_key, 2))
+            params["encoder"] = parts.encoder.init(randomness.fold_in(actor_key, 2))
         if parts.dist.free_size:
             params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
         return State({"policy": Model(params, first_moments(c, params))}, self.first_norm(), root, Clock.zero(), {})

@@ -49,8 +49,8 @@ class Components:
         self.weighting = rewards.Weighting(self.fixed.tolist(), task, c.attention) if learned else None
 
     def init(self, c: Any, columns: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-        """What it adds to `norm` and to `aux` of a first state."""
-        norm, aux, sums = {}, {}, jnp.zeros((columns, self.heads))
+        """Normalisers and auxiliary state that component rewards add to `norm` and to `aux` of a first state."""
+        norm, aux, sums = {}, {}, jax.device_put(np.zeros((columns, self.heads), np.float32))
         if c.normalize_reward:
             norm["return"] = RunningStats.zero()
         if self.scaled:
@@ -58,7 +58,7 @@ class Components:
         if c.normalize_reward or self.scaled:
             aux["return"] = sums
         if self.by_sum:
-            aux["sum"] = jnp.zeros_like(sums)
+            aux["sum"] = sums
         if self.weighting is not None:
             aux["weights"] = self.weighting.init()
         return norm, aux

@@ -37,7 +37,7 @@ def code_of(error: KeyboardInterrupt) -> int:
 
 
 class Signals:
-    """Use as a context. `requested` is the signal number once one has arrived, else 0.
+    """Note SIGINT and SIGTERM within a context. `requested` is the signal number once one has arrived, else 0.
 
     The session says when there is nothing to finish (`busy`: leave at once) and what to do before the process is ended
     from the watcher (`last_words`). Outside the main thread nothing is watched: Python delivers signals there only.
@@ -81,7 +81,7 @@ class Signals:
         return bool(self.requested)
 
     def ask(self, number: int) -> None:
-        """As if this process had received the signal."""
+        """Request an end as if this process had received the signal."""
         self.requested = self.requested or number
 
     def note(self, number: int, frame: object) -> None:

@@ -177,7 +177,8 @@ class Learner:
         self.files.event(f"resumed from step {steps:,}")
 
     def restore_policy(self, steps: int) -> None:
-        """`policy/` as it was: the best by evaluation, or that of this moment where the best is no longer kept."""
+        """Put `policy/` back as it was: the best by evaluation, or that of this moment where the best is no longer
+        kept."""
         folder, step = self.path / "policy", self.ledger.best_step if self.ledger.best is not None else steps
         if policy_step(folder) != step:
             copies = [self.checkpoints.path / str(s) / "policy" for s in (step, steps)]

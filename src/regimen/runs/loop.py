@@ -66,7 +66,7 @@ class Loop:
         self.begin()
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Begin to count steps, episodes and seconds."""
         self.tallies = [LoopCounters() for _ in self.seeds]
         self.seconds = 0.0  # of training, all learners together
 

@@ -227,7 +227,7 @@ class Bands(StoppingRule):
 
 
 class NoImprovement(StoppingRule):
-    """So many evaluations without a new best evaluation return."""
+    """Stop after so many evaluations without a new best evaluation return."""
 
     counters = ("best", "waited")
 
@@ -335,7 +335,7 @@ class Rules:
         return {name: r.state() | {"fired": r.fired and dataclasses.asdict(r.fired)} for name, r in rules}
 
     def restore(self, saved: Mapping[str, Saved], stopped: bool) -> None:
-        """Continue the waits; but where the run had `stopped`, a rule that fired begins anew."""
+        """Continue the waits of a rule; but where the run had `stopped`, a rule that fired begins anew."""
         for name, rule in self.by_name.items():
             state = saved.get(name)
             if state is None or (stopped and state["fired"]):

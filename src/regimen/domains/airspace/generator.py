@@ -31,7 +31,7 @@ SHRINK = (1.0, 0.6, 0.3, 0.0)  # a jitter that brings starts too close is taken 
 
 
 class Routes(NamedTuple):
-    """Starts and goals, NM: [N] each."""
+    """Starts and goals of N aircraft, NM: [N] each."""
 
     north: Array
     east: Array
@@ -99,7 +99,7 @@ def along(north: Array, east: Array, angle: Array, back: Array, on: Array) -> Ro
 
 
 def groups(u: Array, place: Array, number: Array) -> tuple[Array, Array, Array]:
-    """One or two groups: (which one, -1 or 1; 0 when there is one; place in it; its size)."""
+    """Split aircraft into one or two groups: (which one, -1 or 1; 0 when there is one; place in it; its size)."""
     two = (u < 0.4) & (number > 2)
     side = jnp.where(two, 2.0 * (place % 2) - 1.0, 0.0)
     return side, jnp.where(two, place // 2, place), jnp.where(two, (number + 1) // 2, number)

@@ -84,7 +84,7 @@ def space(env: Airspace) -> spaces.Space:
 
 
 def soft(x: Array, scale: float) -> Array:
-    """To -1..1, linear near zero: cheaper than tanh."""
+    """Squash values to -1..1, linear near zero: cheaper than tanh."""
     return x / (jnp.abs(x) + scale)
 
 
@@ -102,26 +102,26 @@ def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Arra
     if env.observation == "compat":
         return jnp.where(view.present[:, None], compat(view, change, env.neighbors), 0.0)
     assert all_pairs is not None
-    own, frame, turned = own_values(view, all_pairs, time_left)
+    ego, frame, turned = own_values(view, all_pairs, time_left)
     if env.observation == "set":
         there = all_pairs.valid & view.present[:, None]
         return {
-            "own": jnp.where(view.present[:, None], own, 0.0),
+            "own": jnp.where(view.present[:, None], ego, 0.0),
             "others": jnp.where(there[..., None], jnp.stack(others(frame, frame.rows(), turned), -1), 0.0),
             "others_mask": there.astype(jnp.int8),
         }
     # What the chosen others are is picked first and their features computed for K of them only.
     choice = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, env.neighbors)
     present = jnp.any(choice, axis=-1)  # [N, K]
-    picks = Frame(*(pairs.pick(choice, x) for x in frame))
-    columns = [own, *(jnp.where(present, x, 0.0) for x in others(frame, picks, turned))]
+    picks = Motion(*(pairs.pick(choice, x) for x in frame))
+    columns = [ego, *(jnp.where(present, x, 0.0) for x in others(frame, picks, turned))]
     return jnp.where(view.present[:, None], jnp.concatenate(columns, axis=1), 0.0)
 
 
 Turn = tuple[Array, Array]  # cosine and sine of each heading in the map
 
 
-class Frame(NamedTuple):
+class Motion(NamedTuple):
     """What each aircraft, or each that it sees, is doing: [N], or [N, K]."""
 
     north: Array
@@ -134,12 +134,12 @@ class Frame(NamedTuple):
     finished: Array
     index: Array
 
-    def rows(self) -> Frame:
+    def rows(self) -> Motion:
         """All aircraft as those that each one sees: [1, N]."""
-        return Frame(*(x[None, :] for x in self))
+        return Motion(*(x[None, :] for x in self))
 
 
-def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Array, Frame, Turn]:
+def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Array, Motion, Turn]:
     """OWN [N, 12], in the frame of the own heading, and what others see. `rank` (by index) lets a shared deterministic
     policy tell twins apart."""
     finished = view.finished.astype(jnp.float32)
@@ -168,16 +168,16 @@ def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Arra
         jnp.sum(all_pairs.danger, axis=-1),
         finished,
     ]
-    own = jnp.clip(jnp.stack(features, axis=1), -BOUND, BOUND)
-    return own, Frame(view.north, view.east, vn, ve, distance, ahead, right, finished, index), (c, s)
+    ego = jnp.clip(jnp.stack(features, axis=1), -BOUND, BOUND)
+    return ego, Motion(view.north, view.east, vn, ve, distance, ahead, right, finished, index), (c, s)
 
 
-def others(own: Frame, seen: Frame, turned: Turn) -> list[Array]:
+def others(ego: Motion, intruder: Motion, turned: Turn) -> list[Array]:
     """NEIGHBOUR of those seen [N, K], in the frame of the own heading. `miss` has the sign of the side on which the
     other will pass; `priority` is by index, like `rank`."""
     c, s = turned[0][:, None], turned[1][:, None]
-    dn, de = seen.north - own.north[:, None], seen.east - own.east[:, None]
-    vn, ve = seen.vn - own.vn[:, None], seen.ve - own.ve[:, None]
+    dn, de = intruder.north - ego.north[:, None], intruder.east - ego.east[:, None]
+    vn, ve = intruder.vn - ego.vn[:, None], intruder.ve - ego.ve[:, None]
     near = pairs.approach(dn, de, vn, ve)
     reach = jnp.maximum(near.range, 1e-3)
     values = [
@@ -193,11 +193,11 @@ def others(own: Frame, seen: Frame, turned: Turn) -> list[Array]:
         (near.dcpa - SEPARATION) / SEPARATION,
         soft((dn * ve - de * vn) / (near.speed + 1.0), SEPARATION),
         near.danger,
-        jnp.where(seen.index < own.index[:, None], 1.0, -1.0),
-        seen.finished,
-        (own.distance[:, None] - seen.distance) / 10.0,
-        seen.ahead,
-        seen.right,
+        jnp.where(intruder.index < ego.index[:, None], 1.0, -1.0),
+        intruder.finished,
+        (ego.distance[:, None] - intruder.distance) / 10.0,
+        intruder.ahead,
+        intruder.right,
     ]
     return [jnp.broadcast_to(jnp.clip(x, -BOUND, BOUND), reach.shape) for x in values]
 
@@ -236,7 +236,7 @@ def compat(view: View, change: Change, k: int) -> Array:
 
 
 def bearing(north: Array, east: Array, waypoint: Array, convergence: Array) -> Array:
-    """To the waypoint, deg from true north halfway there."""
+    """The bearing to the waypoint, deg from true north halfway there."""
     gap = waypoint - jnp.stack([north, east], axis=-1)
     middle = (east + waypoint[:, 1]) / 2
     return jnp.arctan2(gap[:, 1], gap[:, 0]) / dynamics.DEGREE + convergence * middle

@@ -65,7 +65,7 @@ class PairTable(NamedTuple):
 
 
 def relate(north: Array, east: Array, ground: Array, counts: Array) -> PairTable:
-    """All pairs; `counts` [N] are the aircraft that others must stay away from."""
+    """Relations of all pairs of aircraft; `counts` [N] are the aircraft that others must stay away from."""
     dn, de = north[None, :] - north[:, None], east[None, :] - east[:, None]
     vn = ground[None, :, 0] - ground[:, None, 0]
     ve = ground[None, :, 1] - ground[:, None, 1]
@@ -75,7 +75,8 @@ def relate(north: Array, east: Array, ground: Array, counts: Array) -> PairTable
 
 
 def order(key: Array, valid: Array, k: int) -> Array:
-    """One-hot [N, K, N]: which j is i's k-th by `key`, smallest first; all zero past the last valid one.
+    """The order of aircraft by a key, one-hot [N, K, N]: which j is i's k-th by `key`, smallest first; all zero past
+    the last valid one.
 
     Counting how many come before is faster than a sort for so few, and ties go to the lower index.
     """

@@ -94,7 +94,7 @@ def clean(
     reached: Array,
     shaping: Array,
 ) -> Array:
-    """[N, K]; only aircraft that still fly to their waypoint earn or pay."""
+    """The reward by aircraft and component [N, K]; only aircraft that still fly to their waypoint earn or pay."""
     lost = separation < env.separation_nm
     nothing = jnp.zeros_like(progress)
     parts = [

@@ -39,8 +39,8 @@ def settings(like: Policy | Airspace | None) -> tuple[Airspace, int]:
     name = str(like.meta.get("env", ""))
     if name.partition("/")[0].partition(":")[0] not in (PREFIX, "bluesky"):
         raise ConfigError(f"like: this policy was trained on {name or 'another environment'}, not in the airspace")
-    own = {field.name for field in fields(Airspace)} - {"scenario", "aircraft", "min_aircraft"}
-    args = {key: value for key, value in like.meta.get("env_args", {}).items() if key in own}
+    names = {field.name for field in fields(Airspace)} - {"scenario", "aircraft", "min_aircraft"}
+    args = {key: value for key, value in like.meta.get("env_args", {}).items() if key in names}
     return Airspace(scenario="random", **args), len(like.agents)
 
 

@@ -44,8 +44,8 @@ def comparable(results: Rows) -> list[TrialResult]:
 
 
 def ranked(results: Rows, lower: bool) -> list[TrialResult]:
-    """The best first: by the score of training that a method has selected by, where there is one. The value of a trial
-    comes from an evaluation that nothing is selected by."""
+    """Sort trials, the best first: by the score of training that a method has selected by, where there is one. The
+    value of a trial comes from an evaluation that nothing is selected by."""
     rows = comparable(results)
     name = "score" if any("score" in r for r in rows) else "value"
     rows = [r for r in rows if r.get(name) is not None]
@@ -172,14 +172,16 @@ def table(files: SweepFiles, results: Rows) -> Table:
     scored = any("score" in r for r in results)
     for r in results:
         value = score(r["value"]) if r.get("value") is not None else None
-        more = [shown(r.get("objectives", {}).get(name)) for name in others] + [shown(r.get("score"))] * scored
+        more = [score_or_none(r.get("objectives", {}).get(name)) for name in others] + [
+            score_or_none(r.get("score"))
+        ] * scored
         row = [r["trial"], *(brief(r["params"].get(k)) for k in keys), value, *more, r["state"]]
         rows.append([*row, f"{r.get('env_steps') or 0:,}", clock(r.get("wall_seconds") or 0.0)])
     head = ["trial", *keys, *map(files.label, [files.plan.metric, *others]), *["in training"] * scored]
     return Table([*head, "state", "steps", "time"], rows)
 
 
-def shown(value: float | None) -> str | None:
+def score_or_none(value: float | None) -> str | None:
     return None if value is None else score(value)
 
 
