@@ -444,6 +444,7 @@ def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool =
     if common.moving and horizon is not None and getattr(c, horizon.unit) >= horizon.n:
         name = next(iter(common.moving))
         warnings.append(f"algo.{name} ended at algo.horizon ({common.horizon}) and stays at its end value")
+    warnings += learner.ended_before()
     learner.ledger.stop = learner.ledger.stop or spent  # what remains is the last evaluation
     learner.rewind()
     for text in warnings:

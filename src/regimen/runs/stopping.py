@@ -29,6 +29,20 @@ class Stop:
     converged: bool = False
 
 
+WORDS = {  # of the codes, where seeds that ended for the same reason are counted
+    "max_steps": "budget of steps spent",
+    "max_episodes": "budget of episodes spent",
+    "max_seconds": "budget of seconds spent",
+    "metric": "goal of the evaluations reached",
+    "converged": "goal of the training returns reached",
+    "no_improvement": "no improvement any more",
+    "perfect": "every evaluation episode succeeded without conflict",
+    "zero_conflict": "no evaluation episode had a conflict",
+    "bands": "hardly a conflict for long enough",
+    "callback": "asked by the callback",
+}
+
+
 class StoppingRule:
     """A rule that may end a run: it reads episodes or evaluations, remembers why it fired, and is saved by its
     `counters`."""

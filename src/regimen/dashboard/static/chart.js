@@ -92,8 +92,7 @@ export class Chart {
     const key = JSON.stringify(named.map((s) => [s.label, s.colour, s.dash]));
     if (key !== this.legendKey) {
       this.legendKey = key;
-      const start = shared(named.map((s) => s.label));
-      this.legend.replaceChildren(...named.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label.slice(start)))));
+      this.legend.replaceChildren(...named.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label))));
       this.legend.classList.toggle("many", named.length > 4);
     }
     const latest = entries.slice(0, 4).map((s) => `${s.label}: ${number(s.y[s.y.length - 1])}`).join(", ");
@@ -303,15 +302,6 @@ export class Chart {
     u.setCursor({ left: u.valToPos(x, "x"), top: u.over.clientHeight / 2 }, true, true);
     this.events.say?.(this.text);
   }
-}
-
-/** How many letters up to a slash several names begin with alike: the folder of the runs, which a legend need not repeat. */
-function shared(names) {
-  if (names.length < 2) return 0;
-  const [first] = names;
-  let end = 0;
-  while (end < first.length && names.every((name) => name[end] === first[end])) end++;
-  return first.lastIndexOf("/", end - 1) + 1;
 }
 
 function swatch(s) {

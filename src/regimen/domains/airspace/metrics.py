@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 METRICS = {
     "min_separation": Metric("min", "higher", label="least separation"),
     "los": Metric("max", "lower", "rate", violation=True, label="conflicts"),
-    "los_steps": Metric("sum", "lower", "count"),
+    "los_steps": Metric("sum", "lower", "count", label="decisions in conflict"),
     "conflicts": Metric("sum", "lower", "count", label="conflicts"),
-    "reached": Metric("last", "higher", "rate"),
+    "reached": Metric("last", "higher", "rate", label="arrived"),
     "success": Metric("last", "higher", "rate"),
-    "first_los": Metric("last"),
-    "path_ratio": Metric("last", "lower"),
-    "interventions": Metric("sum", "lower", "count"),
+    "first_los": Metric("last", label="decision of the first conflict"),
+    "path_ratio": Metric("last", "lower", label="way flown over the direct one"),
+    "interventions": Metric("sum", "lower", "count", label="interventions"),
 }
 VERTICAL = {"off_level": Metric("mean", "lower", label="off level, ft")}
 

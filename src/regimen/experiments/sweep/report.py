@@ -139,7 +139,7 @@ def write_all(files: SweepFiles) -> list[str]:
 
         lines += lineage.write(files, order[0] if order else None)
     if best:
-        front = pareto.table(best, plan.objectives, plan.keys)
+        front = pareto.table(best, plan.objectives, plan.keys, files.label)
         front.write_csv(files.folder / "pareto.csv")
         lines += ["", front.title, *front.lines()]
     try:
@@ -177,7 +177,7 @@ def table(files: SweepFiles, results: Rows) -> Table:
         ] * scored
         row = [r["trial"], *(brief(r["params"].get(k)) for k in keys), value, *more, r["state"]]
         rows.append([*row, f"{r.get('env_steps') or 0:,}", clock(r.get("wall_seconds") or 0.0)])
-    head = ["trial", *keys, files.plan.metric, *others, *["in training"] * scored]
+    head = ["trial", *keys, *map(files.label, [files.plan.metric, *others]), *["in training"] * scored]
     return Table([*head, "state", "steps", "time"], rows)
 
 
@@ -223,17 +223,17 @@ def draw(files: SweepFiles, results: Rows, shares: Mapping[str, Share]) -> list[
     folder, plan = files.folder / "plots", files.plan
     rows = comparable(results)
     if len(pareto.comparable(results, plan.objectives)) > 1 and plan.objectives:
-        pareto.draw(results, plan.objectives, folder / "pareto.png")
+        pareto.draw(results, plan.objectives, folder / "pareto.png", files.label)
     if rows:
         with picture(folder / "trials.png", 8, 3.8) as figure:
-            draw_trials(figure.subplots(), rows, plan.metric, plan.lower)
+            draw_trials(figure.subplots(), rows, files.label(plan.metric), plan.lower)
     if shares:
         with picture(folder / "importance.png", 8, 0.45 * len(shares) + 1.3) as figure:
             draw_importance(figure.subplots(), shares, len(rows))
     if len(rows) > 1 and plan.method not in ("pbt", "halving"):
         logarithmic = {key for key, draws in plan.random.items() if draws.logarithmic}
         with picture(folder / "parallel.png", max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6) as figure:
-            draw_parallel(figure.subplots(), rows, plan.keys, plan.metric, plan.lower, logarithmic)
+            draw_parallel(figure.subplots(), rows, plan.keys, files.label(plan.metric), plan.lower, logarithmic)
     return [f"plots    {folder}"] if rows else []
 
 

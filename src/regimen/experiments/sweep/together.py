@@ -76,7 +76,7 @@ def finish(
     settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
     finished = files.plan.trials - len(files.missing())
-    text = standing(files, n, result, finished, f"{settings}: {files.plan.metric} ", pruned)
+    text = standing(files, n, result, finished, f"{settings}: {files.label(files.plan.metric)} ", pruned)
     files.event(text)
     tell(text)
     return result
