@@ -55,6 +55,8 @@ HEAD = [
     "by seed",
     "steps to 90% in training",
     "lowest share of 100 later",
+    "success early, middle, late in training",
+    "entropy early, middle, late",
     "return",
     "lowest expl. var.",
     "finite",
@@ -106,9 +108,21 @@ def train(
         "compile_seconds": engine.compile_seconds,
         "steps_to_90": [steps_to(e, 0.9) for e in ended],
         "lowest_later": [lowest_later(e, 0.9) for e in ended],
+        "thirds": [in_thirds(e, budget) for e in ended],
+        "entropy_thirds": [
+            [float(np.mean(part)) for part in np.array_split(c["entropy"], 3)] if "entropy" in c else [] for c in curves
+        ],
         "last": {n: [float(np.mean(c[n][-10:])) for c in curves] for n in curves[0]},
         "curves": curves,
     }
+
+
+def in_thirds(ended: list[tuple[int, float]], budget: int) -> list[float | None]:
+    """Success rate of the training episodes that ended early, in the middle and late in the budget."""
+    parts: list[list[float]] = [[], [], []]
+    for steps, success in ended:
+        parts[min(3 * steps // budget, 2)].append(success)
+    return [sum(part) / len(part) if part else None for part in parts]
 
 
 def steps_to(ended: list[tuple[int, float]], rate: float, window: int = 100) -> int | None:
@@ -147,11 +161,19 @@ def row(name: str, out: dict[str, Any]) -> list[str]:
         " ".join(f"{s:.2f}" for s in known),
         reached(out["steps_to_90"]),
         " ".join("-" if low is None else f"{low:.2f}" for low in out["lowest_later"]),
+        thirds(out["thirds"]),
+        thirds(out["entropy_thirds"]),
         f"{returns.mean():.3g} ± {returns.std():.2g}",
         f"{fit:.2f}",
         "yes" if out["finite"] else "NO",
         f"{out['steps_per_second']:,.0f}",
     ]
+
+
+def thirds(by_seed: list[list[float | None]]) -> str:
+    """The mean over seeds in each third."""
+    columns = ([x for x in column if x is not None] for column in zip(*by_seed))
+    return ", ".join(f"{sum(column) / len(column):.2f}" if column else "-" for column in columns)
 
 
 def reached(steps: list[int | None]) -> str:
@@ -200,7 +222,7 @@ def baseline(env: str, name: str, episodes: int) -> list[str]:
     played = baseline_evaluator(registry.resolve(env), name)((), 2**20, episodes, name)
     success = "not defined" if played.success is None else f"{played.success.mean():.3f}"
     returns = f"{played.returns.mean():.3g} ± {played.returns.std():.2g}"
-    return [name, success, "", "", "", returns, "", "", ""]
+    return [name, success, "", "", "", "", "", returns, "", "", ""]
 
 
 if __name__ == "__main__":
