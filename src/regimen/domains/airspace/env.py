@@ -207,10 +207,7 @@ class Airspace(NativeEnv):
         key_scenario, key_jitter, key_wind = jax.random.split(key, 3)
         jitter = (self.position_jitter, self.heading_jitter, self.speed_jitter)
         scenario = generator.jitter(key_jitter, self.choose(key_scenario), *jitter)
-        direction, strength = jax.random.uniform(key_wind, (2,))
-        angle = 2 * jnp.pi * direction
-        wind = self.wind * strength * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
-        return scenario.replace(wind=scenario.wind + wind)
+        return scenario.replace(wind=scenario.wind + generator.wind(key_wind, self.wind))
 
     def choose(self, key: Array) -> Scenario:
         """The scenario of an episode, before its start is perturbed."""
