@@ -208,7 +208,7 @@ def alignments(log_prob: Callable, params: Array, train: PyTree, held: PyTree, r
 
 
 class SideBySide(NamedTuple):
-    """The advantages of rows, and how much each row counts: all alike, or those of sequences, whose padding does not."""
+    """The advantages of rows, and how much each counts: all alike, or those of sequences, whose padding does not."""
 
     advantage: Array  # [W, K]
     task: Array  # [W]

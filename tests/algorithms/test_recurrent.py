@@ -131,7 +131,7 @@ def test_weights_of_components_learn_from_sequences(cls):
         def surrogate(flat):
             params, h, total = unravel(flat), sequences["carry"], 0.0
             for t in range(weight.shape[1]):
-                x = algo.embed(params, jax.tree.map(lambda a: a[:, t], rows.obs))
+                x = algo.embed(params, jax.tree.map(lambda a, t=t: a[:, t], rows.obs))
                 h = algo.bound.core.apply(params["core"], x, jnp.where(sequences["fresh"][:, t, None], 0.0, h))
                 out = algo.policy(params, h, None)
                 log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action[:, t], None)[0])
@@ -154,7 +154,7 @@ def test_weights_of_components_learn_from_sequences(cls):
 
 
 def test_no_sequence_is_in_both_halves():
-    algo, state, _, batch = rollout(probe.Misleading(), Steps(4 * 32), sequence_length=8)
+    algo, _, _, batch = rollout(probe.Misleading(), Steps(4 * 32), sequence_length=8)
     packed = algo.pack({"number": jnp.arange(batch.valid.size).reshape(batch.valid.shape)}, batch)
     train, held = ({*np.asarray(x["rows"]["number"]).ravel()} for x in rewards.two_halves(packed, jax.random.key(1)))
     assert not train & held and len(train) == len(held) == batch.valid.size // 2
