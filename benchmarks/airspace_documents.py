@@ -402,6 +402,8 @@ def main() -> None:
         texts = [line for path in args.read for line in Path(path).read_text().splitlines() if line.startswith("{")]
         report([json.loads(text) for text in texts])
         return
+    if args.seeds < 2:
+        parser.error("--seeds: a fleet has at least 2 learners")
     from regimen.domains.airspace.files import NAMES, load
 
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
