@@ -1,17 +1,18 @@
 """Air traffic as its document has it, and with the tuned settings: every algorithm, both rewards, all 14 scenarios.
 
     python benchmarks/airspace_documents.py --algos ppo --kinds tuned-compat atc-compat --out ppo.jsonl
+    python benchmarks/airspace_documents.py head_on --algos sac --kinds atc-compat --seconds 400  # ends there
     python benchmarks/airspace_documents.py --read *.jsonl     # the tables of several such files
     python benchmarks/airspace_documents.py --quick            # a minute, measures nothing
 
-A kind is a set of settings (`tuned`, or the document's `atc_*` preset with its values for a GPU) and a reward (`clean`,
-`compat`). All scenarios of as many aircraft and all their seeds are learners of one compiled program, each with the
+A kind is a set of settings (`tuned`, or the document's `atc_*` preset with its values for the device) and a reward
+(`clean`, `compat`). All scenarios of as many aircraft and all their seeds are learners of one compiled program, each with the
 environment and the settings that `regimen train airspace/NAME` has, so that one GPU needs a minute or two for a kind
 of eleven scenarios and five seeds. There are no stopping rules: every learner shows its whole budget. CQL has no policy
 of its own that collects: SAC acts first, with the same settings of the environment, for as many env steps as
 `behaviour_steps` says, as `regimen train --algo cql` has it.
 
-A line of JSON is written as soon as a scenario is done. An evaluation is conflict-free if no episode of it loses
+A line of JSON is written as soon as a scenario is done, or when the time is up; it says how far it came. An evaluation is conflict-free if no episode of it loses
 separation (20 episodes; from perturbed starts with the tuned settings, from the scenario's own start, where all are
 alike, with the document's). The final greedy policy is judged from the scenario's own start by the `compat` reward,
 beside doing nothing.
@@ -108,13 +109,16 @@ def fleet_classes() -> tuple[type, type, type]:
 
 def settings_of(algo: str, preset: str, reward: str, steps: int, extra: dict[str, Any]) -> dict[str, Any]:
     """Everything that differs from `regimen train airspace/NAME --algo ALGO`."""
+    import jax
+
     from regimen.config import layers, presets
 
     settings: dict[str, Any] = {"total_steps": steps, "track.enabled": False, "log.episodes": False}
     settings |= {f"stop.{name}": None for name in ("zero_conflict_streak", "perfect_streak")}
     if preset == "atc":
         stored = presets.load_preset(f"atc_{algo}")
-        settings |= layers.flatten(stored.columns["gpu"], algo) | {"preset": stored.name}
+        column = "cpu" if jax.default_backend() == "cpu" else "gpu"
+        settings |= layers.flatten(stored.columns[column], algo) | {"preset": stored.name}
     if reward == "compat":
         settings["env_args"] = {"reward": "compat"}
     if algo in MOST:
@@ -122,8 +126,9 @@ def settings_of(algo: str, preset: str, reward: str, steps: int, extra: dict[str
     return settings | extra
 
 
-def train(job: dict[str, Any], names: list[str], seeds: int) -> Iterator[dict[str, Any]]:
-    """Train all seeds of these scenarios, which have as many aircraft; what came of each scenario."""
+def train(job: dict[str, Any], names: list[str], seeds: int, deadline: float) -> Iterator[dict[str, Any]]:
+    """Train all seeds of these scenarios, which have as many aircraft; what came of each scenario. Past the deadline
+    (by the monotonic clock) training ends at the next evaluation."""
     import dataclasses
 
     import jax
@@ -186,8 +191,7 @@ def train(job: dict[str, Any], names: list[str], seeds: int) -> Iterator[dict[st
     params = jax.jit(jax.vmap(algo.actor_params))
     evaluate, stacked = played(job["episodes"]), engine.stack(every)
     done, curves = np.zeros(learners, int), []
-    first = None
-    while done.min() < job["steps"]:
+    while done.min() < job["steps"] and time.monotonic() < deadline:
         goal = min(int(done.min()) + job["every"], job["steps"])
         while done.min() < goal:
             limits = [Limits(256, int(goal - d)) if d < goal else IDLE for d in done]
@@ -195,7 +199,6 @@ def train(job: dict[str, Any], names: list[str], seeds: int) -> Iterator[dict[st
                 if progress.diverged:
                     raise SystemExit(f"{job} {names[k // seeds]} seed {k % seeds} diverged at {done[k]}")
                 done[k] += int(progress.steps.sum())
-        first = first or time.monotonic()
         _, metrics = evaluate(stacked, params(engine.state), jax.random.key(2**20 + len(curves)))
         los, success = (np.asarray(metrics[name]).mean(-1) for name in ("los", "success"))  # [learners]
         curves.append((int(done.max()), los, success, time.monotonic() - begun))
@@ -209,7 +212,7 @@ def train(job: dict[str, Any], names: list[str], seeds: int) -> Iterator[dict[st
         free = np.array([[los[k] == 0 for k in range(mine.start, mine.stop)] for _, los, _, _ in curves])  # [n, seeds]
         steps = [at for at, *_ in curves]
         yield {
-            "job": {k: job[k] for k in ("algo", "preset", "reward", "steps", "every")} | {"scenario": name},
+            "job": {k: job[k] for k in ("algo", "preset", "reward", "every")} | {"scenario": name, "steps": steps[-1]},
             "aircraft": len(handle.agents),
             "first": [first_time(free[:, k], steps, 1) for k in range(seeds)],
             "seconds": [first_time(free[:, k], [round(x[3], 1) for x in curves], 1) for k in range(seeds)],
@@ -393,7 +396,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--total-steps", type=float)
     parser.add_argument("--together", type=int, help="scenarios in one program")
-    parser.add_argument("--seconds", type=float, default=1e6, help="begin no further program after this")
+    parser.add_argument("--seconds", type=float, default=1e6, help="end training after this")
     parser.add_argument("--out", type=Path, help="append a line of JSON for each scenario")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; measures nothing")
     parser.add_argument("--read", nargs="+", help="tables of the lines in these files, without training")
@@ -423,7 +426,7 @@ def main() -> None:
                 for part in (names[i : i + size] for i in range(0, len(names), size)):
                     if time.monotonic() - begun > args.seconds:
                         continue
-                    for line in train(job, part, 2 if args.quick else args.seeds):
+                    for line in train(job, part, 2 if args.quick else args.seeds, begun + args.seconds):
                         lines.append(line)
                         print(json.dumps(line), flush=True)
                         if args.out:
