@@ -6,16 +6,15 @@
     python benchmarks/airspace_documents.py --quick            # a minute, measures nothing
 
 A kind is a set of settings (`tuned`, or the document's `atc_*` preset with its values for the device) and a reward
-(`clean`, `compat`). All scenarios of as many aircraft and all their seeds are learners of one compiled program, each with the
-environment and the settings that `regimen train airspace/NAME` has, so that one GPU needs a minute or two for a kind
-of eleven scenarios and five seeds. There are no stopping rules: every learner shows its whole budget. CQL has no policy
-of its own that collects: SAC acts first, with the same settings of the environment, for as many env steps as
-`behaviour_steps` says, as `regimen train --algo cql` has it.
+(`clean`, `compat`). All scenarios of as many aircraft and all their seeds are learners of one compiled program, each
+with the environment and the settings that `regimen train airspace/NAME` has. There are no stopping rules: every learner
+shows its whole budget. CQL has no policy of its own that collects: SAC acts first, with the same settings of the
+environment, for as many env steps as `behaviour_steps` says, as `regimen train --algo cql` has it.
 
-A line of JSON is written as soon as a scenario is done, or when the time is up; it says how far it came. An evaluation is conflict-free if no episode of it loses
-separation (20 episodes; from perturbed starts with the tuned settings, from the scenario's own start, where all are
-alike, with the document's). The final greedy policy is judged from the scenario's own start by the `compat` reward,
-beside doing nothing.
+A line of JSON is written as soon as a program is done, or when the time is up; it says how far it came. An evaluation
+is conflict-free if no episode of it loses separation (20 episodes; from perturbed starts with the tuned settings, from
+the scenario's own start, where all are alike, with the document's). The final greedy policy is judged from the
+scenario's own start by the `compat` reward, beside doing nothing.
 """
 
 from __future__ import annotations
