@@ -167,19 +167,18 @@ class Airspace(NativeEnv):
     def draw(self, key: Array) -> Scenario:
         """What an episode starts from."""
         key_scenario, key_jitter, key_wind = jax.random.split(key, 3)
-        if self.scenario == "random":
-            scenario = generator.draw(self, key_scenario)
-        elif self.scenario == "mixed":
-            index = jax.random.randint(key_scenario, (), 0, len(NAMES))
-            scenario = jax.tree.map(lambda x: x[index], stack([load(name).arrays(4) for name in NAMES]))
-        else:
-            scenario = jax.tree.map(jnp.asarray, load(self.scenario).arrays())
         jitter = (self.position_jitter, self.heading_jitter, self.speed_jitter)
-        scenario = generator.jitter(key_jitter, scenario, *jitter)
-        direction, strength = jax.random.uniform(key_wind, (2,))
-        angle = 2 * jnp.pi * direction
-        wind = self.wind * strength * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
-        return scenario.replace(wind=scenario.wind + wind)
+        scenario = generator.jitter(key_jitter, self.choose(key_scenario), *jitter)
+        return scenario.replace(wind=scenario.wind + generator.wind(key_wind, self.wind))
+
+    def choose(self, key: Array) -> Scenario:
+        """The scenario of an episode, before its start is perturbed."""
+        if self.scenario == "random":
+            return generator.draw(self, key)
+        if self.scenario != "mixed":
+            return jax.tree.map(jnp.asarray, load(self.scenario).arrays())
+        index = jax.random.randint(key, (), 0, len(NAMES))
+        return jax.tree.map(lambda x: x[index], stack([load(name).arrays(4) for name in NAMES]))
 
     def start(self, scenario: Scenario) -> tuple[AirspaceState, PyTree]:
         """The first state and observation of a scenario."""
