@@ -71,6 +71,12 @@ BAD = {
     ),
     "kl_spikes": ({"train/approx_kl": np.where(X % 13 == 0, 0.4, 0.01)}, None, {}, {}),
     "low_explained_variance": ({"train/explained_variance": 0.02 + noise(0.01)}, None, {}, {}),
+    "budget_spent": (
+        {},
+        {"eval/return_mean": 30 + 5 * X[:16]},
+        {},
+        {"return_threshold": 475.0, "eval_return_mean": 105.0, "env_steps": 80_000, "stop_reason": "max_steps"},
+    ),
     "compile_bound": ({}, None, {}, {"wall_seconds": 100.0, "compile_seconds": 80.0}),
     "slowing": ({"time/steps_per_second": 50_000 * np.exp(-X / 20)}, None, {}, {}),
     "memory_grows": ({"time/memory_mb": 1000 + 40.0 * X}, None, {}, {}),
