@@ -178,7 +178,7 @@ def test_real_runs(tmp_path):
     found = codes(bad.run_dir)
     assert set(found) & {"kl_spikes", "entropy_collapse"} and set(found) & {"plateau", "low_explained_variance"}, found
     good = regimen.train("cartpole", out=str(tmp_path / "good"), total_steps=128 * 120, **(REAL | {"algo.lr": 2e-3}))
-    assert codes(good.run_dir) == []
+    assert set(codes(good.run_dir)) <= {"budget_spent"}, "15,360 steps are few"
 
 
 def test_command(tmp_path, capsys):
