@@ -221,20 +221,27 @@ class ActorCritic(OwnLoop):
     def row_loss(self, loss: Loss, params: PyTree, row: PyTree) -> tuple[Array, Metrics]:
         """`loss(params, rows) -> ([W], {name: [W]})` on a minibatch of rows or of sequences, whose observations are
         replaced by what the encoder and the recurrent core make of them."""
-        core = self.bound.core
-        if core is None:
-            return loss(params, row.replace(obs=self.embed(params, row.obs)))
-        rows, weight = row["rows"], row["weight"]
-        rows = rows.replace(obs=self.embed(params, rows.obs))
-        x, fresh = jnp.swapaxes(rows.obs, 0, 1), jnp.swapaxes(row["fresh"], 0, 1)
-        h = jnp.swapaxes(core.unroll(params["core"], x, row["carry"], fresh), 0, 1)  # [W, L, size]
-        flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), rows.replace(obs=h))
-        per_row, metrics = loss(params, flat)
+        rows, weight = self.unrolled(params, row)
+        per_row, metrics = loss(params, rows)
+        if weight is None:
+            return per_row, metrics
 
         def whole(a: Array) -> Array:
             return (a.reshape(weight.shape) * weight).sum(-1)
 
         return whole(per_row), jax.tree.map(whole, metrics)
+
+    def unrolled(self, params: PyTree, row: PyTree) -> tuple[PyTree, Array | None]:
+        """The rows of a minibatch, those of sequences side by side, whose observations are what the encoder and the
+        recurrent core make of them; and of sequences the weights of their rows [C, L]."""
+        core = self.bound.core
+        if core is None:
+            return row.replace(obs=self.embed(params, row.obs)), None
+        rows = row["rows"]
+        rows = rows.replace(obs=self.embed(params, rows.obs))
+        x, fresh = jnp.swapaxes(rows.obs, 0, 1), jnp.swapaxes(row["fresh"], 0, 1)
+        h = jnp.swapaxes(core.unroll(params["core"], x, row["carry"], fresh), 0, 1)  # [C, L, size]
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), rows.replace(obs=h)), row["weight"]
 
     def in_rows(self, steps: int, batch: Batch) -> int:
         """A number of env steps as a number of rows or of sequences."""

@@ -122,7 +122,7 @@ class Components:
         log_prob: Callable,
     ) -> tuple[Array, State]:
         """w [K] of the advantages as they are in `rows`, and the state with learned weights one step on. `packed` are
-        the same rows; `log_prob(params, rows)` [W] is of their actions."""
+        the same rows, or sequences of them; `log_prob(params, rows)` [W] is of their actions."""
         if self.weighting is None:
             return self.fixed_weights(1.0 if self.norm_over else factors), state
         key = jax.random.fold_in(jax.random.fold_in(state.key, ~state.clock.updates), 1)
@@ -158,5 +158,3 @@ class ComponentBinding(ActorCriticBinding):
     def __init__(self, spec: Spec, network: NetworkConfig, c: Any, ratio: str = "joint"):
         self.components = Components(spec.reward_components, c.reward)
         super().__init__(spec, network, c, self.components.heads, ratio)
-        if self.components.weighting is not None and self.core is not None:
-            raise ConfigError("algo.reward.weighting: weights cannot be learned with network.memory; use fixed")

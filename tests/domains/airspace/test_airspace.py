@@ -14,10 +14,11 @@ from regimen.config.layers import build_config, from_dict, to_dict
 from regimen.domains.airspace import ONLY_CLEAN, dynamics, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.aircraft import KT, TYPES
-from regimen.domains.airspace.env import METRICS, Airspace
+from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import NAMES, load
 from regimen.domains.airspace.generator import jitter
 from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, haversine, to_latlon
+from regimen.domains.airspace.metrics import METRICS
 from regimen.domains.airspace.reward import team_potential
 from regimen.envs import registry
 from regimen.errors import ConfigError

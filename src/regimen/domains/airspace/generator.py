@@ -204,6 +204,13 @@ def apart(north: Array, east: Array, present: Array) -> Array:
     return keep
 
 
+def wind(key: Array, strongest: Array | float) -> Array:
+    """A uniform wind of any direction and at most so strong, kt (north, east)."""
+    direction, strength = jax.random.uniform(key, (2,))
+    angle = 2 * jnp.pi * direction
+    return strongest * strength * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
+
+
 def jitter(key: Array, scenario: Scenario, position: float, heading: float, speed: float) -> Scenario:
     """Starts moved, turned and sped up by up to so many NM, deg and kt; never to within 5.1 NM of each other."""
     n = scenario.north.shape[0]
