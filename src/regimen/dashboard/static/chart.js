@@ -32,7 +32,8 @@ function smoothed(x, y, share, span) {
 function around(low, high) {
   if (low === null || !Number.isFinite(low)) return [0, 1];
   if (!(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)))) {
-    const room = Math.abs(low) * 0.05 || 0.5;
+    if (low === 0 && high === 0) return [0, 1]; // a rate of nothing, or losses that are none
+    const room = Math.abs(low) * 0.05;
     return [low - room, high + room];
   }
   const room = (high - low) * 0.06;
