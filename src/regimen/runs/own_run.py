@@ -142,8 +142,8 @@ class OwnRun:
         rows = episode_rows(buffer, self.session.handle)
         now = time.monotonic()
         seconds, self.since = now - self.since, now
-        seen = [metrics[name] for name in names] + floats(self.engine.algo.actor_params(state))
-        if not all(np.isfinite(x).all() for x in seen):  # the state stays what it was: what is saved can be used
+        results = [metrics[name] for name in names] + floats(self.engine.algo.actor_params(state))
+        if not all(np.isfinite(x).all() for x in results):  # the state stays what it was: what is saved can be used
             none = jax.tree.map(lambda x: x[:0], rows.replace(count=rows.update))
             progress = Progress(np.zeros(0, np.int64), metrics, none, seconds, True)
         else:
@@ -220,9 +220,9 @@ def recording(
             taken(engine.state)
         turns = run(session, contextlib.ExitStack())
         next(turns)
-        own = OwnRun(session, engine)
+        run_of_its_own = OwnRun(session, engine)
         try:
-            yield own
+            yield run_of_its_own
         except BaseException as error:
             turns.throw(error)
             raise
@@ -230,4 +230,4 @@ def recording(
         try:
             next(turns)
         except StopIteration as end:
-            own.result = end.value[0]
+            run_of_its_own.result = end.value[0]
