@@ -429,6 +429,12 @@ def test_interventions_are_commands_that_are_not_zero():
     assert found["interventions"] == [0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0]
 
 
+def test_metrics_are_words_that_differ():
+    """Tables and charts showed `first_los`, `los_steps` and `path_ratio`, and two metrics called conflicts."""
+    labels = [metric.label for name, metric in METRICS.items() if name != "success"]
+    assert all(label and "_" not in label for label in labels) and len(labels) == len(set(labels))
+
+
 @pytest.mark.parametrize("form", ["clean", "compat"])
 def test_path_ratio_is_the_way_flown_over_the_direct_one(form):
     """Straight to the waypoint it is 1, on the way and ever after, also where a finished aircraft flies on; 10 NM past

@@ -20,7 +20,7 @@ METRICS = {
     "min_separation": Metric("min", "higher", label="least separation"),
     "los": Metric("max", "lower", "rate", violation=True, label="conflicts"),
     "los_steps": Metric("sum", "lower", "count", label="decisions in conflict"),
-    "conflicts": Metric("sum", "lower", "count", label="conflicts"),
+    "conflicts": Metric("sum", "lower", "count", label="pairs in conflict"),
     "reached": Metric("last", "higher", "rate", label="arrived"),
     "success": Metric("last", "higher", "rate"),
     "first_los": Metric("last", label="decision of the first conflict"),
