@@ -86,9 +86,13 @@ class Validation:
         return [head, *(f"  {a:<32}{b:>12}  {c}" for a, b, c in rows)]
 
 
-def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAndExact:
-    """What networks with these parameters (by network) say where the solution has values."""
+def compare(algo: Empowerment, params: PyTree, solution: Solution, number: int | None = None) -> LearnedAndExact:
+    """What networks with these parameters (by network) say where the solution has values. `number`: which map of a
+    family the solution is of."""
     state, time = solution.moments()
+    states = solution.table.states
+    if number is not None:
+        states = np.concatenate([states, np.full((len(states), 1), number, states.dtype)], 1)
 
     @jax.jit
     def look(algo: Empowerment, params: PyTree, states: Array, times: Array) -> NetValues:
@@ -96,7 +100,7 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAnd
         return algo.values(params, rows, algo.config.beta_r)
 
     values = in_pieces(
-        lambda at: look(algo, params, solution.table.states[state[at]], time[at].astype(np.int32)), len(state)
+        lambda at: look(algo, params, states[state[at]], time[at].astype(np.int32)), len(state)
     )
     learned = {
         "v_h_e": values.v_h_e,

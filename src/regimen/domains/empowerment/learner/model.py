@@ -12,6 +12,7 @@ from functools import reduce
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import X, module_of
@@ -58,7 +59,12 @@ class WorldModel:
         self.one_hot = c.time_features == "one_hot"
         self.weights = np.asarray(world.goal_weights, np.float32)  # [H, G]
         probe = jax.eval_shape(world.features, jax.eval_shape(world.initial))
-        self.inputs = probe.shape[-1] + (0 if not self.timed else self.horizon if self.one_hot else 1)
+        times = 0 if not self.timed else self.horizon if self.one_hot else 1
+        self.inputs = probe.shape[-1] + times
+        self.space = spaces.Box(-np.inf, np.inf, (self.inputs,), np.float32)
+        if world.feature_space is not None:
+            time = {"time": spaces.Box(0, 1, (times,), np.float32)} if times else {}
+            self.space = spaces.Dict({**world.feature_space.spaces, **time})  # the time is last, also in the alphabet
 
     def rows(self, obs: Mapping[str, Array]) -> Moments:
         """Moments of observations [...]."""

@@ -81,6 +81,16 @@ class World(NativeEnv):
         """A state as networks see it [F]."""
         raise NotImplementedError
 
+    @property
+    def goals_are_places(self) -> bool:
+        """Whether goal g of everybody is the place g of a picture."""
+        return False
+
+    @property
+    def feature_space(self) -> spaces.Dict | None:
+        """What `features` are made of, as `spaces.flatten` joins it, for networks that read more than a vector."""
+        return None
+
     def ended(self, state: Array) -> Array:
         """Whether the world ends in this state, before its time."""
         return jnp.zeros((), bool)
