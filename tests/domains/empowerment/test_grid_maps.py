@@ -81,7 +81,7 @@ def test_a_file_is_told_from_a_bush_map(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, entry in files.library().items() if files.kind_of(entry["map"]) == "grid"]
+    "name", [name for name, entry in files.library().items() if files.kind_of(entry.get("map", "Hu")) == "grid"]
 )
 def test_built_in(name):
     world = registry.resolve(f"world/{name}").native

@@ -56,7 +56,12 @@ class EmpowermentBinding(Binding):
         if not isinstance(world, World):
             what = "an environment outside the program" if world is None else type(world).__name__
             raise ConfigError(f"algorithm: empowerment needs a world of humans and robots (`World`), not {what}")
+        if world.observation != "state":
+            raise ConfigError(
+                f"env.observation: '{world.observation}' is for learners that maximise reward; leave it at state"
+            )
         check(world, spec)
+        c.check_humans(world.humans)
         refuse_idle(network)
         super().__init__(spec)
         self.plan = Plan.of(c)

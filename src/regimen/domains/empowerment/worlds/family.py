@@ -66,6 +66,9 @@ class GridFamily(GridLaws):
     """Steps after which an episode ends."""
     handlers: Literal["everyone", "robots"] = "robots"
     """Who picks up keys and opens doors."""
+    observation: Literal["state", "features"] = "state"
+    """What an environment shows: its state with everybody's goals, as empowerment needs it, or features without goals,
+    for a learner that maximises the reward."""
     unsteady: float = 0.5
     """Probability of going astray on unsteady ground."""
     beta_h: Any = math.inf

@@ -42,6 +42,9 @@ class GridWorld(GridLaws):
     """Goals of every human: `x,y; x1,y1,x2,y2 = weight`; every cell that is neither wall nor button by default."""
     beta_h: Any = math.inf
     """How strictly the heuristic prior takes shortest ways; inf means always."""
+    observation: Literal["state", "features"] = "state"
+    """What an environment shows: its state with everybody's goals, as empowerment needs it, or features without goals,
+    for a learner that maximises the reward."""
     view: Literal["entries", "picture"] = "entries"
     """What networks read of a state: its entries, each one-hot, or the map as a picture (`--network.name grid`)."""
 
