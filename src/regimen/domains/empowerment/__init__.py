@@ -72,6 +72,13 @@ DOMAIN = Domain(
             group="Look at runs",
             words="envs",
         ),
+        "rollouts": Verb(
+            "RUN",
+            "compare a robot that learned empowerment with others by episodes",
+            "regimen.domains.empowerment.verbs:RolloutsArgs",
+            group="Look at runs",
+            words="envs",
+        ),
     },
     studies={
         "empowerment": Study(
@@ -84,5 +91,6 @@ DOMAIN = Domain(
     functions={
         "solve": "regimen.domains.empowerment.api:solve",
         "validate": "regimen.domains.empowerment.validate:validate",
+        "rollouts": "regimen.domains.empowerment.beside:beside",
     },
 )
