@@ -15,19 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import yaml
+from power_training import devices, trained
 
 from regimen.algorithms.bind import bind_algorithm
-from regimen.config.layers import build_config
 from regimen.config.regimen import resolve
 from regimen.config.schema import TrainConfig
 from regimen.domains.empowerment import exact, rollouts, validate
 from regimen.engines import device
-from regimen.engines.base import Limits
 from regimen.envs import registry
-from regimen.runs.build import make_engine
 from regimen.statistics import mean_interval
 
 LIMIT = 50_000_000  # states times joint actions of one map
@@ -40,7 +37,10 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--tests", type=int, default=30, help="maps to test on")
     parser.add_argument("--episodes", type=int, default=1000, help="on each map, by each robot")
-    parser.add_argument("--seconds", type=float, default=float(os.environ.get("JOB_SECONDS") or 0), help="0: whole budget")
+    parser.add_argument("--steps", type=int, default=262_144, help="env steps, if the time lasts")
+    parser.add_argument(
+        "--seconds", type=float, default=float(os.environ.get("JOB_SECONDS") or 0), help="0: whole budget"
+    )
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings, env.x, algo.x, ...")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
@@ -60,23 +60,11 @@ def measure(args: argparse.Namespace, settings: dict[str, Any], seed: int) -> di
     begun = time.monotonic()
     env_args = {name[4:]: value for name, value in settings.items() if name.startswith("env.")}
     others = {name: value for name, value in settings.items() if not name.startswith("env.")}
-    config = build_config(args.world, algo="empowerment", overrides=others | {"env_args": env_args})
-    handle = registry.resolve(config.env, config.env_args)
-    engine: Any = make_engine(config, handle, [seed], lambda: False)
-    assert config.rollout.steps and config.total_steps
-    updates, done = config.total_steps // config.rollout.steps, 0
-    stop = args.seconds * 0.75 / args.seeds if args.seconds else float("inf")
-    while done < updates and time.monotonic() - begun < stop:
-        progress = engine.advance([Limits(max(1, updates // 40))])[0]
-        done += progress.updates
-        if done % 4 == 0 or done >= updates:
-            state = engine.at(engine.state, 0)
-            print(f"  update {done} of {updates}, {time.monotonic() - begun:.0f} s, "
-                  f"training steps {int(state.aux['training_steps'])}", flush=True)  # fmt: skip
-    params = {name: m.params for name, m in engine.at(engine.state, 0).models.items()}
+    learner = {"total_steps": args.steps} | others
+    run = trained(args.world, env_args, learner, seed, (0.8 * args.seconds or float("inf")) / args.seeds)
+    config, params = run.config, run.params
     found = test(config, params, args.tests, args.episodes)
-    found |= {"seed": seed, "updates": done, "of": updates, "seconds": time.monotonic() - begun}
-    found |= {"training_steps": int(engine.at(engine.state, 0).aux["training_steps"]), "settings": settings}
+    found |= {"seed": seed, "settings": settings, "in all": time.monotonic() - begun} | run.words() | devices()
     print(json.dumps({k: v for k, v in found.items() if k != "maps"}, indent=1), flush=True)
     return found
 

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from regimen.algorithms.base import Algorithm
+from regimen.algorithms.bind import bind_algorithm
+from regimen.config.regimen import resolve
 from regimen.domains.empowerment import reach
 from regimen.domains.empowerment.learner import targets
 from regimen.domains.empowerment.learner.algorithm import Empowerment
@@ -35,8 +37,6 @@ from regimen.errors import UsageError
 from regimen.files.storage import require_own, write_json
 from regimen.policies.policy import load_policy
 from regimen.policies.target import environment
-from regimen.algorithms.bind import bind_algorithm
-from regimen.config.regimen import resolve
 from regimen.reports.table import Table
 from regimen.statistics import mean_interval
 from regimen.types import Array, PyTree
@@ -69,7 +69,9 @@ class Beside:
             rows.append([name, f"{mean:.4f} ({low:.4f} to {high:.4f})", more])
         lines = [head, *Table(["robot", "goals of each human", "beside the learned one"], rows).lines()]
         if self.residuals:
-            rows = [[name, f"{mean:.4g}", f"{low:.4g} to {high:.4g}"] for name, (mean, low, high) in self.residuals.items()]
+            rows = [
+                [name, f"{mean:.4g}", f"{low:.4g} to {high:.4g}"] for name, (mean, low, high) in self.residuals.items()
+            ]
             lines += ["", *Table(["residual on visited moments", "mean", "95 %"], rows).lines()]
         return lines
 
@@ -145,7 +147,7 @@ def robot_of(run: str | Path, world: World) -> Robot:
     if isinstance(other, World) and other.robot_choices != world.robot_choices:
         raise UsageError(f"--against: {run} has {other.robot_choices} joint actions, not {world.robot_choices}")
     if isinstance(policy.algo, Empowerment):
-        config, path = run_config(run)
+        path = run_config(run)[1]
         return Robot(learned(policy.algo), load_params(policy.algo, path, "final"))
     return Robot(greedy_of(policy.algo), policy.params)
 
@@ -167,7 +169,7 @@ def residuals_of(algo: Empowerment, params: PyTree, found: Rollouts, seed: int) 
     model, c = algo.bound.model, algo.config
     if not model.world.modelled:
         return {}
-    steps, episodes = found.over.shape
+    episodes = found.over.shape[1]
     length = np.maximum((~found.over).sum(0), 1)
     time = (np.random.default_rng(seed).random(episodes) * length).astype(np.int32)[:MOMENTS]
     states = found.states[time, np.arange(len(time))]

@@ -99,9 +99,7 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution, number: int |
         rows = algo.bound.model.rows({"state": states, "time": times})
         return algo.values(params, rows, algo.config.beta_r)
 
-    values = in_pieces(
-        lambda at: look(algo, params, states[state[at]], time[at].astype(np.int32)), len(state)
-    )
+    values = in_pieces(lambda at: look(algo, params, states[state[at]], time[at].astype(np.int32)), len(state))
     learned = {
         "v_h_e": values.v_h_e,
         "x_h": np.exp(values.log_x),

@@ -152,9 +152,7 @@ class RolloutsArgs:
         from regimen.domains.empowerment.beside import beside
 
         others = [text.strip() for text in self.against.split(",") if text.strip()]
-        found = beside(
-            self.run, others, self.episodes, self.seed, self.checkpoint, self.exact, self.limit, self.out
-        )
+        found = beside(self.run, others, self.episodes, self.seed, self.checkpoint, self.exact, self.limit, self.out)
         print(json_lib.dumps(found.to_dict(), indent=2) if self.json else "\n".join(found.lines()))
         return 0
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regimen.domains.empowerment.worlds.grid_map import KINDS, LAVA, ROCK, UNSTEADY, GridMap
+from regimen.domains.empowerment.worlds.grid_map import KINDS, LAVA, UNSTEADY, GridMap
 from regimen.domains.empowerment.worlds.grid_state import layout_of
 from regimen.types import Array
 
