@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace, settings: dict[str, Any], seed: int) -> di
     env_args = {name[4:]: value for name, value in settings.items() if name.startswith("env.")}
     others = {name: value for name, value in settings.items() if not name.startswith("env.")}
     learner = {"total_steps": args.steps} | others
-    run = trained(args.world, env_args, learner, seed, (0.8 * args.seconds or float("inf")) / args.seeds)
+    run = trained(args.world, env_args, learner, seed, (0.62 * args.seconds or float("inf")) / args.seeds)
     config, params = run.config, run.params
     found = test(config, params, args.tests, args.episodes)
     found |= {"seed": seed, "settings": settings, "in all": time.monotonic() - begun} | run.words() | devices()
@@ -79,6 +79,7 @@ def test(config: TrainConfig, params: Any, tests: int, episodes: int) -> dict[st
     solutions = [exact.solve(family.alone(m), algo.config.theory(), LIMIT) for m in range(tests)]
     size = max(len(s.table.states) for s in solutions)
     rows = []
+    print(f"  {tests} maps solved", flush=True)
     for m, solution in enumerate(solutions):
         robots = {
             "learned": rollouts.Robot(rule, params),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -42,19 +43,19 @@ def trained(world: str, env_args: dict[str, Any], settings: dict[str, Any], seed
     """Train for `total_steps` of the settings, or as many as fit in these seconds. Stages are shares of the length."""
     begun = time.monotonic()
     wanted = int(settings["total_steps"])
-    engine = made(world, env_args, settings, seed, wanted)[1]
-    for _ in range(PILOT):
-        before = time.monotonic()
-        engine.advance([Limits(1)])
-    each = (time.monotonic() - before) * RESERVE
     per_update = engine_steps(world, env_args, settings, seed, wanted)
-    left = seconds - 2 * (time.monotonic() - begun)  # it is compiled again
-    steps = min(wanted, max(PILOT, int(left / each)) * per_update)
+    steps = wanted
+    if math.isfinite(seconds):
+        engine = made(world, env_args, settings, seed, wanted)[1]
+        for _ in range(PILOT):
+            before = time.monotonic()
+            engine.advance([Limits(1)])
+        each = (time.monotonic() - before) * RESERVE
+        left = seconds - 2 * (time.monotonic() - begun)  # it is compiled again
+        steps = min(wanted, max(PILOT, int(left / each)) * per_update)
+        print(f"  {each:.3f} s for an update: {steps // per_update} updates of {wanted // per_update}", flush=True)
     config, engine = made(world, env_args, settings, seed, steps)
     updates, done = max(1, steps // per_update), 0
-    print(
-        f"  {each:.3f} s for an update of {per_update:,} steps: {updates} updates of {wanted // per_update}", flush=True
-    )
     while done < updates and time.monotonic() - begun < seconds:
         done += engine.advance([Limits(max(1, min(updates - done, updates // 8)))])[0].updates
     state = engine.at(engine.state, 0)

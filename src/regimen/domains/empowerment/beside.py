@@ -42,6 +42,7 @@ from regimen.statistics import mean_interval
 from regimen.types import Array, PyTree
 
 MOMENTS = 2048  # on which residuals are computed, at most
+DRAWS = 64  # of targets that are averaged, where they are not exact: what is left of their noise counts as residual
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,10 @@ def residuals_of(algo: Empowerment, params: PyTree, found: Rollouts, seed: int) 
             return algo.values(params, rows, c.beta_r)
 
         here = values(rows)
-        aim = targets.modelled(algo.bound.model, c, rows, here, values, key)
-        q = jnp.abs(here.log_q - aim.log_q) * aim.q_weight
+        keys = jax.random.split(key, 1 if model.exact else DRAWS)
+        aims = jax.lax.map(lambda k: targets.modelled(algo.bound.model, c, rows, here, values, k), keys)
+        aim = jax.tree.map(lambda x: x.mean(0), aims.replace(log_q=jnp.exp(aims.log_q)))
+        q = jnp.abs(here.log_q - jnp.log(aim.log_q)) * aim.q_weight
         out = {
             "V_h^e (6)": jnp.abs(here.v_h_e - aim.v_h_e).mean((1, 2)),
             "log X_h (7)": jnp.abs(here.log_x - jnp.log(jnp.maximum(aim.x_h, algo.nets.floor))).mean(1),
