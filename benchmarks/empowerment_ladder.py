@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the learner")
     parser.add_argument("--serves", type=int, default=0, help="which human the robot of one human serves")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--fit", action=argparse.BooleanOptionalAction, default=True, help="measure what fits first")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device.configure(args.device, native=True)
@@ -85,7 +86,7 @@ def measure(args: argparse.Namespace, world: str, seed: int, seconds: float) -> 
     robots, runs = {}, {}
     for name, share in shares.items():
         shown = {"observation": "features"} if name == "PPO" else {}
-        run = trained(world, env_args | shown, settings[name], seed, share * seconds)
+        run = trained(world, env_args | shown, settings[name], seed, share * seconds, args.fit)
         out[f"training: {name}"] = run.words() | devices()
         print(f"  {name}: {out[f'training: {name}']}", flush=True)
         rule = greedy_of(run.algo) if name == "PPO" else learned(run.algo)

@@ -12,12 +12,14 @@ import json
 import os
 import time
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import yaml
-from power_training import devices, trained
+from power_training import devices, made, trained
 
 from regimen.algorithms.bind import bind_algorithm
 from regimen.config.regimen import resolve
@@ -43,6 +45,9 @@ def main() -> None:
     )
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings, env.x, algo.x, ...")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--fit", action=argparse.BooleanOptionalAction, default=True, help="measure what fits first")
+    parser.add_argument("--save", type=Path, help="a file for the networks; then nothing is tested")
+    parser.add_argument("--load", type=Path, help="networks that were saved, instead of training")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device.configure(args.device, native=True)
@@ -61,12 +66,28 @@ def measure(args: argparse.Namespace, settings: dict[str, Any], seed: int) -> di
     env_args = {name[4:]: value for name, value in settings.items() if name.startswith("env.")}
     others = {name: value for name, value in settings.items() if not name.startswith("env.")}
     learner = {"total_steps": args.steps} | others
-    run = trained(args.world, env_args, learner, seed, (0.62 * args.seconds or float("inf")) / args.seeds)
-    config, params = run.config, run.params
+    if args.load:
+        config, engine = made(args.world, env_args, learner, seed, args.steps)
+        about, params = {}, loaded(args.load, {n: m.params for n, m in engine.at(engine.state, 0).models.items()})
+    else:
+        share = 0.9 if args.save else 0.62
+        run = trained(args.world, env_args, learner, seed, (share * args.seconds or inf) / args.seeds, args.fit)
+        config, params, about = run.config, run.params, run.words() | devices()
+    if args.save:
+        flat = {jax.tree_util.keystr(path): np.float16(x) for path, x in jax.tree_util.tree_leaves_with_path(params)}
+        np.savez_compressed(args.save, **flat)
+        print(about, flush=True)
+        return about
     found = test(config, params, args.tests, args.episodes)
-    found |= {"seed": seed, "settings": settings, "in all": time.monotonic() - begun} | run.words() | devices()
+    found |= {"seed": seed, "settings": settings, "in all": time.monotonic() - begun} | about
     print(json.dumps({k: v for k, v in found.items() if k != "maps"}, indent=1), flush=True)
     return found
+
+
+def loaded(path: Path, like: Any) -> Any:
+    """Networks that were saved, in the form of these."""
+    arrays = np.load(path)
+    return jax.tree_util.tree_map_with_path(lambda p, x: arrays[jax.tree_util.keystr(p)].astype(x.dtype), like)
 
 
 def test(config: TrainConfig, params: Any, tests: int, episodes: int) -> dict[str, Any]:

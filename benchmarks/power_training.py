@@ -39,13 +39,16 @@ class Trained:
         return {"env_steps": self.env_steps, "training_steps": self.training_steps, "seconds": round(self.seconds, 1)}
 
 
-def trained(world: str, env_args: dict[str, Any], settings: dict[str, Any], seed: int, seconds: float) -> Trained:
-    """Train for `total_steps` of the settings, or as many as fit in these seconds. Stages are shares of the length."""
+def trained(
+    world: str, env_args: dict[str, Any], settings: dict[str, Any], seed: int, seconds: float, fit: bool = True
+) -> Trained:
+    """Train for `total_steps` of the settings, or as many as fit in these seconds; without `fit` it
+    just ends then. Stages are shares of the length."""
     begun = time.monotonic()
     wanted = int(settings["total_steps"])
     per_update = engine_steps(world, env_args, settings, seed, wanted)
     steps = wanted
-    if math.isfinite(seconds):
+    if fit and math.isfinite(seconds):
         engine = made(world, env_args, settings, seed, wanted)[1]
         for _ in range(PILOT):
             before = time.monotonic()
