@@ -74,7 +74,7 @@ def test_a_picture_shows_where_everything_is():
     assert len(x) == sum(sizes.values())
     grid = x[sizes["at"] + sizes["cells"] :][: sizes["grid"]].reshape(space["grid"].shape)
     rows = alone.grid.rows
-    layers = {"We": 1 - grid[..., 0], "Kr": grid[..., 9], "Lr": grid[..., 12]}
+    layers = {"We": 1 - grid[..., 0], "Kr": grid[..., 12], "Lr": grid[..., 15]}
     for code, layer in layers.items():
         np.testing.assert_array_equal(layer, [[float(c == code) for c in row] for row in rows])
     agents = grid[..., -8:].reshape(*grid.shape[:2], 2, 4)  # robot and human, by where they face

@@ -36,6 +36,8 @@ class GridWorld(GridLaws):
     """Who picks up keys and opens doors."""
     unsteady: float = 0.5
     """Probability of going astray on unsteady ground."""
+    joins: str = ""
+    """Steps after which each agent joins, robots first, such as `0, 0, 5`; all are there at once by default."""
     max_episode_steps: int = 10
     """Steps after which the world ends."""
     possible_goals: Any = ""
@@ -61,13 +63,14 @@ class GridWorld(GridLaws):
             raise ConfigError(f"env.view: '{self.view}' is neither entries nor picture")
         if isinstance(self.unsteady, (int, float)) and not 0 <= self.unsteady <= 1:
             raise ConfigError(f"env.unsteady: {self.unsteady} is out of range; it must be between 0 and 1")
-        for off, kind in (("disable_kill", "kill"), ("disable_pause", "pause")):
+        for kind in ("kill", "pause", "control"):
+            off = f"disable_{kind}"
             if self.layout.has(off) and not self.layout.has(kind):
                 raise ConfigError(f"env.map: a switch disables {kind} buttons, but there is none; add one or remove it")
 
     @property
     def grid(self) -> GridMap:
-        return read_map(self.map, self.action_set, self.directions, self.possible_goals)
+        return read_map(self.map, self.action_set, self.directions, self.possible_goals, self.joins)
 
     def tables(self, state: Array) -> GridTables:
         return tables_of(self.grid)

@@ -27,6 +27,7 @@ import numpy as np
 from regimen.domains.empowerment.worlds.grid_map import (
     ACTIONS,
     CLOSED,
+    DEADLY,
     DROP,
     FORWARD,
     LAVA,
@@ -53,7 +54,7 @@ class Reach(NamedTuple):
     takes: Array  # [N, Q]
     drops: Array  # [N, Q]
     turns: Array  # [N, D] doors it would open or close
-    presses: Array  # [N, 4] buttons of each kind
+    presses: Array  # [N, 6] buttons of each kind
     able: Array  # [N, 7] actions that would do something
 
 
@@ -107,24 +108,31 @@ class GridLaws(World):
         return next((names.index(name) for name in ("still", "left", "right") if name in names), 0)
 
     def attained(self, state: Array) -> Array:
-        return jnp.asarray(self.tables(state).inside)[state[self.robots : self.num_agents]]
+        inside = jnp.asarray(self.tables(state).inside)[state[self.robots : self.num_agents]]
+        if not self.layout.late:
+            return inside
+        return inside & (self.layout.unpack(state).waits[self.robots :] == 0)[:, None]
 
     def outcomes(self, state: Array, actions: Array) -> tuple[Array, Array]:
         layout, m = self.layout, self.grid
         codes = tuple(ACTIONS.index(name) for name in m.names)
-        action = actions if codes == tuple(range(len(codes))) else jnp.asarray(codes)[actions]
         now, table = layout.unpack(state), self.tables(state)
+        actions = self.controlled(now, actions)
+        action = actions if codes == tuple(range(len(codes))) else jnp.asarray(codes)[actions]
         reach = self.reach(now, table)  # of the state alone: under `vmap` over actions it is computed once
-        active = ~now.gone & ~((now.switches[0] > 0) & (np.arange(layout.agents) < self.robots))
+        active = ~now.gone & (now.waits == 0)
+        active &= ~((now.switches[0] > 0) & (np.arange(layout.agents) < self.robots))
         stumbles = (action == FORWARD) & active & jnp.asarray(table.unsteady)[now.at]
         wants = jnp.take_along_axis(reach.able, action[:, None], 1)[:, 0] & active & ~stumbles
         p, wins = self.conflicts(reach, action == FORWARD, wants)  # [K], [K, N]
         facing = (now.facing + jnp.where(active, (action == RIGHT) * 1 - (action == LEFT) * 1, 0)) & 3
         after = self.effects(now._replace(facing=facing), reach, table, action, wins)
+        after = self.programmed(now, after, reach, table, actions, active, wins & (action == TOGGLE))
         if layout.stumblers:
             p, after = self.stumble(p, after, table, stumbles)
         if m.places(LAVA):
             after = after._replace(gone=after.gone | jnp.asarray(table.lava)[after.at])
+        after = after._replace(waits=jnp.maximum(after.waits - 1, 0))
         return p, self.packed(after, state)
 
     def packed(self, parts: GridState[Array], before: Array) -> Array:
@@ -151,21 +159,26 @@ class GridLaws(World):
 
         # walking, and pushing what is in the way: cells from the first one on until one has no thing on it
         cell, more, way, pushes = ahead, jnp.ones(n, bool), [], jnp.zeros((n, len(layout.things)), bool)
-        end = ahead
+        end, last, under = ahead, pushes, jnp.zeros(n, bool)
         for link in range(min(len(layout.things), max(m.shape)) + 1):
             way.append(jnp.where(more, cell, -1))
             end = jnp.where(more, cell, end)
             things = things_at(cell) & more[:, None]
             pushes |= things
             more = things.any(1)
+            last, under = jnp.where(more[:, None], things, last), under | (more & agent_at(cell))
             if link < len(layout.things):
                 cell = front[cell, now.facing]
         door_ahead = ahead[:, None] == table.doors  # [N, D]
         level = jnp.asarray(table.level)
-        clear = ~agent_at(end) & ~key_at(end).any(1) & ~things_at(end).any(1)
+        free = ~key_at(end).any(1) & ~things_at(end).any(1)
+        clear = free & ~agent_at(end)
+        awaited = ((end[:, None] == now.at) & (now.waits > 0)).any(1)
+        hits = (last & table.deadly).any(1) & ~awaited  # a deadly rock gets also to where somebody is
+        lands = free & ~under & (~agent_at(end) | hits)
         strong = ~(pushes & table.rocks).any(1) | robot
         enters = clear & (ahead < places) & ~(door_ahead & shut).any(1)
-        walks = jnp.where(pushes.any(1), clear & level[end] & strong, enters)
+        walks = jnp.where(pushes.any(1), lands & level[end] & strong, enters)
 
         # keys and doors
         handy = robot | (self.handlers == "everyone")
@@ -178,8 +191,9 @@ class GridLaws(World):
         turns = door_ahead & moves & handy[:, None]
 
         # buttons
-        usable = jnp.stack([now.switches[1] == 0, now.switches[2] == 0])
-        may = jnp.where(robot[:, None], np.array([False, False, True, True]), jnp.append(usable, np.zeros(2, bool)))
+        usable = now.switches[1:] == 0  # kill, pause and control
+        robots = np.array([False, False, True, True, True, True])
+        may = jnp.where(robot[:, None], robots, jnp.append(usable, np.zeros(3, bool)))
         presses = jnp.asarray(table.kinds)[ahead] & may
         nothing = jnp.zeros(n, bool)
         able = [nothing, nothing, nothing, walks, takes.any(1), drops.any(1), turns.any(1) | presses.any(1)]
@@ -227,11 +241,52 @@ class GridLaws(World):
             if m.doors:
                 turns = (wins[:, i] & (action[i] == TOGGLE))[:, None] & reach.turns[i]
                 doors = jnp.where(turns, jnp.where(now.doors == OPEN, CLOSED, OPEN), doors)
-        presses = (wins & (action == TOGGLE))[:, :, None] & reach.presses  # [K, N, 4]
+        presses = (wins & (action == TOGGLE))[:, :, None] & reach.presses  # [K, N, 6]
         ends = presses[:, :, 0].any(1)[:, None] & (np.arange(n) < self.robots)
-        switches = (now.switches + presses[:, :, 1:].sum(1)) & 1
+        switches = (now.switches + presses[:, :, np.array([1, 3, 4, 5])].sum(1)) & 1
+        at = jnp.where(goes, reach.ahead, now.at)
+        if m.places(DEADLY):
+            onto = ((things != now.things) & table.deadly)[:, None] & (things[:, None] == at[..., None])
+            ends |= onto.any(2)
+        rest = (jnp.broadcast_to(x, (k, *x.shape)) for x in (now.waits, now.programs, now.arming, now.forced))
         facing = jnp.broadcast_to(now.facing, (k, n))
-        return GridState(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | ends, switches)
+        return GridState(at, facing, things, keys, doors, now.gone | ends, switches, *rest)
+
+    def controlled(self, now: GridState[Array], actions: Array) -> Array:
+        """The actions [N], those of robots as humans force them."""
+        if not self.layout.controls:
+            return actions
+        robots = jnp.where(now.forced > 0, now.forced - 1, actions[: self.robots])
+        return jnp.concatenate([robots, actions[self.robots :]])
+
+    def programmed(
+        self,
+        now: GridState[Array],
+        after: GridState[Array],
+        reach: Reach,
+        table: GridTables,
+        actions: Array,
+        active: Array,
+        toggles: Array,
+    ) -> GridState[Array]:
+        """The states [K] after what is done to control buttons: robots that toggled one teach it what they do next, and
+        humans make the robot that taught it do so."""
+        if not self.layout.controls:
+            return after
+        robots, each = self.robots, self.num_actions
+        button = jnp.asarray(table.control)[reach.ahead] * reach.presses[:, 2]  # [N] that an agent faces, from 1
+        pressed = jnp.where(toggles, button, 0)  # [K, N]
+        programs, number = after.programs, jnp.arange(1, self.layout.controls + 1)
+        forced = jnp.zeros_like(after.forced)
+        for h in range(robots, self.layout.agents):
+            program = jnp.where(pressed[:, h, None] == number, programs, 0).sum(1)  # [K]
+            made = (program > 0)[:, None] & ((program[:, None] - 1) // each == np.arange(robots))
+            forced = jnp.where(made, (program[:, None] - 1) % each + 1, forced)
+        for r in range(robots):
+            taught = (now.arming[r] == number) & active[r]
+            programs = jnp.where(taught, 1 + r * each + actions[r], programs)
+        arming = jnp.where(active[:robots], pressed[:, :robots], now.arming)
+        return after._replace(programs=programs, arming=arming, forced=forced)
 
     def stumble(
         self, p: Array, after: GridState[Array], table: GridTables, stumbles: Array
@@ -255,6 +310,6 @@ class GridLaws(World):
         same = (target[..., :, None] == target[..., None, :]) & stumbles & ~np.eye(n, dtype=bool)
         goes = stumbles & (target < places) & ~full & ~same.any(-1)
         at = jnp.where(goes, target, after.at[:, None])
-        rest = {f: jnp.repeat(getattr(after, f), w, axis=0) for f in ("things", "keys", "doors", "gone", "switches")}
+        rest = {f: jnp.repeat(x, w, axis=0) for f, x in after._asdict().items() if f not in ("at", "facing")}
         new = GridState(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
         return (p[:, None] * share).reshape(-1), new

@@ -20,13 +20,15 @@ class GridTables(NamedTuple):
     lava: Table  # [P + 1 + B]
     unsteady: Table  # [P + 1 + B]
     level: Table  # [P + 1 + B] whether things can lie there
-    kinds: Table  # [P + 1 + B, 4] which of KINDS it is
+    kinds: Table  # [P + 1 + B, 6] which of KINDS it is
     doors: Table  # [D] places
     fits: Table  # [D, Q] whether a key opens a door
     rocks: Table  # [M] whether a thing is a rock
+    deadly: Table  # [M] whether it ends whom it is pushed onto
+    control: Table  # [P + 1 + B] which control button it is, from 1; 0: none
     inside: Table  # [P, G] whether a place is in a goal
     cells: Table  # [P] y * width + x of each place
-    ground: Table  # [height, width, 3 + 4] planes: places, lava, unsteady ground, buttons of each kind
+    ground: Table  # [height, width, 3 + 6] planes: places, lava, unsteady ground, buttons of each kind
 
 
 @lru_cache(maxsize=256)
@@ -50,6 +52,8 @@ def tables_of(m: GridMap) -> GridTables:
         doors=np.array([place for place, _, _ in m.doors], np.int32),
         fits=np.array([[key == door for _, key in m.keys] for _, door, _ in m.doors], bool).reshape(doors, keys),
         rocks=layout_of(m).rocks,
+        deadly=layout_of(m).deadly,
+        control=m.kinds[:, 2] * m.kinds[:, 2].cumsum().astype(np.int32),
         inside=np.array([[place in goal for goal in m.goals] for place in range(len(m.cells))]),
         cells=cells,
         ground=ground.reshape(height, width, -1),

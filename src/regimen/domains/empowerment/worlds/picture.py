@@ -23,16 +23,16 @@ class Picture(NamedTuple):
 
 
 def planes(layout: StateLayout) -> int:
-    """Planes of a picture: the ground, blocks and rocks, keys, doors in three states, and agents by where they face."""
+    """Planes of a picture: the ground, three kinds of things, keys, doors in three states, agents by where they face."""
     m = layout.grid
-    return 3 + len(KINDS) + 2 + len(m.keys) + 3 * len(m.doors) + 4 * layout.agents
+    return 3 + len(KINDS) + 3 + len(m.keys) + 3 * len(m.doors) + 4 * layout.agents
 
 
 def space(layout: StateLayout) -> spaces.Dict:
     """The space of pictures, whose names are in the order of the alphabet, as spaces keep them."""
     width, height = layout.grid.shape
     n, most = layout.agents, float(width * height)
-    numbers = len(layout.grid.keys) * n + n + 3
+    numbers = len(layout.grid.keys) * n + 2 * n + 4 + sum(layout.control_sizes)
     return spaces.Dict(
         {
             "at": spaces.Box(0, most, (n,), np.float32),
@@ -55,13 +55,21 @@ def of(layout: StateLayout, table: GridTables, now: GridState[Array]) -> Picture
 
     things, agents = at(now.things), at(now.at)  # [M, size], [N, size]
     rock = jnp.asarray(table.rocks)[:, None]
+    agents = agents * (now.waits == 0)[:, None]
     facing = agents[:, None] * jax.nn.one_hot(now.facing, 4)[:, :, None]  # [N, 4, size]
     doors = at(jnp.asarray(table.doors))[:, None] * jax.nn.one_hot(now.doors, 3)[:, :, None]
-    rows = [(things * ~rock).sum(0)[None], (things * rock).sum(0)[None], at(now.keys)]
+    deadly = jnp.asarray(table.deadly)[:, None]
+    kinds = (~rock, rock & ~deadly, deadly)
+    rows = [*((things * kind).sum(0)[None] for kind in kinds), at(now.keys)]
     rows += [doors.reshape(-1, size), facing.reshape(-1, size)]
     moving = jnp.concatenate(rows).T.reshape(height, width, -1)
     carried = jax.nn.one_hot(now.keys - places, n)  # all zeros where it lies somewhere
-    numbers = jnp.concatenate([carried.ravel(), now.gone.astype(jnp.float32), now.switches.astype(jnp.float32)])
+    most = jnp.asarray([*layout.grid.joins] or [0] * n, jnp.float32)
+    waits = now.waits / jnp.maximum(most, 1)
+    control = [x for part in (now.programs, now.arming, now.forced) for x in part]
+    codes = [jax.nn.one_hot(x, size) for x, size in zip(control, layout.control_sizes)]
+    flags = (now.gone, now.switches, waits)
+    numbers = jnp.concatenate([carried.ravel(), *(x.astype(jnp.float32) for x in flags), *codes])
     grid = jnp.concatenate([jnp.asarray(table.ground), moving], -1)
     return Picture(cells[now.at].astype(jnp.float32), cells.astype(jnp.float32), grid, numbers)
 
