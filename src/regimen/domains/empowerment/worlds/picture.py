@@ -23,7 +23,7 @@ class Picture(NamedTuple):
 
 
 def planes(layout: StateLayout) -> int:
-    """Planes of a picture: the ground, three kinds of things, keys, doors in three states, agents by where they face."""
+    """Planes of a picture: ground, three kinds of things, keys, doors in three states, agents by where they face."""
     m = layout.grid
     return 3 + len(KINDS) + 3 + len(m.keys) + 3 * len(m.doors) + 4 * layout.agents
 
