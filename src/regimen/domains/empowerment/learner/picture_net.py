@@ -27,10 +27,11 @@ class PictureNet(nnx.Module):
             raise ConfigError(f"network.name: '{config.name}' reads grids as pictures; set env.view to picture")
         sizes = {name: math.prod(part.shape or ()) for name, part in space.spaces.items()}
         self.ends = tuple(np.cumsum(list(sizes.values())).tolist())
-        self.grid: tuple[int, ...] = space["grid"].shape or ()
+        height, width, planes = space["grid"].shape or (0, 0, 0)
+        self.grid = (height, width, planes)
         self.agents, self.activation, width = sizes["at"], config.activation, config.hidden[0]
         numbers = sum(size for name, size in sizes.items() if name not in PARTS[:3])
-        self.first = conv(self.grid[2], width, 3, rngs)
+        self.first = conv(planes, width, 3, rngs)
         self.numbers = dense(numbers, width, GAIN, rngs)
         self.blocks = len(config.hidden)
         for i, (inputs, filters) in enumerate(zip((width, *config.hidden), config.hidden)):

@@ -188,4 +188,4 @@ class GridFamily(GridLaws):
 
     def render(self, state: WorldState) -> np.ndarray:
         world = np.asarray(state.world)
-        return self.alone(int(world[-1])).render(WorldState(world[:-1], state.time, state.goal))
+        return self.alone(int(world[-1])).render(state.replace(world=world[:-1]))

@@ -60,11 +60,14 @@ def any_of(cells: set[Cell], rng: Rng) -> Cell:
     return order[rng.integers(len(order))]
 
 
+def shuffled(cells: list[Cell], rng: Rng) -> list[Cell]:
+    return [cells[i] for i in rng.permutation(len(cells))]
+
+
 def niches(cells: set[Cell], humans: int, rng: Rng) -> Furniture | None:
     """The first human at a dead end behind a rock, which the robot can push on; the others anywhere."""
     ends = [c for c in sorted(cells) if sum(n in cells for n in around(c)) == 1]
-    rng.shuffle(ends)
-    for end in map(tuple, ends):
+    for end in shuffled(ends, rng):
         rock = next(n for n in around(end) if n in cells)
         rest = cells - {end, rock}
         for dx, dy in STEPS:
@@ -76,7 +79,7 @@ def niches(cells: set[Cell], humans: int, rng: Rng) -> Furniture | None:
 
 def locked(cells: set[Cell], humans: int, rng: Rng) -> Furniture | None:
     """The humans in a room behind a locked door; the robot and the key on the other side."""
-    for door in map(tuple, rng.permutation(sorted(cells))):
+    for door in shuffled(sorted(cells), rng):
         rest = cells - {door}
         sides = [connected(rest, n) for n in around(door) if n in cells]
         if sum(n in cells for n in around(door)) != 2 or sides[0] & sides[1]:
@@ -93,8 +96,7 @@ def locked(cells: set[Cell], humans: int, rng: Rng) -> Furniture | None:
 
 def blocks(cells: set[Cell], humans: int, rng: Rng) -> Furniture | None:
     """Two blocks, a robot and humans, anywhere."""
-    order = [tuple(c) for c in rng.permutation(sorted(cells))]
-    furniture = dict(zip(order, ["Ae", "Bl", "Bl", *["Ay"] * humans]))
+    furniture = dict(zip(shuffled(sorted(cells), rng), ["Ae", "Bl", "Bl", *["Ay"] * humans]))
     return furniture if len(furniture) == 3 + humans else None
 
 
