@@ -61,7 +61,11 @@ CHOICES: dict[str, dict[str, Settings]] = {
     "clip": {"10": {}, **{str(c): {f"{name}_grad_clip": c for name in LEARNED} for c in (1.0, 0.0)}},
     "batch": {"64": {}, **{str(n): {"batch_size": n} for n in (16, 256)}},
     "buffer": {"all": {}, "64": {"buffer_size": 64}},
-    "humans": {"all": IMAGINED, "drawn": IMAGINED | {"exact_limit": 1, "human_samples": 1}},
+    "humans": {
+        "all": IMAGINED,
+        "drawn": IMAGINED | {"exact_limit": 1, "human_samples": 1},
+        "transitions": IMAGINED | {"exact_limit": 1, "draws": "transitions"},
+    },
     "tables": {"networks": {}, "tables": TABLES, "means": {"use_lookup_tables": True, "lookup_use_adaptive_lr": True}},
 }
 COLUMNS = {  # heading -> a number of `validate.measure`, and how it is written
