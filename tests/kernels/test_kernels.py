@@ -10,6 +10,7 @@ from flax import nnx  # noqa: F401 - networks are loaded once for all
 
 from regimen import kernels
 from regimen.algorithms.ppo import PPO
+from regimen.config.schema import NetworkConfig
 from regimen.envs import registry
 from regimen.envs.protocol import NativeEnv, native_env
 from regimen.kernels import dense, scalars
@@ -143,6 +144,20 @@ def test_the_gradient_of_a_loss_as_kernels(monkeypatch, name):
     got = jax.jit(lambda *x: algo.gradient(*x))(state, batch)
     assert not kernels.UNFIT
     close(got, expected)
+
+
+def test_a_network_behind_a_memory_has_no_kernel(monkeypatch):
+    """Its gradient goes on through what it reads."""
+    handle = registry.resolve("cartpole")
+    spec = Spec(handle.observation_space, handle.action_space, handle.reward_components, num_envs=ENVS)
+    algo = PPO(network=NetworkConfig(hidden=(16, 16), memory="gru"), sequence_length=1).bind(spec)
+    state = algo.init(jax.random.key(0))
+    _, plain, carry, params = rolled(handle.native, algo, state, steps=3)
+    batch = jax.jit(plain)(carry, params)[1].batch
+    monkeypatch.setenv("REGIMEN_KERNELS", "interpret")
+    kernels.UNFIT.clear()
+    jax.eval_shape(lambda *x: algo.gradient(*x), state, batch)
+    assert kernels.UNFIT
 
 
 def test_gradients_of_several_seeds(monkeypatch):

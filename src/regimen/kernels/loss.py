@@ -53,7 +53,7 @@ class Loss:
             read, given = [], iter(heads or ())
 
             def watch(activation: str, apply: Callable, own: PyTree, x: Array) -> Array:
-                if any(id(leaf) not in number for leaf in jax.tree.leaves(own)) or x.ndim != 2:
+                if any(id(leaf) not in number for leaf in jax.tree.leaves(own)) or x.ndim != 2 or len(x) != 1:
                     raise UnfitError("the parameters of a network")
                 read.append(x)
                 if heads is not None:
@@ -98,8 +98,8 @@ class Loss:
             return of_others, of_heads, metrics
 
         self.inputs = trace(inputs, others, heads, row)
-        if any(self.inputs.uses(len(others) + k) for k in range(len(heads))):
-            raise UnfitError("networks that read of each other")
+        if any(self.inputs.uses(i) for i in range(len(others) + len(heads))):
+            raise UnfitError("a network that reads what is learned: of an encoder, a memory or another network")
         last = len(heads) - 1
         self.parts: list[Function] = []  # of each network: its output's gradient; the last one has all the rest
         for k in range(len(heads)):
@@ -144,9 +144,8 @@ class Net:
     def __init__(self, loss: Loss, k: int, layers: Any, rows: int, interpret: bool):
         self.loss, self.k, self.layers, self.rows = loss, k, layers, rows
         call = loss.calls[k]
-        tile = next((r for r in (64, 32) if rows >= r * PROGRAMS), 16)
+        tile = 32 if rows >= 32 * PROGRAMS else 16  # with 64 rows the registers do not suffice
         wide = max(w.shape[1] for w, _ in layers) > 64
-        tile = min(tile, 32) if wide else tile
         tiles = -(-rows // tile)
         self.tiling = Tiling(call.activation, tile, 8 if wide else 4, min(PROGRAMS, tiles), interpret)
         self.tiles = tiles

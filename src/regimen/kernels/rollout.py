@@ -56,8 +56,8 @@ class Rollout(NamedTuple):
         given: PyTree,
         observed: Callable[[PyTree], PyTree] = lambda carry: carry.obs,
     ) -> Rollout:
-        """Raises `UnfitError` where it cannot be a kernel. `carry` is [E, ...], `given` [T, E, ...]; `observed` is what of
-        the carry the policy reads."""
+        """Raises `UnfitError` where it cannot be a kernel. `carry` is [E, ...], `given` [T, E, ...]; `observed` is what
+        of the carry the policy reads."""
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), carry)
         one_given = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[2:]), x.dtype), given)
         sizes = dense.sizes_of(policy.layers)

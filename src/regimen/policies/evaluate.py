@@ -142,7 +142,7 @@ def evaluate_native(
 
 
 def lowered_evaluation(*arguments: Any) -> tuple[Lowered, Callable[[], Lowered]]:
-    """The program of an evaluation, and how to have it without kernels of our own, if the GPU's compiler refuses one."""
+    """The program of an evaluation, and how to have it without kernels, if the GPU's compiler refuses one."""
     plain: Any = getattr(evaluate_native, "__wrapped__")  # noqa: B009 - pyright does not know it
 
     def without() -> Lowered:
