@@ -1,8 +1,8 @@
 """Env steps per second, learning included, of this checkout and of an earlier one, in turns within one run.
 
-    git worktree add /tmp/before 191316c
-    python benchmarks/before_after.py --before /tmp/before
-    python benchmarks/before_after.py --before /tmp/before --start --rounds 3
+    git worktree add ../before 191316c
+    python benchmarks/before_after.py --before ../before
+    python benchmarks/before_after.py --before ../before --start --rounds 3
 
 Both run with this interpreter and its jax, each in a process of its own with its own code. They take turns,
 and which of them comes first changes from round to round. The ratio is that of one round: this checkout to the other.

@@ -24,6 +24,7 @@ REASONS = {
     r".*--device gpu|.*benchmarks/gpu\.py": "needs a GPU",
     r".*--peer-python": "needs an interpreter with Stable-Baselines3",
     r".*-m pytest": "runs other tests",
+    r"git worktree|.*benchmarks/before_after\.py": "needs another checkout beside this one",
     r".*benchmarks/cage_real\.py": "needs a checkout of CybORG, and an interpreter that can import it",
     r".*benchmarks/original_platform\.py": "needs the original game, which is no dependency of this project",
     r"python docs/images/": "draws the pictures that the repository keeps; a person looks at them",

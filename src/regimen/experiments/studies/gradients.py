@@ -101,7 +101,7 @@ def draw(
     return lax.map(one, keys)
 
 
-class Rollouts:
+class RolloutGradients:
     """Gradients of rollouts of one size, with advantages normalised over the batch and as they are.
 
     `engine` is that of the size; its learner's parameters give way to those of the policy asked about.

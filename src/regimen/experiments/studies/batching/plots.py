@@ -283,7 +283,7 @@ def outlier(axes: Sequence[Axes], rows: list[Row], study: BatchingStudy) -> None
         ax.axhline(0, color=GREY, linewidth=1, linestyle=":")
 
 
-class Picture(NamedTuple):
+class PartPicture(NamedTuple):
     """A picture of a part: what paints its axes side by side; without a height it grows with the regimens."""
 
     name: str
@@ -295,16 +295,16 @@ class Picture(NamedTuple):
 
 PICTURES = {
     "gradient": (
-        Picture("gradient_variance", variance, columns=len(POLICIES), sharey=True),
-        Picture("gradient_signal", signal),
+        PartPicture("gradient_variance", variance, columns=len(POLICIES), sharey=True),
+        PartPicture("gradient_signal", signal),
     ),
     "target": (
-        Picture("target", race, height=None, sharey=True),
-        Picture("curves", learning, columns=1),
-        Picture("stability", stability),
-        Picture("entropy", entropy, columns=1),
+        PartPicture("target", race, height=None, sharey=True),
+        PartPicture("curves", learning, columns=1),
+        PartPicture("stability", stability),
+        PartPicture("entropy", entropy, columns=1),
     ),
-    "epochs": (Picture("epochs", epochs, height=4.2),),
-    "rates": (Picture("rates", rates, columns=1),),
-    "outlier": (Picture("outlier", outlier),),
+    "epochs": (PartPicture("epochs", epochs, height=4.2),),
+    "rates": (PartPicture("rates", rates, columns=1),),
+    "outlier": (PartPicture("outlier", outlier),),
 }

@@ -9,11 +9,11 @@ import numpy as np
 from regimen.experiments.studies import curves
 from regimen.experiments.studies.bench import Recipe
 from regimen.experiments.studies.curves import Curve, Row, estimate, median, ratio, std
-from regimen.experiments.studies.gradients import GradientNoise, Rollouts
+from regimen.experiments.studies.gradients import GradientNoise, RolloutGradients
 from regimen.statistics import Estimate, iqm, wilson
 
 POLICIES = ("initial", "halfway", "late")  # early, in the middle and at the end of a training
-ORDER = (*POLICIES, "policy", "critic", "all", *Rollouts.KINDS)
+ORDER = (*POLICIES, "policy", "critic", "all", *RolloutGradients.KINDS)
 
 
 @dataclass

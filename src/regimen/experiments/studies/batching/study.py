@@ -25,7 +25,7 @@ from regimen.experiments.studies.batching.sentences import sentences
 from regimen.experiments.studies.bench import Bench, Recipe, copied, native_engine
 from regimen.experiments.studies.curves import Curve, Results, Row
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick
-from regimen.experiments.studies.gradients import GradientNoise, Rollouts, groups
+from regimen.experiments.studies.gradients import GradientNoise, RolloutGradients, groups
 from regimen.experiments.studies.host_bench import HostBench
 from regimen.experiments.studies.report import fill, numbers_of, read_texts
 from regimen.reports.table import Table
@@ -57,7 +57,7 @@ class BatchingStudy(Frame):
         self.benches: dict[tuple, Bench] = {}
         self.policies: dict[str, State] = {}
         self.references: dict[tuple[str, str, str], np.ndarray] = {}  # of a policy's gradients, by kind and group
-        self.programs: dict[int, Rollouts] = {}
+        self.programs: dict[int, RolloutGradients] = {}
         self.policy_notes: dict[str, dict[str, float]] = {}
         self.seeds = list(range(self.options.seed, self.options.seed + self.options.seeds))
 
@@ -177,7 +177,7 @@ class BatchingStudy(Frame):
 
     def measure_gradient(self, policy: str, n: int, tick: Tick) -> str:
         if n not in self.programs:
-            self.programs = {n: Rollouts(native_engine(self.size(n).apply(self.config), self.seeds[:1]))}
+            self.programs = {n: RolloutGradients(native_engine(self.size(n).apply(self.config), self.seeds[:1]))}
         o, state = self.options, self.policies[policy]
         largest = n == max(o.gradient_sizes)
         extra = max(4, o.repeats // 4) if largest else 0

@@ -24,7 +24,7 @@ from regimen.experiments.studies import curves
 from regimen.experiments.studies.bench import Bench, mean_return, native_engine
 from regimen.experiments.studies.curves import Curve, Results, Row, estimate, median
 from regimen.experiments.studies.frame import Frame, Job, Lines, Tick
-from regimen.experiments.studies.gradients import GradientNoise, Rollouts, adopt, groups
+from regimen.experiments.studies.gradients import GradientNoise, RolloutGradients, adopt, groups
 from regimen.experiments.studies.report import numbers_of, read_texts
 from regimen.experiments.studies.updates import plots
 from regimen.experiments.studies.updates.options import GAE, Arm, UpdatesOptions, base_config, resolve_options
@@ -116,7 +116,7 @@ class UpdatesStudy(Frame):
         def work(tick: Tick) -> str:
             state = self.policies_of(arm.form)[policy]
             key = jax.random.fold_in(jax.random.key(o.seed), len(self.noises))
-            vectors, _ = Rollouts(self.engine(arm)).gradients(state, key, o.repeats, tick)
+            vectors, _ = RolloutGradients(self.engine(arm)).gradients(state, key, o.repeats, tick)
             gradients = vectors["normalised" if arm.form == GAE else "raw"]  # as the form is documented
             gradients = gradients[:, groups(state, gradients.shape[1]).get("policy", slice(None))]
             noise = GradientNoise.of(gradients, gradients.mean(0))
