@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import harness
@@ -81,12 +82,14 @@ def serve(root: Path) -> None:
     assert Path(str(its_harness.__file__)).resolve().parent.parent == root.resolve()
     assert Path(str(device.__file__)).resolve().is_relative_to(root.resolve())
     device.configure("cpu", True)
+    by_processor = SimpleNamespace(perf_counter=time.process_time)
     engines = {}
     for line in sys.stdin:
         request = json.loads(line)
         name = request["case"]
         if name not in engines:
             engines[name] = its_harness.make_engine(*CASES[name])
+            its_harness.time = by_processor if request["processor"] else time
             for _ in range(2):  # compiles
                 its_harness.steps_per_second(engines[name], 0)
         print(json.dumps(its_harness.steps_per_second(engines[name], request["seconds"])), file=answers, flush=True)
@@ -102,6 +105,9 @@ def compare_starts(sides: dict[str, Path], rounds: int) -> None:
                     command = [sys.executable, "-c", REGIMEN, "train", "cartpole", "--seed", str(turn), "--out", cache]
                     env = environment(sides[label]) | {"XDG_CACHE_HOME": folder}
                     outcome = time_to_solve.watch([*command, "--no-track"], Path(folder), env)
+                    subprocess.run(
+                        [*command[:3], "report", cache], cwd=folder, env=env, stdout=subprocess.DEVNULL, check=True
+                    )
                     times[label, cache, "the solved line"].append(outcome.seconds or float("nan"))
                     times[label, cache, "the prompt"].append(outcome.whole)
                     print(f"{label}, {cache}, seed {turn}: {outcome}", flush=True)
@@ -119,6 +125,8 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="another checkout")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=2.0, help="per measurement")
+    parser.add_argument("--processor", action="store_true", help="per second of the processor: for a busy machine")
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--start", action="store_true", help="instead: from the shell to a solved CartPole")
     parser.add_argument("--out", type=Path, help="a JSON file with every measurement")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
@@ -129,17 +137,18 @@ def main() -> None:
         parser.error("--before PATH names another checkout")
     if args.start:
         return compare_starts({"before": args.before.resolve(), "now": HERE}, args.rounds)
+    cases = [name for name in CASES if args.only in name]
     sides = {"before": Checkout(args.before.resolve()), "now": Checkout(HERE)}
-    speeds: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in CASES}
+    speeds: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in cases}
     load, start = harness.OtherLoad(), time.perf_counter()
     for side in sides.values():
-        for name in CASES:
-            side.ask(case=name, seconds=0.0)
+        for name in cases:
+            side.ask(case=name, seconds=0.0, processor=args.processor)
     rows = []
-    for name in CASES:
+    for name in cases:
         for turn in range(args.rounds):
             for label in sorted(sides, reverse=turn % 2 == 1):
-                speeds[name][label].append(sides[label].ask(case=name, seconds=args.seconds))
+                speeds[name][label].append(sides[label].ask(case=name, seconds=args.seconds, processor=args.processor))
         ratios = [now / before for now, before in zip(speeds[name]["now"], speeds[name]["before"])]
         ratio = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
         verdict = "slower" if median(ratios) < NOISE else "faster" if median(ratios) > 1 / NOISE else "the same"

@@ -3,6 +3,7 @@ and without aversion to inequality, against one that acts at random: exact solut
 
     python benchmarks/empowerment_bystanders.py
     python benchmarks/empowerment_bystanders.py --worlds world/unequal --beta-r 50
+    python benchmarks/empowerment_bystanders.py --learned --seeds 5      # learned robots beside the exact ones
 
 Power is W_h = log2 X_h, each human's own under the robot in question, as a mean over the time and over what may happen.
 """
@@ -10,10 +11,17 @@ Power is W_h = log2 X_h, each human's own under the robot in question, as a mean
 from __future__ import annotations
 
 import argparse
+import json
+import os
+from pathlib import Path
 
 import numpy as np
+from power_training import trained
 
 import regimen
+from regimen.domains.empowerment import validate
+from regimen.domains.empowerment.solution import Solution
+from regimen.engines import device
 
 WORLDS = ("unequal", "asym1x7", "rock_between", "small_one_or_three_chambers")
 PLAIN, AVERSE = {"xi": 1.0, "eta": 1.0}, {"xi": 4.0, "eta": 1.1}
@@ -23,7 +31,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Power of each human, by kind of robot.")
     parser.add_argument("--worlds", nargs="+", default=[f"world/{name}" for name in WORLDS])
     parser.add_argument("--beta-r", type=float, default=100.0)
+    parser.add_argument("--learned", action="store_true", help="train both robots, too")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=131_072, help="env steps of a training")
+    parser.add_argument("--seconds", type=float, default=float(os.environ.get("JOB_SECONDS") or "inf"), help="in all")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.learned:
+        return learned_table(args)
     print("| world | human | at random | plain | averse | plain costs | averse costs |")
     print("|---|---|---|---|---|---|---|")
     for world in args.worlds:
@@ -45,9 +60,37 @@ def robots(beta_r: float) -> tuple[dict[str, float], dict[str, float]]:
     return PLAIN | {"beta_r": beta_r}, AVERSE | {"beta_r": beta_r}
 
 
+def learned_table(args: argparse.Namespace) -> None:
+    """What learned robots cost and give, seed by seed, beside the exact ones."""
+    device.configure("cpu", native=True)
+    figures, each = [], args.seconds * 0.95 / (len(args.worlds) * args.seeds * 2)
+    print("| world | robot | seed | power of each human | exact | cost of each against chance | TV by visits |")
+    print("|---|---|---|---|---|---|---|")
+    for world in args.worlds:
+        chance = power(world, beta_r=0.0)
+        for seed in range(args.seeds):
+            for name, theory in zip(("plain", "averse"), robots(args.beta_r)):
+                settings = {"total_steps": args.steps} | {f"algo.{k}": v for k, v in theory.items()}
+                run = trained(world, {}, settings, seed, each)
+                solution = regimen.empowerment.solve(world, **theory)
+                pairs = validate.compare(run.algo, run.params, solution)
+                own, right = power_of(validate.learned_solution(solution, pairs)), power_of(solution)
+                tv = validate.measure(pairs, args.beta_r)["tv_visits"]
+                cells = [" ".join(f"{v:.2f}" for v in x) for x in (own, right, np.maximum(0, chance - own))]
+                print(f"| `{world}` | {name} | {seed} | {' | '.join(cells)} | {tv:.4f} |", flush=True)
+                figures.append({"world": world, "robot": name, "seed": seed, "power": own.tolist(), "tv": tv}
+                               | {"exact": right.tolist(), "random": chance.tolist()} | run.words())  # fmt: skip
+                if args.out:
+                    args.out.write_text(json.dumps(figures, indent=1))
+
+
 def power(world: str, **theory: float) -> np.ndarray:
     """The mean power of each human over the time, in bits [H], when the robot and the humans act as solved."""
-    found = regimen.empowerment.solve(world, **theory)
+    return power_of(regimen.empowerment.solve(world, **theory))
+
+
+def power_of(found: Solution) -> np.ndarray:
+    """The same of a solution, or of what was learned in its place."""
     bits = [np.log2(x) for x in found.x_h]  # nan where the world has ended, which earns nothing
     sums = [found.evaluate(lambda t, h=h: bits[t][:, h])[0][0] for h in range(found.world.humans)]
     return np.array(sums) / found.world.max_episode_steps

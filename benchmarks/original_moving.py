@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 
 from regimen.envs.hybrid.moving import Moving
 
@@ -33,7 +34,7 @@ class OriginalMoving(gymnasium.Env):
         sys.path.insert(0, path)
         gym: Any = ModuleType("gym")
         gym.Env, gym.spaces, gym.logger = gymnasium.Env, gymnasium.spaces, SimpleNamespace(set_level=lambda _: None)
-        gym.utils = SimpleNamespace(seeding=gymnasium.utils.seeding)
+        gym.utils = SimpleNamespace(seeding=seeding)
         sys.modules |= {
             "gym": gym,
             "gym.utils": gym.utils,

@@ -19,7 +19,7 @@ from jax.stages import Lowered
 from regimen import trees
 from regimen.algorithms.base import Algorithm
 from regimen.axes import SEEDS, applied_state, device_count, sum_over_devices, sync, where
-from regimen.compiling import Compiling
+from regimen.compiling import Compiling, traced
 from regimen.engines.base import AGENT_STEPS, CHUNK, FOREVER, Engine, Limits, Progress
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, State, pytree_dataclass
 
@@ -94,7 +94,7 @@ class Stretch(Record):
 def chunk(turn: Callable[[State, PyTree], Turn], state: State, carry: PyTree, limits: Limits) -> Stretch:
     """Updates until a limit. `limits` differ between seeds; a seed that has reached its own waits, unchanged, for the
     others. `carry` is one device's."""
-    shapes = jax.eval_shape(lambda: turn(state, carry))
+    turn, shapes = traced(turn, state, carry)
     names = sorted(shapes.metrics)
     most = shapes.episodes.update.shape[0]  # episodes of one update
     capacity = max(EPISODE_ROWS // device_count(), 4 * most) if most else 0

@@ -269,8 +269,9 @@ def budget_spent(run: TrainedRun) -> Iterator[Finding]:
     """Ended below the environment's threshold because the budget was spent, and not on a plateau."""
     s = run.summary
     goal, reached, used = (s.get(name) for name in ("return_threshold", "eval_return_mean", "env_steps"))
-    known = isinstance(goal, (int, float)) and isinstance(reached, (int, float)) and isinstance(used, int)
-    if not known or s.get("stop_reason") not in BUDGETS or run.solved or any(plateau(run)):
+    if not (isinstance(goal, (int, float)) and isinstance(reached, (int, float)) and isinstance(used, int)):
+        return
+    if s.get("stop_reason") not in BUDGETS or run.solved or any(plateau(run)):
         return
     evidence = f"evaluation return {score(reached)} of {goal:g}, at which the task is solved, after {steps(used)}"
     yield finding("budget_spent", evidence, run=run.path, more=4 * used)

@@ -95,8 +95,7 @@ def train_steps(
 
 
 def steps_of_seeds(call: Call, config: TrainConfig) -> Steps[list[Result]]:
-    """Train seeds: of a native environment all in one program. Gymnasium, or workers: one after the other, until one is
-    interrupted."""
+    """Train seeds: of a native environment in one program, else one after the other until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
     paths = [call.path / f"seed-{seed}" for seed in seeds]
     offline = config.data is not None and not config.common.online_steps

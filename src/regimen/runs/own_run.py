@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -141,8 +142,8 @@ class OwnRun:
         rows = episode_rows(buffer, self.session.handle)
         now = time.monotonic()
         seconds, self.since = now - self.since, now
-        seen = [metrics[name] for name in names] + floats(self.engine.algo.actor_params(state))
-        if not all(np.isfinite(x).all() for x in seen):  # the state stays what it was: what is saved can be used
+        results = [metrics[name] for name in names] + floats(self.engine.algo.actor_params(state))
+        if not all(np.isfinite(x).all() for x in results):  # the state stays what it was: what is saved can be used
             none = jax.tree.map(lambda x: x[:0], rows.replace(count=rows.update))
             progress = Progress(np.zeros(0, np.int64), metrics, none, seconds, True)
         else:
@@ -158,7 +159,7 @@ def floats(tree: PyTree) -> list[np.ndarray]:
 
 def episode_rows(buffer: TrajectoryBuffer, handle: EnvHandle) -> EpisodeRows:
     """The finished episodes of a buffer as a source would report them."""
-    columns, names = buffer.episodes(), handle.reward_components
+    names, columns = handle.reward_components, cast("dict[str, Any]", buffer.episodes())
     if not len(columns["length"]):
         raise ConfigError("log: the buffer is empty; log an update before buffer.clear()")
     if len(names) > 1:
@@ -168,15 +169,17 @@ def episode_rows(buffer: TrajectoryBuffer, handle: EnvHandle) -> EpisodeRows:
                 f"log: {handle.id} has the reward components {', '.join(names)}, and the buffer's rewards have no "
                 f"'{missing}'; give add_step the reward as a dict by component"
             )
-        reward = np.stack([columns[f"reward/{name}"] for name in names], axis=-1)
+        reward: Any = np.stack([columns[f"reward/{name}"] for name in names], axis=-1)
     else:
         reward = columns["return"][:, None]
-    success = {"success": columns["success"].astype(np.float32)} if "success" in columns else {}
-    count = len(reward)
+    success: dict[str, Any] = {"success": columns["success"].astype(np.float32)} if "success" in columns else {}
+    number: Any = np.int32(len(reward))
+    of_one_update: Any = np.zeros(len(reward), np.int32)
+    ends: Any = np.cumsum(columns["length"])
     return EpisodeRows(
-        count=np.int32(count),
-        update=np.zeros(count, np.int32),
-        step=np.cumsum(columns["length"]),
+        count=number,
+        update=of_one_update,
+        step=ends,
         reward=reward,
         length=columns["length"],
         terminated=columns["terminated"],
@@ -217,9 +220,9 @@ def recording(
             taken(engine.state)
         turns = run(session, contextlib.ExitStack())
         next(turns)
-        own = OwnRun(session, engine)
+        run_of_its_own = OwnRun(session, engine)
         try:
-            yield own
+            yield run_of_its_own
         except BaseException as error:
             turns.throw(error)
             raise
@@ -227,4 +230,4 @@ def recording(
         try:
             next(turns)
         except StopIteration as end:
-            own.result = end.value[0]
+            run_of_its_own.result = end.value[0]

@@ -179,6 +179,8 @@ class Session:
         try:
             self.engine.prepare()  # first: its program is the larger one
             self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
+            import scipy.special  # noqa: F401 - intervals ask for it; while XLA compiles, its import takes no time
+
             for _ in self.loop.turns(self.limits, self.turn, self.signals.is_requested):
                 yield from self.looks
                 self.looks.clear()

@@ -287,7 +287,7 @@ class TrajectoryBuffer(Answering):
         }
         for name, path in reward.items() if isinstance(reward, dict) else ():
             out[f"reward/{name}"] = np.array([e.columns[path].sum() for e in self._episodes])
-        if all(e.success is not None for e in self._episodes):
+        if self._episodes and all(e.success is not None for e in self._episodes):
             out["success"] = np.array([e.success for e in self._episodes], bool)
         return out
 

@@ -259,9 +259,11 @@ def test_attainment_on_arrival_at_the_end_counts_and_nothing_after_it_does():
     assert float(found.v_h_e.max()) == pytest.approx(1.0)
 
 
-def test_sampled_human_actions_are_right_on_average():
-    """Other humans' actions drawn, own ones enumerated: the expectation is that of all."""
-    whole, some = (Imagined(bound().bound.spec.env, EmpowermentConfig(exact_limit=n)) for n in (4096, 1))
+@pytest.mark.parametrize("draws", ["actions", "transitions"])
+def test_sampled_human_actions_are_right_on_average(draws):
+    """Other humans' actions drawn, own ones enumerated, or whole transitions drawn: the expectation is that of all."""
+    whole = Imagined(bound().bound.spec.env, EmpowermentConfig())
+    some = Imagined(whole.world, EmpowermentConfig(exact_limit=1, draws=draws))
     assert whole.exact and not some.exact
     obs = {"state": whole.world.initial()[None], "time": jnp.zeros(1, jnp.int32)}
     row = whole.rows(obs)
@@ -272,11 +274,17 @@ def test_sampled_human_actions_are_right_on_average():
         return (moves.p_q * worth).sum(2), (moves.p_v * moves.attained).sum(2), moves.p_q.sum(2), moves.p_v.sum(2)
 
     exactly = expectation(whole, jax.random.key(0))
-    drawn = jax.vmap(lambda key: expectation(some, key))(jax.random.split(jax.random.key(1), 400))
+    drawn = jax.vmap(lambda key: expectation(some, key))(
+        jax.random.split(jax.random.key(1), 400 if draws == "actions" else 8000)
+    )
     for right, mine in zip(exactly, drawn):
         np.testing.assert_allclose(mine.mean(0), right, atol=0.06)
     np.testing.assert_allclose(exactly[2], 1.0, rtol=1e-5)
-    np.testing.assert_allclose(drawn[3], 1.0, rtol=1e-5)
+    if draws == "actions":
+        np.testing.assert_allclose(drawn[3], 1.0, rtol=1e-5)
+    else:
+        np.testing.assert_allclose(drawn[3].mean(0), 1.0, atol=0.1)
+        assert some.branches == 5 * 4 and jax.eval_shape(some.moves, row, jax.random.key(0)).p_q.shape == (1, 5, 4)
 
 
 # --- learning --------------------------------------------------------------------------------------------------------

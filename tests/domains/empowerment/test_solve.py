@@ -114,4 +114,5 @@ def test_the_page_names_every_parameter():
     for field in dataclasses.fields(Theory):
         row = next(line for line in text.splitlines() if f"`--{field.name.replace('_', '-')}`" in line)
         default = row.split("|")[3].strip()
-        assert default == (f"{field.default:g}" if isinstance(field.default, float) else field.default)
+        right = "none" if field.default is None else field.default
+        assert default == (f"{right:g}" if isinstance(right, float) else right)

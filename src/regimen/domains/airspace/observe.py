@@ -129,7 +129,7 @@ def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Arra
     threat = threat + ABOVE * (1 - all_pairs.close) if env.vertical else threat
     choice = pairs.order(threat, all_pairs.valid, env.neighbors)
     present = jnp.any(choice, axis=-1)  # [N, K]
-    picks = Motion(*(pairs.pick(choice, x) for x in frame))
+    picks = Movement(*(pairs.pick(choice, x) for x in frame))
     columns = [ego, *(jnp.where(present, x, 0.0) for x in others(frame, picks, turned, feet))]
     return jnp.where(view.present[:, None], jnp.concatenate(columns, axis=1), 0.0)
 
@@ -137,7 +137,7 @@ def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Arra
 Turn = tuple[Array, Array]  # cosine and sine of each heading in the map
 
 
-class Motion(NamedTuple):
+class Movement(NamedTuple):
     """What each aircraft, or each that it sees, is doing: [N], or [N, K]."""
 
     north: Array
@@ -152,12 +152,12 @@ class Motion(NamedTuple):
     altitude: Array
     rate: Array
 
-    def rows(self) -> Motion:
+    def rows(self) -> Movement:
         """All aircraft as those that each one sees: [1, N]."""
-        return Motion(*(x[None, :] for x in self))
+        return Movement(*(x[None, :] for x in self))
 
 
-def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Array, Motion, Turn]:
+def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Array, Movement, Turn]:
     """OWN [N, 12], in the frame of the own heading, and what others see. `rank` (by index) lets a shared deterministic
     policy tell twins apart."""
     finished = view.finished.astype(jnp.float32)
@@ -188,10 +188,10 @@ def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Arra
     ]
     ego = jnp.clip(jnp.stack(features, axis=1), -BOUND, BOUND)
     doing = (vn, ve, distance, ahead, right, finished, index, view.altitude, view.rate)
-    return ego, Motion(view.north, view.east, *doing), (c, s)
+    return ego, Movement(view.north, view.east, *doing), (c, s)
 
 
-def others(ego: Motion, intruder: Motion, turned: Turn, feet: Scalar | None = None) -> list[Array]:
+def others(ego: Movement, intruder: Movement, turned: Turn, feet: Scalar | None = None) -> list[Array]:
     """NEIGHBOUR of those seen [N, K], in the frame of the own heading. `miss` has the sign of the side on which the
     other will pass; `priority` is by index, like `rank`. LEVEL_NEIGHBOUR, too, where `feet` apart is enough."""
     c, s = turned[0][:, None], turned[1][:, None]

@@ -27,6 +27,9 @@ WORLDS = {  # every command imports this; their maps are in worlds/library.yaml,
     "small_one_or_three_chambers": "two humans shut in by rocks: one could get to one chamber, the other to three",
     "risky_crossing": "a rock shuts a human off from a way over unsteady ground between lava",
     "between_blocks": "two robots at the ends of a corridor, a human between them behind blocks that anyone can push",
+    "hall": "a human in a niche behind a rock, two who walk freely, and two blocks: too many states to list",
+    "niches": "many maps, each with a human at a dead end behind a rock, which the robot can push on",
+    "locked": "many maps, each with a human behind a locked door, whose key the robot can fetch",
 }
 
 DOMAIN = Domain(
@@ -70,6 +73,13 @@ DOMAIN = Domain(
             group="Look at runs",
             words="envs",
         ),
+        "rollouts": Verb(
+            "RUN",
+            "compare a robot that learned empowerment with others by episodes",
+            "regimen.domains.empowerment.verbs:RolloutsArgs",
+            group="Look at runs",
+            words="envs",
+        ),
     },
     studies={
         "empowerment": Study(
@@ -82,5 +92,6 @@ DOMAIN = Domain(
     functions={
         "solve": "regimen.domains.empowerment.api:solve",
         "validate": "regimen.domains.empowerment.validate:validate",
+        "rollouts": "regimen.domains.empowerment.beside:beside",
     },
 )

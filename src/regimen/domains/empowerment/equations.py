@@ -119,15 +119,17 @@ def x_h(v_h_e: Array, weights: np.ndarray | Array, zeta: Number, form: str = "me
     return (weights * v_h_e**zeta).sum(-1)
 
 
-def log_neg_u_r(log_x: Array, xi: Number, eta: Number, form: str = "mean") -> Array:
-    """(8) log(-U_r) [...] from log X_h [..., H]; a human without any power makes it infinite."""
+def log_neg_u_r(log_x: Array, xi: Number, eta: Number, form: str = "mean", serves: int | None = None) -> Array:
+    """(8) log(-U_r) [...] from log X_h [..., H], or from that of the one human it `serves`; a human without any power
+    makes it infinite."""
+    log_x = log_x if serves is None else log_x[..., serves : serves + 1]
     y = jax.nn.logsumexp(-xi * log_x, -1)
     return eta * (y - math.log(log_x.shape[-1]) if form == "mean" else y)
 
 
-def u_r(x: Array, xi: Number, eta: Number, form: str = "mean") -> Array:
+def u_r(x: Array, xi: Number, eta: Number, form: str = "mean", serves: int | None = None) -> Array:
     """(8) U_r [...] from X_h [..., H]."""
-    return -jnp.exp(log_neg_u_r(jnp.log(x), xi, eta, form))
+    return -jnp.exp(log_neg_u_r(jnp.log(x), xi, eta, form, serves))
 
 
 def v_r(u: Array, log_policy: Array, q: Array) -> Array:

@@ -92,7 +92,9 @@ class Backward:
             *(world.num_actions, world.robots, world.humans, int(world.still)),
             *(theory.prior, theory.form, theory.robot_policy),
             *(math.isinf(float(theory.beta_h)), math.isinf(float(theory.beta_r))),
+            serves=theory.serves,
         )
+        theory.check_humans(world.humans)
         self.weights = np.asarray(world.goal_weights, float)
         check_weights(self.weights)
         self.prior = None
@@ -198,6 +200,7 @@ class Forms(NamedTuple):
     robot_policy: str = "power"
     certain: bool = False  # beta_h is infinite
     strict: bool = False  # beta_r is infinite
+    serves: int | None = None
 
 
 @jax.jit
@@ -247,7 +250,7 @@ def step(
     v_h_e = jnp.stack([expected(h, goals[:, :, h], pi_h, marginal) for h in range(forms.humans)], 1)  # (6)
 
     x_h = equations.x_h(v_h_e, weights, numbers["zeta"], forms.form)  # (7)
-    u_r = numbers["weight"] * equations.u_r(x_h, numbers["xi"], numbers["eta"], forms.form)  # (8)
+    u_r = numbers["weight"] * equations.u_r(x_h, numbers["xi"], numbers["eta"], forms.form, forms.serves)  # (8)
     v_r = equations.v_r(u_r, log_pi, q_r)  # (9)
     return SolvedChunk(pi_h, v_h_m, q_r, pi_r, v_h_e, x_h, u_r, v_r)
 

@@ -117,7 +117,10 @@ class EmpowermentConfig(Equations):
     exact_limit: Natural = 4096
     """Joint human actions times outcomes up to which expectations are exact; beyond, others' actions are drawn."""
     human_samples: Natural = 4
-    """How often the other humans' actions are drawn if they are not enumerated (`exact_limit`)."""
+    """How often the other humans' actions, or whole transitions, are drawn where not all are enumerated."""
+    draws: Literal["actions", "transitions"] = "actions"
+    """What is drawn beyond `exact_limit`: the other humans' actions, beside all of one's own and all outcomes; or whole
+    transitions after each robot action, which need far fewer successors and are noisier."""
     table_limit: Natural = 20_000
     """Reachable states up to which a world is enumerated before training: targets are then looked up. Fewer where
     there are more than 200 joint actions."""

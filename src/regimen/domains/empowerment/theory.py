@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from regimen.config.fields import AtLeastOne, Discount, Fraction, Negative, NotNegative
+from regimen.config.fields import AtLeastOne, Discount, Fraction, Negative, NotNegative, Whole
 from regimen.config.validation import read_field
 from regimen.errors import ConfigError
 
@@ -34,6 +34,13 @@ class Equations:
     """power is (-Q_r)^-beta_r; boltzmann is exp(beta_r Q_r / range of Q_r), the paper's alternative."""
     nu_h: Fraction = 0.0
     """Share of human actions that are habit: drawn at random instead of from the prior."""
+    serves: Whole | None = None
+    """The one human whose power counts in (8), by number: a robot that serves this person alone, to compare with."""
+
+    def check_humans(self, humans: int) -> None:
+        """Refuse a robot that serves a human who is not there."""
+        if self.serves is not None and self.serves >= humans:
+            raise ConfigError(f"serves: there is no human {self.serves}; the world has {humans}, counted from 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,18 +86,22 @@ class Validation:
         return [head, *(f"  {a:<32}{b:>12}  {c}" for a, b, c in rows)]
 
 
-def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAndExact:
-    """What networks with these parameters (by network) say where the solution has values."""
+@jax.jit
+def look(algo: Empowerment, params: PyTree, states: Array, times: Array) -> NetValues:
+    """What networks say of states at times."""
+    rows = algo.bound.model.rows({"state": states, "time": times})
+    return algo.values(params, rows, algo.config.beta_r)
+
+
+def compare(algo: Empowerment, params: PyTree, solution: Solution, number: int | None = None) -> LearnedAndExact:
+    """What networks with these parameters (by network) say where the solution has values. `number`: which map of a
+    family the solution is of."""
     state, time = solution.moments()
+    states = solution.table.states
+    if number is not None:
+        states = np.concatenate([states, np.full((len(states), 1), number, states.dtype)], 1)
 
-    @jax.jit
-    def look(algo: Empowerment, params: PyTree, states: Array, times: Array) -> NetValues:
-        rows = algo.bound.model.rows({"state": states, "time": times})
-        return algo.values(params, rows, algo.config.beta_r)
-
-    values = in_pieces(
-        lambda at: look(algo, params, solution.table.states[state[at]], time[at].astype(np.int32)), len(state)
-    )
+    values = in_pieces(lambda at: look(algo, params, states[state[at]], time[at].astype(np.int32)), len(state))
     learned = {
         "v_h_e": values.v_h_e,
         "x_h": np.exp(values.log_x),
@@ -114,7 +118,7 @@ def compare(algo: Empowerment, params: PyTree, solution: Solution) -> LearnedAnd
 
 def in_pieces(look: Callable[[np.ndarray], NetValues], count: int, size: int = 4096) -> NetValues:
     """Look at many rows, a piece of one shape at a time, in float64 on the host."""
-    size = min(size, count)
+    size = min(size, 1 << (count - 1).bit_length())
     parts = []
     for start in range(0, count, size):
         at = np.minimum(np.arange(start, start + size), count - 1)

@@ -118,6 +118,46 @@ class ValidateArgs:
 
 
 @dataclass(frozen=True)
+class RolloutsArgs:
+    """Compare a robot that learned empowerment with others in worlds that are too large to solve: how many of their
+    goals people attain beside it, beside one that does nothing, one that acts at random and those of other runs, in
+    episodes with the same starts, goals and chances; and how far its values are from the equations where it comes to.
+    Writes rollouts.json.
+
+      regimen rollouts RUN
+      regimen rollouts RUN --against PPO_RUN,ONE_HUMAN_RUN --episodes 5000
+    """
+
+    run: str = positional("RUN")
+    """Run directory."""
+    against: str = ""
+    """Other runs on the same world, separated by commas: of empowerment, or of an algorithm that maximises reward
+    (trained with --env.observation features)."""
+    episodes: Natural = 1000
+    """Episodes beside each robot."""
+    seed: Whole = 0
+    """Which episodes."""
+    checkpoint: str = "final"
+    """Which state of the run: `final`, `best` or a step."""
+    exact: bool = False
+    """Solve the world, and let the exact robot play, too."""
+    limit: Natural = 50_000_000
+    """exact: the largest world to solve, in states times joint actions."""
+    out: str | None = None
+    """File to write; by default `rollouts.json` in the run's directory."""
+    json: bool = False
+    """Print the numbers as JSON, and nothing else, on standard output."""
+
+    def __call__(self) -> int:
+        from regimen.domains.empowerment.beside import beside
+
+        others = [text.strip() for text in self.against.split(",") if text.strip()]
+        found = beside(self.run, others, self.episodes, self.seed, self.checkpoint, self.exact, self.limit, self.out)
+        print(json_lib.dumps(found.to_dict(), indent=2) if self.json else "\n".join(found.lines()))
+        return 0
+
+
+@dataclass(frozen=True)
 class EmpowermentArgs(StudyArgs):
     """Score each documented choice of learning human power against the exact values of a world.
 

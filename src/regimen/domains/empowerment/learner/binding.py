@@ -43,9 +43,11 @@ def refuse_limits(model: WorldModel, observes: bool, c: EmpowermentConfig) -> No
     made = "targets are observed" if observes else "targets are looked up" if model.places else ""
     drawn = made or ("the humans' joint actions are enumerated (algo.exact_limit)" if model.exact else "")
     listed = "" if model.world.enumerable else f"the world cannot be enumerated: {model.why}"
-    for name, why in (("exact_limit", made), ("human_samples", drawn), ("table_limit", listed)):
+    limits = (("exact_limit", made), ("human_samples", drawn), ("draws", drawn), ("table_limit", listed))
+    for name, why in limits:
         if why and c.changed(name):
-            raise ConfigError(f"algo.{name}: no effect, {why}; leave it at {getattr(EmpowermentConfig, name):,}")
+            default = getattr(EmpowermentConfig, name)
+            raise ConfigError(f"algo.{name}: no effect, {why}; leave it at {format(default, ',' * (name != 'draws'))}")
 
 
 class EmpowermentBinding(Binding):
@@ -56,7 +58,12 @@ class EmpowermentBinding(Binding):
         if not isinstance(world, World):
             what = "an environment outside the program" if world is None else type(world).__name__
             raise ConfigError(f"algorithm: empowerment needs a world of humans and robots (`World`), not {what}")
+        if world.observation != "state":
+            raise ConfigError(
+                f"env.observation: '{world.observation}' is for learners that maximise reward; leave it at state"
+            )
         check(world, spec)
+        c.check_humans(world.humans)
         refuse_idle(network)
         super().__init__(spec)
         self.plan = Plan.of(c)

@@ -12,6 +12,7 @@ from functools import reduce
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import X, module_of
@@ -58,7 +59,12 @@ class WorldModel:
         self.one_hot = c.time_features == "one_hot"
         self.weights = np.asarray(world.goal_weights, np.float32)  # [H, G]
         probe = jax.eval_shape(world.features, jax.eval_shape(world.initial))
-        self.inputs = probe.shape[-1] + (0 if not self.timed else self.horizon if self.one_hot else 1)
+        times = 0 if not self.timed else self.horizon if self.one_hot else 1
+        self.inputs = probe.shape[-1] + times
+        self.space = spaces.Box(-np.inf, np.inf, (self.inputs,), np.float32)
+        if world.feature_space is not None:
+            time = {"time": spaces.Box(0, 1, (times,), np.float32)} if times else {}
+            self.space = spaces.Dict({**world.feature_space.spaces, **time})  # the time is last, also in the alphabet
 
     def rows(self, obs: Mapping[str, Array]) -> Moments:
         """Moments of observations [...]."""
@@ -134,10 +140,11 @@ class Imagined(WorldModel):
         self.robot = world.joint_actions(world.robots)
         outcomes = jax.eval_shape(world.outcomes, jax.eval_shape(world.initial), jnp.zeros(world.num_agents, jnp.int32))
         self.exact = world.num_actions**world.humans * outcomes[0].shape[0] <= c.exact_limit
-        self.samples = c.human_samples
+        self.samples, self.whole = c.human_samples, not self.exact and c.draws == "transitions"
         drawn = self.samples * (1 + world.humans * world.num_actions)
         humans = world.num_actions**world.humans if self.exact else drawn
-        self.branches = len(self.robot) * humans * outcomes[0].shape[0]  # successors of one row
+        each = self.samples if self.whole else humans * outcomes[0].shape[0]
+        self.branches = len(self.robot) * each  # successors of one row
         self.humans = world.joint_actions(world.humans) if self.exact else None
 
     def moves(self, rows: Moments, key: Array) -> Moves:
@@ -147,6 +154,8 @@ class Imagined(WorldModel):
 
     def moves_of(self, row: Moments, prior: Array, marginals: Array, key: Array) -> Moves:
         """The moves of one row, with successors of all human actions side by side [AR, M * K]."""
+        if self.whole:
+            return self.drawn(row, prior, marginals, key)
         if self.humans is not None:
             actions, (p_q, p_v) = jnp.asarray(self.humans), joint_weights(prior, marginals, self.humans)
         else:
@@ -157,16 +166,37 @@ class Imagined(WorldModel):
             return self.world.outcomes(row.state, jnp.concatenate([a_r, a_h]))
 
         p, states = jax.vmap(jax.vmap(lead, (None, 0)), (0, None))(robot, actions)  # [AR, M, K], [AR, M, K, n]
-        flat = states.reshape(len(self.robot), -1, *row.state.shape)
-
-        def each(f: Callable[[Array], Array]) -> Array:
-            return jax.vmap(jax.vmap(f))(flat)
-
         p_q = (p * p_q[:, None]).reshape(len(self.robot), -1)
         p_v = (p[..., None, None] * p_v[:, None]).reshape(*p_q.shape, *p_v.shape[1:])
+        return self.after(row, states.reshape(len(self.robot), -1, *row.state.shape), p_q, p_v)
+
+    def after(self, row: Moments, states: Array, p_q: Array, p_v: Array) -> Moves:
+        """The moves to these states [AR, J, n] with their probabilities."""
+
+        def each(f: Callable[[Array], Array]) -> Array:
+            return jax.vmap(jax.vmap(f))(states)
+
         time = jnp.broadcast_to(row.time + 1, p_q.shape)
         over = each(self.world.ended) | self.last(row)
-        return Moves(Moments(flat, time, jnp.zeros_like(time)), over, each(self.world.attained), p_q, p_v)
+        return Moves(Moments(states, time, jnp.zeros_like(time)), over, each(self.world.attained), p_q, p_v)
+
+    def drawn(self, row: Moments, prior: Array, marginals: Array, key: Array) -> Moves:
+        """Whole transitions [AR, D] drawn after each robot action, humans by their marginals: what they are worth for a
+        goal counts by how much likelier that goal made the human's own action."""
+        keys = jax.random.split(key)
+        shape = (len(self.robot), self.samples, self.world.humans)
+        human = jax.random.categorical(keys[0], jnp.log(marginals), shape=shape)
+        robot = jnp.broadcast_to(jnp.asarray(self.robot)[:, None], (*shape[:2], self.world.robots))
+        actions = jnp.concatenate([robot, human], -1).reshape(-1, self.world.num_agents)
+
+        def successor(key: Array, actions: Array) -> Array:
+            return self.world.sample(key, row.state, actions)
+
+        states = jax.vmap(successor)(jax.random.split(keys[1], len(actions)), actions)
+        who = jnp.arange(self.world.humans)
+        likelier = prior[who, :, human] / marginals[who, human][..., None]  # [AR, D, H, G]
+        share = 1 / self.samples
+        return self.after(row, states.reshape(*shape[:2], -1), jnp.full(shape[:2], share), share * likelier)
 
     def sampled(self, prior: Array, marginals: Array, key: Array) -> tuple[Array, Array, Array]:
         """Joint human actions [M, H] and their weights, whose expectation is right: some drawn from the marginals, and

@@ -18,6 +18,7 @@ from regimen.config.schema import NetworkConfig
 from regimen.domains.empowerment import equations
 from regimen.domains.empowerment.equations import Number
 from regimen.domains.empowerment.hyperparameters import NETS, EmpowermentConfig
+from regimen.domains.empowerment.learner import picture_net as picture_net  # registers its networks
 from regimen.domains.empowerment.learner.model import Moments, WorldModel
 from regimen.envs import registry
 from regimen.errors import ConfigError, EnvError
@@ -69,7 +70,7 @@ class Nets:
             network = dataclasses.replace(network, hidden=(c.hidden_dim, c.hidden_dim))
         if network.memory != "none":
             raise ConfigError("network.memory: empowerment's networks see whole states and remember nothing")
-        others, reads = c.named_networks(), self.model.inputs
+        others, reads, space = c.named_networks(), self.model.inputs, self.model.space
         width = network.hidden[0] if network.hidden else reads
         if self.shared:
             front = dataclasses.replace(network, hidden=network.hidden[:1])
@@ -78,7 +79,10 @@ class Nets:
         for name in self.names:
             size = reads if not self.shared else width if name == "v_h_e" else reads + width
             config = dataclasses.replace(network, name=network_name(others[name])) if name in others else network
-            self.nets[name] = make_net(config, Shape(box(size), ((1, self.sizes[name]),)), 0.01)
+            heads = ((self.humans, self.goals) if name == "v_h_e" else (1, self.sizes[name]),)
+            if name == "v_h_e" and config.name == "picture" and self.model.world.goals_are_places:
+                config = dataclasses.replace(config, name="places")
+            self.nets[name] = make_net(config, Shape(box(size) if self.shared else space, heads), 0.01)
             if self.drops[name] and config.name not in ("mlp", "mlp_norm"):
                 raise ConfigError(f"algo.{name}_dropout: only the networks mlp and mlp_norm can drop units")
 

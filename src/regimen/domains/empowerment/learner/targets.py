@@ -81,7 +81,7 @@ def human_power(model: WorldModel, c: EmpowermentConfig, values: Callable[[Momen
 
 def log_y_of(log_x: Array, c: EmpowermentConfig) -> Array:
     """log of the mean (or sum) over humans of X_h^-xi: (8) without its outer power."""
-    return equations.log_neg_u_r(log_x, c.xi, 1.0, c.form)
+    return equations.log_neg_u_r(log_x, c.xi, 1.0, c.form, c.serves)
 
 
 def modelled(

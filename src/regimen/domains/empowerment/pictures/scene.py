@@ -14,8 +14,8 @@ from regimen.domains.empowerment.worlds.world import World
 from regimen.files import views
 
 MOST_FRAMES = 200  # of the live page
-WORDS = {"Ro": "rock", "Bl": "block", "La": "lava", "Un": "unsteady"}
-WORDS |= BUTTONS | {"dK": "kill off", "dP": "pause off"}
+WORDS = {"Ro": "rock", "Rk": "deadly rock", "Bl": "block", "La": "lava", "Un": "unsteady"}
+WORDS |= BUTTONS | {"dK": "kill off", "dP": "pause off", "dC": "control off"}
 KINDS = {"K": "key", "L": "locked", "C": "door", "O": "open door"}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +42,9 @@ class BushWorld(World):
     """Steps after which the world ends."""
     possible_goals: Any = ""
     """Goals of every human: `x,y; x1,y1,x2,y2 = weight`; every cell where nothing is said."""
+    observation: Literal["state", "features"] = "state"
+    """What an environment shows: its state with everybody's goals, as empowerment needs it, or features without goals,
+    for a learner that maximises the reward."""
     beta_h: Any = math.inf
     """How strictly the heuristic prior takes shortest paths; inf means always."""
 

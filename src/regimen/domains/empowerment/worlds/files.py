@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 KINDS = {
     "bush": "regimen.domains.empowerment.worlds.bush:BushWorld",
     "grid": "regimen.domains.empowerment.worlds.grid:GridWorld",
+    "family": "regimen.domains.empowerment.worlds.family:GridFamily",
 }
+DRAWN = ("niches", "locked", "blocks")  # kinds of maps that are drawn at random: entries without a map
 ALIASES = {"max_steps": "max_episode_steps", "actions": "action_set"}
 
 
@@ -69,9 +71,10 @@ def build(data: Mapping[str, object], where: str) -> World:
     text = data.get("map")
     if isinstance(text, list):
         text = data["map"] = "\n".join(" ".join(map(str, row)) if isinstance(row, list) else str(row) for row in text)
-    if not isinstance(text, str) or not text.strip():
+    family = text is None and data.get("kind") in DRAWN
+    if not family and (not isinstance(text, str) or not text.strip()):
         raise ConfigError(f"{where}: 'map' must be rows of tokens, as text")
-    kind = str(data.pop("kind", None) or kind_of(text))
+    kind = "family" if family else str(data.pop("kind", None) or kind_of(str(text)))
     if kind not in KINDS:
         raise ConfigError(f"{where}: kind '{kind}' is unknown{nearest(kind, KINDS)}")
     cls = domains.load(KINDS[kind])

@@ -7,6 +7,7 @@ As text: `x,y` or `x1,y1,x2,y2` (corners included), a weight after `=`, several 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -115,9 +116,11 @@ def inverse_temperature(value: str | float) -> float:
     return number
 
 
-def shortest_way(distance: np.ndarray, beta_h: float) -> np.ndarray:
-    """Probabilities of actions, by the `distance` [..., A] to the goal after each; negative: it leads nowhere."""
+def shortest_way(distance: Any, beta_h: float) -> Any:
+    """Probabilities of actions, by the `distance` [..., A] to the goal after each; negative: it leads nowhere. Of numpy
+    or of jax."""
+    xp = distance.__array_namespace__()
     leads = distance >= 0
-    detour = np.where(leads, distance - np.where(leads, distance, distance.max()).min(-1, keepdims=True), 0)
-    weight = leads * ((detour == 0).astype(float) if math.isinf(beta_h) else np.exp(-beta_h * detour))
+    detour = xp.where(leads, distance - xp.where(leads, distance, distance.max()).min(-1, keepdims=True), 0)
+    weight = leads * ((detour == 0).astype(float) if math.isinf(beta_h) else xp.exp(-beta_h * detour))
     return weight / weight.sum(-1, keepdims=True)

@@ -1,51 +1,19 @@
-"""A grid of walls, things to push, doors, lava and switches, in which robots and humans turn and walk.
+"""A grid world from a map that is drawn: a `GridLaws` whose tables are those of one map."""
 
-A step is simultaneous: what each agent can do is decided by the state at its start, and what they did takes effect at
-its end. So nobody follows into a cell that is left in the same step, and nobody swaps. Chance comes in twice only:
-
-- Agents that need a common cell (to enter it, to push something over it, to take from it, to put on it, or to toggle
-  what is in it) form a conflict block, also through others that need cells of both. One of a block, each equally
-  likely, does what it wanted; the others stand still. Blocks are independent.
-- Who walks forward from unsteady ground goes straight with probability 1 - `unsteady` and turns left or right and walks
-  with half of `unsteady` each. That comes after all others, onto cells that are then free; nobody pushes there, and of
-  several with one target none moves.
-
-Blocks are pushed by anyone and rocks by robots, whole chains of them, onto floor or unsteady ground with nothing on it.
-Keys lie in the way until they are picked up; an agent carries one, and it opens every door of its colour. A door that
-stands open with something in it does not close. A human who enters lava, and a robot that does or whose kill button is
-toggled by a human, does nothing any more, and stays in the way. The pause switch stops all robots until it is toggled
-again; a robot's disabling switch puts the kill buttons, or the pause switches, out of use and back.
-"""
-
-import itertools
 import math
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
-from regimen.domains.empowerment.worlds import goals
-from regimen.domains.empowerment.worlds.grid_map import (
-    ACTIONS,
-    CLOSED,
-    DROP,
-    FORWARD,
-    LAVA,
-    LEFT,
-    LOCKED,
-    OPEN,
-    PICKUP,
-    RIGHT,
-    TOGGLE,
-    UNSTEADY,
-    GridMap,
-    read_map,
-    read_rows,
-)
-from regimen.domains.empowerment.worlds.grid_state import GridState, StateLayout, layout_of
-from regimen.domains.empowerment.worlds.world import World, WorldState
+from regimen.domains.empowerment.worlds import goals, picture
+from regimen.domains.empowerment.worlds.grid_laws import GridLaws
+from regimen.domains.empowerment.worlds.grid_map import GridMap, read_map, read_rows
+from regimen.domains.empowerment.worlds.grid_tables import GridTables, tables_of
+from regimen.domains.empowerment.worlds.world import WorldState
 from regimen.envs.protocol import native_env
 from regimen.errors import ConfigError
 from regimen.types import Array
@@ -53,21 +21,8 @@ from regimen.types import Array
 TRIVIAL = "We We We We We We / We Ae Ro .. .. We / We We Ay We We We / We We We We We We"
 
 
-class Reach(NamedTuple):
-    """What each agent could do in a state, whatever the others do."""
-
-    ahead: Array  # [N] what it faces: a place, P for a wall, beyond that a button
-    way: Array  # [N, L] cells it needs to walk forward, -1 where it needs fewer
-    pushes: Array  # [N, M] what it would push
-    takes: Array  # [N, Q]
-    drops: Array  # [N, Q]
-    turns: Array  # [N, D] doors it would open or close
-    presses: Array  # [N, 4] buttons of each kind
-    able: Array  # [N, 7] actions that would do something
-
-
 @native_env
-class GridWorld(World):
+class GridWorld(GridLaws):
     """A grid world from the rows of a map, two characters a cell; see `docs/worlds.md` for its codes and rules."""
 
     map: str = TRIVIAL
@@ -81,12 +36,19 @@ class GridWorld(World):
     """Who picks up keys and opens doors."""
     unsteady: float = 0.5
     """Probability of going astray on unsteady ground."""
+    joins: str = ""
+    """Steps after which each agent joins, robots first, such as `0, 0, 5`; all are there at once by default."""
     max_episode_steps: int = 10
     """Steps after which the world ends."""
     possible_goals: Any = ""
     """Goals of every human: `x,y; x1,y1,x2,y2 = weight`; every cell that is neither wall nor button by default."""
     beta_h: Any = math.inf
     """How strictly the heuristic prior takes shortest ways; inf means always."""
+    observation: Literal["state", "features"] = "state"
+    """What an environment shows: its state with everybody's goals, as empowerment needs it, or features without goals,
+    for a learner that maximises the reward."""
+    view: Literal["entries", "picture"] = "entries"
+    """What networks read of a state: its entries, each one-hot, or the map as a picture (`--network.name grid`)."""
 
     def __post_init__(self):
         set_field = object.__setattr__
@@ -97,57 +59,24 @@ class GridWorld(World):
             raise ConfigError(f"env.max_episode_steps: {self.max_episode_steps} is out of range; it must be at least 1")
         if self.handlers not in ("everyone", "robots"):
             raise ConfigError(f"env.handlers: '{self.handlers}' is neither everyone nor robots")
+        if self.view not in ("entries", "picture"):
+            raise ConfigError(f"env.view: '{self.view}' is neither entries nor picture")
         if isinstance(self.unsteady, (int, float)) and not 0 <= self.unsteady <= 1:
             raise ConfigError(f"env.unsteady: {self.unsteady} is out of range; it must be between 0 and 1")
-        for off, kind in (("disable_kill", "kill"), ("disable_pause", "pause")):
+        for kind in ("kill", "pause", "control"):
+            off = f"disable_{kind}"
             if self.layout.has(off) and not self.layout.has(kind):
                 raise ConfigError(f"env.map: a switch disables {kind} buttons, but there is none; add one or remove it")
 
     @property
     def grid(self) -> GridMap:
-        return read_map(self.map, self.action_set, self.directions, self.possible_goals)
+        return read_map(self.map, self.action_set, self.directions, self.possible_goals, self.joins)
 
-    @property
-    def layout(self) -> StateLayout:
-        return layout_of(self.grid)
-
-    @property
-    def robots(self) -> int:
-        return len(self.grid.robots)
-
-    @property
-    def humans(self) -> int:
-        return len(self.grid.humans)
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        return self.grid.names
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.layout.sizes
-
-    @property
-    def goal_weights(self) -> np.ndarray:
-        return np.tile(self.grid.weights, (self.humans, 1))
-
-    @property
-    def goal_names(self) -> list[str]:
-        return list(self.grid.goal_names)
-
-    @property
-    def still(self) -> int:
-        """The action of who stays; where nobody can stand still, turning is next to it."""
-        names = self.grid.names
-        return next((names.index(name) for name in ("still", "left", "right") if name in names), 0)
+    def tables(self, state: Array) -> GridTables:
+        return tables_of(self.grid)
 
     def initial(self) -> Array:
         return jnp.asarray(self.layout.start)
-
-    def attained(self, state: Array) -> Array:
-        m = self.grid
-        inside = np.array([[place in goal for goal in m.goals] for place in range(len(m.cells))])
-        return jnp.asarray(inside)[state[self.robots : self.num_agents]]
 
     def prior(self, state: Array) -> Array:
         """Towards the goal on a shortest way, as if nothing moved and all doors were open: see `GridMap.distances`.
@@ -155,160 +84,23 @@ class GridWorld(World):
         n, h = self.layout.agents, self.robots
         return jnp.asarray(heading(self.grid, self.beta_h), float)[state[h:n] * 4 + state[n + h : 2 * n]]
 
+    @property
+    def goals_are_places(self) -> bool:
+        return self.view == "picture" and self.grid.goals == tuple((i,) for i in range(len(self.grid.cells)))
+
+    @property
+    def feature_space(self) -> spaces.Dict | None:
+        return picture.space(self.layout) if self.view == "picture" else None
+
     def features(self, state: Array) -> Array:
-        """Every entry as a one-hot row, and x and y of agents and things, from 0 to 1."""
+        """Every entry as a one-hot row, and x and y of agents and things, from 0 to 1; or a picture."""
+        if self.view == "picture":
+            return picture.flat(picture.of(self.layout, self.tables(state), self.layout.unpack(state)))
         rows = [jax.nn.one_hot(state[i], size) for i, size in enumerate(self.sizes)]
         n, things = self.layout.agents, len(self.layout.things)
         where = jnp.concatenate([state[:n], state[2 * n : 2 * n + things]])
         coordinates = np.array(self.grid.cells, np.float32) / np.maximum(np.array(self.grid.shape) - 1, 1)
         return jnp.concatenate([*rows, jnp.asarray(coordinates)[where].ravel()])
-
-    def outcomes(self, state: Array, actions: Array) -> tuple[Array, Array]:
-        layout, m = self.layout, self.grid
-        codes = tuple(ACTIONS.index(name) for name in m.names)
-        action = actions if codes == tuple(range(len(codes))) else jnp.asarray(codes)[actions]
-        now = layout.unpack(state)
-        reach = self.reach(now)  # of the state alone: under `vmap` over actions it is computed once
-        active = ~now.gone & ~((now.switches[0] > 0) & (np.arange(layout.agents) < self.robots))
-        stumbles = (action == FORWARD) & active & jnp.asarray(m.ground(UNSTEADY))[now.at]
-        wants = jnp.take_along_axis(reach.able, action[:, None], 1)[:, 0] & active & ~stumbles
-        p, wins = self.conflicts(reach, action == FORWARD, wants)  # [K], [K, N]
-        facing = (now.facing + jnp.where(active, (action == RIGHT) * 1 - (action == LEFT) * 1, 0)) & 3
-        after = self.effects(now._replace(facing=facing), reach, action, wins)
-        if layout.stumblers:
-            p, after = self.stumble(p, after, stumbles)
-        lava = m.places(LAVA)
-        if lava:
-            after = after._replace(gone=after.gone | jnp.asarray(m.ground(LAVA))[after.at])
-        return p, layout.pack(after)
-
-    def reach(self, now: GridState[Array]) -> Reach:
-        m, layout = self.grid, self.layout
-        n, places = layout.agents, len(m.cells)
-        front = jnp.asarray(m.front)
-        robot = np.arange(n) < self.robots
-        ahead = front[now.at, now.facing]
-        carried = now.keys - places  # [Q] by whom, negative where it lies
-        shut = now.doors != OPEN
-
-        def things_at(cell: Array) -> Array:
-            return cell[:, None] == now.things
-
-        def agent_at(cell: Array) -> Array:
-            return (cell[:, None] == now.at).any(1)
-
-        def key_at(cell: Array) -> Array:
-            return (cell[:, None] == now.keys) & (carried < 0)
-
-        # walking, and pushing what is in the way: cells from the first one on until one has no thing on it
-        cell, more, way, pushes = ahead, jnp.ones(n, bool), [], jnp.zeros((n, len(layout.things)), bool)
-        end = ahead
-        for link in range(min(len(layout.things), max(m.shape)) + 1):
-            way.append(jnp.where(more, cell, -1))
-            end = jnp.where(more, cell, end)
-            things = things_at(cell) & more[:, None]
-            pushes |= things
-            more = things.any(1)
-            if link < len(layout.things):
-                cell = front[cell, now.facing]
-        doors = np.array([place for place, _, _ in m.doors], np.int32)
-        door_ahead = ahead[:, None] == doors  # [N, D]
-        level = jnp.asarray(m.level)
-        clear = ~agent_at(end) & ~key_at(end).any(1) & ~things_at(end).any(1)
-        strong = ~(pushes & layout.rocks).any(1) | robot
-        enters = clear & (ahead < places) & ~(door_ahead & shut).any(1)
-        walks = jnp.where(pushes.any(1), clear & level[end] & strong, enters)
-
-        # keys and doors
-        handy = robot | (self.handlers == "everyone")
-        empty = ~(carried == np.arange(n)[:, None]).any(1)
-        free = ~agent_at(ahead) & ~key_at(ahead).any(1) & ~things_at(ahead).any(1)
-        takes = key_at(ahead) & (handy & empty)[:, None]
-        drops = (carried == np.arange(n)[:, None]) & (handy & free & level[ahead])[:, None]
-        fits = np.array([[key == door for _, key in m.keys] for _, door, _ in m.doors], bool).reshape(
-            len(doors), len(m.keys)
-        )
-        unlocks = ((carried == np.arange(n)[:, None])[:, None] & fits).any(2)  # [N, D]
-        moves = ((now.doors == OPEN) & free[:, None]) | (now.doors == CLOSED) | ((now.doors == LOCKED) & unlocks)
-        turns = door_ahead & moves & handy[:, None]
-
-        # buttons
-        usable = jnp.stack([now.switches[1] == 0, now.switches[2] == 0])
-        may = jnp.where(robot[:, None], np.array([False, False, True, True]), jnp.append(usable, np.zeros(2, bool)))
-        presses = jnp.asarray(m.kinds)[ahead] & may
-        nothing = jnp.zeros(n, bool)
-        able = [nothing, nothing, nothing, walks, takes.any(1), drops.any(1), turns.any(1) | presses.any(1)]
-        return Reach(ahead, jnp.stack(way, 1), pushes, takes, drops, turns, presses, jnp.stack(able, 1))
-
-    def conflicts(self, reach: Reach, walks: Array, wants: Array) -> tuple[Array, Array]:
-        """Probabilities [K] of who gets what it wants [K, N]."""
-        n, most = self.layout.agents, self.layout.winners
-        way, ahead = reach.way, reach.ahead
-        both = (way[:, None, :, None] == way[None, :, None, :]) & (way >= 0)[:, None, :, None]
-        both = both.any((2, 3))
-        one = (way[:, None, :] == ahead[None, :, None]).any(2)  # i walks, j handles
-        none = ahead[:, None] == ahead
-        i, j = walks[:, None], walks[None, :]
-        block = jnp.where(i, jnp.where(j, both, one), jnp.where(j, one.T, none)) & wants[:, None] & wants
-        for _ in range(math.ceil(math.log2(n)) if n > 2 else 0):
-            block = block | (block[:, :, None] & block[None]).any(1)
-        size, rank = block.sum(1), (block & (np.arange(n)[None, :] < np.arange(n)[:, None])).sum(1)
-        first = wants & (rank == 0)
-        ways = jnp.where(first, size, 1).prod()
-        k = np.arange(most)
-        p = jnp.where(k < ways, 1 / ways, 0.0)
-        if n <= 3:  # at most one block of several
-            return p, wants & ((size == 1) | (rank == k[:, None]))
-        earlier = jnp.where(block, np.arange(n), n).min(1)  # the first of each one's block
-        stride = jnp.where(first & (np.arange(n) < earlier[:, None]), size, 1).prod(1)
-        return p, wants & (k[:, None] // stride % jnp.maximum(size, 1) == rank)
-
-    def effects(self, now: GridState[Array], reach: Reach, action: Array, wins: Array) -> GridState[Array]:
-        """The state after what the winners [K, N] do, each part with a leading [K]."""
-        m, layout = self.grid, self.layout
-        k, n = wins.shape
-        goes = wins & (action == FORWARD)
-        things, keys, doors = (jnp.broadcast_to(x, (k, *x.shape)) for x in (now.things, now.keys, now.doors))
-        for i in range(n):
-            if layout.things:
-                ahead = jnp.asarray(m.front)[now.things, now.facing[i]]
-                things = jnp.where(goes[:, i, None] & reach.pushes[i], ahead, things)
-            if m.keys:
-                took = (wins[:, i] & (action[i] == PICKUP))[:, None] & reach.takes[i]
-                put = (wins[:, i] & (action[i] == DROP))[:, None] & reach.drops[i]
-                keys = jnp.where(took, len(m.cells) + i, jnp.where(put, reach.ahead[i], keys))
-            if m.doors:
-                turns = (wins[:, i] & (action[i] == TOGGLE))[:, None] & reach.turns[i]
-                doors = jnp.where(turns, jnp.where(now.doors == OPEN, CLOSED, OPEN), doors)
-        presses = (wins & (action == TOGGLE))[:, :, None] & reach.presses  # [K, N, 4]
-        ends = presses[:, :, 0].any(1)[:, None] & (np.arange(n) < self.robots)
-        switches = (now.switches + presses[:, :, 1:].sum(1)) & 1
-        facing = jnp.broadcast_to(now.facing, (k, n))
-        return GridState(jnp.where(goes, reach.ahead, now.at), facing, things, keys, doors, now.gone | ends, switches)
-
-    def stumble(self, p: Array, after: GridState[Array], stumbles: Array) -> tuple[Array, GridState[Array]]:
-        """The states [K] times every way in which those on unsteady ground may go."""
-        m, layout = self.grid, self.layout
-        places, n = len(m.cells), layout.agents
-        ways = np.array(list(itertools.product(range(3), repeat=layout.stumblers)))  # [W, S] straight, left, right
-        rank = jnp.cumsum(stumbles) - 1
-        way = jnp.where(stumbles, jnp.asarray(ways)[:, jnp.clip(rank, 0, layout.stumblers - 1)], 0)  # [W, N]
-        idle = (ways > 0) & (np.arange(layout.stumblers) > rank[-1])
-        share = jnp.where(stumbles, jnp.where(way == 0, 1 - self.unsteady, self.unsteady / 2), 1.0).prod(1)
-        share = jnp.where(idle.any(1), 0.0, share)
-        k, w = len(p), len(ways)
-        facing = (after.facing[:, None] + jnp.where(way == 1, -1, jnp.where(way == 2, 1, 0))) & 3  # [K, W, N]
-        target = jnp.asarray(m.front)[after.at[:, None], facing]
-        where = jnp.concatenate([after.at, after.things, jnp.where(after.keys < places, after.keys, -1)], 1)
-        full = (target[..., None] == where[:, None, None]).any(-1)
-        for d, (place, _, _) in enumerate(m.doors):
-            full |= (target == place) & (after.doors[:, d] != OPEN)[:, None, None]
-        same = (target[..., :, None] == target[..., None, :]) & stumbles & ~np.eye(n, dtype=bool)
-        goes = stumbles & (target < places) & ~full & ~same.any(-1)
-        at = jnp.where(goes, target, after.at[:, None])
-        rest = {f: jnp.repeat(getattr(after, f), w, axis=0) for f in ("things", "keys", "doors", "gone", "switches")}
-        new = GridState(at=at.reshape(k * w, n), facing=facing.reshape(k * w, n), **rest)
-        return (p[:, None] * share).reshape(-1), new
 
     def render(self, state: WorldState) -> np.ndarray:
         from regimen.domains.empowerment.worlds.grid_drawing import draw

@@ -22,7 +22,8 @@ DARK: Color = (92, 98, 110)
 EMBER: Color = (226, 110, 60)
 SAND: Color = (226, 214, 180)
 HUES: dict[str, Color] = {"r": RED, "g": GREEN, "p": (140, 80, 180), "y": (225, 195, 50), "e": (130, 135, 145)}
-SWITCH: dict[str, Color] = {"kill": RED, "pause": AMBER, "disable_kill": RED, "disable_pause": AMBER}
+SWITCH: dict[str, Color] = {"kill": RED, "pause": AMBER, "control": GREEN}
+SWITCH |= {f"disable_{kind}": color for kind, color in SWITCH.items()}
 PIXELS = 64  # a cell
 
 
@@ -33,8 +34,11 @@ def draw(world: GridWorld, state: Array, goal: Array, time: float) -> np.ndarray
     at = [middle(m, int(place)) for place in parts.at]
     for (place, colour, _), shut in zip(m.doors, np.asarray(parts.doors)):
         door(canvas, middle(m, place), HUES[colour], int(shut))
-    for thing, rock in zip(np.asarray(parts.things), layout_of(m).rocks):
+    layout = layout_of(m)
+    for thing, rock, deadly in zip(np.asarray(parts.things), layout.rocks, layout.deadly):
         push(canvas, middle(m, int(thing)), bool(rock))
+        if deadly:
+            canvas.ring(middle(m, int(thing)), 0.2, RED, 0.07)
     for (_, colour), place in zip(m.keys, np.asarray(parts.keys)):
         if place < len(m.cells):
             key(canvas, middle(m, int(place)), HUES[colour], 1.0)
@@ -44,6 +48,9 @@ def draw(world: GridWorld, state: Array, goal: Array, time: float) -> np.ndarray
         canvas.line(at[world.robots + h], (x, y), AMBER, 0.04).ring((x, y), 0.11, AMBER, 0.045)
     paused = bool(np.asarray(parts.switches)[0])
     for i, (place, facing) in enumerate(zip(at, np.asarray(parts.facing))):
+        if int(np.asarray(parts.waits)[i]):
+            canvas.ring(place, 0.28, BLUE if i < world.robots else AMBER, 0.04)  # joins later
+            continue
         agent(canvas, place, int(facing), i < world.robots, bool(np.asarray(parts.gone)[i]), paused)
     for (_, colour), place in zip(m.keys, np.asarray(parts.keys)):
         if place >= len(m.cells):

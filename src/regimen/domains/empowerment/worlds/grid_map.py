@@ -15,13 +15,14 @@ from regimen.errors import ConfigError, nearest
 
 COLOURS = {"r": "red", "g": "green", "p": "purple", "y": "yellow", "e": "grey"}  # "Kb" is a button: no blue
 WALL, FLOOR, ROBOT, HUMAN, ROCK, BLOCK, LAVA, UNSTEADY = "We", "..", "Ae", "Ay", "Ro", "Bl", "La", "Un"
+DEADLY = "Rk"  # a rock that ends whom it is pushed onto
 BUTTONS = {"Ki": "kill", "Kb": "kill", "Pa": "pause", "Ps": "pause", "dK": "disable_kill", "dP": "disable_pause"}
-KINDS = ("kill", "pause", "disable_kill", "disable_pause")
+BUTTONS |= {"CB": "control", "dC": "disable_control"}
+KINDS = ("kill", "pause", "control", "disable_kill", "disable_pause", "disable_control")
 THINGS = {"K": "key", "L": "locked door", "C": "closed door", "O": "open door"}
 OPEN, CLOSED, LOCKED = 0, 1, 2
-NOT_BUILT = {"CB": "control buttons", "dC": "switches of control buttons"}  # which published maps have
 CODES = (
-    *(WALL, FLOOR, ROBOT, HUMAN, ROCK, BLOCK, LAVA, UNSTEADY),
+    *(WALL, FLOOR, ROBOT, HUMAN, ROCK, DEADLY, BLOCK, LAVA, UNSTEADY),
     *BUTTONS,
     *(thing + colour for thing in THINGS for colour in COLOURS),
 )
@@ -45,6 +46,7 @@ class GridMap:
     goal_names: tuple[str, ...]
     goals: tuple[tuple[int, ...], ...]  # places of each
     weights: tuple[float, ...]
+    joins: tuple[int, ...] = ()  # steps after which each agent joins, robots first; empty: all are there at once
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -148,7 +150,7 @@ def is_thing(code: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def read_map(text: str, actions: str = "small", directions: str = "", targets: str = "") -> GridMap:
+def read_map(text: str, actions: str = "small", directions: str = "", targets: str = "", joins: str = "") -> GridMap:
     """The map of these settings, each as text: see `docs/worlds.md`."""
     rows = read_rows(text)
     names = read_actions(actions)
@@ -159,7 +161,8 @@ def read_map(text: str, actions: str = "small", directions: str = "", targets: s
         if not places:
             raise ConfigError(f"env.map: there is no {what}; put {code} on a cell")
     facing = read_directions(directions, len(robots) + len(humans))
-    return GridMap(rows, names, robots, humans, facing, *read_goals(targets, rows, cells))
+    late = read_joins(joins, len(robots) + len(humans))
+    return GridMap(rows, names, robots, humans, facing, *read_goals(targets, rows, cells), late)
 
 
 def read_rows(text: str) -> tuple[tuple[str, ...], ...]:
@@ -170,8 +173,6 @@ def read_rows(text: str) -> tuple[tuple[str, ...], ...]:
         for x, code in enumerate(row):
             if code == "Bu":
                 raise ConfigError(f"env.map: 'Bu' at {x},{y}: a grid has no bushes; see the kind of world 'bush'")
-            if code in NOT_BUILT:
-                raise ConfigError(f"env.map: '{code}' at {x},{y}: {NOT_BUILT[code]} are not built; put a wall there")
             if code not in CODES:
                 raise ConfigError(f"env.map: '{code}' at {x},{y} is no code{nearest(code, CODES)}")
         if len(row) != len(rows[0]):
@@ -203,6 +204,17 @@ def read_directions(text: str, agents: int) -> tuple[int, ...]:
             f"env.directions: {len(letters)} for {agents} agents; give one for all, or one each, robots first"
         )
     return tuple(COMPASS.index(letter) for letter in (letters * agents if len(letters) == 1 else letters))
+
+
+def read_joins(text: str, agents: int) -> tuple[int, ...]:
+    """Steps after which each agent joins; nothing where all are there from the first one."""
+    parts = text.replace(",", " ").split()
+    if not all(part.isdecimal() for part in parts) or len(parts) not in (0, agents):
+        raise ConfigError(
+            f"env.joins: '{text}' is not a number of steps for each of {agents} agents, robots first, such as '0, 5'"
+        )
+    steps = tuple(map(int, parts))
+    return steps if any(steps) else ()
 
 
 def read_goals(

@@ -44,6 +44,7 @@ class World(NativeEnv):
     legend: ClassVar[str] = "Blue: robots. Amber: humans, with a line to the goal of each. The bar: time left."
     allowed: Callable[[Array], Array] | None = None  # [A^R] bool, where robots may not do everything
     max_episode_steps: int
+    observation: str = "state"  # or "features": what a learner sees that maximises reward
 
     robots: int  # R
     humans: int  # H
@@ -80,6 +81,16 @@ class World(NativeEnv):
     def features(self, state: Array) -> Array:
         """A state as networks see it [F]."""
         raise NotImplementedError
+
+    @property
+    def goals_are_places(self) -> bool:
+        """Whether goal g of everybody is the place g of a picture."""
+        return False
+
+    @property
+    def feature_space(self) -> spaces.Dict | None:
+        """What `features` are made of, as `spaces.flatten` joins it, for networks that read more than a vector."""
+        return None
 
     def ended(self, state: Array) -> Array:
         """Whether the world ends in this state, before its time."""
@@ -128,6 +139,8 @@ class World(NativeEnv):
 
     @property
     def observation_space(self) -> spaces.Space:
+        if self.observation == "features":
+            return self.shown_space
         goal = spaces.MultiDiscrete([self.num_goals] * self.humans, dtype=np.int32)
         time = spaces.Discrete(self.max_episode_steps + 1, dtype=np.int32)
         return spaces.Dict({"state": self.state_space, "time": time, "goal": goal})
@@ -145,7 +158,27 @@ class World(NativeEnv):
         """Split a joint action of the robots into the action of each robot [R]."""
         return joint // self.num_actions ** jnp.arange(self.robots) % self.num_actions
 
+    @property
+    def shown_space(self) -> spaces.Dict:
+        """The space of `shown`."""
+        time = {"time": spaces.Box(0, 1, (1,), np.float32)}
+        if self.feature_space is not None:
+            return spaces.Dict({**self.feature_space.spaces, **time})
+        size = jax.eval_shape(self.features, jax.eval_shape(self.initial)).shape[-1]
+        return spaces.Dict({"features": spaces.Box(-np.inf, np.inf, (size,), np.float32), **time})
+
+    def shown(self, state: Array, time: Array) -> dict[str, Array]:
+        """What a robot may know, as numbers: the features of a state and the time, but nobody's goal."""
+        x, out, start = self.features(state).astype(jnp.float32), {}, 0
+        for name, part in self.shown_space.spaces.items():
+            if name != "time":
+                size = int(np.prod(part.shape or ()))
+                out[name], start = x[start : start + size].reshape(part.shape or ()), start + size
+        return out | {"time": jnp.asarray(time, jnp.float32)[None] / self.max_episode_steps}
+
     def observe(self, state: WorldState) -> dict[str, Array]:
+        if self.observation == "features":
+            return self.shown(state.world, state.time)
         return {"state": state.world, "time": state.time, "goal": state.goal}
 
     def draw_goals(self, key: Array) -> Array:

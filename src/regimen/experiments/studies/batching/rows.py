@@ -17,7 +17,7 @@ ORDER = (*POLICIES, "policy", "critic", "all", *Rollouts.KINDS)
 
 
 @dataclass
-class Arm:
+class RegimenRuns:
     """One regimen at one learning rate, all seeds."""
 
     regimen: Recipe
@@ -67,7 +67,7 @@ def gradient_rows(
     return rows
 
 
-def race_row(race: Arm, base: Arm | None, target: float, budget: int) -> Row:
+def race_row(race: RegimenRuns, base: RegimenRuns | None, target: float, budget: int) -> Row:
     """Time to the target, also in ratio to that of `base`, and what was left at the end."""
     reached = {unit: race.reached(unit, target) for unit in ("steps", "updates", "episodes")}
     row: Row = {
