@@ -10,6 +10,8 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.stages import Compiled, Lowered
 
+from regimen import kernels
+
 T = TypeVar("T")
 
 
@@ -28,9 +30,19 @@ def traced(function: Callable[..., T], *arguments: Any) -> tuple[Callable[..., T
 class Compiling:
     """A program that is being compiled by a thread of its own."""
 
-    def __init__(self, lowered: Lowered):
+    def __init__(self, lowered: Lowered, otherwise: Callable[[], Lowered] | None = None):
+        """`otherwise` is what to compile where the compiler refuses kernels of our own."""
+
+        def compiled() -> Compiled:
+            try:
+                return lowered.compile()
+            except Exception:
+                if otherwise is None or kernels.mode() != "on":
+                    raise
+                return otherwise().compile()
+
         pool = ThreadPoolExecutor(1)
-        self.future = pool.submit(lowered.compile)
+        self.future = pool.submit(compiled)
         pool.shutdown(wait=False)
 
     @property

@@ -18,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
+from regimen import kernels
 from regimen.axes import compact, device_count, device_index, gather_over_devices, own_key, sum_over_devices, sync
 from regimen.types import Array, PyTree
 
@@ -185,9 +187,25 @@ class Minibatch:
     full: bool  # every minibatch holds exactly `width` rows
     micro: int | None
 
-    def gradient(self, loss: Callable[[Array, PyTree], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
-        """Gradient and metrics of the mean of `loss(params, rows) -> ([W], {name: [W]})` over this minibatch,
+    def gradient(
+        self,
+        loss: Callable[[PyTree, PyTree], tuple[Array, PyTree]],
+        params: Array,
+        unravel: Callable[[Array], PyTree] = lambda params: params,
+    ) -> tuple[Array, PyTree]:
+        """Gradient and metrics of the mean of `loss(unravel(params), rows) -> ([W], {name: [W]})` over this minibatch,
         its rows on other devices included."""
+        if self.rows.cost is None and self.micro is None and kernels.mode() != "off":
+            index = self.rows.rows(shuffle(self.words, self.start + jnp.arange(self.width), self.rows.count))
+            packed, count = self.rows.matrix, self.stop - self.start
+            sums = kernels.loss_gradient(loss, unravel(params), packed, self.rows.unpack, index, count)
+            if sums is not None:
+                return self.mean((ravel_pytree(sums[0])[0], sums[1]))
+        with kernels.gradients():
+            return self.mean(self.sums(lambda params, rows: loss(unravel(params), rows), params))
+
+    def sums(self, loss: Callable[[Array, PyTree], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
+        """The same as sums over the rows of this device."""
 
         def piece(params: Array, lo: Array, width: int, exact: bool) -> tuple[Array, PyTree]:
             positions = lo + jnp.arange(width)
@@ -197,14 +215,14 @@ class Minibatch:
             return jnp.sum(per_row * weight), jax.tree.map(lambda m: jnp.sum(m * weight), metrics)
 
         if self.rows.cost is not None and self.micro is None and cost_limit() is None:
-            return self.mean(self.by_cost(loss, params))
+            return self.by_cost(loss, params)
         grad = jax.grad(piece, has_aux=True)
         micro = self.micro if self.micro is not None and self.micro < self.width else None
         block = min(BLOCK, -(-2 * self.width // device_count()))
         if micro is None and not self.full and not self.rows.dense and self.width > block:
             micro = block
         if micro is None:
-            return self.mean(grad(params, self.start, self.width, self.full))
+            return grad(params, self.start, self.width, self.full)
         shapes = jax.eval_shape(lambda: grad(params, self.start, micro, False))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         pieces = sync((self.stop - self.start + micro - 1) // micro)
@@ -212,7 +230,7 @@ class Minibatch:
         def body(i, total):
             return jax.tree.map(jnp.add, total, grad(params, self.start + i * micro, micro, False))
 
-        return self.mean(lax.fori_loop(0, pieces, body, zero))
+        return lax.fori_loop(0, pieces, body, zero)
 
     def by_cost(self, loss: Callable[[Array, PyTree], tuple[Array, PyTree]], params: Array) -> tuple[Array, PyTree]:
         """The same sums, over pieces of rows of like cost. A branch for each limit holds a whole piece's gradient: the

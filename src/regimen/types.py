@@ -96,6 +96,8 @@ class EpisodeRows(Record):
     length: Array  # [N] int32
     terminated: Array  # [N] bool
     metrics: dict[str, Array]  # [N]
+    total: Array | None = None  # int32, of all that ended, where the rows are a sample of them
+    summary: dict[str, Array] | None = None  # then of all: column -> [4] mean, sum of squares about it, least, most
 
 
 @pytree_dataclass

@@ -199,3 +199,29 @@ def test_an_equal_evaluation_is_no_new_best():
         found.append(learner.note_best({"eval/return_mean": score}))
     assert found == [True, False, False, True] and (learner.ledger.best, learner.ledger.best_step) == (2.0, 40)
     assert not learner.note_best({})
+
+
+def test_summaries_of_updates_make_the_row_of_all_their_episodes():
+    """A GPU hands over a sample and a summary: counts and figures are of all, also when saved in between."""
+    rng = np.random.default_rng(0)
+    every = [rng.normal(10, 3, 40), np.zeros(0), rng.normal(40, 1, 200)]
+    ledger = make_ledger(log="3")
+    for returns in every:
+        taken = returns[np.arange(min(4, len(returns))) * len(returns) // 4]
+        one = progress([(500, list(taken))])
+        one.ended = np.array([len(returns)])
+        squares = ((returns - returns.mean()) ** 2).sum() if len(returns) else 0.0
+        figures = [returns.mean(), squares, returns.min(), returns.max()] if len(returns) else [0.0] * 4
+        one.summary = {"return": np.array([figures]), "length": np.array([[3.0, 0.0, 3.0, 3.0]])}
+        rows, table, due = ledger.record(one)
+        ledger.close(rows, due, None)
+        if not rows:
+            saved = json.loads(json.dumps(ledger.state()))
+            ledger = make_ledger(log="3")
+            ledger.restore(saved, 1.0)
+    together = np.concatenate(every)
+    assert ledger.counters.episodes == 240 and rows[0]["rollout/episodes"] == 240
+    assert rows[0]["rollout/return_mean"] == pytest.approx(together.mean())
+    assert rows[0]["rollout/return_std"] == pytest.approx(together.std())
+    assert rows[0]["rollout/return_max"] == together.max() and rows[0]["rollout/length_mean"] == 3
+    assert table["episode"].tolist() == [41, 91, 141, 191]

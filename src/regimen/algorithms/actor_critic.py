@@ -1,8 +1,10 @@
 """What PPO, IMPALA and APPO have in common: a policy and a value network, a recurrent core in front of them where one
 is asked for, acting, and the gradient steps on minibatches of rows or of sequences of rows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,9 @@ from regimen.errors import ConfigError
 from regimen.networks import Shape, choose, make_core, make_encoder, make_net, vector_space
 from regimen.schedule import RowMatrix, for_minibatches, pack
 from regimen.types import Array, Batch, Clock, Model, PyTree, Scalar, Spec, State
+
+if TYPE_CHECKING:
+    from regimen.kernels.rollout import DensePolicy
 
 FIXED = np.zeros(0, np.float32)  # no free deviation
 Metrics = dict[str, Array]
@@ -102,6 +107,27 @@ class ActorCritic(OwnLoop):
         action = parts.dist.mode(out) if greedy else parts.dist.sample(out, noise)
         return action, carry, {} if greedy else before | {"log_prob": self.log_probs(out, action, mask)[0]}
 
+    def dense_policy(self, params: PyTree, greedy: bool = False) -> DensePolicy | None:
+        """The policy as a kernel of a rollout can play it; None where it is not a small dense network alone."""
+        parts = self.bound
+        if parts.actor.dense is None or parts.core is not None or parts.encoder is not None:
+            return None
+        from regimen.kernels.dense import layers_of
+        from regimen.kernels.rollout import DensePolicy
+
+        def read(common: PyTree, obs: PyTree) -> Array:
+            return self.features(obs, common.get("norm"))
+
+        def choose(common: PyTree, head: Array, noise: PyTree) -> tuple[PyTree, dict[str, PyTree]]:
+            out = parts.dist.params(head, common["log_std"], None)
+            if greedy:
+                return parts.dist.mode(out), {}
+            action = parts.dist.sample(out, noise)
+            return action, {"log_prob": self.log_probs(out, action, None)[0]}
+
+        common = {name: params[name] for name in ("log_std", "norm") if name in params}
+        return DensePolicy(parts.actor.dense, layers_of(params["actor"]), common, read, choose)
+
     def embed(self, params: PyTree, x: PyTree) -> Array:
         """The vector [..., D] that the encoder makes of features; they are one themselves where there is none."""
         encoder = self.bound.encoder
@@ -169,12 +195,12 @@ class ActorCritic(OwnLoop):
         flat, unravel = ravel_pytree(model.params)
         lr = scheduled(c.lr, c.lr_end, c.lr_schedule, self.horizon, state.clock)
 
-        def row_loss(flat: Array, rows: PyTree, memory: PyTree) -> tuple[Array, Metrics]:
-            return self.row_loss(lambda params, rows: loss(params, rows, memory), unravel(flat), rows)
+        def row_loss(params: PyTree, rows: PyTree, memory: PyTree) -> tuple[Array, Metrics]:
+            return self.row_loss(lambda params, rows: loss(params, rows, memory), params, rows)
 
         def step(carry, minibatch):
             flat, opt_state, memory, totals, _ = carry
-            grads, metrics = minibatch.gradient(lambda flat, rows: row_loss(flat, rows, memory), flat)
+            grads, metrics = minibatch.gradient(lambda params, rows: row_loss(params, rows, memory), flat, unravel)
             metrics["grad_norm"] = optax.global_norm(grads)
             updates: PyTree
             updates, moments = optimizer(c).update(grads, opt_state)
@@ -184,7 +210,7 @@ class ActorCritic(OwnLoop):
             flat, opt_state = jax.tree.map(lambda old, new: jnp.where(stop, old, new), stay, move)
             return flat, opt_state, follow(memory, metrics), jax.tree.map(jnp.add, totals, metrics), stop
 
-        shapes = jax.eval_shape(lambda: row_loss(flat, packed.take(jnp.arange(1)), memory)[1])
+        shapes = jax.eval_shape(lambda: row_loss(model.params, packed.take(jnp.arange(1)), memory)[1])
         zeros = {name: jnp.zeros(()) for name in (*shapes, "grad_norm")}
         (flat, opt_state, memory, totals, _), steps = for_minibatches(
             jax.random.fold_in(state.key, ~state.clock.updates),  # the rollout's is fold_in(key, updates)

@@ -283,10 +283,10 @@ class PPO(ActorCritic, OwnUpdate):
         words = draw_words(jax.random.key(0))
         whole = Minibatch(packed, words, jnp.int32(0), jnp.asarray(packed.count), packed.matrix.shape[0], False, None)
 
-        def loss(flat: Array, row: PyTree) -> tuple[Array, dict[str, Array]]:
-            return self.row_loss(lambda params, rows: self.loss(params, rows, knobs), unravel(flat), row)
+        def loss(params: PyTree, row: PyTree) -> tuple[Array, dict[str, Array]]:
+            return self.row_loss(lambda params, rows: self.loss(params, rows, knobs), params, row)
 
-        return whole.gradient(loss, flat)[0]
+        return whole.gradient(loss, flat, unravel)[0]
 
 
 class PPOBinding(ComponentBinding):

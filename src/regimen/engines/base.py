@@ -61,6 +61,8 @@ class Progress:
     episodes: EpisodeRows  # of numpy arrays; `update` in 0..n-1, `step` from the advance's start
     seconds: float  # it took, without compilation
     diverged: bool = False  # the update after the last one was not finite and has not been applied
+    ended: np.ndarray | None = None  # [n] episodes of each update, where `episodes` are a sample of them
+    summary: dict[str, np.ndarray] | None = None  # then column -> [n, 4] mean, squares about it, least, most of all
 
     @property
     def updates(self) -> int:

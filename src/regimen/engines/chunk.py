@@ -16,7 +16,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.stages import Lowered
 
-from regimen import trees
+from regimen import kernels, trees
 from regimen.algorithms.base import Algorithm
 from regimen.axes import SEEDS, applied_state, device_count, sum_over_devices, sync, where
 from regimen.compiling import Compiling, traced
@@ -75,6 +75,7 @@ class Buffers(Record):
     steps: Array  # [CHUNK + 1]
     metrics: PyTree  # [CHUNK + 1, M] while running, one column per metric; in the end by name
     episodes: EpisodeRows  # of each device
+    summary: PyTree = ()  # [CHUNK + 1, ...] by update, where the rows are a sample: episodes, and what `summary` says
 
 
 @pytree_dataclass
@@ -98,16 +99,20 @@ def chunk(turn: Callable[[State, PyTree], Turn], state: State, carry: PyTree, li
     names = sorted(shapes.metrics)
     most = shapes.episodes.update.shape[0]  # episodes of one update
     capacity = max(EPISODE_ROWS // device_count(), 4 * most) if most else 0
+    sampled = shapes.episodes.total is not None
 
     def going(x: Stretch) -> Array:
         reached = (x.updates >= limits.updates) | (x.steps >= limits.steps) | (x.ended.sum() >= limits.episodes)
-        return x.finite & ~reached & (x.ended.max() + most <= capacity)
+        rows = x.updates * most if sampled else x.ended.max()
+        return x.finite & ~reached & (rows + most <= capacity)
 
     def body(x: Stretch) -> Stretch:
         active = going(x)
         new = turn(x.state, x.carry)
         applied = active & new.finite  # an update that is not finite is not applied
         rows = replace(new.episodes, update=new.episodes.update + x.updates, step=new.episodes.step + x.steps)
+        summary = (rows.total, rows.summary) if sampled else ()
+        rows = replace(rows, total=None, summary=None)
         metrics = jnp.stack([new.metrics[name].astype(jnp.float32) for name in names])
         return Stretch(
             state=applied_state(applied, new.state, x.state),
@@ -120,13 +125,15 @@ def chunk(turn: Callable[[State, PyTree], Turn], state: State, carry: PyTree, li
                 steps=x.buffers.steps.at[x.updates].set(new.steps),
                 metrics=x.buffers.metrics.at[x.updates].set(metrics),
                 episodes=append(x.buffers.episodes, rows, applied),
+                summary=jax.tree.map(lambda b, new: b.at[x.updates].set(new), x.buffers.summary, summary),
             ),
         )
 
     buffers = Buffers(
         steps=jnp.zeros(CHUNK + 1, jnp.int32),
         metrics=jnp.zeros((CHUNK + 1, len(names))),
-        episodes=empty_rows(shapes.episodes, capacity + most),
+        episodes=empty_rows(replace(shapes.episodes, total=None, summary=None), capacity + most),
+        summary=by_update((shapes.episodes.total, shapes.episodes.summary)) if sampled else (),
     )
     none = jnp.zeros(device_count(), jnp.int32)
     start = Stretch(jnp.int32(0), jnp.int32(0), none, jnp.bool_(True), state, carry, buffers)
@@ -134,6 +141,11 @@ def chunk(turn: Callable[[State, PyTree], Turn], state: State, carry: PyTree, li
     metrics = {name: end.buffers.metrics[:, j] for j, name in enumerate(names)}
     rows = replace(end.buffers.episodes, count=end.buffers.episodes.count[None])
     return end.replace(buffers=end.buffers.replace(metrics=metrics, episodes=rows))
+
+
+def by_update(shapes: PyTree) -> PyTree:
+    """Room for something of each update."""
+    return jax.tree.map(lambda s: jnp.zeros((CHUNK + 1, *s.shape), s.dtype), shapes)
 
 
 def empty_rows(shapes: EpisodeRows, capacity: int) -> EpisodeRows:
@@ -166,6 +178,7 @@ class CompiledEngine(Engine):
         self.stacked = None if self.variants is None else self.stack(self.variants)  # as one pytree
         self.speed = 0.0  # updates per second, to size a host wake
         self.program: Compiling | None = None
+        self.tell: Callable[[str], None] = lambda text: None
         self.state: State
         self.carry: PyTree
 
@@ -202,7 +215,7 @@ class CompiledEngine(Engine):
     def prepare(self) -> None:
         """Begin to compile the program on another core; `run_chunk` waits for it."""
         if self.program is None:
-            self.program = Compiling(self.lower())
+            self.program = Compiling(self.lower(), self.lower_plain)
 
     def lower(self) -> Lowered:
         """The program before XLA compiles it."""
@@ -214,8 +227,23 @@ class CompiledEngine(Engine):
             run = jax.vmap(run, in_axes=(None if self.variants is None else 0, None, 0, 0, 0), axis_name=SEEDS)
         jitted = jax.jit(self.over_devices(run), donate_argnums=(2, 3))
         limits = self.device_limits([Limits()] * self.learners)
+        arguments = self.played, self.inputs, self.state, self.carry, limits
         with self.compilation():
-            return jitted.lower(self.played, self.inputs, self.state, self.carry, limits)
+            try:
+                return jitted.lower(*arguments)
+            except Exception:
+                if kernels.mode() != "on":
+                    raise
+                return self.lower_plain()
+
+    def lower_plain(self) -> Lowered:
+        """The same without kernels of our own, where the GPU's compiler refuses one."""
+        self.tell("the GPU's compiler refuses a kernel: going on without kernels")
+        with kernels.without():
+            return self.lower()
+
+    def watch(self, tell: Callable[[str], None], show: Callable[..., None]) -> None:
+        self.tell = tell
 
     def device_limits(self, limits: list[Limits]) -> Limits:
         cap = int(self.speed) if self.speed else FIRST_LOOK  # about a second
@@ -239,6 +267,8 @@ class CompiledEngine(Engine):
         end = program(self.played, self.inputs, self.state, self.carry, limits)
         self.state, self.carry = end.state, end.carry
         counts = self.local({"updates": end.updates, "finite": end.finite, "buffers": end.buffers})
+        if end.buffers.summary != ():  # few rows: all that there is in one go
+            counts = jax.device_get(counts)
         updates, finite = np.asarray(counts["updates"]), np.asarray(counts["finite"])
         seconds = max(time.monotonic() - start, 1e-6)
         self.speed = float(np.max(updates)) / seconds or self.speed
@@ -254,7 +284,12 @@ class CompiledEngine(Engine):
     def read(self, buffers: Buffers, updates: int, diverged: bool, seconds: float) -> Progress:
         rows = in_order(buffers.episodes)
         metrics = {k: np.asarray(v)[: updates + diverged] for k, v in buffers.metrics.items()}
-        return Progress(np.asarray(buffers.steps)[:updates], metrics, rows, seconds, diverged)
+        progress = Progress(np.asarray(buffers.steps)[:updates], metrics, rows, seconds, diverged)
+        if buffers.summary != ():
+            ended, summary = buffers.summary
+            progress.ended = np.asarray(ended)[:updates]
+            progress.summary = {name: np.asarray(x)[:updates] for name, x in summary.items()}
+        return progress
 
     def snapshot(self, k: int) -> PyTree:
         return {"state": self.at(self.state, k), "carry": self.at(self.carry, k)}
@@ -308,6 +343,6 @@ def in_order(rows: EpisodeRows) -> EpisodeRows:
 
 def host_prefix(x: Array, count: int) -> np.ndarray:
     """The first `count` rows on the host; from an accelerator, only a power of two that holds them travels."""
-    if next(iter(x.devices())).platform != "cpu":
+    if isinstance(x, jax.Array) and next(iter(x.devices())).platform != "cpu":
         x = x[: min(x.shape[0], 1 << max(count - 1, 0).bit_length())]
     return np.asarray(x)[:count]

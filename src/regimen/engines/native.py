@@ -42,7 +42,7 @@ def collect_and_learn(
         batch = batch.replace(lag=jnp.full(batch.valid.shape[1], age))
     if curriculum is not None:
         new["curriculum"] = curriculum.after(carry["curriculum"], rows)
-    steps, ended = gather_over_devices((steps, rows.count))
+    steps, ended = gather_over_devices((steps, rows.count if rows.total is None else rows.total))
     update = one_update(algo, state, batch, ended.sum(), steps.sum())
     return Turn(
         state=update.state,
@@ -143,7 +143,7 @@ class NativeEngine(CompiledEngine):
             steps=everywhere,
             ended=everywhere,
             finite=everywhere,
-            buffers=Buffers(everywhere, everywhere, rows),
+            buffers=Buffers(everywhere, everywhere, rows, everywhere if self.source.sample else ()),
         )
         arguments = (everywhere, everywhere, state, carry, everywhere)
         return jax.shard_map(run, mesh=self.mesh, in_specs=arguments, out_specs=end, check_vma=False)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces as gym
 
-from regimen import spaces
+from regimen import kernels, spaces
 from regimen.errors import ConfigError, nearest
 from regimen.inputs import Inputs
 from regimen.networks.layers import Net, Settings, Shape, pure
@@ -54,7 +54,10 @@ def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
         builder = getattr(importlib.import_module(module), name)
     if isinstance(builder, type) and issubclass(builder, MLP):
         net = builder(shape, config, final_scale)
-        return Net(net.init, net.apply)
+        plain = builder is MLP and not config.layer_norm and not config.residual
+        if not plain or not kernels.fits(config.activation, net.sizes):
+            return Net(net.init, net.apply)
+        return Net(net.init, partial(kernels.in_gradient, config.activation, net.apply), dense=config.activation)
     cost = getattr(builder, "cost", None)
     init, apply = pure(lambda rngs: builder(shape, config, final_scale, rngs))
     return Net(init, apply, None if cost is None else partial(cost, shape))

@@ -71,6 +71,7 @@ class Net(NamedTuple):
     init: Callable[[Array], PyTree]  # key -> params
     apply: Callable[..., Array]  # params, [..., in] -> [..., out]; `drop(layer, h)` changes hidden layers, see MLP
     cost: Callable[[Array], Cost] | None = None  # [..., in] -> [...], where inputs differ in what they cost
+    dense: str | None = None  # the activation of a network of plain dense layers small enough for `kernels.dense`
 
 
 def orthogonal(scale: float):

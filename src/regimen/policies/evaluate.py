@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 
-from regimen import randomness, spaces, words
+from regimen import kernels, randomness, spaces, words
 from regimen.compiling import Compiling
 from regimen.config.calls import answered
 from regimen.config.trust import trustable
@@ -140,6 +141,23 @@ def evaluate_native(
     return replace(carry, state=(), obs=(), memory=()), terminated, recording if record else None
 
 
+def lowered_evaluation(*arguments: Any) -> tuple[Lowered, Callable[[], Lowered]]:
+    """The program of an evaluation, and how to have it without kernels, if the GPU's compiler refuses one."""
+    plain: Any = getattr(evaluate_native, "__wrapped__")  # noqa: B009 - pyright does not know it
+
+    def without() -> Lowered:
+        again = jax.jit(lambda *x: plain(*x), static_argnums=(1, 4, 5))
+        with kernels.without():
+            return again.lower(*arguments)
+
+    try:
+        return evaluate_native.lower(*arguments), without
+    except Exception:
+        if kernels.mode() != "on":
+            raise
+        return without(), without
+
+
 class NativeEvaluator:
     """Evaluates on a native environment, with one compiled program for each number of episodes. With `record`,
     evaluations have a recording."""
@@ -156,7 +174,7 @@ class NativeEvaluator:
         if episodes not in self.programs:
             shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
             arguments = (self.handle.native, self.actor, shapes, randomness.key_of(0), episodes, self.record)
-            self.programs[episodes] = Compiling(evaluate_native.lower(*arguments))
+            self.programs[episodes] = Compiling(*lowered_evaluation(*arguments))
 
     def program(self, params: PyTree, episodes: int) -> Compiled:
         """The compiled program. The time it is waited for is counted, and a signal can end the process meanwhile."""

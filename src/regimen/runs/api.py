@@ -151,7 +151,7 @@ def steps_of_runs(
         if trials and len(trials) > 1:
             more["variants"] = [one.algo for one in configs]
         processes.begin(config, seeds)
-        engine = make_engine(config, call.handle, seeds, signals.is_requested, **more)
+        engine = make_engine(config, call.handle, seeds, signals.is_requested, sampling=True, **more)
         begun_before = [(path / "config.yaml").is_file() for path in paths]
         width = {"learners": len(seeds), "varied": "variants" in more}
         depend = {"depend": True} if conduct.depend else {}
@@ -410,7 +410,7 @@ def resume_run(call: Call, config: TrainConfig, files: RunFiles, checkpoint: str
             signals = signalling.enter_context(Signals())
             processes.begin(config, seeds)
             variants = [config.algo] * learners if varied else None
-            engine = make_engine(config, call.handle, seeds, signals.is_requested, variants=variants)
+            engine = make_engine(config, call.handle, seeds, signals.is_requested, variants=variants, sampling=True)
             session = Session(call, config, engine, {0: files}, seeds, signals)
             take_up(session, session.learners[0], checkpoint)
         except BaseException:

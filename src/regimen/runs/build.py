@@ -26,8 +26,11 @@ from regimen.errors import ConfigError, EnvError, RegimenError
 from regimen.policies.policy import load_frozen
 from regimen.schedule import Episodes, Steps
 from regimen.sources.host import HostSource
-from regimen.sources.scan import ScanSource
+from regimen.sources.scan import Sample, ScanSource
 from regimen.types import Array, State
+
+SAMPLED_FROM = 65_536  # env steps of an update from which a GPU hands over a sample of its episodes,
+SAMPLED_ROWS = 16  # of so many of each update
 
 
 def make_engine(
@@ -37,10 +40,11 @@ def make_engine(
     stop_requested: Callable[[], bool],
     adopt: Callable[[State], State] = lambda state: state,
     variants: list[Any] | None = None,
+    sampling: bool = False,
 ) -> Engine:
     """The engine of this configuration; refused when its batches cannot fit. `adopt` may replace parts of each fresh
     state (`--init-from`). `variants` are hyper-parameters of each learner, which differ from the configuration's only
-    in numbers; a native environment is then given."""
+    in numbers; a native environment is then given. With `sampling` a GPU may hand over a sample of the episodes."""
     native = handle.native is not None
     recorded = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
     if recorded and getattr(handle.native, "write_evaluation", None) is None:
@@ -78,11 +82,17 @@ def make_engine(
         return RayEngine(config, regimen, handle, algo, seeds[0], init, stop_requested, bytes_ahead, frozen)
     with blaming_the_env(handle):
         if native:
-            source, lag = ScanSource(schedule, regimen.num_envs), config.rollout.lag
+            sample = sample_of(config, handle, regimen, len(devices)) if sampling else None
+            source, lag = ScanSource(schedule, regimen.num_envs, sample), config.rollout.lag
             kind_of = SharedEngine if jax.process_count() > 1 else NativeEngine
             each = None if variants is None else [with_config(algo, c) for c in variants]
             engine = kind_of(handle.native, algo, source, seeds, init, course, lag, devices, each)
             engine.regimen = dataclasses.replace(regimen, devices=len(devices))
+            if sample is not None:
+                engine.notes = (
+                    f"episodes.csv: of each update at most {sample.rows} episodes, evenly spaced (it has {regimen.n:,} "
+                    "env steps); counts and the means, deviations and extremes of metrics.jsonl are of all episodes",
+                )
             return engine
         if config.rollout.lag:
             raise ConfigError(f"rollout.lag: made up on native environments only, and {handle.id} is not; set it to 0")
@@ -90,6 +100,14 @@ def make_engine(
         engine = HostEngine(algo, source, seeds[0], init)
         engine.regimen = regimen
         return engine
+
+
+def sample_of(config: TrainConfig, handle: EnvHandle, regimen: Regimen, devices: int) -> Sample | None:
+    """Which episodes a GPU hands over: a sample, where more end than anybody reads and no rule needs each."""
+    every = devices > 1 or config.curriculum or config.stop.target_return is not None or regimen.kind != "steps"
+    if every or jax.default_backend() == "cpu" or regimen.n < SAMPLED_FROM:
+        return None
+    return Sample(SAMPLED_ROWS, handle.return_threshold)
 
 
 def with_config(algo: Algorithm, config: Any) -> Algorithm:

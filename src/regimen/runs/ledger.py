@@ -27,7 +27,15 @@ Row = Json
 KEYS = ("episode", "update", "env_steps")  # columns of an episode that say which it is
 COUNTS = ("restarts", "dropped_batches")  # metrics that count since the beginning
 BUDGETS = ("max_steps", "max_episodes")  # codes of stops that a larger budget lifts
-PLAIN = ("pending", "pending_episodes", "best", "best_step", "last_row_steps", "solved_at")  # saved as they are
+PLAIN = (
+    "pending",
+    "pending_episodes",
+    "pending_summary",
+    "best",
+    "best_step",
+    "last_row_steps",
+    "solved_at",
+)  # saved as they are
 RETURNS = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
 UNLOGGED = ("return", "length", "terminated", "truncated")  # columns without a metric of their own name
 
@@ -68,6 +76,9 @@ class Ledger:
         self.counters = Counters()
         self.pending: dict[str, list[float]] = {}  # train metrics since the last row
         self.pending_episodes: dict[str, list[float]] = {}  # column -> values of the episodes since the last row
+        self.pending_summary: dict[
+            str, list[float]
+        ] = {}  # column -> count, mean, squares, least, most since the last row
         self.recent: deque[float] = deque(maxlen=config.stop.convergence_window)
         self.best: float | None = None
         self.best_step: int | None = None
@@ -126,7 +137,7 @@ class Ledger:
             before = replace(self.counters)
             ended = slice(bounds[j], bounds[j + 1])
             steps = int(progress.steps[j])
-            self.count(steps, {name: values[ended] for name, values in columns.items()})
+            self.count(steps, {name: values[ended] for name, values in columns.items()}, progress, j)
             self.counters.agent_steps += int(acted[j])
             for name, values in progress.metrics.items():
                 if name != AGENT_STEPS and math.isfinite(values[j]):
@@ -154,15 +165,29 @@ class Ledger:
             self.solved_at = self.counters.steps
         return point | {"eval/best_return": mean if self.best is None else max(self.best, mean)}
 
-    def count(self, steps: int, episodes: dict[str, list[float]]) -> None:
+    def count(self, steps: int, episodes: dict[str, list[float]], progress: Progress, update: int) -> None:
         """One update more, and the episodes that ended in it."""
         self.counters.updates += 1
         self.counters.steps += steps
-        self.counters.episodes += len(episodes["return"])
         self.recent.extend(episodes["return"])
         self.rules.episodes(episodes["return"])
+        if progress.ended is not None and progress.summary is not None:
+            self.add_summary(int(progress.ended[update]), {n: x[update].tolist() for n, x in progress.summary.items()})
+            return
+        self.counters.episodes += len(episodes["return"])
         for name, values in episodes.items():
             self.pending_episodes.setdefault(name, []).extend(values)
+
+    def add_summary(self, count: int, columns: dict[str, list[float]]) -> None:
+        """So many episodes of which only a sample is known one by one (Chan et al. 1983)."""
+        self.counters.episodes += count
+        for name, (mean, squares, least, most) in columns.items() if count else ():
+            if (before := self.pending_summary.get(name)) is not None:
+                n, old, old_squares, old_least, old_most = before
+                delta, total = mean - old, n + count
+                squares += old_squares + delta**2 * n * count / total
+                mean, least, most = old + delta * count / total, min(least, old_least), max(most, old_most)
+            self.pending_summary[name] = [count if before is None else n + count, mean, squares, least, most]
 
     def episode_table(self, progress: Progress) -> dict[str, np.ndarray]:
         """Finished episodes as columns of episodes.csv."""
@@ -172,7 +197,7 @@ class Ledger:
         returns = reward.sum(-1)
         metrics = {k: np.asarray(v) for k, v in e.metrics.items()}
         table = {
-            "episode": self.counters.episodes + 1 + np.arange(n),
+            "episode": self.counters.episodes + 1 + (np.arange(n) if progress.ended is None else numbers_of(progress)),
             "update": self.counters.updates + 1 + np.asarray(e.update, np.int64),
             "env_steps": self.counters.steps + np.asarray(e.step, np.int64),
             "return": returns,
@@ -207,12 +232,14 @@ class Ledger:
         if (memory := memory_mb()) is not None:
             row["time/memory_mb"] = memory
         row["time/unix_time"] = round(time.time() - (self.seconds - seconds), 3)
-        self.pending, self.pending_episodes = {}, {}
+        self.pending, self.pending_episodes, self.pending_summary = {}, {}, {}
         self.last_row_steps, self.last_row_seconds = c.steps, seconds
         return row | (extra or {})
 
     def rollout_metrics(self) -> Row:
         """What the episodes since the last row say."""
+        if self.pending_summary:
+            return self.summary_metrics()
         columns = {name: np.array(values, np.float64) for name, values in self.pending_episodes.items()}
         returns = columns.get("return", np.zeros(0))
         if not len(returns):
@@ -228,6 +255,20 @@ class Ledger:
                 row["rollout/success_rate" if name == "success" else f"rollout/{name}"] = float(values.mean())
             if name.startswith("reward/"):
                 row |= {f"rollout/{name}_min": float(values.min()), f"rollout/{name}_max": float(values.max())}
+        return row
+
+    def summary_metrics(self) -> Row:
+        """The same from summaries; `return_ma` is the mean over the newest episodes of the sample."""
+        count, mean, squares, least, most = self.pending_summary["return"]
+        row: Row = {"rollout/return_mean": mean, "rollout/return_std": math.sqrt(squares / count)}
+        row |= {"rollout/return_min": least, "rollout/return_max": most}
+        row["rollout/length_mean"] = self.pending_summary["length"][1]
+        row |= {"rollout/return_ma": sum(self.recent) / len(self.recent), "rollout/episodes": int(count)}
+        for name, (_, mean, _, least, most) in self.pending_summary.items():
+            if name not in UNLOGGED:
+                row["rollout/success_rate" if name == "success" else f"rollout/{name}"] = mean
+            if name.startswith("reward/"):
+                row |= {f"rollout/{name}_min": least, f"rollout/{name}_max": most}
         return row
 
     def state(self) -> dict[str, object]:
@@ -250,9 +291,19 @@ class Ledger:
         self.counters = Counters(**({"agent_steps": saved["counters"]["steps"]} | saved["counters"]))
         self.recent.extend(saved["recent"])
         for name in PLAIN:
-            setattr(self, name, saved[name])
+            setattr(self, name, saved.get(name, {}) if name == "pending_summary" else saved[name])
         self.rules.restore(saved["rules"], saved["stopped"] and self.stop is None)
         self.seconds_before = self.last_row_seconds = seconds
+
+
+def numbers_of(progress: Progress) -> np.ndarray:
+    """Which of an advance's episodes those of the sample are, from 0: `sources.scan.sampled` says which it takes."""
+    assert progress.ended is not None
+    before = np.cumsum(progress.ended) - progress.ended
+    numbers = []
+    for start, total, rows in zip(before, progress.ended, np.bincount(progress.episodes.update, minlength=len(before))):
+        numbers.append(start + (np.arange(rows) * total // max(rows, 1)))
+    return np.concatenate(numbers) if numbers else np.zeros(0, int)
 
 
 def reduced(name: str, values: list[float]) -> float:

@@ -38,7 +38,8 @@ class LoopCounters(Counters):
     def add(self, progress: Progress) -> None:
         self.updates += progress.updates
         self.steps += int(progress.steps.sum())
-        self.episodes += len(progress.episodes.update)
+        ended = progress.ended
+        self.episodes += len(progress.episodes.update) if ended is None else int(ended.sum())
         self.diverged |= progress.diverged
 
     def limits(self, goal: LoopGoal | None) -> Limits | None:

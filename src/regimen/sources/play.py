@@ -6,7 +6,7 @@ process (`play_host`). Neither touches the training state. The caller says where
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
@@ -14,12 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from regimen import exploration, spaces
+from regimen import exploration, kernels, spaces
 from regimen.envs.protocol import Baseline, Env, agents_of
 from regimen.sources.host import Ending, HostAction, HostRows, HostSource, Interrupted
 from regimen.sources.keys import by_agent, side_by_side
 from regimen.sources.scan import EnvCarry, fresh, masks, select, step_all
 from regimen.types import ActingAlgorithm, Array, PyTree
+
+MOST_STEPS = 4096  # of an episode that a kernel plays to the end, however soon it is over
 
 Record = Callable[[PyTree], dict[str, Array]]  # of one state
 
@@ -40,6 +42,7 @@ class Actor(NamedTuple):
 
     act: Callable[[Env, PyTree, Array, PyTree, PyTree, Array | None, PyTree], tuple[PyTree, PyTree]]
     start: Callable[[PyTree, int], PyTree] = no_memory
+    dense: Callable[[PyTree], Any] | None = None  # the policy for a kernel of a GPU, see `kernels.rollout`
 
 
 def greedy(
@@ -56,7 +59,12 @@ def greedy_actor(algo: ActingAlgorithm) -> Actor:
     def act(env, params, key, state, obs, mask, memory):
         return greedy(algo, params, obs, mask, memory)
 
-    return Actor(act, lambda params, rows: algo.initial_carry((rows,)))
+    dense = getattr(algo, "dense_policy", None)
+    return Actor(
+        act,
+        lambda params, rows: algo.initial_carry((rows,)),
+        None if dense is None else (lambda params: (algo, dense(params, greedy=True))),
+    )
 
 
 def random_actor(space: gymnasium.Space) -> Actor:
@@ -126,6 +134,8 @@ def play(
     flags = jnp.zeros(episodes, bool)
     rows = {name: jnp.zeros((env.max_episode_steps + 1, *x.shape), x.dtype) for name, x in look(state).items()}
     rows = write(rows, jnp.int32(0), state)
+    if not rows and (whole := as_kernel(env, actor, params, carry)) is not None:
+        return Playthrough(*whole, Recording(state, rows, whole[0].length))
 
     def going(x):
         return jnp.any(~x[2])
@@ -142,6 +152,42 @@ def play(
 
     _, carry, _, terminated, rows = lax.while_loop(going, body, (jnp.int32(0), carry, flags, flags, rows))
     return Playthrough(carry, terminated, Recording(state, rows, carry.length))
+
+
+def as_kernel(env: Env, actor: Actor, params: PyTree, carry: EnvCarry) -> tuple[EnvCarry, Array] | None:
+    """The episodes as one kernel of the GPU: the carry they end with, and which terminated; None without one."""
+    how, steps = kernels.mode(), env.max_episode_steps
+    plain = agents_of(env) or getattr(env, "action_mask", None) is not None or steps > MOST_STEPS
+    if how == "off" or actor.dense is None or plain:
+        return None
+    algo, policy = actor.dense(params)
+    if policy is None:
+        return None
+    from regimen.kernels.rollout import Rollout
+    from regimen.kernels.scalars import UnfitError
+
+    episodes = carry.length.shape[0]
+    many = jnp.minimum(jnp.arange(-(-episodes // 16) * 16), episodes - 1)  # the last one several times
+    leaves, tree = jax.tree.flatten(env)
+    common = {"env": [jnp.asarray(x) for x in leaves], "policy": policy.common}
+    flags = jnp.zeros(many.shape, bool)
+    whole = {"envs": jax.tree.map(lambda x: x[many], carry), "over": flags, "terminated": flags}
+    turns = jnp.zeros((steps, *many.shape), jnp.int32)
+
+    def after(common: PyTree, now: PyTree, head: Array, turn: Array) -> tuple[PyTree, PyTree]:
+        env = jax.tree.unflatten(tree, common["env"])
+        action, _ = policy.choose(common["policy"], head, None)
+        new = step_all(env, now["envs"], algo.to_env(action), now["envs"].memory, jax.random.key(0)[None])
+        envs = jax.tree.map(lambda a, b: select(now["over"], b, a), new.going, now["envs"])
+        terminated = now["terminated"] | (new.ended & ~now["over"])
+        return (), {"envs": envs, "over": now["over"] | new.over, "terminated": terminated}
+
+    try:
+        rollout = Rollout.of(policy, after, common, whole, turns, lambda now: now["envs"].obs)
+    except UnfitError:
+        return None
+    end, _ = rollout.run(common, whole, turns, interpret=how == "interpret")
+    return jax.tree.map(lambda x: x[:episodes], end["envs"]), end["terminated"][:episodes]
 
 
 def play_resets(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from regimen import kernels
 from regimen.axes import compact, device_count, env_numbers, sum_over_devices, sync
 from regimen.envs.metric import reductions_of
 from regimen.envs.protocol import Env, agents_of, alive_in, mask_row
@@ -55,16 +56,25 @@ RolloutResult = tuple[EnvCarry, Batch, EpisodeRows, Array]  # carry, rows [T, B,
 
 
 @dataclass(frozen=True)
+class Sample:
+    """At most so many episodes of each rollout as rows, evenly spaced, and a summary of all."""
+
+    rows: int
+    threshold: float | None = None  # return from which an episode is a success, where no metric says that
+
+
+@dataclass(frozen=True)
 class ScanSource:
     """`Steps` or `Episodes` from `num_envs` copies of a native environment."""
 
     schedule: Schedule
     num_envs: int
+    sample: Sample | None = None  # of the episodes that end in a rollout; None: all of them are rows
 
     def share(self, devices: int) -> ScanSource:
         """What each of several devices collects."""
         schedule = replace(self.schedule, n=self.schedule.n // devices)
-        return ScanSource(schedule, self.num_envs // devices)
+        return ScanSource(schedule, self.num_envs // devices, self.sample)
 
     def init(self, env: Env, algo: ActingAlgorithm, key: Array) -> EnvCarry:
         state, obs = jax.vmap(env.reset)(numbered(key, env_numbers(self.num_envs)))
@@ -88,13 +98,20 @@ class ScanSource:
 
     def steps(self, env: Env, algo: ActingAlgorithm, carry: EnvCarry, params: PyTree, key: Array) -> RolloutResult:
         noise, keys = self.draw(env, algo, RolloutKeys.of(key), 0, self.rows(env))
+        if (whole := as_kernel(env, algo, params, carry, noise, keys)) is not None:
+            return self.collected(env, *whole)
 
         def body(carry, x):
             row, carry = advance(env, algo, params, carry, *x)
             return carry, row
 
-        carry, rollout = lax.scan(body, carry, (noise, keys))
-        return carry, rollout.batch, finished(rollout, rollout.done.size), jnp.int32(rollout.done.size)
+        return self.collected(env, *lax.scan(body, carry, (noise, keys)))
+
+    def collected(self, env: Env, carry: EnvCarry, rollout: Rollout) -> RolloutResult:
+        """What a rollout of so many steps hands on."""
+        most = rollout.done.size
+        rows = finished(rollout, most) if self.sample is None else sampled(rollout, self.sample, env.reward_components)
+        return carry, rollout.batch, rows, jnp.int32(most)
 
     def episodes(self, env: Env, algo: ActingAlgorithm, params: PyTree, key: Array) -> RolloutResult:
         """Each environment runs its share of whole episodes; the rollout lasts until the slowest is through."""
@@ -203,21 +220,64 @@ def advance(
     mask = masks(env, carry.state)
     action, memory, extras = algo.act(params, carry.obs, carry.memory, noise, mask=mask)
     new = step_all(env, carry, algo.to_env(action), memory, keys)
+    row = row_after(env, carry, action, extras, mask, new)
+
+    def reset() -> EnvCarry:
+        return restarted(env, algo, new, *jax.vmap(env.reset)(keys))
+
+    if new.over.size >= MANY_ENVS or kernels.mode() == "on":  # on a GPU a branch waits for the host
+        return row, reset()
+    return row, lax.cond(sync(jnp.any(new.over)), reset, lambda: new.going)
+
+
+def row_after(
+    env: Env, carry: EnvCarry, action: PyTree, extras: dict[str, PyTree], mask: Array | None, new: StepResult
+) -> Rollout:
+    """The row that a step leaves."""
     going = new.going
     if mask is not None:
         extras = extras | {"mask": mask, "next_mask": masks(env, going.state)}
     batch = Batch(carry.obs, action, new.reward, new.terminated, new.truncated, going.obs, new.valid, extras)
     batch = batch.replace(full=getattr(env, "alive", None) is None)
-    row = Rollout(batch, going.reward, going.length, going.metrics, new.ended, new.over, jnp.ones(new.over.shape, bool))
+    counts = jnp.ones(new.over.shape, bool)
+    return Rollout(batch, going.reward, going.length, going.metrics, new.ended, new.over, counts)
 
-    def reset() -> EnvCarry:
-        start, obs = jax.vmap(env.reset)(keys)
-        first = fresh(env, start, obs, algo.initial_carry(new.valid.shape))
-        return jax.tree.map(lambda a, b: select(new.over, a, b), first, going)
 
-    if new.over.size >= MANY_ENVS:
-        return row, reset()
-    return row, lax.cond(sync(jnp.any(new.over)), reset, lambda: going)
+def restarted(env: Env, algo: ActingAlgorithm, new: StepResult, state: PyTree, obs: PyTree) -> EnvCarry:
+    """The carry after a step, environments whose episode has ended at the start of another: `state` and `obs`."""
+    first = fresh(env, state, obs, algo.initial_carry(new.valid.shape))
+    return jax.tree.map(lambda a, b: select(new.over, a, b), first, new.going)
+
+
+def as_kernel(
+    env: Env, algo: ActingAlgorithm, params: PyTree, carry: EnvCarry, noise: PyTree, keys: Array
+) -> tuple[EnvCarry, Rollout] | None:
+    """The rollout as one kernel of the GPU; None where there is none for this environment, this policy or this
+    machine. `env.step` is then written as operations on single numbers and has no use for its key."""
+    how, policy_of = kernels.mode(), getattr(algo, "dense_policy", None)
+    policy = None if how == "off" or policy_of is None or agents_of(env) else policy_of(params)
+    if policy is None or getattr(env, "action_mask", None) is not None:
+        return None
+    from regimen.kernels.rollout import Rollout as Kernel  # pallas takes a while to import, and a CPU has no use for it
+    from regimen.kernels.scalars import UnfitError
+
+    leaves, tree = jax.tree.flatten(env)
+    common = {"env": [jnp.asarray(x) for x in leaves], "policy": policy.common}
+
+    def after(common: PyTree, carry: EnvCarry, head: Array, given: PyTree) -> tuple[Rollout, EnvCarry]:
+        env = jax.tree.unflatten(tree, common["env"])
+        noise, *start = given
+        action, extras = policy.choose(common["policy"], head, noise)
+        new = step_all(env, carry, algo.to_env(action), carry.memory, jax.random.key(0)[None])
+        return row_after(env, carry, action, extras, None, new), restarted(env, algo, new, *start)
+
+    try:
+        given = (noise, *jax.eval_shape(jax.vmap(jax.vmap(env.reset)), keys))
+        rollout = Kernel.of(policy, after, common, carry, given)
+    except UnfitError:
+        return None
+    given = (noise, *jax.vmap(jax.vmap(env.reset))(keys))
+    return rollout.run(common, carry, given, interpret=how == "interpret")
 
 
 def masks(env: Env, state: PyTree) -> Array | None:
@@ -268,4 +328,44 @@ def finished(rollout: Rollout, most: int) -> EpisodeRows:
         length=rows(rollout.length),
         terminated=rows(rollout.terminated),
         metrics={name: rows(x) for name, x in rollout.metrics.items()},
+    )
+
+
+def sampled(rollout: Rollout, sample: Sample, components: tuple[str, ...]) -> EpisodeRows:
+    """Some of the episodes that ended in a rollout, and a summary of all."""
+    done = rollout.done.reshape(-1)
+    ended = jnp.cumsum(done)
+    total, ranks = ended[-1], jnp.arange(sample.rows)
+    indices = jnp.searchsorted(ended, jnp.where(total > sample.rows, ranks * total // sample.rows, ranks) + 1)
+    indices = jnp.minimum(indices, done.size - 1)
+    reward = rollout.reward.reshape(done.size, -1)
+    returns = reward.sum(-1)
+    flat = {name: x.reshape(-1) for name, x in rollout.metrics.items()}
+    columns = {"return": returns, "length": rollout.length.reshape(-1)} | flat
+    if "success" in flat:
+        columns["success"] = flat["success"] > 0.5
+    elif sample.threshold is not None:
+        columns["success"] = returns >= sample.threshold
+    if len(components) > 1:
+        columns |= {f"reward/{name}": reward[:, i] for i, name in enumerate(components)}
+
+    def summary(x: Array) -> Array:
+        x = x.astype(jnp.float32)
+        mean = jnp.where(done, x, 0.0).sum() / jnp.maximum(total, 1)
+        spread = jnp.where(done, jnp.square(x - mean), 0.0).sum()
+        return jnp.stack([mean, spread, jnp.where(done, x, jnp.inf).min(), jnp.where(done, x, -jnp.inf).max()])
+
+    def rows(x: Array) -> Array:
+        return x.reshape(done.size, *x.shape[2:])[indices]
+
+    return EpisodeRows(
+        count=jnp.minimum(total, sample.rows).astype(jnp.int32),
+        update=jnp.zeros(sample.rows, jnp.int32),
+        step=((indices // rollout.length.shape[1] + 1) * rollout.length.shape[1]).astype(jnp.int32),
+        reward=rows(rollout.reward),
+        length=rows(rollout.length),
+        terminated=rows(rollout.terminated),
+        metrics={name: rows(x) for name, x in rollout.metrics.items()},
+        total=total.astype(jnp.int32),
+        summary={name: summary(x) for name, x in columns.items()},
     )
