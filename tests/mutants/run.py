@@ -128,7 +128,8 @@ def judge(mutant: Mutant, limit: float = 180.0) -> Verdict:
         target = Path(folder) / mutant.file
         target.write_text(mutant.patched(target.read_text()))
         try:
-            compile(target.read_text(), mutant.file, "exec")
+            if target.suffix == ".py":  # not a script of the page
+                compile(target.read_text(), mutant.file, "exec")
         except SyntaxError as error:
             return Verdict(mutant, BROKEN, str(error), time.monotonic() - start)
         status, output = run_tests(mutant.tests, Path(folder) / "src", limit)

@@ -113,7 +113,7 @@ def test_two_runs_that_are_named_are_compared(tmp_path):
     assert [(g.label, g.scores.tolist()) for g in found.tasks[0].groups] == [("second/run", [13]), ("first/run", [10])]
     assert "second/run is better than first/run by 3 (1.586 to 4.414 over the episodes" in "\n".join(found.lines())
     near = make(tmp_path / "near", curve=(0.0, 12.5), intervals={"return_mean": [11.5, 13.5]})
-    assert "not decided: 0.5 (-0.91" in "\n".join(compare([near, b]).lines())
+    assert " is ahead of near by 0.5 (-0.91" in "\n".join(compare([near, b]).lines())
     assert [g.label for g in compare([a, b], by="lr").tasks[0].groups] == ["algo.lr 0.0001", "algo.lr 0.001"]
     assert [g.label for g in compare([a, b], by="algo").tasks[0].groups] == ["ppo"], "who asks for it"
     for seed in range(3):

@@ -151,7 +151,9 @@ def verdict(c: Comparison, task: Task) -> str:
         return f"{where}{first.label} is ahead of {second.label} by {number(by)}; how sure that is cannot be said"
     half = float(np.hypot(one.high - one.low, other.high - other.low)) / 2
     over = f"{number(by)} ({number(by - half)} to {number(by + half)} over the episodes evaluated)"
-    words = f"{first.label} is better than {second.label} by {over}" if by > half else f"not decided: {over}"
+    words = f"{first.label} is better than {second.label} by {over}"
+    if by <= half:
+        words = f"not decided: {first.label} is ahead of {second.label} by {over}"
     return f"{where}{words}; other seeds may differ by more"
 
 
